@@ -1,0 +1,56 @@
+# Every target sets up what it needs in .venv: by uv where it is installed, else by venv and pip.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+WORKERS ?= 4
+
+.PHONY: help setup demo test crash lint format bench docs clean
+
+help: ## What can be made
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+setup: $(VENV)/.ready ## A virtual environment with everything for development
+
+$(VENV)/.ready: pyproject.toml
+	@if command -v uv >/dev/null 2>&1; then \
+		uv venv --quiet --allow-existing $(VENV) && uv pip install --quiet --python $(BIN)/python -e . --group dev; \
+	else \
+		$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+			|| { echo "Clew needs Python 3.11 or newer; run: make PYTHON=/path/to/python3.11"; exit 1; }; \
+		$(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1' \
+			&& $(BIN)/python -m pip install --quiet -e . --group dev; \
+	fi
+	@touch $@
+
+$(VENV)/.peers: $(VENV)/.ready
+	@if command -v uv >/dev/null 2>&1; then uv pip install --quiet --python $(BIN)/python --group peers; \
+	else $(BIN)/python -m pip install --quiet --group peers; fi
+	@touch $@
+
+demo: $(VENV)/.ready ## The main job, offline: work killed with SIGKILL and resumed
+	@$(BIN)/python examples/demo.py
+
+test: $(VENV)/.ready ## All tests, the long matrices sampled; within ten minutes
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+
+crash: $(VENV)/.ready ## The long matrices whole: every kill, every torn byte
+	CLEW_CRASH=full $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m crash
+
+lint: $(VENV)/.ready ## ruff and mypy --strict
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.ready ## Put the code in shape
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.peers ## One table of ratios against the floors and the peers
+	$(BIN)/python -m bench
+
+docs: $(VENV)/.ready ## Run every example in the guides
+	$(BIN)/python -m pytest tests/test_docs.py
+
+clean: ## Remove what make made
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build

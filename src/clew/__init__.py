@@ -1,0 +1,35 @@
+"""Clew keeps the thread of an agent's work: any agent, on any store, picks up exactly where it stopped."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from clew.checkpointers import open_checkpointer
+    from clew.log import Checkpoint
+    from clew.threads import Thread
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Checkpoint": "clew.log",
+    "Thread": "clew.threads",
+    "open_checkpointer": "clew.checkpointers",
+}
+
+__all__ = ["Checkpoint", "Thread", "__version__", "open_checkpointer"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name on first use, so that `import clew` costs next to nothing."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'clew' has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

@@ -1,0 +1,144 @@
+"""Every error Clew raises, in one tree.
+
+    ClewError
+    ├── InvalidInput       a value that no store could accept: a bad id, position, size or URL
+    ├── UsageError         the right call at the wrong place: closed, forked child, second event loop
+    ├── MissingExtra       an optional dependency is not installed
+    ├── Conflict           the log is not where the caller thought it was
+    ├── ThreadBusy         another live process holds the thread's lease
+    ├── LeaseLost          this process held the lease and another one has taken over
+    ├── ThreadNotFound     no such thread in this store
+    ├── MissingBlob        a blob that a frame points at is not in the store
+    ├── Unavailable        the store could not be reached or did not answer; the call may be made again
+    ├── Corrupt            the store answered with something that fails its check
+    └── NewerFormat        written by a newer Clew than this one
+
+Absent, unreachable and corrupt are three different results, and none is ever taken for another. A message says what
+happened, to which thread, and what to do. It never holds a prompt, a key or any other content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+__all__ = [
+    "ClewError",
+    "Conflict",
+    "Corrupt",
+    "InvalidInput",
+    "LeaseLost",
+    "MissingBlob",
+    "MissingExtra",
+    "NewerFormat",
+    "ThreadBusy",
+    "ThreadNotFound",
+    "Unavailable",
+    "UsageError",
+]
+
+
+class ClewError(Exception):
+    """The root of all errors that Clew raises."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Survive pickling, so that an error can cross a process boundary whatever its constructor takes."""
+        return _rebuild, (type(self), self.args, self.__dict__.copy())
+
+
+def _rebuild(cls: type[ClewError], args: tuple[Any, ...], attributes: dict[str, Any]) -> ClewError:
+    error = cls.__new__(cls)
+    error.args = args
+    error.__dict__.update(attributes)
+    return error
+
+
+class InvalidInput(ClewError, ValueError):
+    """A value that no store could accept. Nothing was written."""
+
+
+class UsageError(ClewError, RuntimeError):
+    """A call where it cannot work: after close, in a forked child, on a second event loop. Nothing was written."""
+
+
+class MissingExtra(ClewError, ImportError):
+    """An optional dependency is not installed."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        self.extra = extra
+        super().__init__(f"{what} needs an extra that is not installed. Install it: pip install 'clew[{extra}]'")
+
+
+class Conflict(ClewError):
+    """The log does not end where the caller thought: another writer was there first. Nothing was written."""
+
+    def __init__(self, thread_id: str, reason: str) -> None:
+        self.thread_id = thread_id
+        super().__init__(f"thread {thread_id!r}: {reason}. Read its head again and append from there.")
+
+
+class ThreadBusy(ClewError):
+    """Another live process holds the lease of this thread."""
+
+    def __init__(self, thread_id: str, holder: str, expires_in: float) -> None:
+        self.thread_id = thread_id
+        self.holder = holder
+        self.expires_in = expires_in
+        super().__init__(
+            f"thread {thread_id!r} is being run by {holder}; its lease ends in {expires_in:.0f} s. "
+            "Wait, stop that process, or take over with takeover=True."
+        )
+
+
+class LeaseLost(ClewError):
+    """This process held the lease, and another has taken over. What was not acknowledged was not written."""
+
+    def __init__(self, thread_id: str, holder: str) -> None:
+        self.thread_id = thread_id
+        self.holder = holder
+        super().__init__(
+            f"thread {thread_id!r} was taken over by {holder}. Nothing more is written from here; "
+            "open the thread again to continue from what is on record."
+        )
+
+
+class ThreadNotFound(ClewError, LookupError):
+    """The store answered, and has no such thread."""
+
+    def __init__(self, thread_id: str) -> None:
+        self.thread_id = thread_id
+        super().__init__(f"no thread {thread_id!r} in this store. Thread.list() names those that are there.")
+
+
+class MissingBlob(ClewError):
+    """Blobs that a frame points at are not in the store. Nothing was written."""
+
+    def __init__(self, digests: Collection[str], *, thread_id: str | None = None) -> None:
+        self.digests = frozenset(digests)
+        self.thread_id = thread_id
+        named = ", ".join(sorted(self.digests)[:3]) + (" …" if len(self.digests) > 3 else "")
+        where = f"thread {thread_id!r} points at" if thread_id is not None else "asked for"
+        super().__init__(
+            f"{where} {len(self.digests)} blob(s) that the store does not have: {named}. "
+            "Put blobs before the frames that point at them; if they were there, restore them from a copy."
+        )
+
+
+class Unavailable(ClewError):
+    """The store could not be reached or could not write. The same call may be made again: it is safe."""
+
+
+class Corrupt(ClewError):
+    """Stored bytes fail their check. The message names the thread and frame, or the file."""
+
+
+class NewerFormat(ClewError):
+    """Written by a newer Clew. Nothing was changed."""
+
+    def __init__(self, what: str, found: int, supported: int) -> None:
+        self.found = found
+        self.supported = supported
+        super().__init__(
+            f"{what} has format version {found}; this Clew reads up to {supported}. "
+            "Upgrade with: pip install --upgrade clew"
+        )
