@@ -1,0 +1,65 @@
+"""The log: entries, the frames that carry them, and the fold that turns them into a checkpoint. Pure, no I/O."""
+
+from __future__ import annotations
+
+from clew.log.checkpoint import EMPTY, Call, Checkpoint, Fact, FoldedState
+from clew.log.codec import FIRST, EncodedFrame, Frame, Logged, decode_frame, encode_entry, encode_frame
+from clew.log.entries import (
+    Compacted,
+    Described,
+    Entry,
+    LeaseTaken,
+    MessageAdded,
+    ModelCallStarted,
+    ProviderKey,
+    Rewound,
+    Spend,
+    StateSet,
+    StatusChanged,
+    StepIntent,
+    StepOutcome,
+    ThreadStarted,
+    ToolIntent,
+    ToolOutcome,
+    UnknownEntry,
+    Usage,
+    WorkspaceSnapshot,
+)
+from clew.log.fold import Fold, fold, is_kept
+
+__all__ = [
+    "EMPTY",
+    "FIRST",
+    "Call",
+    "Checkpoint",
+    "Compacted",
+    "Described",
+    "EncodedFrame",
+    "Entry",
+    "Fact",
+    "Fold",
+    "FoldedState",
+    "Frame",
+    "LeaseTaken",
+    "Logged",
+    "MessageAdded",
+    "ModelCallStarted",
+    "ProviderKey",
+    "Rewound",
+    "Spend",
+    "StateSet",
+    "StatusChanged",
+    "StepIntent",
+    "StepOutcome",
+    "ThreadStarted",
+    "ToolIntent",
+    "ToolOutcome",
+    "UnknownEntry",
+    "Usage",
+    "WorkspaceSnapshot",
+    "decode_frame",
+    "encode_entry",
+    "encode_frame",
+    "fold",
+    "is_kept",
+]

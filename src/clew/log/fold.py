@@ -1,0 +1,363 @@
+"""From entries to the state they add up to. Pure: no clock, no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from clew.log.checkpoint import EMPTY, Checkpoint, Fact, FoldedState, Kind, Ranges
+from clew.log.entries import (
+    Compacted,
+    Described,
+    Entry,
+    LeaseTaken,
+    MessageAdded,
+    ModelCallStarted,
+    ProviderKey,
+    Rewound,
+    Spend,
+    StateSet,
+    StatusChanged,
+    StepIntent,
+    StepOutcome,
+    ThreadStarted,
+    ToolIntent,
+    ToolOutcome,
+    UnknownEntry,
+    Usage,
+    WorkspaceSnapshot,
+)
+from clew.messages import Assistant, Message, Tool, ToolResult, User, plain_text, tool_calls
+
+__all__ = ["Fold", "fold", "is_kept"]
+
+TITLE_LENGTH = 80
+
+
+def fold(entries: Iterable[Entry | FoldedState], start: Checkpoint = EMPTY) -> Checkpoint:
+    """The state a thread is in after these entries. Pure: the same log gives the same checkpoint, on every machine."""
+    running = Fold(start)
+    for entry in entries:
+        running.push(entry)
+    return running.checkpoint()
+
+
+def is_kept(entry: Entry | FoldedState) -> bool:
+    """Whether what this entry holds stays in the state, and not just its effect."""
+    return type(entry) in _KEPT
+
+
+_KEPT = {MessageAdded, ToolOutcome, Compacted, StateSet, ThreadStarted, FoldedState}
+
+
+class Fold:
+    """A fold that is under way: each entry costs the same, however long the log before it is."""
+
+    def __init__(self, start: Checkpoint = EMPTY) -> None:
+        self._reset(start)
+
+    def _reset(self, state: Checkpoint) -> None:
+        self.agent = state.agent
+        self.model = state.model
+        self.system_prompt = state.system_prompt
+        self.tools = state.tools
+        self.limits = state.limits
+        self.parent = state.parent
+        self.title = state.title
+        self.tags = state.tags
+        self.status = state.status
+        self.reason = state.reason
+        self.usage = state.usage
+        self.cost_usd = state.cost_usd
+        self.unaccounted = state.unaccounted
+        self.in_flight = state.in_flight
+        self._history: list[Message] = list(state.history)
+        self._view: Ranges = state.view
+        self._marks: list[Ranges] = list(state.marks)
+        self._facts: list[Fact] = list(state.facts)
+        self._index_facts()
+        self._open = state.open_message
+        self._waiting = len(tool_calls(self._history[self._open])) - len(state.results) if self._open >= 0 else 0
+        self._intents = dict(state.intents)
+        self._results = dict(state.results)
+        self._steps = {index: dict(steps) for index, steps in state.steps.items()}
+        self._open_steps = dict(state.open_steps)
+
+    @property
+    def turns(self) -> int:
+        return len(self._marks) - 1
+
+    @property
+    def history_length(self) -> int:
+        return len(self._history)
+
+    def mark(self, turn: int) -> Ranges:
+        """What the model saw at the end of a turn."""
+        return self._marks[turn]
+
+    def push(self, entry: Entry | FoldedState) -> None:
+        """Take in one more entry."""
+        _HANDLERS[type(entry)](self, entry)
+
+    def checkpoint(self) -> Checkpoint:
+        """The state so far, frozen."""
+        return Checkpoint(
+            agent=self.agent,
+            model=self.model,
+            system_prompt=self.system_prompt,
+            tools=self.tools,
+            limits=self.limits,
+            parent=self.parent,
+            title=self.title,
+            tags=self.tags,
+            status=self.status,
+            reason=self.reason,
+            usage=self.usage,
+            cost_usd=self.cost_usd,
+            unaccounted=self.unaccounted,
+            history=tuple(self._history),
+            view=self._view,
+            marks=tuple(self._marks),
+            facts=tuple(self._facts),
+            open_message=self._open,
+            intents=dict(self._intents),
+            results=dict(self._results),
+            steps={index: dict(steps) for index, steps in self._steps.items()},
+            open_steps=dict(self._open_steps),
+            in_flight=self.in_flight,
+        )
+
+    def _started(self, entry: ThreadStarted) -> None:
+        self.agent = entry.agent
+        self.model = entry.model
+        self.system_prompt = entry.system_prompt
+        self.tools = entry.tools
+        self.limits = entry.limits
+        self.parent = entry.parent or self.parent
+
+    def _message(self, entry: MessageAdded) -> None:
+        self._spend(entry.usage, entry.cost_usd)
+        message = entry.message
+        if type(message) is Assistant:
+            self.in_flight = False
+            self._close_turn()
+            self._add(message)
+            self._marks.append(self._view)
+            calls = tool_calls(message)
+            if calls:
+                self._open = len(self._history) - 1
+                self._waiting = len(calls)
+        elif type(message) is Tool:
+            self._answer(message)
+        else:
+            self._close_turn()
+            self._add(message)
+            if type(message) is User and not self.title:
+                self.title = " ".join(plain_text(message).split())[:TITLE_LENGTH]
+
+    def _add(self, message: Message) -> None:
+        place = len(self._history)
+        self._history.append(message)
+        view = self._view
+        if view and view[-1][1] == place:
+            self._view = (*view[:-1], (view[-1][0], place + 1))
+        else:
+            self._view = (*view, (place, place + 1))
+
+    def _add_results(self, message: Tool) -> None:
+        """A tool message belongs to the turn of the calls it answers."""
+        self._add(message)
+        self._marks[-1] = self._view
+        self._settle()
+
+    def _settle(self) -> None:
+        self._open = -1
+        self._waiting = 0
+        self._intents.clear()
+        self._results.clear()
+        self._steps.clear()
+        self._open_steps.clear()
+
+    def _answer(self, message: Tool) -> None:
+        """Results given as a message. If it answers every open call it is kept as it is."""
+        if self._open < 0:
+            self._add(message)
+            self._marks[-1] = self._view
+            return
+        calls = tool_calls(self._history[self._open])
+        given = [block for block in message.content if type(block) is ToolResult]
+        if not self._results and len(given) >= len(calls):
+            self._add_results(message)
+            return
+        free = {index: call.id for index, call in enumerate(calls) if index not in self._results}
+        for result in given:
+            index = next((index for index, call_id in free.items() if call_id == result.call_id), None)
+            if index is not None:
+                del free[index]
+                self._result(index, result)
+
+    def _result(self, index: int, result: ToolResult) -> None:
+        if index not in self._results:
+            self._waiting -= 1
+        self._results[index] = result
+        self._steps.pop(index, None)
+        self._open_steps.pop(index, None)
+        if self._waiting == 0:
+            self._close_turn()
+
+    def _close_turn(self) -> None:
+        """The results on record become a message, in the order of the calls."""
+        if self._open < 0:
+            return
+        if self._results:
+            self._add_results(Tool(tuple(self._results[index] for index in sorted(self._results))))
+        else:
+            self._settle()
+
+    def _model_call(self, entry: ModelCallStarted) -> None:
+        if self.in_flight:
+            self.unaccounted += 1
+        self.in_flight = True
+
+    def _spend(self, usage: Usage | None, cost_usd: float | None) -> None:
+        if usage is not None:
+            self.usage += usage
+            self.cost_usd = None if cost_usd is None or self.cost_usd is None else self.cost_usd + cost_usd
+
+    def _spent(self, entry: Spend) -> None:
+        self._spend(entry.usage, entry.cost_usd)
+
+    def _intent(self, entry: ToolIntent) -> None:
+        if entry.message == self._open and entry.index not in self._results:
+            self._intents[entry.index] = entry.key, entry.attempt
+
+    def _outcome(self, entry: ToolOutcome) -> None:
+        if entry.message == self._open:
+            self._result(entry.index, entry.result)
+
+    def _step_intent(self, entry: StepIntent) -> None:
+        if entry.message == self._open and entry.index not in self._results:
+            self._open_steps[entry.index] = (*self._open_steps.get(entry.index, ()), entry.key)
+
+    def _step_outcome(self, entry: StepOutcome) -> None:
+        if entry.message == self._open and entry.index not in self._results:
+            self._steps.setdefault(entry.index, {})[entry.key] = entry.value
+            left = tuple(key for key in self._open_steps.get(entry.index, ()) if key != entry.key)
+            self._open_steps[entry.index] = left
+
+    def _workspace(self, entry: WorkspaceSnapshot) -> None:
+        self._fact("workspace", "", [entry.digest, entry.files, entry.size])
+
+    def _provider(self, entry: ProviderKey) -> None:
+        self._fact("provider", entry.provider, entry.key)
+
+    def _state(self, entry: StateSet) -> None:
+        self._fact("state" if entry.scope == "thread" else "turn", entry.key, entry.value)
+
+    def _fact(self, kind: Kind, key: str, value: Any) -> None:
+        """Keep the last value of each turn: what it takes to go back to any of them, and no more."""
+        fact = Fact(self.turns, kind, key, value)
+        last = self._last_facts.get((kind, key))
+        if last is not None and self._facts[last].turn == fact.turn:
+            self._facts[last] = fact
+        else:
+            self._last_facts[kind, key] = len(self._facts)
+            self._facts.append(fact)
+
+    def _index_facts(self) -> None:
+        self._last_facts = {(fact.kind, fact.key): place for place, fact in enumerate(self._facts)}
+
+    def _described(self, entry: Described) -> None:
+        self.title = self.title if entry.title is None else entry.title
+        self.tags = self.tags if entry.tags is None else entry.tags
+
+    def _status(self, entry: StatusChanged) -> None:
+        self.status = entry.status
+        self.reason = entry.reason
+
+    def _rewound(self, entry: Rewound) -> None:
+        """Go on from an earlier point. Calls left open there stay closed: what they did is not known any more."""
+        self.in_flight = False
+        if entry.turn is not None and entry.turn < self.turns:
+            self._settle()
+            del self._marks[entry.turn + 1 :]
+        if entry.turn is not None:
+            self._view = self._marks[-1]
+        elif entry.messages is not None:
+            self._settle()
+            self._cut(entry.messages)
+        self._facts = [fact for fact in self._facts if fact.turn <= self.turns]
+        self._index_facts()
+
+    def _cut(self, messages: int) -> None:
+        """Keep this many messages of the view; a turn whose response stays stays, though its results may go."""
+        before = [place for start, stop in self._view for place in range(start, stop)]
+        if messages >= len(before):
+            return
+        self._view = _first(self._view, messages)
+        dropped = sum(type(self._history[place]) is Assistant for place in before[messages:])
+        del self._marks[max(1, len(self._marks) - dropped) :]
+        if messages == 0:
+            self._marks = [()]
+        elif type(self._history[before[messages - 1]]) in (Assistant, Tool):
+            self._marks[-1] = self._view
+
+    def _compacted(self, entry: Compacted) -> None:
+        """The marks stay as they are: a rewind to the turn before brings back what the model saw then."""
+        self._spend(entry.usage, entry.cost_usd)
+        kept = _last(self._view, entry.keep)
+        place = len(self._history)
+        self._history.append(entry.summary)
+        self._view = ((place, place + 1), *kept)
+
+    def _lease(self, entry: LeaseTaken) -> None:
+        self.status = "running"
+        self.reason = ""
+
+    def _skip(self, entry: UnknownEntry) -> None:
+        """Says nothing about the state of the work."""
+
+    def _folded(self, entry: FoldedState) -> None:
+        self._reset(entry.state)
+
+
+def _first(ranges: Ranges, count: int) -> Ranges:
+    kept: list[tuple[int, int]] = []
+    for start, stop in ranges:
+        if count <= 0:
+            break
+        kept.append((start, min(stop, start + count)))
+        count -= stop - start
+    return tuple(kept)
+
+
+def _last(ranges: Ranges, count: int) -> Ranges:
+    kept: list[tuple[int, int]] = []
+    for start, stop in reversed(ranges):
+        if count <= 0:
+            break
+        kept.append((max(start, stop - count), stop))
+        count -= stop - start
+    return tuple(reversed(kept))
+
+
+_HANDLERS: dict[type, Callable[[Fold, Any], None]] = {
+    Compacted: Fold._compacted,
+    Described: Fold._described,
+    FoldedState: Fold._folded,
+    LeaseTaken: Fold._lease,
+    MessageAdded: Fold._message,
+    ModelCallStarted: Fold._model_call,
+    ProviderKey: Fold._provider,
+    Rewound: Fold._rewound,
+    Spend: Fold._spent,
+    StateSet: Fold._state,
+    StatusChanged: Fold._status,
+    StepIntent: Fold._step_intent,
+    StepOutcome: Fold._step_outcome,
+    ThreadStarted: Fold._started,
+    ToolIntent: Fold._intent,
+    ToolOutcome: Fold._outcome,
+    UnknownEntry: Fold._skip,
+    WorkspaceSnapshot: Fold._workspace,
+}

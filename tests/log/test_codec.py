@@ -1,0 +1,162 @@
+"""Frames: what goes in comes out, and what was changed since is never taken for what was written."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+from blake3 import blake3
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clew.errors import Corrupt, InvalidInput, NewerFormat
+from clew.log import (
+    FIRST,
+    Frame,
+    Logged,
+    MessageAdded,
+    StateSet,
+    UnknownEntry,
+    decode_frame,
+    encode_entry,
+    encode_frame,
+)
+from clew.messages import Image, Opaque, Text, User, user
+from tests.strategies import logs
+
+
+def frame_of(entries: Sequence[Logged], previous: bytes = FIRST) -> bytes:
+    return encode_frame([encode_entry(entry) for entry in entries], previous=previous).data
+
+
+def sealed(data: bytes) -> bytes:
+    """Bytes that pass the check of a frame, whatever they say."""
+    return data + blake3(data).digest(16)
+
+
+def round_trip(entries: Sequence[Logged]) -> Frame:
+    encoded = encode_frame([encode_entry(entry) for entry in entries], previous=FIRST)
+    return decode_frame(encoded.data, "t", 0, encoded.blobs)
+
+
+@settings(max_examples=400)
+@given(logs)
+def test_entries_survive_the_codec(entries: list[Logged]) -> None:
+    assert round_trip(entries).entries == entries
+
+
+def test_a_frame_names_its_predecessor_and_itself() -> None:
+    first = encode_frame([encode_entry(StateSet("a", 1))], previous=FIRST)
+    second = encode_frame([encode_entry(StateSet("b", 2))], previous=first.digest)
+    assert decode_frame(first.data, "t", 0).previous == FIRST
+    assert decode_frame(second.data, "t", 1).previous == decode_frame(first.data, "t", 0).digest == first.digest
+
+
+def test_the_same_entries_never_make_the_same_frame_twice() -> None:
+    assert frame_of([StateSet("a", 1)]) != frame_of([StateSet("a", 1)])
+
+
+def test_every_flipped_bit_is_corrupt_and_named() -> None:
+    data = frame_of([MessageAdded(user("a message with some words, some words that repeat, and some more"))])
+    for place in range(len(data)):
+        for bit in range(8):
+            damaged = bytearray(data)
+            damaged[place] ^= 1 << bit
+            with pytest.raises(Corrupt, match=r"thread 'my-thread', frame 7"):
+                decode_frame(bytes(damaged), "my-thread", 7)
+
+
+def test_a_frame_cut_anywhere_is_corrupt() -> None:
+    data = frame_of([MessageAdded(user("words"))])
+    for length in range(len(data)):
+        with pytest.raises(Corrupt):
+            decode_frame(data[:length], "t", 0)
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_crash_the_decoder(data: bytes) -> None:
+    for candidate in (data, sealed(data), sealed(b"\1\0" + bytes(28) + data), sealed(b"\1\1" + bytes(28) + data)):
+        with contextlib.suppress(Corrupt, NewerFormat):
+            decode_frame(candidate, "t", 0)
+
+
+def test_a_newer_format_is_refused_with_the_version_needed() -> None:
+    data = frame_of([StateSet("a", 1)])
+    with pytest.raises(
+        NewerFormat, match=r"frame 3 has format version 2; this Clew reads up to 1.*pip install --upgrade"
+    ):
+        decode_frame(sealed(b"\2" + data[1:-16]), "t", 3)
+    with pytest.raises(NewerFormat):
+        decode_frame(sealed(data[:1] + b"\x80" + data[2:-16]), "t", 3)
+
+
+def test_an_entry_of_an_unknown_kind_is_carried_through() -> None:
+    raw = msgspec.msgpack.encode(["teleported", {"to": "elsewhere"}, 5])
+    entries: list[Logged] = [StateSet("a", 1), UnknownEntry(raw), StateSet("b", 2)]
+    frame = round_trip(entries)
+    assert frame.entries == entries
+    assert round_trip(frame.entries).entries == entries
+
+
+def test_a_block_of_an_unknown_kind_becomes_opaque_and_its_message_stays() -> None:
+    raw = msgspec.msgpack.encode(["message", ["user", [["text", "before"], ["hologram", {"x": 1}]]], None, None])
+    (entry,) = round_trip([UnknownEntry(raw)]).entries
+    assert entry == MessageAdded(User((Text("before"), Opaque("clew", ["hologram", {"x": 1}]))))
+
+
+def test_fields_that_a_newer_version_added_are_skipped() -> None:
+    raw = msgspec.msgpack.encode(["state", "key", "value", "thread", "a field of tomorrow"])
+    assert round_trip([UnknownEntry(raw)]).entries == [StateSet("key", "value")]
+
+
+def test_long_text_and_bytes_go_to_blobs_and_come_back() -> None:
+    words, picture = "wörter " * 20_000, bytes(range(256)) * 400
+    entries: list[Logged] = [MessageAdded(user(words, Image("image/png", picture))), StateSet("short", "value")]
+    encoded = encode_frame([encode_entry(entry) for entry in entries], previous=FIRST)
+    assert len(encoded.data) < 1000
+    assert len(encoded.blobs) == 2
+    bare = decode_frame(encoded.data, "t", 0)
+    assert bare.missing == bare.refs == encoded.blobs.keys()
+    assert decode_frame(encoded.data, "t", 0, encoded.blobs).entries == entries
+
+
+def test_the_limit_of_a_value_is_exact() -> None:
+    inside, over = "x" * (2**16 - 1), "x" * 2**16
+    assert not encode_frame([encode_entry(StateSet("k", inside))], previous=FIRST).blobs
+    assert encode_frame([encode_entry(StateSet("k", over))], previous=FIRST).blobs
+
+
+def test_a_frame_with_too_much_in_it_keeps_its_body_in_a_blob() -> None:
+    noise = random.Random(5)
+    entries = [StateSet(str(n), noise.randbytes(60_000)) for n in range(80)]
+    encoded = encode_frame([encode_entry(entry) for entry in entries], previous=FIRST)
+    assert len(encoded.data) < 200
+    assert decode_frame(encoded.data, "t", 0, encoded.blobs).entries == entries
+
+
+def test_a_large_body_with_large_values_is_found_step_by_step() -> None:
+    noise = random.Random(6)
+    entries = [StateSet(str(n), noise.randbytes(60_000)) for n in range(80)] + [
+        StateSet("big", noise.randbytes(70_000))
+    ]
+    encoded = encode_frame([encode_entry(entry) for entry in entries], previous=FIRST)
+    first = decode_frame(encoded.data, "t", 0)
+    assert len(first.missing) == 1
+    second = decode_frame(encoded.data, "t", 0, {digest: encoded.blobs[digest] for digest in first.missing})
+    assert second.missing == encoded.blobs.keys() - first.missing
+    assert decode_frame(encoded.data, "t", 0, encoded.blobs).entries == entries
+
+
+def test_equal_large_values_are_one_blob() -> None:
+    value = "the same long text " * 10_000
+    encoded = encode_frame([encode_entry(StateSet("a", value)), encode_entry(StateSet("b", value))], previous=FIRST)
+    assert len(encoded.blobs) == 1
+
+
+@pytest.mark.parametrize("value", [object(), 2**80, "\ud800", {1: object()}])
+def test_a_value_that_cannot_be_stored_is_refused_by_name(value: object) -> None:
+    with pytest.raises(InvalidInput, match="StateSet holds a value that cannot be stored"):
+        encode_entry(StateSet("key", value))
