@@ -1,0 +1,74 @@
+"""A fork: another thread that goes on from a turn of this one. Large values are shared, spend is not counted twice."""
+
+from __future__ import annotations
+
+import secrets
+from datetime import UTC, datetime
+
+import msgspec
+
+from clew.checkpointers import Checkpointer, Head
+from clew.errors import Conflict, InvalidInput
+from clew.log import FIRST, Checkpoint, FoldedState, Rewound, Usage, encode_entry, encode_frame, fold
+
+__all__ = ["check_turn", "fork"]
+
+
+async def fork(
+    checkpointer: Checkpointer, thread_id: str, state: Checkpoint, new_id: str, at_turn: int | None = None
+) -> Head:
+    """Write a new thread whose state is this one at the end of a turn, as one append."""
+    turn = state.turns if at_turn is None else at_turn
+    check_turn(thread_id, state, turn)
+    branch = _branch(thread_id, state, turn)
+    frame = encode_frame([encode_entry(FoldedState(branch))], previous=FIRST)
+    now = datetime.now(UTC)
+    head = Head(
+        thread_id=new_id,
+        frames=1,
+        log_id=secrets.token_hex(16),
+        status=branch.status,
+        snapshot=0,
+        digest=frame.digest.hex(),
+        agent=branch.agent,
+        title=branch.title,
+        model=branch.model,
+        turns=branch.turns,
+        created_at=now,
+        updated_at=now,
+        parent=branch.parent,
+        tags=branch.tags,
+    )
+    if frame.blobs:
+        await checkpointer.put_blobs(frame.blobs)
+    try:
+        await checkpointer.append(new_id, [frame.data], at=0, head=head, refs=frame.blobs)
+    except Conflict as conflict:
+        raise Conflict(
+            new_id, f"the fork of {thread_id!r} needs a name that is free, and this thread exists"
+        ) from conflict
+    return head
+
+
+def check_turn(thread_id: str, state: Checkpoint, turn: int) -> None:
+    if not 0 <= turn <= state.turns:
+        raise InvalidInput(f"thread {thread_id!r} has turns 0 to {state.turns}; there is no turn {turn} to go back to")
+
+
+def _branch(thread_id: str, state: Checkpoint, turn: int) -> Checkpoint:
+    """The state at the end of that turn. A call that is not settled there may be running in the parent: in doubt."""
+    at = fold([Rewound(turn=turn)], state)
+    reached = max((stop for ranges in (at.view, *at.marks) for _, stop in ranges), default=0)
+    unsettled = {call.index: (call.key, call.attempt) for call in at.calls if call.status != "done"}
+    return msgspec.structs.replace(
+        at,
+        parent=(thread_id, turn),
+        status="interrupted",
+        reason="",
+        usage=Usage(),
+        cost_usd=0.0,
+        unaccounted=0,
+        in_flight=False,
+        history=at.history[:reached],
+        intents=at.intents | unsettled,
+    )

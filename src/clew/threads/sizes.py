@@ -1,0 +1,33 @@
+"""When a folded state is worth writing into a log."""
+
+from __future__ import annotations
+
+import msgspec
+
+__all__ = ["LogSize"]
+
+RATIO = 4
+"""A folded state is written once the bytes it spares a reader are this many times its own: at most a quarter more."""
+SMALLEST = 16 * 1024
+
+
+class LogSize(msgspec.Struct, frozen=True):
+    """How large the end of a log is, and how large its state may be: in bytes of frames."""
+
+    since: int = 0
+    """Frames after the newest folded state."""
+    snapshot: int = 0
+    """The folded state when it was last written, or tried."""
+    kept: float = 0.0
+    """An estimate of all that the state keeps: it grows with the log, unless the log holds much that a fold drops."""
+
+    def grown(self, size: int, kept: float) -> LogSize:
+        """With one more frame, of which this share stays in the state."""
+        return LogSize(self.since + size, self.snapshot, self.kept + size * kept)
+
+    def may_pay(self) -> bool:
+        """Whether it is worth finding out: encoding a state costs as much as it is large, so a guess comes first."""
+        return self.since > RATIO * max(self.snapshot, SMALLEST, self.kept / 2)
+
+    def pays(self, snapshot: int) -> bool:
+        return self.since > RATIO * snapshot

@@ -1,0 +1,275 @@
+"""`Thread`: one durable piece of work, opened by one process at a time, written once over the narrow waist."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncIterator, Coroutine
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Literal, Self, get_args
+
+import msgspec
+
+from clew.checkpointers import Checkpointer, Head, HeadQuery
+from clew.errors import InvalidInput, LeaseLost, ThreadNotFound, Unavailable, UsageError
+from clew.log import (
+    Checkpoint,
+    Fold,
+    LeaseTaken,
+    Logged,
+    MessageAdded,
+    Rewound,
+    StatusChanged,
+    StepIntent,
+    StepOutcome,
+    ToolIntent,
+    ToolOutcome,
+    fold,
+)
+from clew.messages import Assistant
+from clew.threads import forking
+from clew.threads.differing import difference
+from clew.threads.leases import RENEW_AFTER, check_free, is_live, new_lease
+from clew.threads.loading import Loaded, load
+from clew.threads.sizes import LogSize
+from clew.threads.writer import LogWriter
+
+__all__ = ["Durability", "Thread"]
+
+log = logging.getLogger("clew.threads")
+
+Durability = Literal["sync", "async", "exit"]
+
+TRIES = 10
+"""How often a lease is tried for when others take it, or give it back, at the same moment."""
+
+
+class Thread:
+    """A thread that this process holds: `async with Thread.open(checkpointer, "user-42") as thread: ...`
+
+    While it is open nobody else can append to it. Leaving the block gives the lease back; a process that dies is
+    replaced at once on the same machine, and after 30 seconds from another. Whoever was replaced gets `LeaseLost` at
+    its next append and changes nothing. If the store is `Unavailable` when the block is left, the thread stays open
+    with all it holds: call `flush`, or leave it to the lease.
+    """
+
+    def __init__(
+        self, checkpointer: Checkpointer, thread_id: str, *, takeover: bool, durability: Durability, label: str
+    ) -> None:
+        if durability not in get_args(Durability):
+            raise InvalidInput(f"durability is one of {', '.join(get_args(Durability))}, not {durability!r}")
+        self._checkpointer = checkpointer
+        self._thread_id = thread_id
+        self._takeover = takeover
+        self._durability = durability
+        self._label = label
+        self._writer: LogWriter | None = None
+        self._closed = False
+        self._background: set[asyncio.Task[None]] = set()
+
+    @classmethod
+    def open(
+        cls,
+        checkpointer: Checkpointer,
+        thread_id: str,
+        *,
+        takeover: bool = False,
+        durability: Durability = "sync",
+        label: str = "",
+    ) -> Thread:
+        """Open a thread to work on it; it is made if there is none. Use it as an async context manager.
+
+        `takeover=True` takes the lease even from a live holder. `durability`: with `"sync"` every append is durable when
+        it returns; with `"async"` only responses, intents and outcomes are waited for, and a power cut may take the last
+        other entries; with `"exit"` everything stays in memory until the block is left or `flush` is called.
+        """
+        return cls(checkpointer, thread_id, takeover=takeover, durability=durability, label=label)
+
+    @staticmethod
+    async def load(checkpointer: Checkpointer, thread_id: str, *, at_turn: int | None = None) -> Checkpoint:
+        """The state on record, or the one it had at the end of a turn. Takes no lease and changes nothing."""
+        loaded = await load(checkpointer, thread_id)
+        state = loaded.fold.checkpoint()
+        if _crashed(loaded.head):
+            state = msgspec.structs.replace(state, status="interrupted")
+        if at_turn is None:
+            return state
+        forking.check_turn(thread_id, state, at_turn)
+        return fold([Rewound(turn=at_turn)], state)
+
+    @staticmethod
+    async def list(checkpointer: Checkpointer, query: HeadQuery = HeadQuery()) -> AsyncIterator[Head]:
+        """The heads that match, newest first. A thread that was running when its process died is shown as interrupted."""
+        statuses = query.statuses()
+        asked = query
+        if statuses is not None and "interrupted" in statuses:
+            asked = msgspec.structs.replace(asked, status=tuple({*statuses, "running"}))
+        if statuses is not None and {"interrupted", "running"} & set(statuses):
+            asked = msgspec.structs.replace(asked, limit=None)
+        left = query.limit
+        async for stored in checkpointer.heads(asked):
+            head = msgspec.structs.replace(stored, status="interrupted") if _crashed(stored) else stored
+            if left == 0:
+                return
+            if query.matches(head):
+                left = None if left is None else left - 1
+                yield head
+
+    async def __aenter__(self) -> Self:
+        if self._writer is not None or self._closed:
+            raise UsageError(f"thread {self._thread_id!r} was opened before. Call Thread.open again.")
+        self._writer = await self._take_lease()
+        self._spawn(self._keep_lease(self._writer))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._closed:
+            return
+        writer = self._open_writer()
+        try:
+            if writer.fold.status == "running":
+                writer.accept([StatusChanged("interrupted")])
+            await writer.release()
+        except LeaseLost:
+            self._end()
+            if error is None:
+                raise
+        else:
+            self._end()
+
+    @property
+    def thread_id(self) -> str:
+        return self._thread_id
+
+    @property
+    def head(self) -> Head:
+        """The head as it is on record."""
+        return self._open_writer().head
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """The state with everything appended so far."""
+        return self._open_writer().fold.checkpoint()
+
+    async def append(self, *entries: Logged) -> None:
+        """Record these entries together, after all that came before.
+
+        After `Unavailable` they are kept and go out with the next append or `flush`: do not append them again.
+        """
+        writer = self._open_writer()
+        through = writer.accept(entries)
+        if self._durability == "sync" or (self._durability == "async" and any(map(_is_barrier, entries))):
+            await writer.flush(through)
+        elif self._durability == "async":
+            self._spawn(self._flush_behind(writer))
+
+    async def flush(self) -> None:
+        """Return once everything appended is durable, whatever the durability."""
+        await self._open_writer().flush()
+
+    async def save(self, checkpoint: Checkpoint) -> None:
+        """Make this the state of the thread by appending what differs; a rewind first if the conversation was changed."""
+        entries = difference(self.checkpoint, checkpoint)
+        if entries:
+            await self.append(*entries)
+
+    async def rewind(self, to_turn: int) -> None:
+        """Go on from the end of an earlier turn. What came after stays in the history; what was spent stays spent."""
+        forking.check_turn(self._thread_id, self.checkpoint, to_turn)
+        await self.append(Rewound(turn=to_turn))
+
+    async def fork(self, new_id: str, *, at_turn: int | None = None) -> Head:
+        """A new thread that goes on from a turn of this one; without `at_turn`, from where it is now."""
+        await self.flush()
+        return await forking.fork(self._checkpointer, self._thread_id, self.checkpoint, new_id, at_turn)
+
+    async def delete(self) -> None:
+        """Remove the thread from the store. This object is closed by it."""
+        await self.flush()
+        self._end()
+        await self._checkpointer.delete(self._thread_id)
+
+    async def _take_lease(self) -> LogWriter:
+        """Append a marker that names us at the position just read: of two who try one gets `Conflict`."""
+        for _ in range(TRIES):
+            loaded = await self._load_or_new()
+            if not self._takeover:
+                check_free(loaded.head)
+            lease = new_lease(self._label)
+            writer = LogWriter(self._checkpointer, loaded.head, loaded.fold, lease, loaded.size)
+            try:
+                await writer.flush(writer.accept([LeaseTaken(str(lease.owner), lease.token)]))
+            except LeaseLost:
+                continue
+            if loaded.head.frames:
+                log.info("thread %r: resumed at turn %d", self._thread_id, writer.fold.turns)
+            return writer
+        raise Unavailable(f"thread {self._thread_id!r}: others took its lease {TRIES} times in a row. Try again.")
+
+    async def _load_or_new(self) -> Loaded:
+        try:
+            return await load(self._checkpointer, self._thread_id)
+        except ThreadNotFound:
+            now = datetime.now(UTC)
+            head = Head(
+                thread_id=self._thread_id,
+                frames=0,
+                log_id=secrets.token_hex(16),
+                status="running",
+                created_at=now,
+                updated_at=now,
+            )
+            return Loaded(head, Fold(), LogSize())
+
+    async def _keep_lease(self, writer: LogWriter) -> None:
+        """Renew while nothing else is written, for example while a tool runs for long."""
+        pause = RENEW_AFTER.total_seconds()
+        while not writer.lost:
+            await asyncio.sleep(pause)
+            idle = (datetime.now(UTC) - writer.head.updated_at).total_seconds()
+            if idle < 0 or idle >= pause / 2:
+                try:
+                    await writer.renew()
+                except Unavailable as error:
+                    log.warning("thread %r: its lease could not be renewed: %s", self._thread_id, error)
+                except LeaseLost:
+                    return
+
+    async def _flush_behind(self, writer: LogWriter) -> None:
+        try:
+            await writer.flush()
+        except (Unavailable, LeaseLost) as error:
+            log.warning("thread %r: not yet durable: %s", self._thread_id, error)
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    def _end(self) -> None:
+        self._closed = True
+        for task in self._background:
+            task.cancel()
+
+    def _open_writer(self) -> LogWriter:
+        if self._writer is None:
+            raise UsageError(f"thread {self._thread_id!r} is not open. Write: async with Thread.open(...) as thread")
+        if self._closed:
+            raise UsageError(f"thread {self._thread_id!r} is closed. Open it again with Thread.open.")
+        return self._writer
+
+
+def _crashed(head: Head) -> bool:
+    """Running with nobody alive to run it."""
+    return head.status == "running" and not is_live(head.lease)
+
+
+def _is_barrier(entry: Logged) -> bool:
+    """Whether what happens next must not happen before this is durable."""
+    if isinstance(entry, MessageAdded):
+        return isinstance(entry.message, Assistant)
+    return isinstance(entry, ToolIntent | ToolOutcome | StepIntent | StepOutcome | StatusChanged)

@@ -1,0 +1,188 @@
+"""One writer's end of a log: entries in, frames out, one append at a time, nothing lost when a store stumbles."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from datetime import UTC, datetime
+
+import msgspec
+
+from clew.checkpointers import Checkpointer, Head, Lease
+from clew.errors import Conflict, LeaseLost
+from clew.log import FIRST, Fold, FoldedState, Logged, encode_entry, encode_frame, is_kept
+from clew.threads.leases import renewed
+from clew.threads.sizes import LogSize
+
+__all__ = ["LogWriter"]
+
+log = logging.getLogger("clew.threads")
+
+
+class _Append(msgspec.Struct, frozen=True):
+    """What is sent to the store: kept until it is known to have arrived, so that it can be sent again as it was."""
+
+    frames: list[bytes]
+    head: Head
+    blobs: dict[str, bytes]
+    through: int
+    size: LogSize
+
+
+class LogWriter:
+    """Turns entries into frames and heads, and appends them in order.
+
+    Entries that arrive while an append is under way go together into the next frame. If the outcome of an append is
+    not known (`Unavailable`, a cancelled waiter) the very same append is made again before anything else: stores
+    promise that this is safe. A `Conflict` means that another holder moved the log on: from then on every call is
+    `LeaseLost`.
+    """
+
+    def __init__(
+        self,
+        checkpointer: Checkpointer,
+        head: Head,
+        fold: Fold,
+        lease: Lease,
+        size: LogSize,
+    ) -> None:
+        self.head = head
+        """The head on record."""
+        self.fold = fold
+        self.lease: Lease | None = lease
+        self.lost: LeaseLost | None = None
+        self._checkpointer = checkpointer
+        self._size = size
+        self._buffer: list[msgspec.Raw] = []
+        self._kept = 0
+        self._accepted = 0
+        self._durable = 0
+        self._unsettled: _Append | None = None
+        self._writing: asyncio.Future[None] | None = None
+
+    @property
+    def pending(self) -> bool:
+        return self._durable < self._accepted
+
+    def accept(self, entries: Sequence[Logged]) -> int:
+        """Take entries in, in order; all of them or, if one cannot be stored, none. Returns what to wait for."""
+        if self.lost:
+            raise self.lost
+        raw = [encode_entry(entry) for entry in entries]
+        for entry, data in zip(entries, raw, strict=True):
+            self.fold.push(entry)
+            if is_kept(entry):
+                self._kept += len(data)
+        self._buffer += raw
+        self._accepted += len(raw)
+        return self._accepted
+
+    async def flush(self, through: int | None = None) -> None:
+        """Return once everything accepted up to here is durable."""
+        through = self._accepted if through is None else through
+        while self._durable < through:
+            await self._alone(self._write)
+
+    async def renew(self) -> None:
+        """Extend the lease: with what is pending if there is any, else with a head alone."""
+        if self.pending:
+            await self.flush()
+        else:
+            await self._alone(self._replace_head)
+
+    async def release(self) -> None:
+        """Give the lease back, in one append with what is pending. Nothing can be written after this."""
+        self.lease = None
+        await self.flush()
+        while self.head.lease is not None:
+            await self._alone(self._replace_head)
+
+    async def _alone(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
+        """One append at a time: whoever comes second waits for the first and then looks again."""
+        if self._writing is not None:
+            await asyncio.shield(self._writing)
+            return
+        self._writing = done = asyncio.get_running_loop().create_future()
+        try:
+            await work()
+        finally:
+            self._writing = None
+            done.set_result(None)
+
+    async def _write(self) -> None:
+        if self.lost:
+            raise self.lost
+        append = self._unsettled
+        if append is None:
+            append = self._unsettled = self._next_append()
+        if append.blobs:
+            await self._checkpointer.put_blobs(append.blobs)
+        await self._append(append.frames, append.head, append.blobs)
+        self._unsettled = None
+        self._durable = append.through
+        self._size = append.size
+
+    async def _replace_head(self) -> None:
+        if self.lost:
+            raise self.lost
+        await self._append([], self._next_head(self.head.frames, self.head.digest, self.head.snapshot), ())
+
+    async def _append(self, frames: list[bytes], head: Head, refs: Collection[str]) -> None:
+        try:
+            await self._checkpointer.append(head.thread_id, frames, at=self.head.frames, head=head, refs=refs)
+        except Conflict as conflict:
+            raise await self._lose() from conflict
+        self.head = head
+
+    async def _lose(self) -> LeaseLost:
+        """Another writer moved the log on: whatever we still hold is void, and is never written."""
+        head = await self._checkpointer.head(self.head.thread_id)
+        holder = (
+            "somebody who deleted it" if head is None else str(head.lease.owner) if head.lease else "another writer"
+        )
+        self.lost = LeaseLost(self.head.thread_id, holder)
+        log.warning("%s", self.lost)
+        return self.lost
+
+    def _next_append(self) -> _Append:
+        """All that has gathered, as a frame; with it the folded state, when the log has grown enough to pay for one."""
+        frame = encode_frame(self._buffer, previous=bytes.fromhex(self.head.digest) or FIRST)
+        size = self._size.grown(len(frame.data), self._kept / sum(map(len, self._buffer)))
+        self._buffer, self._kept = [], 0
+        frames, blobs, snapshot = [frame.data], frame.blobs, self.head.snapshot
+        if size.may_pay():
+            folded = encode_frame([encode_entry(FoldedState(self.fold.checkpoint()))], previous=frame.digest)
+            if size.pays(len(folded.data)):
+                frames.append(folded.data)
+                blobs = blobs | folded.blobs
+                snapshot = self.head.frames + 1
+                frame, size = folded, LogSize(snapshot=len(folded.data), kept=len(folded.data))
+            else:
+                size = msgspec.structs.replace(size, snapshot=len(folded.data))
+        head = self._next_head(self.head.frames + len(frames), frame.digest.hex(), snapshot)
+        return _Append(frames, head, blobs, self._accepted, size)
+
+    def _next_head(self, frames: int, digest: str, snapshot: int) -> Head:
+        now = datetime.now(UTC)
+        fold = self.fold
+        return Head(
+            thread_id=self.head.thread_id,
+            frames=frames,
+            log_id=self.head.log_id,
+            status=fold.status,
+            lease=None if self.lease is None else renewed(self.lease, now),
+            snapshot=snapshot,
+            digest=digest,
+            agent=fold.agent,
+            title=fold.title,
+            model=fold.model,
+            turns=fold.turns,
+            input_tokens=fold.usage.input_tokens,
+            output_tokens=fold.usage.output_tokens,
+            cost_usd=fold.cost_usd,
+            created_at=self.head.created_at,
+            updated_at=now,
+            parent=fold.parent,
+            tags=fold.tags,
+        )
