@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import sqlite3
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
@@ -122,12 +123,13 @@ class SQLiteCheckpointer(Checkpointer):
         check_query(query)
         statement, values = _listing(self._namespace, query)
         rows = await self._use().read(lambda db: db.execute(statement, values).fetchall(), loop)
-        left = query.limit if query.limit is not None else len(rows)
-        for (data,) in rows:
-            head = self._decode(data, "a thread")
-            if left > 0 and query.matches(head):
-                left -= 1
+        if not _decided_by_sql(query):
+            heads = (self._decode(data, "a thread") for (data,) in rows)
+            for head in itertools.islice((head for head in heads if query.matches(head)), query.limit):
                 yield head
+            return
+        for (data,) in rows:
+            yield self._decode(data, "a thread")
 
     async def refs(self, thread_id: str) -> set[str]:
         loop = self._guard.enter()
@@ -235,6 +237,10 @@ _GET_BLOB = "SELECT data FROM blobs JOIN blob_data USING (id) WHERE ns = ? AND d
 _OLD_BLOB = "SELECT id FROM blobs WHERE ns = ? AND digest = ? AND touched <= ?"
 
 
+def _decided_by_sql(query: HeadQuery) -> bool:
+    return not query.title and not query.tags
+
+
 def _listing(namespace: str, query: HeadQuery) -> tuple[str, list[object]]:
     """The conditions that SQL can decide; `query.matches` decides the rest."""
     where: list[str] = ["ns = ?"]
@@ -259,7 +265,7 @@ def _listing(namespace: str, query: HeadQuery) -> tuple[str, list[object]]:
     if (start := query.start()) is not None:
         add(f"({query.order}, key) < (?, ?)", start[0], bytes.fromhex(start[1]))
     statement = f"SELECT head FROM heads WHERE {' AND '.join(where)} ORDER BY {query.order} DESC, key DESC"  # noqa: S608
-    if query.limit is not None and not query.title and not query.tags:
+    if query.limit is not None and _decided_by_sql(query):
         statement += " LIMIT ?"
         values.append(min(query.limit, _MOST))
     return statement, values
