@@ -1,0 +1,570 @@
+"""What is SQLite's own: its file, its locks, its group commit, and other processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clew.checkpointers import SQLiteCheckpointer, _files, _sqlite_engine, open_checkpointer
+from clew.errors import ClewError, Conflict, Corrupt, InvalidInput, NewerFormat, Unavailable
+from clew.testing._contract_builders import append, every_call, heads, listed, put, state
+
+pytestmark = pytest.mark.anyio
+
+posix = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "clew.db"
+
+
+@pytest.fixture
+async def store(path: Path) -> AsyncIterator[SQLiteCheckpointer]:
+    async with SQLiteCheckpointer(path) as store:
+        yield store
+
+
+# The file
+
+
+@posix
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+async def test_the_database_and_its_side_files_are_private_from_the_start(tmp_path: Path, umask: int) -> None:
+    path = tmp_path / "new folder" / "clew.db"
+    before = os.umask(umask)
+    try:
+        async with SQLiteCheckpointer(path) as store:
+            await append(store, "thread", b"frame")
+            await store.read("thread")
+            files = sorted(path.parent.iterdir())
+            assert [file.name for file in files] == ["clew.db", "clew.db-shm", "clew.db-wal"]
+            assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
+            assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    finally:
+        os.umask(before)
+
+
+@posix
+async def test_a_store_that_others_could_read_is_made_private(path: Path) -> None:
+    async with SQLiteCheckpointer(path) as store:
+        await append(store, "thread", b"frame")
+    path.chmod(0o644)
+    async with SQLiteCheckpointer(path) as store:
+        await append(store, "thread", b"more", at=1)
+        assert {stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()} == {0o600}
+
+
+async def test_a_folder_that_exists_keeps_its_mode(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    async with SQLiteCheckpointer(tmp_path / "clew.db") as store:
+        await append(store, "thread", b"frame")
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
+
+
+async def test_making_a_checkpointer_touches_no_file(path: Path) -> None:
+    async with SQLiteCheckpointer(path):
+        assert not path.exists()
+    assert not path.exists()
+
+
+async def test_closing_leaves_one_file(path: Path) -> None:
+    async with SQLiteCheckpointer(path) as store:
+        await append(store, "thread", b"frame")
+    assert [file.name for file in path.parent.iterdir()] == ["clew.db"]
+
+
+@pytest.mark.parametrize(
+    "name", ["with spaces.db", "100%.db", "%41.db", "ünïcödé 🧵.db", "a#b.db", "a&b=c.db", ":memory:"]
+)
+async def test_any_file_name_is_taken_as_it_is(tmp_path: Path, name: str) -> None:
+    for store in (SQLiteCheckpointer(tmp_path / name), SQLiteCheckpointer.from_url(f"sqlite:///{tmp_path}/{name}")):
+        async with store:
+            await append(store, "thread", b"frame")
+    assert [file.name for file in tmp_path.iterdir()] == [name]
+
+
+async def test_a_relative_path_stays_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "there").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    store = open_checkpointer("sqlite:///clew.db")
+    monkeypatch.chdir(tmp_path / "there")
+    async with store:
+        await append(store, "thread", b"frame")
+    assert (tmp_path / "here" / "clew.db").exists()
+    assert list((tmp_path / "there").iterdir()) == []
+
+
+async def test_a_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    async with SQLiteCheckpointer("~/clew.db") as store:
+        await append(store, "thread", b"frame")
+    assert (tmp_path / "clew.db").exists()
+
+
+async def test_three_slashes_are_relative_and_four_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with open_checkpointer("sqlite:///folder/clew.db") as relative:
+        head = await append(relative, "thread", b"frame")
+    async with open_checkpointer(f"sqlite:///{tmp_path}/folder/clew.db") as absolute:
+        assert await absolute.head("thread") == head
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["sqlite://clew.db", "sqlite:clew.db", "sqlite:///", "sqlite://", "sqlite:///a.db?mode=ro", "sqlite:///folder/"],
+)
+def test_a_url_that_names_no_file_is_refused_with_the_right_form(url: str) -> None:
+    with pytest.raises(InvalidInput, match=r"sqlite:///relative\.db"):
+        SQLiteCheckpointer.from_url(url)
+
+
+# What is not a store
+
+
+def other_program(path: Path, *settings: str) -> None:
+    """A database of another program."""
+    with closing(sqlite3.connect(path)) as db:
+        for setting in settings:
+            db.execute(f"PRAGMA {setting}")
+        db.execute("CREATE TABLE theirs (a)")
+        db.execute("INSERT INTO theirs VALUES (1)")
+        db.commit()
+    path.chmod(0o644)
+
+
+def facts(path: Path) -> tuple[bytes, int, list[str]]:
+    return path.read_bytes(), stat.S_IMODE(path.stat().st_mode), sorted(file.name for file in path.parent.iterdir())
+
+
+@contextmanager
+def untouched(path: Path) -> Iterator[None]:
+    before = facts(path)
+    yield
+    assert facts(path) == before, f"{path} was changed"
+
+
+async def refused(path: Path, error: type[ClewError]) -> str:
+    """Every call is refused with this error; its message."""
+    async with SQLiteCheckpointer(path) as store:
+        for call in every_call(store).values():
+            with pytest.raises(error) as caught:
+                await call()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("settings", [(), ("auto_vacuum = FULL",), ("application_id = 7",), ("user_version = 1",)])
+async def test_a_database_of_another_program_is_refused_untouched(path: Path, settings: tuple[str, ...]) -> None:
+    other_program(path, *settings)
+    with untouched(path):
+        assert "another program" in await refused(path, InvalidInput)
+
+
+async def test_a_store_of_a_newer_clew_is_refused_untouched(path: Path) -> None:
+    async with SQLiteCheckpointer(path) as store:
+        await append(store, "thread", b"frame")
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA journal_mode = DELETE")
+        db.execute("PRAGMA user_version = 99")
+    with untouched(path):
+        assert "99" in await refused(path, NewerFormat)
+
+
+@pytest.mark.parametrize("text", [b"hello", b"a text file\n" * 1000])
+async def test_a_file_that_is_no_database_is_corrupt_and_untouched(path: Path, text: bytes) -> None:
+    path.write_bytes(text)
+    path.chmod(0o644)
+    with untouched(path):
+        assert str(path) in await refused(path, Corrupt)
+
+
+async def test_a_folder_is_refused_with_the_way_out(path: Path) -> None:
+    path.mkdir()
+    assert f"sqlite:///{path}/clew.db" in await refused(path, InvalidInput)
+    assert list(path.iterdir()) == []
+
+
+async def test_a_path_through_a_file_is_invalid(path: Path) -> None:
+    path.write_text("a file")
+    await refused(path / "clew.db", InvalidInput)
+
+
+async def test_an_empty_file_becomes_a_store(path: Path) -> None:
+    path.touch()
+    async with SQLiteCheckpointer(path) as store:
+        await append(store, "thread", b"frame")
+        assert await store.read("thread") == [b"frame"]
+
+
+async def test_a_network_file_system_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_files, "network_file_system", lambda folder: "nfs4")
+    assert "nfs4" in await refused(path, InvalidInput)
+    assert list(path.parent.iterdir()) == []
+
+
+def test_a_local_folder_is_not_taken_for_a_network(tmp_path: Path) -> None:
+    assert _files.network_file_system(tmp_path) is None
+
+
+# Damage
+
+
+def tamper(path: Path, statement: str, *values: object) -> None:
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(statement, values)
+        db.commit()
+
+
+async def test_a_head_that_does_not_decode_is_corrupt(store: SQLiteCheckpointer, path: Path) -> None:
+    await append(store, "thread", b"frame")
+    tamper(path, "UPDATE heads SET head = ?", b"\xc1 not a head")
+    with pytest.raises(Corrupt, match="'thread'"):
+        await store.head("thread")
+    with pytest.raises(Corrupt):
+        await heads(store)
+
+
+async def test_a_missing_frame_is_corrupt(store: SQLiteCheckpointer, path: Path) -> None:
+    await append(store, "thread", b"one", b"two", b"three")
+    tamper(path, "DELETE FROM frames WHERE data = ?", b"two")
+    with pytest.raises(Corrupt, match="'thread'"):
+        await store.read("thread")
+    assert await store.read("thread", start=2) == [b"three"]
+
+
+async def test_a_blob_whose_bytes_changed_is_corrupt(store: SQLiteCheckpointer, path: Path) -> None:
+    digest, other = await put(store, b"blob", b"other")
+    tamper(path, "UPDATE blob_data SET data = ? WHERE data = ?", b"blub", b"blob")
+    with pytest.raises(Corrupt, match=digest):
+        await store.get_blobs([other, digest])
+    assert await store.get_blobs([other]) == {other: b"other"}
+
+
+async def test_damaged_pages_are_corrupt(path: Path) -> None:
+    async with SQLiteCheckpointer(path) as store:
+        await append(store, "thread", *(b"%d" % n * 1000 for n in range(100)))
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.seek(8192)
+        file.write(b"\xff" * (size - 8192))
+    async with SQLiteCheckpointer(path) as store:
+        with pytest.raises(Corrupt, match=str(path)):
+            await store.read("thread")
+
+
+# Locks
+
+
+HOLD_LOCK = """
+import sqlite3, sys
+db = sqlite3.connect(sys.argv[1], isolation_level=None)
+db.execute("BEGIN IMMEDIATE")
+print("held", flush=True)
+sys.stdin.read()
+db.execute("ROLLBACK")
+"""
+
+
+async def test_a_lock_held_too_long_is_unavailable_and_the_call_may_be_made_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_sqlite_engine, "LOCK_WAIT", 0.2)
+    async with SQLiteCheckpointer(path) as store:
+        await append(store, "thread", b"one")
+        holder = subprocess.Popen(
+            [sys.executable, "-c", HOLD_LOCK, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        with holder:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == b"held\n"
+            with pytest.raises(Unavailable, match="another process"):
+                await append(store, "thread", b"two", at=1)
+            with pytest.raises(Unavailable):
+                await store.delete("thread")
+            assert await store.read("thread") == [b"one"], "readers do not wait for a writer"
+            holder.communicate()
+        await append(store, "thread", b"two", at=1)
+        assert await store.read("thread") == [b"one", b"two"]
+
+
+# Group commit
+
+
+class Writer:
+    """The engine's writer under watch: how its requests were grouped, and a way to hold it while they gather."""
+
+    def __init__(self, store: SQLiteCheckpointer, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.batches: list[int] = []
+        self.fail_next_commit = False
+        self._engine = store._use()
+        transact: Any = _sqlite_engine.Engine._transact
+
+        def watched(engine: _sqlite_engine.Engine, connection: Any, *given: Any) -> None:
+            self.batches.append(len(given[-1]))
+            failing, self.fail_next_commit = self.fail_next_commit, False
+            transact(engine, FailsToCommit(connection) if failing else connection, *given)
+
+        monkeypatch.setattr(_sqlite_engine.Engine, "_transact", watched)
+
+    async def gather(self, *calls: Any, fail: bool = False) -> list[Any]:
+        """Run these calls so that they meet in one transaction; errors in place of results."""
+        held, go = threading.Event(), threading.Event()
+
+        def hold(_: sqlite3.Cursor) -> None:
+            held.set()
+            go.wait(30)
+
+        holding = asyncio.create_task(self._engine.write(hold, asyncio.get_running_loop()))
+        await asyncio.to_thread(held.wait, 30)
+        self.batches.clear()
+        tasks = [asyncio.create_task(call) for call in calls]
+        await asyncio.sleep(0.05)
+        self.fail_next_commit = fail
+        go.set()
+        await holding
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class FailsToCommit:
+    """A connection or cursor on a disk that fails at the last moment."""
+
+    def __init__(self, real: Any) -> None:
+        self._real = real
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def cursor(self) -> FailsToCommit:
+        return FailsToCommit(self._real.cursor())
+
+    def execute(self, statement: str, *values: Any) -> Any:
+        if statement == "COMMIT":
+            raise sqlite3.OperationalError("disk I/O error")
+        return self._real.execute(statement, *values)
+
+
+async def test_appends_that_come_together_share_a_transaction(
+    store: SQLiteCheckpointer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Writer(store, monkeypatch)
+    await asyncio.gather(*(append(store, f"thread {n}", b"frame") for n in range(200)))
+    assert sum(writer.batches) == 200
+    assert len(writer.batches) <= 20
+    assert len(await listed(store)) == 200
+
+
+async def test_two_checkpointers_on_one_file_share_a_transaction(
+    store: SQLiteCheckpointer, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = path.with_name("link.db")
+    link.symlink_to(path)
+    async with SQLiteCheckpointer(link, "another namespace") as other:
+        assert other._use() is store._use()
+        writer = Writer(store, monkeypatch)
+        await writer.gather(append(store, "thread", b"mine"), append(other, "thread", b"theirs"))
+        assert writer.batches == [2]
+    assert await store.read("thread") == [b"mine"]
+
+
+async def test_a_conflict_in_a_transaction_does_not_fail_its_neighbours(
+    store: SQLiteCheckpointer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Writer(store, monkeypatch)
+    results = await writer.gather(
+        append(store, "a", b"frame"), append(store, "late", b"frame", at=5), append(store, "b", b"frame")
+    )
+    assert writer.batches == [3]
+    assert [isinstance(result, Conflict) for result in results] == [False, True, False]
+    assert sorted(await listed(store)) == ["a", "b"]
+
+
+async def test_appends_to_one_thread_may_meet_in_a_transaction(
+    store: SQLiteCheckpointer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Writer(store, monkeypatch)
+    await writer.gather(*(append(store, "thread", b"%d" % at, at=at) for at in range(5)))
+    assert writer.batches == [5]
+    assert await store.read("thread") == [b"0", b"1", b"2", b"3", b"4"]
+
+
+async def test_a_failed_commit_fails_all_its_appends_and_they_may_be_made_again(
+    store: SQLiteCheckpointer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Writer(store, monkeypatch)
+    results = await writer.gather(*(append(store, f"thread {n}", b"frame") for n in range(3)), fail=True)
+    assert [type(result) for result in results] == [Unavailable] * 3
+    assert await listed(store) == []
+    await asyncio.gather(*(append(store, f"thread {n}", b"frame") for n in range(3)))
+    assert len(await listed(store)) == 3
+
+
+async def test_the_last_close_ends_the_engine(path: Path) -> None:
+    first, second = SQLiteCheckpointer(path), SQLiteCheckpointer(path)
+    await append(first, "thread", b"frame")
+    await second.head("thread")
+    await first.close()
+    await append(second, "thread", b"more", at=1)
+    await second.close()
+    assert _sqlite_engine._engines == {}
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("clew-sqlite")] == []
+
+
+# Other processes
+
+
+async def python(code: str, *arguments: str) -> str:
+    """Run a script in a process of its own; its output."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", PREAMBLE + code, *arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    output, errors = await asyncio.wait_for(process.communicate(), timeout=60)
+    assert process.returncode == 0, errors.decode()
+    return output.decode()
+
+
+PREAMBLE = """
+import asyncio, os, sys, time
+from clew.checkpointers import SQLiteCheckpointer
+from clew.errors import Unavailable
+from clew.testing._contract_builders import append, listed, put
+
+path = sys.argv[1]
+"""
+
+
+async def test_another_process_sees_and_goes_on_from_what_is_acknowledged(
+    store: SQLiteCheckpointer, path: Path
+) -> None:
+    [blob] = await put(store, b"blob")
+    await append(store, "thread", b"mine", refs=[blob])
+    code = """
+async def main():
+    async with SQLiteCheckpointer(path) as store:
+        print(await store.read("thread"))
+        await append(store, "thread", b"theirs", at=1, title="from outside")
+asyncio.run(main())
+"""
+    assert await python(code, str(path)) == "[b'mine']\n"
+    frames, head, refs = await state(store, "thread")
+    assert frames == [b"mine", b"theirs"]
+    assert head is not None
+    assert head.title == "from outside"
+    assert refs == {blob}
+
+
+async def test_processes_that_make_one_store_at_once_all_succeed(path: Path) -> None:
+    code = """
+async def main():
+    store = SQLiteCheckpointer(path)
+    await asyncio.sleep(max(0, float(sys.argv[2]) - time.time()))
+    for number in range(5):
+        await append(store, f"thread {os.getpid()} {number}", b"frame")
+    await store.close()
+asyncio.run(main())
+"""
+    moment = str(time.time() + 2)
+    await asyncio.gather(*(python(code, str(path), moment) for _ in range(6)))
+    async with SQLiteCheckpointer(path) as store:
+        assert len(await listed(store)) == 30
+
+
+async def test_a_process_that_ends_without_closing_loses_nothing_acknowledged(path: Path) -> None:
+    code = """
+async def main():
+    store = SQLiteCheckpointer(path)
+    await asyncio.gather(*(append(store, f"thread {n}", b"frame %d" % n) for n in range(20)))
+    os._exit(0)
+asyncio.run(main())
+"""
+    await python(code, str(path))
+    async with SQLiteCheckpointer(path) as store:
+        for n in range(20):
+            assert await store.read(f"thread {n}") == [b"frame %d" % n]
+
+
+@posix
+async def test_a_forked_child_that_ends_normally_does_no_harm(path: Path) -> None:
+    code = """
+import selectors, warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # that there are threads when it forks is the point
+
+loop = asyncio.SelectorEventLoop(selectors.SelectSelector())  # epoll would be shared with the child
+store = SQLiteCheckpointer(path)
+loop.run_until_complete(append(store, "thread", b"one"))
+loop.run_until_complete(store.read("thread"))
+child = os.fork()
+if child == 0:
+    sys.exit(5)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+loop.run_until_complete(append(store, "thread", b"two", at=1))
+child = os.fork()
+if child == 0:
+    async def go_on():
+        async with SQLiteCheckpointer(path) as mine:
+            await append(mine, "thread", b"of the child", at=2)
+    asyncio.run(go_on())
+    sys.exit(6)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+loop.run_until_complete(append(store, "thread", b"three", at=3))
+loop.run_until_complete(store.close())
+loop.close()
+"""
+    assert await python(code, str(path)) == "5\n6\n"
+    async with SQLiteCheckpointer(path) as store:
+        assert await store.read("thread") == [b"one", b"two", b"of the child", b"three"]
+
+
+@posix
+async def test_a_full_disk_is_unavailable_and_harms_nothing_acknowledged(path: Path) -> None:
+    code = """
+import resource, signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+frame = os.urandom(8000)
+
+async def main():
+    store = SQLiteCheckpointer(path)
+    await append(store, "thread", frame)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, resource.RLIM_INFINITY))
+    acknowledged = 1
+    try:
+        while True:
+            await append(store, "thread", frame, at=acknowledged)
+            acknowledged += 1
+    except Unavailable:
+        assert acknowledged > 5, acknowledged
+    assert len(await store.read("thread")) == acknowledged
+    for _ in range(2):
+        try:
+            await put(store, bytes(1_200_000))
+        except Unavailable:
+            continue
+        raise AssertionError("a blob larger than the disk was taken")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    await append(store, "thread", frame, at=acknowledged)
+    acknowledged += 1
+    print(acknowledged, set(await store.read("thread")) == {frame})
+    if sys.argv[2] == "close":
+        await store.close()
+    sys.stdout.flush()
+    os._exit(0)
+asyncio.run(main())
+"""
+    for end in ("close", "die"):
+        place = path.with_name(f"{end}.db")
+        acknowledged, _, same = (await python(code, str(place), end)).strip().partition(" ")
+        assert same == "True"
+        async with SQLiteCheckpointer(place) as store:
+            assert len(await store.read("thread")) == int(acknowledged)

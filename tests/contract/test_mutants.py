@@ -1,0 +1,603 @@
+"""The contract finds what is broken: each of these stores breaks one promise, and the test of that promise fails it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from fnmatch import fnmatchcase
+from typing import Any
+
+import msgspec
+import pytest
+
+from clew.checkpointers import Checkpointer, Head, HeadQuery, MemoryCheckpointer
+from clew.checkpointers.checks import Guard, check_digests
+from clew.checkpointers.memory import _Log
+from clew.errors import ClewError, Conflict, MissingBlob, Unavailable
+from clew.testing import CheckpointerContract, OpenStore
+
+pytestmark = pytest.mark.anyio
+
+_tasks: set[asyncio.Task[None]] = set()
+
+
+class Mutant(MemoryCheckpointer):
+    """A memory store to break: what the breakages have in common."""
+
+    def log(self, thread_id: str) -> _Log | None:
+        return self._space.logs.get(thread_id)
+
+    def end(self, thread_id: str) -> int:
+        log = self.log(thread_id)
+        return len(log.frames) if log else 0
+
+    async def append(
+        self, thread_id: str, frames: Sequence[bytes], *, at: int, head: Head, refs: Collection[str] = ()
+    ) -> None:
+        await self.broken(thread_id, list(frames), at, head, refs)
+
+    async def broken(self, thread_id: str, frames: list[bytes], at: int, head: Head, refs: Collection[str]) -> None:
+        await self.sound(thread_id, frames, at, head, refs)
+
+    async def sound(self, thread_id: str, frames: list[bytes], at: int, head: Head, refs: Collection[str]) -> None:
+        await super().append(thread_id, frames, at=at, head=head, refs=refs)
+
+    def later(self, delay: float, *given: Any) -> asyncio.Task[None]:
+        """The same append, made a while from now."""
+
+        async def work() -> None:
+            await asyncio.sleep(delay)
+            with suppress(ClewError):
+                await self.sound(*given)
+
+        task = asyncio.create_task(work())
+        _tasks.add(task)
+        task.add_done_callback(_tasks.discard)
+        return task
+
+
+# Appends
+
+
+class NoCompareAndSet(Mutant):
+    async def broken(self, thread_id: str, frames: list[bytes], at: int, head: Head, refs: Collection[str]) -> None:
+        end = self.end(thread_id)
+        await self.sound(thread_id, frames, end, msgspec.structs.replace(head, frames=end + len(frames)), refs)
+
+
+class RacyCompareAndSet(Mutant):
+    async def broken(self, thread_id: str, frames: list[bytes], at: int, head: Head, refs: Collection[str]) -> None:
+        if self.end(thread_id) != at:
+            await self.sound(thread_id, frames, at, head, refs)
+            return
+        await asyncio.sleep(0)
+        log = self._space.logs.setdefault(thread_id, _Log())
+        log.frames.extend(frames)
+        log.refs.update(refs)
+        log.head = head
+
+
+class ConditionOnlyFromBelow(Mutant):
+    async def broken(self, thread_id: str, frames: list[bytes], at: int, head: Head, refs: Collection[str]) -> None:
+        end = self.end(thread_id)
+        if at > end:
+            at, head = end, msgspec.structs.replace(head, frames=end + len(frames))
+        await self.sound(thread_id, frames, at, head, refs)
+
+
+class EarlyAcknowledgement(Mutant):
+    async def broken(self, *given: Any) -> None:
+        self.later(0.01, *given)
+
+
+class AbandonedOnCancel(Mutant):
+    async def broken(self, *given: Any) -> None:
+        await asyncio.shield(self.later(0.01, *given))
+
+
+class TornByCancel(Mutant):
+    async def broken(self, thread_id: str, frames: list[bytes], at: int, head: Head, refs: Collection[str]) -> None:
+        for number, frame in enumerate(frames, start=at):
+            await self.sound(thread_id, [frame], number, msgspec.structs.replace(head, frames=number + 1), refs)
+            await asyncio.sleep(0)
+
+
+class PartlyVisible(Mutant):
+    async def broken(self, thread_id: str, frames: list[bytes], at: int, head: Head, refs: Collection[str]) -> None:
+        await self.sound(thread_id, frames[:1], at, msgspec.structs.replace(head, frames=at + 1), refs)
+        await asyncio.sleep(0)
+        if frames[1:]:
+            await self.sound(thread_id, frames[1:], at + 1, head, refs)
+
+
+class RefsSeenAfterFrames(Mutant):
+    async def broken(self, thread_id: str, frames: list[bytes], at: int, head: Head, refs: Collection[str]) -> None:
+        await self.sound(thread_id, frames, at, head, ())
+        await asyncio.sleep(0)
+        if log := self.log(thread_id):
+            log.refs.update(refs)
+
+
+class HeadWithoutFrames(Mutant):
+    async def broken(self, thread_id: str, frames: list[bytes], at: int, head: Head, refs: Collection[str]) -> None:
+        await self.sound(thread_id, frames, at, head, refs)
+        if (log := self.log(thread_id)) and len(frames) > 1:
+            log.frames.pop()
+
+
+class FramesWithoutHead(Mutant):
+    async def broken(self, thread_id: str, frames: list[bytes], at: int, head: Head, refs: Collection[str]) -> None:
+        old = self.log(thread_id)
+        kept = old.head if old else None
+        await self.sound(thread_id, frames, at, head, refs)
+        if (log := self.log(thread_id)) and kept and frames:
+            log.head = kept
+
+
+class HeadAloneUnchecked(Mutant):
+    async def broken(self, thread_id: str, frames: list[bytes], at: int, head: Head, refs: Collection[str]) -> None:
+        if not frames and (log := self.log(thread_id)):
+            log.head = head
+        else:
+            await self.sound(thread_id, frames, at, head, refs)
+
+
+class HeadAloneMakesThreads(Mutant):
+    async def broken(self, thread_id: str, frames: list[bytes], at: int, head: Head, refs: Collection[str]) -> None:
+        if not frames and at == 0 and self.log(thread_id) is None:
+            self._space.logs[thread_id] = _Log()
+            self._space.logs[thread_id].head = head
+        else:
+            await self.sound(thread_id, frames, at, head, refs)
+
+
+class LogIdIgnored(Mutant):
+    async def broken(self, thread_id: str, frames: list[bytes], at: int, head: Head, refs: Collection[str]) -> None:
+        log = self.log(thread_id)
+        if log and log.head:
+            head = msgspec.structs.replace(head, log_id=log.head.log_id)
+        await self.sound(thread_id, frames, at, head, refs)
+
+
+class NotIdempotent(Mutant):
+    async def broken(self, thread_id: str, frames: list[bytes], at: int, head: Head, refs: Collection[str]) -> None:
+        if self.end(thread_id) != at:
+            raise Conflict(thread_id, "the log is not there")
+        await self.sound(thread_id, frames, at, head, refs)
+
+
+class IdempotentAtTheEndOnly(Mutant):
+    async def broken(self, thread_id: str, frames: list[bytes], at: int, head: Head, refs: Collection[str]) -> None:
+        if self.end(thread_id) not in (at, at + len(frames)):
+            raise Conflict(thread_id, "the log has gone on")
+        await self.sound(thread_id, frames, at, head, refs)
+
+
+class IdempotentByPosition(Mutant):
+    async def broken(self, thread_id: str, frames: list[bytes], at: int, head: Head, refs: Collection[str]) -> None:
+        if not frames or self.end(thread_id) != at + len(frames):
+            await self.sound(thread_id, frames, at, head, refs)
+
+
+class IdempotentInPart(Mutant):
+    async def broken(self, thread_id: str, frames: list[bytes], at: int, head: Head, refs: Collection[str]) -> None:
+        log = self.log(thread_id)
+        there = log.frames[at : at + len(frames)] if log else []
+        if there and frames[: len(there)] == there:
+            at, frames = at + len(there), frames[len(there) :]
+        await self.sound(thread_id, frames, at, head, refs)
+
+
+class RepeatBringsOldHeadBack(Mutant):
+    async def broken(self, thread_id: str, frames: list[bytes], at: int, head: Head, refs: Collection[str]) -> None:
+        await self.sound(thread_id, frames, at, head, refs)
+        if log := self.log(thread_id):
+            log.head = head
+
+
+class AllInABatchFailTogether(Mutant):
+    def __init__(self, namespace: str = "", *, beside: MemoryCheckpointer | None = None) -> None:
+        super().__init__(namespace, beside=beside)
+        self.failed = False
+
+    async def broken(self, *given: Any) -> None:
+        await asyncio.sleep(0)
+        try:
+            await self.sound(*given)
+        except Conflict:
+            self.failed = True
+            raise
+        if self.failed:
+            raise Unavailable("the transaction failed")
+
+
+class DeleteLeavesRefs(Mutant):
+    async def delete(self, thread_id: str) -> None:
+        if log := self.log(thread_id):
+            log.frames.clear()
+            log.head = None
+
+    async def broken(self, thread_id: str, frames: list[bytes], at: int, head: Head, refs: Collection[str]) -> None:
+        if (log := self.log(thread_id)) and log.head is None:
+            log.head = msgspec.structs.replace(head, frames=0)
+        await self.sound(thread_id, frames, at, head, refs)
+
+
+class DeleteLeavesTheLogId(Mutant):
+    async def delete(self, thread_id: str) -> None:
+        if log := self.log(thread_id):
+            log.frames.clear()
+            log.refs.clear()
+
+    async def head(self, thread_id: str) -> Head | None:
+        return await super().head(thread_id) if self.end(thread_id) else None
+
+
+class DeleteOnlyHidesTheHead(Mutant):
+    async def delete(self, thread_id: str) -> None:
+        if log := self.log(thread_id):
+            log.head = None
+
+
+# Ids, heads, listings
+
+
+class CaseFoldedIds(Mutant):
+    def name(self, thread_id: str) -> str:
+        return thread_id.casefold()
+
+    async def broken(self, thread_id: str, frames: list[bytes], at: int, head: Head, refs: Collection[str]) -> None:
+        name = self.name(thread_id)
+        await self.sound(name, frames, at, msgspec.structs.replace(head, thread_id=name), refs)
+
+    async def read(self, thread_id: str, *, start: int = 0, stop: int | None = None) -> list[bytes]:
+        return await super().read(self.name(thread_id), start=start, stop=stop)
+
+
+class SlashesAsUnderscores(CaseFoldedIds):
+    def name(self, thread_id: str) -> str:
+        return thread_id.replace("/", "_")
+
+
+class Milliseconds(Mutant):
+    async def broken(self, thread_id: str, frames: list[bytes], at: int, head: Head, refs: Collection[str]) -> None:
+        def rounded(moment: datetime) -> datetime:
+            return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
+
+        times = {"created_at": rounded(head.created_at), "updated_at": rounded(head.updated_at)}
+        await self.sound(thread_id, frames, at, msgspec.structs.replace(head, **times), refs)
+
+
+class UnknownCostAsNothing(Mutant):
+    async def broken(self, thread_id: str, frames: list[bytes], at: int, head: Head, refs: Collection[str]) -> None:
+        await self.sound(thread_id, frames, at, msgspec.structs.replace(head, cost_usd=head.cost_usd or 0.0), refs)
+
+
+class LeaseForgotten(Mutant):
+    async def head(self, thread_id: str) -> Head | None:
+        head = await super().head(thread_id)
+        return msgspec.structs.replace(head, lease=None) if head else None
+
+
+class Listing(Mutant):
+    """A store that lists otherwise than asked."""
+
+    async def heads(self, query: HeadQuery = HeadQuery()) -> AsyncIterator[Head]:
+        found = [head async for head in super().heads(query)]
+        for head in await self.listing(query, found):
+            yield head
+
+    async def listing(self, query: HeadQuery, found: list[Head]) -> list[Head]:
+        return found
+
+    async def every(self) -> list[Head]:
+        return [log.head for log in self._space.logs.values() if log.head]
+
+
+class DropsAtThePageBoundary(Listing):
+    async def listing(self, query: HeadQuery, found: list[Head]) -> list[Head]:
+        return found[1:] if query.cursor else found
+
+
+class RepeatsAtThePageBoundary(Listing):
+    async def listing(self, query: HeadQuery, found: list[Head]) -> list[Head]:
+        start = query.start()
+        return [head for head in await self.every() if query.position(head) == start][: query.limit] + found
+
+
+class DropsTiesAtThePageBoundary(Listing):
+    async def listing(self, query: HeadQuery, found: list[Head]) -> list[Head]:
+        start = query.start()
+        return [head for head in found if start is None or query.position(head)[0] < start[0]]
+
+
+class TiesInAnyOrder(Listing):
+    async def listing(self, query: HeadQuery, found: list[Head]) -> list[Head]:
+        return sorted(found, key=lambda head: (query.position(head)[0], random.random()), reverse=True)
+
+
+class OldestFirst(Listing):
+    async def listing(self, query: HeadQuery, found: list[Head]) -> list[Head]:
+        return found[::-1]
+
+
+class OrderIgnored(Listing):
+    async def listing(self, query: HeadQuery, found: list[Head]) -> list[Head]:
+        return sorted(found, key=HeadQuery().position, reverse=True)
+
+
+class LimitBeforeConditions(Listing):
+    async def listing(self, query: HeadQuery, found: list[Head]) -> list[Head]:
+        newest = sorted(await self.every(), key=query.position, reverse=True)[: query.limit]
+        return [head for head in newest if query.matches(head)]
+
+
+class PrefixAsPattern(Listing):
+    async def listing(self, query: HeadQuery, found: list[Head]) -> list[Head]:
+        return [head for head in await self.every() if fnmatchcase(head.thread_id, query.prefix + "*")]
+
+
+class TitleInItsOwnCase(Listing):
+    async def listing(self, query: HeadQuery, found: list[Head]) -> list[Head]:
+        return [head for head in found if query.title in head.title]
+
+
+class AnyTagWillDo(Listing):
+    async def listing(self, query: HeadQuery, found: list[Head]) -> list[Head]:
+        return [
+            head for head in await self.every() if not query.tags or set(query.tags.items()) & set(head.tags.items())
+        ]
+
+
+class BeforeIncludesItsMoment(Listing):
+    async def listing(self, query: HeadQuery, found: list[Head]) -> list[Head]:
+        return [head for head in await self.every() if query.updated_before in (None, head.updated_at)] + found
+
+
+class ListsByOffset(Listing):
+    """Goes back to the store for each head by its number in the order: what moves meanwhile shifts the rest."""
+
+    async def heads(self, query: HeadQuery = HeadQuery()) -> AsyncIterator[Head]:
+        number = 0
+        while len(found := [head async for head in MemoryCheckpointer.heads(self, query)]) > number:
+            yield found[number]
+            number += 1
+
+
+# Blobs and namespaces
+
+
+class BlobsUnchecked(Mutant):
+    async def put_blobs(self, blobs: Mapping[str, bytes]) -> None:
+        check_digests(blobs)
+        self._space.blobs.update(blobs)
+        self._space.touched.update(dict.fromkeys(blobs, 0.0))
+
+
+class BlobsKeptUpToTheWrongOne(Mutant):
+    async def put_blobs(self, blobs: Mapping[str, bytes]) -> None:
+        for digest, data in blobs.items():
+            await super().put_blobs({digest: data})
+
+
+class EmptyBlobAsAbsent(Mutant):
+    async def get_blobs(self, digests: Collection[str]) -> dict[str, bytes]:
+        return {digest: data for digest, data in (await super().get_blobs(digests)).items() if data}
+
+
+class RefsLost(Mutant):
+    async def broken(self, thread_id: str, frames: list[bytes], at: int, head: Head, refs: Collection[str]) -> None:
+        await self.sound(thread_id, frames, at, head, refs)
+        if log := self.log(thread_id):
+            log.refs = set(refs)
+
+
+class RefsUnchecked(Mutant):
+    async def broken(self, thread_id: str, frames: list[bytes], at: int, head: Head, refs: Collection[str]) -> None:
+        await self.sound(thread_id, frames, at, head, ())
+        if log := self.log(thread_id):
+            log.refs.update(refs)
+
+
+class MissingBlobAfterTheWrite(Mutant):
+    async def broken(self, thread_id: str, frames: list[bytes], at: int, head: Head, refs: Collection[str]) -> None:
+        await self.sound(thread_id, frames, at, head, ())
+        if missing := await self.missing_blobs(refs):
+            raise MissingBlob(missing, thread_id=thread_id)
+        if log := self.log(thread_id):
+            log.refs.update(refs)
+
+
+class DeleteTakesBlobsAlong(Mutant):
+    async def delete(self, thread_id: str) -> None:
+        await self.delete_blobs(await self.refs(thread_id), untouched_for=timedelta(0))
+        await super().delete(thread_id)
+
+
+class AskingDoesNotTouch(Mutant):
+    async def missing_blobs(self, digests: Collection[str]) -> set[str]:
+        return {digest for digest in digests if digest not in self._space.blobs}
+
+
+class PuttingAgainDoesNotTouch(Mutant):
+    async def put_blobs(self, blobs: Mapping[str, bytes]) -> None:
+        await super().put_blobs({digest: data for digest, data in blobs.items() if digest not in self._space.blobs})
+
+
+class DeletesTouchedBlobs(Mutant):
+    async def delete_blobs(self, digests: Collection[str], *, untouched_for: timedelta) -> None:
+        await super().delete_blobs(digests, untouched_for=timedelta(0))
+
+
+class NamespacesShareBlobs(Mutant):
+    def __init__(self, namespace: str = "", *, beside: MemoryCheckpointer | None = None) -> None:
+        super().__init__(namespace, beside=beside)
+        common = self._spaces.setdefault("", self._space)
+        self._space.blobs, self._space.touched = common.blobs, common.touched
+
+
+class NamespacesIgnored(Mutant):
+    def __init__(self, namespace: str = "", *, beside: MemoryCheckpointer | None = None) -> None:
+        super().__init__("", beside=beside)
+
+
+# Lifetimes
+
+
+class UsableAfterClose(Mutant):
+    async def close(self) -> None:
+        pass
+
+
+class CloseForgets(Mutant):
+    async def close(self) -> None:
+        await super().close()
+        self._space.logs.clear()
+
+
+class ReadsAnywhere(Mutant):
+    """Forgets the guard in one method."""
+
+    async def head(self, thread_id: str) -> Head | None:
+        log = self.log(thread_id)
+        return log.head if log else None
+
+
+class OutOfReach(Guard):
+    def enter(self) -> asyncio.AbstractEventLoop:
+        super().enter()
+        raise Unavailable("the store cannot be reached")
+
+
+class Unreachable(Mutant):
+    """Sound: every call says that the store cannot be reached."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._guard = OutOfReach("this memory checkpointer")
+
+
+class AbsentForUnreachable(Unreachable):
+    async def read(self, thread_id: str, *, start: int = 0, stop: int | None = None) -> list[bytes]:
+        try:
+            return await super().read(thread_id, start=start, stop=stop)
+        except Unavailable:
+            return []
+
+
+class EmptyListingForUnreachable(Unreachable):
+    async def heads(self, query: HeadQuery = HeadQuery()) -> AsyncIterator[Head]:
+        with suppress(Unavailable):
+            async for head in super().heads(query):
+                yield head
+
+
+MUTANTS: list[tuple[type[Mutant], Callable[..., Any]]] = [
+    (NoCompareAndSet, CheckpointerContract.test_an_append_where_the_log_does_not_end_is_a_conflict),
+    (ConditionOnlyFromBelow, CheckpointerContract.test_an_append_past_the_start_of_an_absent_thread_is_a_conflict),
+    (RacyCompareAndSet, CheckpointerContract.test_of_concurrent_appends_at_one_position_exactly_one_wins),
+    (RacyCompareAndSet, CheckpointerContract.test_of_concurrent_makers_of_a_thread_exactly_one_wins),
+    (RacyCompareAndSet, CheckpointerContract.test_one_append_made_many_times_at_once_is_written_once),
+    (RacyCompareAndSet, CheckpointerContract.test_a_thread_deleted_while_it_is_appended_to_is_whole_or_absent),
+    (EarlyAcknowledgement, CheckpointerContract.test_an_acknowledged_append_is_seen_at_once_through_another_opener),
+    (AbandonedOnCancel, CheckpointerContract.test_a_cancelled_append_settles_before_the_cancellation_goes_on),
+    (TornByCancel, CheckpointerContract.test_a_cancelled_append_settles_before_the_cancellation_goes_on),
+    (PartlyVisible, CheckpointerContract.test_half_an_append_is_never_visible),
+    (RefsSeenAfterFrames, CheckpointerContract.test_half_an_append_is_never_visible),
+    (HeadWithoutFrames, CheckpointerContract.test_the_head_counts_the_frames_that_are_there),
+    (FramesWithoutHead, CheckpointerContract.test_the_head_counts_the_frames_that_are_there),
+    (HeadAloneUnchecked, CheckpointerContract.test_an_append_without_frames_is_conditional_too),
+    (HeadAloneMakesThreads, CheckpointerContract.test_an_append_without_frames_makes_no_thread),
+    (FramesWithoutHead, CheckpointerContract.test_an_acknowledged_append_is_seen_at_once_through_another_opener),
+    (LogIdIgnored, CheckpointerContract.test_an_append_with_another_log_id_is_a_conflict),
+    (LogIdIgnored, CheckpointerContract.test_a_thread_deleted_and_made_again_is_another_log),
+    (NotIdempotent, CheckpointerContract.test_the_same_append_made_again_succeeds_and_changes_nothing),
+    (NoCompareAndSet, CheckpointerContract.test_the_same_append_made_again_succeeds_and_changes_nothing),
+    (IdempotentAtTheEndOnly, CheckpointerContract.test_an_append_made_again_succeeds_though_the_log_has_gone_on),
+    (RepeatBringsOldHeadBack, CheckpointerContract.test_an_append_made_again_succeeds_though_the_log_has_gone_on),
+    (IdempotentByPosition, CheckpointerContract.test_an_append_made_again_with_other_bytes_is_a_conflict),
+    (IdempotentInPart, CheckpointerContract.test_an_append_of_which_only_a_part_is_there_is_a_conflict),
+    (AllInABatchFailTogether, CheckpointerContract.test_a_conflict_does_not_harm_its_neighbours),
+    (DeleteLeavesRefs, CheckpointerContract.test_refs_go_with_their_thread),
+    (DeleteLeavesTheLogId, CheckpointerContract.test_a_thread_made_again_starts_from_nothing),
+    (DeleteOnlyHidesTheHead, CheckpointerContract.test_a_deleted_thread_is_absent_for_all),
+    (CaseFoldedIds, CheckpointerContract.test_no_two_different_ids_are_the_same_thread),
+    (SlashesAsUnderscores, CheckpointerContract.test_no_two_different_ids_are_the_same_thread),
+    (Milliseconds, CheckpointerContract.test_moments_come_back_to_the_microsecond_from_any_time_zone),
+    (UnknownCostAsNothing, CheckpointerContract.test_an_unknown_cost_is_not_a_cost_of_nothing),
+    (LeaseForgotten, CheckpointerContract.test_a_head_comes_back_with_every_field),
+    (DropsAtThePageBoundary, CheckpointerContract.test_pages_hold_every_thread_once),
+    (RepeatsAtThePageBoundary, CheckpointerContract.test_pages_hold_every_thread_once),
+    (DropsTiesAtThePageBoundary, CheckpointerContract.test_pages_hold_every_thread_once),
+    (TiesInAnyOrder, CheckpointerContract.test_both_orders_are_newest_first_and_break_ties_the_same_way_each_time),
+    (OrderIgnored, CheckpointerContract.test_both_orders_are_newest_first_and_break_ties_the_same_way_each_time),
+    (OldestFirst, CheckpointerContract.test_the_empty_query_lists_all_newest_first),
+    (LimitBeforeConditions, CheckpointerContract.test_conditions_combined_must_all_hold),
+    (PrefixAsPattern, CheckpointerContract.test_a_prefix_is_compared_letter_for_letter),
+    (TitleInItsOwnCase, CheckpointerContract.test_text_in_the_title_is_found_in_upper_and_lower_case),
+    (AnyTagWillDo, CheckpointerContract.test_every_given_tag_must_have_its_value),
+    (BeforeIncludesItsMoment, CheckpointerContract.test_moments_of_change_bound_a_listing),
+    (ListsByOffset, CheckpointerContract.test_a_listing_holds_untouched_threads_once_while_others_come_and_go),
+    (BlobsUnchecked, CheckpointerContract.test_a_blob_with_a_wrong_digest_is_invalid_and_none_is_kept),
+    (BlobsKeptUpToTheWrongOne, CheckpointerContract.test_a_blob_with_a_wrong_digest_is_invalid_and_none_is_kept),
+    (EmptyBlobAsAbsent, CheckpointerContract.test_blobs_come_back_byte_for_byte_through_another_opener),
+    (RefsLost, CheckpointerContract.test_refs_are_the_union_over_all_appends),
+    (RefsUnchecked, CheckpointerContract.test_a_ref_to_an_absent_blob_is_a_missing_blob_and_nothing_is_written),
+    (MissingBlobAfterTheWrite, CheckpointerContract.test_a_refused_append_leaves_frames_head_and_refs_as_they_were),
+    (MissingBlobAfterTheWrite, CheckpointerContract.test_a_refused_first_append_makes_no_thread),
+    (DeleteTakesBlobsAlong, CheckpointerContract.test_blobs_outlive_the_thread_that_named_them),
+    (AskingDoesNotTouch, CheckpointerContract.test_a_blob_put_named_or_asked_for_is_touched),
+    (PuttingAgainDoesNotTouch, CheckpointerContract.test_a_blob_put_named_or_asked_for_is_touched),
+    (DeletesTouchedBlobs, CheckpointerContract.test_a_blob_touched_since_it_was_listed_is_not_deleted),
+    (DeletesTouchedBlobs, CheckpointerContract.test_a_fresh_blob_is_not_listed_or_deleted_within_its_grace),
+    (NamespacesShareBlobs, CheckpointerContract.test_namespaces_share_no_blobs),
+    (NamespacesShareBlobs, CheckpointerContract.test_namespaces_share_no_refs),
+    (NamespacesIgnored, CheckpointerContract.test_namespaces_share_no_threads),
+    (UsableAfterClose, CheckpointerContract.test_a_closed_checkpointer_refuses_every_call),
+    (ReadsAnywhere, CheckpointerContract.test_a_closed_checkpointer_refuses_every_call),
+    (ReadsAnywhere, CheckpointerContract.test_use_on_a_second_event_loop_is_refused),
+    (ReadsAnywhere, CheckpointerContract.test_use_in_a_forked_child_is_refused),
+    (CloseForgets, CheckpointerContract.test_a_store_closed_and_opened_again_holds_everything),
+    (CloseForgets, CheckpointerContract.test_closing_waits_for_what_is_under_way),
+    (AbsentForUnreachable, CheckpointerContract.test_an_unreachable_store_is_unavailable_and_never_absent),
+    (EmptyListingForUnreachable, CheckpointerContract.test_an_unreachable_store_is_unavailable_and_never_absent),
+    (IdempotentByPosition, CheckpointerContract.test_random_operations_give_what_the_reference_gives),
+    (DeleteLeavesRefs, CheckpointerContract.test_random_operations_give_what_the_reference_gives),
+    (LimitBeforeConditions, CheckpointerContract.test_random_operations_give_what_the_reference_gives),
+]
+TESTS = list(dict.fromkeys(test for _, test in MUTANTS))
+
+BROKEN_PROMISE = (AssertionError, pytest.fail.Exception, ClewError)
+"""How a contract test fails. Any other error would be a mistake in the mutant, and prove nothing."""
+
+
+@pytest.mark.parametrize(
+    ("mutant", "test"), MUTANTS, ids=[f"{mutant.__name__}-{test.__name__}" for mutant, test in MUTANTS]
+)
+async def test_a_broken_store_fails_the_test_of_the_promise_it_breaks(
+    mutant: type[Mutant], test: Callable[..., Any]
+) -> None:
+    with pytest.raises(BROKEN_PROMISE):
+        await test(CheckpointerContract(), _given(test, mutant))
+    for task in list(_tasks):
+        await task
+
+
+@pytest.mark.parametrize("test", TESTS, ids=[test.__name__ for test in TESTS])
+async def test_a_sound_store_passes_the_same_test(test: Callable[..., Any]) -> None:
+    await test(CheckpointerContract(), _given(test, Unreachable if _wants_unreachable(test) else Mutant))
+
+
+def _wants_unreachable(test: Callable[..., Any]) -> bool:
+    return "unreachable_store" in test.__code__.co_varnames
+
+
+def _given(test: Callable[..., Any], kind: type[Mutant]) -> OpenStore | Checkpointer:
+    """What the test takes in place of its fixture."""
+    if _wants_unreachable(test):
+        return kind()
+    first = kind()
+    return lambda namespace="": kind(namespace, beside=first)

@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from clew.checkpointers import Checkpointer, SQLiteCheckpointer
+from clew.testing import CheckpointerContract, OpenStore
+
+
+class TestSQLite(CheckpointerContract):
+    @pytest.fixture
+    async def open_store(self, tmp_path: Path) -> AsyncIterator[OpenStore]:
+        opened: list[SQLiteCheckpointer] = []
+
+        def open_store(namespace: str = "") -> SQLiteCheckpointer:
+            opened.append(SQLiteCheckpointer(tmp_path / "clew.db", namespace))
+            return opened[-1]
+
+        yield open_store
+        for store in opened:
+            await store.close()
+
+    @pytest.fixture
+    async def unreachable_store(self) -> AsyncIterator[Checkpointer]:
+        if sys.platform == "win32":
+            pytest.skip("needs a place where even an administrator cannot make a folder")
+        store = SQLiteCheckpointer("/proc/clew/clew.db")
+        yield store
+        await store.close()

@@ -1,0 +1,95 @@
+"""One tree of errors, each of which crosses a process boundary with its message."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+
+from clew import errors
+from clew.errors import (
+    ClewError,
+    Conflict,
+    Corrupt,
+    InvalidInput,
+    LeaseLost,
+    MissingBlob,
+    MissingExtra,
+    NewerFormat,
+    ThreadBusy,
+    ThreadNotFound,
+    Unavailable,
+    UsageError,
+)
+
+EXAMPLES: list[tuple[ClewError, list[str]]] = [
+    (ClewError("something"), ["something"]),
+    (InvalidInput("bad value"), ["bad value"]),
+    (UsageError("closed"), ["closed"]),
+    (MissingExtra("the postgres store", "postgres"), ["the postgres store", "pip install 'clew[postgres]'"]),
+    (Conflict("user/1", "its log ends at frame 3, not 2"), ["'user/1'", "frame 3, not 2", "Read its head again"]),
+    (ThreadBusy("user/1", "process 7 on box", 12.4), ["'user/1'", "process 7 on box", "12 s", "takeover=True"]),
+    (LeaseLost("user/1", "process 7 on box"), ["'user/1'", "process 7 on box", "open the thread again"]),
+    (ThreadNotFound("user/1"), ["'user/1'", "Thread.list()"]),
+    (MissingBlob(["b" * 64, "a" * 64], thread_id="user/1"), ["'user/1'", "2 blob(s)", "a" * 64]),
+    (MissingBlob(["a" * 64]), ["1 blob(s)"]),
+    (Unavailable("no answer"), ["no answer"]),
+    (Corrupt("frame 3 fails its check"), ["frame 3"]),
+    (NewerFormat("clew.db", 9, 1), ["clew.db", "9", "1", "pip install --upgrade clew"]),
+]
+NAMES = [type(error).__name__ for error, _ in EXAMPLES]
+
+
+@pytest.mark.parametrize(("error", "parts"), EXAMPLES, ids=NAMES)
+def test_a_message_says_what_happened_and_what_to_do(error: ClewError, parts: list[str]) -> None:
+    for part in parts:
+        assert part in str(error)
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize("error", [error for error, _ in EXAMPLES], ids=NAMES)
+def test_an_error_survives_pickling_with_its_message_and_attributes(error: ClewError, protocol: int) -> None:
+    for again in (pickle.loads(pickle.dumps(error, protocol)), copy.copy(error), copy.deepcopy(error)):
+        assert type(again) is type(error)
+        assert str(again) == str(error)
+        assert again.args == error.args
+        assert vars(again) == vars(error)
+
+
+def test_notes_survive_pickling() -> None:
+    error = Conflict("thread", "moved")
+    error.add_note("while saving")
+    assert pickle.loads(pickle.dumps(error)).__notes__ == ["while saving"]
+
+
+def test_every_error_is_shown_here_and_in_the_drawing_of_the_tree() -> None:
+    named = set(errors.__all__)
+    assert {type(error).__name__ for error, _ in EXAMPLES} == named
+    assert errors.__doc__ is not None
+    drawn = {line.split()[1] for line in errors.__doc__.splitlines() if "──" in line}
+    assert drawn == named - {"ClewError"}
+
+
+def test_all_errors_are_clew_errors() -> None:
+    for name in errors.__all__:
+        assert issubclass(getattr(errors, name), ClewError)
+
+
+@pytest.mark.parametrize(
+    ("kind", "builtin"),
+    [
+        (InvalidInput, ValueError),
+        (UsageError, RuntimeError),
+        (MissingExtra, ImportError),
+        (ThreadNotFound, LookupError),
+    ],
+)
+def test_an_error_is_also_the_built_in_one_that_people_catch(kind: type[ClewError], builtin: type[Exception]) -> None:
+    assert issubclass(kind, builtin)
+
+
+def test_absent_unreachable_and_corrupt_are_apart() -> None:
+    kinds = [ThreadNotFound, MissingBlob, Unavailable, Corrupt]
+    for one in kinds:
+        assert not any(issubclass(one, other) for other in kinds if other is not one)

@@ -1,0 +1,110 @@
+"""What `import clew` costs and brings."""
+
+from __future__ import annotations
+
+import importlib
+import statistics
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = {
+    "aiomysql", "anthropic", "anyio", "asyncio", "asyncmy", "asyncpg", "blake3", "cryptography", "httpx", "litestar",
+    "mcp", "msgspec", "obstore", "oci", "openai", "opensearchpy", "oracledb", "psycopg", "pydantic", "pytest", "redis",
+    "rich", "sqlite3", "typer", "uvicorn", "zstandard",
+}  # fmt: skip
+"""Packages of the extras, and those of our own dependencies that take time."""
+
+LIMIT = 0.060
+
+
+def imported_by(statement: str) -> set[str]:
+    """The packages that a statement imports, in a fresh interpreter."""
+    run = subprocess.run(
+        [sys.executable, "-X", "importtime", "-c", statement], capture_output=True, text=True, check=True
+    )
+    lines = [line.rsplit("|", 1)[1].strip() for line in run.stderr.splitlines() if line.startswith("import time:")]
+    return {name.split(".")[0] for name in lines[1:]}
+
+
+def test_importing_clew_brings_none_of_the_extras() -> None:
+    brought = imported_by("import clew") - imported_by("pass")
+    assert brought & HEAVY == set()
+    assert "clew" in brought
+
+
+def test_the_errors_import_without_any_dependency() -> None:
+    assert imported_by("import clew.errors") & HEAVY == set()
+
+
+def test_opening_a_checkpointer_does_not_bring_the_tools_for_tests() -> None:
+    assert "pytest" not in imported_by("import clew; clew.open_checkpointer('memory://')")
+
+
+def test_importing_clew_takes_less_than_60_ms() -> None:
+    def seconds(statement: str) -> float:
+        """Of processor time, which other work on the machine does not stretch as it does the clock's."""
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, "-c", statement], check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return float(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+
+    resource = pytest.importorskip("resource")
+    seconds("import clew")  # compiles what is not compiled yet
+    costs = [seconds("import clew") - seconds("pass") for _ in range(9)]
+    assert statistics.median(costs) < LIMIT
+
+
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [
+        ("clew", ["Checkpoint", "Thread", "__version__", "open_checkpointer"]),
+        (
+            "clew.checkpointers",
+            [
+                "Checkpointer",
+                "FileCheckpointer",
+                "Head",
+                "HeadQuery",
+                "Lease",
+                "MemoryCheckpointer",
+                "Owner",
+                "SQLiteCheckpointer",
+                "Status",
+                "open_checkpointer",
+            ],
+        ),
+        (
+            "clew.errors",
+            [
+                "ClewError",
+                "Conflict",
+                "Corrupt",
+                "InvalidInput",
+                "LeaseLost",
+                "MissingBlob",
+                "MissingExtra",
+                "NewerFormat",
+                "ThreadBusy",
+                "ThreadNotFound",
+                "Unavailable",
+                "UsageError",
+            ],
+        ),
+        ("clew.testing", ["CheckpointerContract", "OpenStore"]),
+    ],
+)
+def test_every_public_name_can_be_imported(module: str, names: list[str]) -> None:
+    found = importlib.import_module(module)
+    assert set(names) <= set(found.__all__)
+    for name in found.__all__:
+        assert getattr(found, name) is not None
+        assert name in dir(found)
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+    import clew
+
+    with pytest.raises(AttributeError, match="no attribute 'Tread'"):
+        _ = clew.Tread
