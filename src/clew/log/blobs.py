@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import re
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-import zstandard
 from blake3 import blake3
 
 from clew.errors import Corrupt
+from clew.log import compression
 
 __all__ = [
     "SPILL_OVER",
-    "compress",
-    "decompress",
     "find_refs",
     "may_spill",
     "pack_blob",
@@ -27,43 +24,14 @@ __all__ = [
 
 SPILL_OVER = 2**16 - 1
 """Text and bytes longer than this go to blobs. It is the most that msgpack's 16-bit lengths can say."""
-MAX_PLAIN = 2**31
-"""No blob or frame unpacks to more than this, whatever it claims."""
-
-_LEVEL = 3  # measured on turns of 3 KB: level 9 saves 2 % and takes four times as long
 _TEXT, _BYTES = 1, 2  # msgpack extension types: the 32-byte digest of a blob that holds text, or bytes
 _LONG_LEAF = re.compile(rb"[\xdb\xc6](?:\0[^\0]|[^\0].)..", re.DOTALL)  # str 32 and bin 32
 _RAW, _ZSTD = b"\0", b"\1"
 
-_local = threading.local()  # zstd contexts must not be used by two threads at once
-
-
-def compress(data: bytes) -> bytes:
-    try:
-        compressor: zstandard.ZstdCompressor = _local.compressor
-    except AttributeError:
-        compressor = _local.compressor = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=False)
-    return compressor.compress(data)
-
-
-def decompress(data: bytes, what: Callable[[], str]) -> bytes:
-    """The inverse of `compress`; `what` names the thing in the error."""
-    try:
-        decompressor: zstandard.ZstdDecompressor = _local.decompressor
-    except AttributeError:
-        decompressor = _local.decompressor = zstandard.ZstdDecompressor()
-    try:
-        size = zstandard.frame_content_size(data)
-        if not 0 <= size <= MAX_PLAIN:
-            raise Corrupt(f"{what()} says it unpacks to {size} bytes; the limit is {MAX_PLAIN}.")
-        return decompressor.decompress(data)
-    except zstandard.ZstdError as error:
-        raise Corrupt(f"{what()} cannot be decompressed ({error}). Restore it from a copy.") from error
-
 
 def pack_blob(data: bytes) -> tuple[str, bytes]:
     """The digest and the bytes under which a value is stored: compressed if that makes it smaller."""
-    small = compress(data)
+    small = compression.plain.compress(data)
     packed = _ZSTD + small if len(small) < len(data) else _RAW + data
     return blake3(packed).hexdigest(), packed
 
@@ -72,7 +40,7 @@ def unpack_blob(digest: str, packed: bytes) -> bytes:
     if packed[:1] == _RAW:
         return packed[1:]
     if packed[:1] == _ZSTD:
-        return decompress(packed[1:], lambda: f"blob {digest}")
+        return compression.plain.decompress(packed[1:], f"blob {digest}")
     raise Corrupt(f"blob {digest} is packed in a way that this version does not know. Upgrade Clew, or restore it.")
 
 

@@ -16,17 +16,8 @@ import msgspec
 from blake3 import blake3
 
 from clew.errors import Corrupt, InvalidInput, NewerFormat
-from clew.log.blobs import (
-    SPILL_OVER,
-    compress,
-    decompress,
-    find_refs,
-    may_spill,
-    pack_blob,
-    restore,
-    spill,
-    unpack_blob,
-)
+from clew.log import compression
+from clew.log.blobs import SPILL_OVER, find_refs, may_spill, pack_blob, restore, spill, unpack_blob
 from clew.log.checkpoint import FoldedState
 from clew.log.entries import Compacted, Entry, KnownEntry, MessageAdded, UnknownEntry
 from clew.messages import Block
@@ -104,7 +95,7 @@ def encode_frame(
         if blobs:
             flags |= _REFERS
             body = _encode(small)
-    payload = compress(body)
+    payload = compression.framed.compress(body)
     if len(payload) < len(body):
         flags |= _COMPRESSED
     else:
@@ -121,16 +112,13 @@ def encode_frame(
 
 def decode_frame(data: bytes, thread_id: str, number: int, blobs: Mapping[str, bytes] | None = None) -> Frame:
     """The entries of a frame. If it misses blobs, fetch those and call again with all that it refers to."""
-
-    def what() -> str:
-        return f"thread {thread_id!r}, frame {number}"
-
+    what = f"thread {thread_id!r}, frame {number}"
     if len(data) < _SMALLEST:
-        raise _newer_or_corrupt(data, what())
+        raise _newer_or_corrupt(data, what)
     version, flags, _, previous = _HEADER.unpack_from(data)
     own = data[-DIGEST_SIZE:]
     if version != VERSION or blake3(data[:-DIGEST_SIZE]).digest(DIGEST_SIZE) != own or flags & ~_KNOWN_FLAGS:
-        raise _newer_or_corrupt(data, what())
+        raise _newer_or_corrupt(data, what)
     body: bytes = data[_HEADER.size : -DIGEST_SIZE]
     refs: set[str] = set()
     blobs = {} if blobs is None else blobs
@@ -141,7 +129,7 @@ def decode_frame(data: bytes, thread_id: str, number: int, blobs: Mapping[str, b
             return Frame(previous, own, 0, [], frozenset(refs), frozenset(refs))
         body = unpack_blob(digest, blobs[digest])
     if flags & _COMPRESSED:
-        body = decompress(body, what)
+        body = compression.framed.decompress(body, what)
     try:
         if flags & _REFERS:
             tree = msgspec.msgpack.decode(body)
@@ -151,7 +139,7 @@ def decode_frame(data: bytes, thread_id: str, number: int, blobs: Mapping[str, b
             body = _encode(restore(tree, blobs))
         moment, entries = _decode_entries(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Corrupt(f"{what()} passes its check and still cannot be read ({error}). Report this as a bug.") from error
+        raise Corrupt(f"{what} passes its check and still cannot be read ({error}). Report this as a bug.") from error
     return Frame(previous, own, moment, entries, frozenset(refs))
 
 

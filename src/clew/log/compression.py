@@ -1,0 +1,68 @@
+"""zstd, without and with the dictionary that frames share.
+
+Frames are a few hundred bytes to a few kilobytes: too short for zstd to learn anything from. The dictionary brings what
+logs of agents have in common. Measured on frames of 2.5 KB of real prose, code and documents: 0.51 of the size without
+it, 0.43 with it, at the same speed; on frames of 140 bytes 0.97 and 0.75. `tools/make_dictionary.py` made it.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from importlib import resources
+
+import zstandard
+
+from clew.errors import Corrupt
+
+__all__ = ["Zstd", "framed", "plain"]
+
+LEVEL = 3  # measured on turns of 3 KB: level 9 saves 2 % and takes four times as long
+MAX_PLAIN = 2**31
+"""Nothing unpacks to more than this, whatever it claims."""
+
+
+class Zstd:
+    """One way to compress. Contexts must not be used by two threads at once, so each thread has its own."""
+
+    def __init__(self, dictionary: str | None = None) -> None:
+        self._dictionary = dictionary
+        self._local = threading.local()
+
+    def compress(self, data: bytes) -> bytes:
+        try:
+            compressor: zstandard.ZstdCompressor = self._local.compressor
+        except AttributeError:
+            compressor = self._local.compressor = zstandard.ZstdCompressor(
+                level=LEVEL, dict_data=self._load(), write_checksum=False, write_dict_id=False
+            )
+        return compressor.compress(data)
+
+    def decompress(self, data: bytes, what: str) -> bytes:
+        """The inverse of `compress`; `what` names the thing in an error."""
+        try:
+            decompressor: zstandard.ZstdDecompressor = self._local.decompressor
+        except AttributeError:
+            decompressor = self._local.decompressor = zstandard.ZstdDecompressor(dict_data=self._load())
+        try:
+            size = zstandard.frame_content_size(data)
+            if not 0 <= size <= MAX_PLAIN:
+                raise Corrupt(f"{what} says it unpacks to {size} bytes; the limit is {MAX_PLAIN}.")
+            return decompressor.decompress(data)
+        except zstandard.ZstdError as error:
+            raise Corrupt(f"{what} cannot be decompressed ({error}). Restore it from a copy.") from error
+
+    def _load(self) -> zstandard.ZstdCompressionDict | None:
+        return None if self._dictionary is None else _load(self._dictionary)
+
+
+@functools.cache
+def _load(name: str) -> zstandard.ZstdCompressionDict:
+    dictionary = zstandard.ZstdCompressionDict(resources.files("clew.log").joinpath(name).read_bytes())
+    dictionary.precompute_compress(level=LEVEL)
+    return dictionary
+
+
+plain = Zstd()
+framed = Zstd("dictionary-1.zstd")
+"""Dictionary 1, for ever: every frame of format version 1 needs exactly these bytes."""
