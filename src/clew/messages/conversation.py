@@ -82,4 +82,4 @@ def tool_calls(message: Message) -> tuple[ToolCall, ...]:
     """The calls a message asks for, in order: a call's index is its place here."""
     if type(message) is not Assistant:
         return ()
-    return tuple(block for block in message.content if type(block) is ToolCall)
+    return tuple([block for block in message.content if type(block) is ToolCall])

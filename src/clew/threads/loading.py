@@ -6,7 +6,7 @@ import msgspec
 
 from clew.checkpointers import Checkpointer, Head
 from clew.errors import Corrupt, MissingBlob, ThreadNotFound
-from clew.log import Fold, Frame, decode_frame, is_kept
+from clew.log import Fold, Frame, decode_frame, decode_frames, is_kept
 from clew.threads.sizes import LogSize
 
 __all__ = ["Loaded", "load", "read_frames"]
@@ -47,7 +47,7 @@ async def read_frames(checkpointer: Checkpointer, head: Head) -> list[Frame]:
 
 
 async def _decode(checkpointer: Checkpointer, thread_id: str, data: list[bytes], start: int) -> list[Frame]:
-    frames = [decode_frame(frame, thread_id, number) for number, frame in enumerate(data, start)]
+    frames = decode_frames(data, thread_id, start)
     while missing := frozenset().union(*(frame.missing for frame in frames if frame.missing)):
         blobs = await checkpointer.get_blobs(missing.union(*(frame.refs for frame in frames if frame.missing)))
         if absent := missing - blobs.keys():
@@ -74,12 +74,9 @@ def _broken_link(head: Head, start: int, frames: list[Frame]) -> str | None:
 
 def _folded(head: Head, data: list[bytes], frames: list[Frame]) -> Loaded:
     fold = Fold()
-    size = LogSize()
-    for number, frame in enumerate(frames, max(head.snapshot, 0)):
-        kept = 0
-        for entry in frame.entries:
-            fold.push(entry)
-            kept += is_kept(entry)
-        length = len(data[number - max(head.snapshot, 0)])
-        size = LogSize(0, length, length) if number == head.snapshot else size.grown(length, kept / len(frame.entries))
-    return Loaded(head, fold, size)
+    for frame in frames:
+        fold.push(frame.entries)
+    snapshot = len(data[0]) if head.snapshot >= 0 else 0
+    tail = list(zip(data, frames, strict=True))[1 if snapshot else 0 :]
+    kept = sum(len(raw) * sum(map(is_kept, frame.entries)) / len(frame.entries) for raw, frame in tail)
+    return Loaded(head, fold, LogSize(sum(map(len, data)) - snapshot, snapshot, snapshot + kept))

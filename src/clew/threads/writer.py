@@ -70,10 +70,8 @@ class LogWriter:
         if self.lost:
             raise self.lost
         raw = [encode_entry(entry) for entry in entries]
-        for entry, data in zip(entries, raw, strict=True):
-            self.fold.push(entry)
-            if is_kept(entry):
-                self._kept += len(data)
+        self.fold.push(entries)
+        self._kept += sum(len(data) for entry, data in zip(entries, raw, strict=True) if is_kept(entry))
         self._buffer += raw
         self._accepted += len(raw)
         return self._accepted
