@@ -10,12 +10,12 @@ import struct
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import msgspec
 from blake3 import blake3
 
-from clew.errors import Corrupt, InvalidInput, NewerFormat
+from clew.errors import ClewError, Corrupt, InvalidInput, NewerFormat
 from clew.log import compression
 from clew.log.blobs import SPILL_OVER, find_refs, may_spill, pack_blob, restore, spill, unpack_blob
 from clew.log.checkpoint import FoldedState
@@ -113,51 +113,55 @@ def encode_frame(
 
 def decode_frame(data: bytes, thread_id: str, number: int, blobs: Mapping[str, bytes] | None = None) -> Frame:
     """The entries of a frame. If it misses blobs, fetch those and call again with all that it refers to."""
-    sealed = _unseal(data, thread_id, number)
-    body = sealed.payload
-    if sealed.flags & _COMPRESSED:
-        body = compression.framed.decompress(body, sealed.what)
-    return _read(sealed, body, {} if blobs is None else blobs)
+    _check(data, thread_id, number)
+    body = data[_HEADER.size : -DIGEST_SIZE]
+    if data[1] & _COMPRESSED:
+        body = compression.framed.decompress(body, _name(thread_id, number))
+    return _read(data, body, thread_id, number, {} if blobs is None else blobs)
 
 
 def decode_frames(frames: Sequence[bytes], thread_id: str, start: int = 0) -> list[Frame]:
     """A stretch of a log at once, from frame `start` on: decompressed on all cores."""
-    sealed = [_unseal(data, thread_id, number) for number, data in enumerate(frames, start)]
-    squeezed = [frame for frame in sealed if frame.flags & _COMPRESSED]
-    whole = compression.framed.decompress_all([(frame.payload, frame.what) for frame in squeezed])
-    bodies = iter(whole)
-    return [_read(frame, next(bodies) if frame.flags & _COMPRESSED else frame.payload, {}) for frame in sealed]
+    bodies: list[bytes | memoryview] = []
+    squeezed: list[int] = []
+    for place, data in enumerate(frames):
+        _check(data, thread_id, start + place)
+        bodies.append(data[_HEADER.size : -DIGEST_SIZE])
+        if data[1] & _COMPRESSED:
+            squeezed.append(place)
+    whole = compression.framed.decompress_all(
+        [bodies[place] for place in squeezed], lambda found: _name(thread_id, start + squeezed[found])
+    )
+    for place, body in zip(squeezed, whole, strict=True):
+        bodies[place] = body
+    return [_read(frames[place], body, thread_id, start + place, {}) for place, body in enumerate(bodies)]
 
 
-class _Sealed(NamedTuple):
-    """A frame whose bytes are as they were written, not yet read."""
-
-    what: str
-    flags: int
-    previous: bytes
-    digest: bytes
-    payload: bytes
+def _name(thread_id: str, number: int) -> str:
+    return f"thread {thread_id!r}, frame {number}"
 
 
-def _unseal(data: bytes, thread_id: str, number: int) -> _Sealed:
-    what = f"thread {thread_id!r}, frame {number}"
-    if len(data) < _SMALLEST:
-        raise _newer_or_corrupt(data, what)
-    version, flags, _, previous = _HEADER.unpack_from(data)
-    own = data[-DIGEST_SIZE:]
-    if version != VERSION or blake3(data[:-DIGEST_SIZE]).digest(DIGEST_SIZE) != own or flags & ~_KNOWN_FLAGS:
-        raise _newer_or_corrupt(data, what)
-    return _Sealed(what, flags, previous, own, data[_HEADER.size : -DIGEST_SIZE])
+def _check(data: bytes, thread_id: str, number: int) -> None:
+    """Refuse bytes that are not as they were written, or that this version cannot read."""
+    sound = (
+        len(data) >= _SMALLEST
+        and data[0] == VERSION
+        and not data[1] & ~_KNOWN_FLAGS
+        and blake3(data[:-DIGEST_SIZE]).digest(DIGEST_SIZE) == data[-DIGEST_SIZE:]
+    )
+    if not sound:
+        raise _newer_or_corrupt(data, _name(thread_id, number))
 
 
-def _read(frame: _Sealed, body: bytes | memoryview, blobs: Mapping[str, bytes]) -> Frame:
-    what, flags, previous, own, payload = frame
+def _read(data: bytes, body: bytes | memoryview, thread_id: str, number: int, blobs: Mapping[str, bytes]) -> Frame:
+    """What a frame that passed its check says, given its body as it was before compression."""
+    flags, previous, own = data[1], data[14:30], data[-DIGEST_SIZE:]
     try:
         if not flags & (_BODY_IN_BLOB | _REFERS):
             return Frame(previous, own, *_decode_entries(body))
         refs: set[str] = set()
         if flags & _BODY_IN_BLOB:
-            digest = payload.hex()
+            digest = bytes(body).hex()
             refs.add(digest)
             if digest not in blobs:
                 return Frame(previous, own, 0, [], frozenset(refs), frozenset(refs))
@@ -170,11 +174,12 @@ def _read(frame: _Sealed, body: bytes | memoryview, blobs: Mapping[str, bytes]) 
             body = _encode(restore(tree, blobs))
         return Frame(previous, own, *_decode_entries(body), frozenset(refs))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Corrupt(f"{what} passes its check and still cannot be read ({error}). Report this as a bug.") from error
+        name = _name(thread_id, number)
+        raise Corrupt(f"{name} passes its check and still cannot be read ({error}). Report this as a bug.") from error
 
 
-def _newer_or_corrupt(data: bytes, what: str) -> Exception:
-    """A frame of a newer format says so in its first byte, and its last bytes prove that it is whole."""
+def _newer_or_corrupt(data: bytes, what: str) -> ClewError:
+    """A frame of a newer format says so in its first two bytes, and its last ones prove that it is whole."""
     whole = len(data) > DIGEST_SIZE and blake3(data[:-DIGEST_SIZE]).digest(DIGEST_SIZE) == data[-DIGEST_SIZE:]
     if whole and data[0] > VERSION:
         return NewerFormat(what, data[0], VERSION)

@@ -17,7 +17,15 @@ class Loaded(msgspec.Struct, frozen=True):
 
     head: Head
     fold: Fold
-    size: LogSize
+    data: list[bytes] = []
+    frames: list[Frame] = []
+
+    def size(self) -> LogSize:
+        """How large the log is, for one who goes on writing it."""
+        snapshot = len(self.data[0]) if self.head.snapshot >= 0 else 0
+        tail = list(zip(self.data, self.frames, strict=True))[1 if snapshot else 0 :]
+        kept = sum(len(data) * sum(map(is_kept, frame.entries)) / len(frame.entries) for data, frame in tail)
+        return LogSize(sum(map(len, self.data)) - snapshot, snapshot, snapshot + kept)
 
 
 async def load(checkpointer: Checkpointer, thread_id: str) -> Loaded:
@@ -29,7 +37,10 @@ async def load(checkpointer: Checkpointer, thread_id: str) -> Loaded:
         frames = await _decode(checkpointer, thread_id, data, start)
         broken = _broken_link(head, start, frames)
         if broken is None:
-            return _folded(head, data, frames)
+            fold = Fold()
+            for frame in frames:
+                fold.push(frame.entries)
+            return Loaded(head, fold, data, frames)
         again = await checkpointer.head(thread_id)
         if again is not None and again.log_id == head.log_id:
             raise Corrupt(f"thread {thread_id!r}, {broken}. Restore it from a copy.")
@@ -70,13 +81,3 @@ def _broken_link(head: Head, start: int, frames: list[Frame]) -> str | None:
     if start == 0 and frames and any(frames[0].previous):
         return "frame 0 follows a frame that is not there"
     return None
-
-
-def _folded(head: Head, data: list[bytes], frames: list[Frame]) -> Loaded:
-    fold = Fold()
-    for frame in frames:
-        fold.push(frame.entries)
-    snapshot = len(data[0]) if head.snapshot >= 0 else 0
-    tail = list(zip(data, frames, strict=True))[1 if snapshot else 0 :]
-    kept = sum(len(raw) * sum(map(is_kept, frame.entries)) / len(frame.entries) for raw, frame in tail)
-    return Loaded(head, fold, LogSize(sum(map(len, data)) - snapshot, snapshot, snapshot + kept))

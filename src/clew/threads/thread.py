@@ -33,7 +33,6 @@ from clew.threads import forking
 from clew.threads.differing import difference
 from clew.threads.leases import RENEW_AFTER, check_free, is_live, new_lease
 from clew.threads.loading import Loaded, load
-from clew.threads.sizes import LogSize
 from clew.threads.writer import LogWriter
 
 __all__ = ["Durability", "Thread"]
@@ -200,7 +199,7 @@ class Thread:
             if not self._takeover:
                 check_free(loaded.head)
             lease = new_lease(self._label)
-            writer = LogWriter(self._checkpointer, loaded.head, loaded.fold, lease, loaded.size)
+            writer = LogWriter(self._checkpointer, loaded.head, loaded.fold, lease, loaded.size())
             try:
                 await writer.flush(writer.accept([LeaseTaken(str(lease.owner), lease.token)]))
             except LeaseLost:
@@ -223,7 +222,7 @@ class Thread:
                 created_at=now,
                 updated_at=now,
             )
-            return Loaded(head, Fold(), LogSize())
+            return Loaded(head, Fold())
 
     async def _keep_lease(self, writer: LogWriter) -> None:
         """Renew while nothing else is written, for example while a tool runs for long."""

@@ -1,0 +1,51 @@
+"""How much is measured, and where."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+__all__ = ["FULL", "QUICK", "Scale", "files_size", "progress", "scratch"]
+
+
+class Scale(msgspec.Struct, frozen=True):
+    """Sizes of the measurements. The limits are meant for the full scale."""
+
+    turns: tuple[int, ...] = (50, 200, 1000)
+    """Lengths of conversations."""
+    repeats: int = 5
+    reads: int = 9
+    """Interleaved reads in a repeat of the measurements that open and list."""
+    sessions: int = 64
+    session_turns: int = 50
+    threads: int = 1000
+    """How many threads a listing lists."""
+
+
+FULL = Scale()
+QUICK = Scale(turns=(20, 50, 100), repeats=2, reads=3, sessions=16, session_turns=10, threads=100)
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A folder on a real disk, gone afterwards: in $CLEW_BENCH_DIR, else beside the current folder."""
+    here = Path.cwd()
+    beside = here.parent if os.access(here.parent, os.W_OK) else here
+    with tempfile.TemporaryDirectory(prefix=".clew-bench-", dir=os.environ.get("CLEW_BENCH_DIR") or beside) as folder:
+        yield Path(folder)
+
+
+def files_size(path: Path) -> int:
+    """Bytes of a file with all files that share its name (a database and its WAL), or of all files in a folder."""
+    found = path.rglob("*") if path.is_dir() else path.parent.glob(f"{path.name}*")
+    return sum(file.stat().st_size for file in found if file.is_file())
+
+
+def progress(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
