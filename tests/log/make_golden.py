@@ -29,7 +29,7 @@ from clew.log import (
     ToolOutcome,
     Usage,
     WorkspaceSnapshot,
-    encode_entry,
+    encode_entries,
     encode_frame,
     fold,
 )
@@ -104,9 +104,11 @@ def entries() -> list[list[Logged]]:
 def main() -> None:
     if GOLDEN.exists():
         raise SystemExit(f"{GOLDEN.name} exists. What version 1 wrote never changes; remove it only before a release.")
-    previous, frames, blobs = FIRST, [], {}
+    previous = FIRST
+    frames: list[str] = []
+    blobs: dict[str, str] = {}
     for group in entries():
-        frame = encode_frame([encode_entry(entry) for entry in group], previous=previous, now=1_800_000_000_000_000)
+        frame = encode_frame([encode_entries(group)], previous=previous, now=1_800_000_000_000_000)
         previous = frame.digest
         frames.append(frame.data.hex())
         blobs |= {digest: data.hex() for digest, data in frame.blobs.items()}

@@ -21,7 +21,7 @@ from clew.log import (
     StateSet,
     UnknownEntry,
     decode_frame,
-    encode_entry,
+    encode_entries,
     encode_frame,
 )
 from clew.messages import Image, Opaque, Text, User, user
@@ -29,7 +29,7 @@ from tests.strategies import logs
 
 
 def frame_of(entries: Sequence[Logged], previous: bytes = FIRST) -> bytes:
-    return encode_frame([encode_entry(entry) for entry in entries], previous=previous).data
+    return encode_frame([encode_entries(entries)], previous=previous).data
 
 
 def sealed(data: bytes) -> bytes:
@@ -38,7 +38,7 @@ def sealed(data: bytes) -> bytes:
 
 
 def round_trip(entries: Sequence[Logged]) -> Frame:
-    encoded = encode_frame([encode_entry(entry) for entry in entries], previous=FIRST)
+    encoded = encode_frame([encode_entries(entries)], previous=FIRST)
     return decode_frame(encoded.data, "t", 0, encoded.blobs)
 
 
@@ -49,8 +49,8 @@ def test_entries_survive_the_codec(entries: list[Logged]) -> None:
 
 
 def test_a_frame_names_its_predecessor_and_itself() -> None:
-    first = encode_frame([encode_entry(StateSet("a", 1))], previous=FIRST)
-    second = encode_frame([encode_entry(StateSet("b", 2))], previous=first.digest)
+    first = encode_frame([encode_entries([StateSet("a", 1)])], previous=FIRST)
+    second = encode_frame([encode_entries([StateSet("b", 2)])], previous=first.digest)
     assert decode_frame(first.data, "t", 0).previous == FIRST
     assert decode_frame(second.data, "t", 1).previous == decode_frame(first.data, "t", 0).digest == first.digest
 
@@ -115,7 +115,7 @@ def test_fields_that_a_newer_version_added_are_skipped() -> None:
 def test_long_text_and_bytes_go_to_blobs_and_come_back() -> None:
     words, picture = "wörter " * 20_000, bytes(range(256)) * 400
     entries: list[Logged] = [MessageAdded(user(words, Image("image/png", picture))), StateSet("short", "value")]
-    encoded = encode_frame([encode_entry(entry) for entry in entries], previous=FIRST)
+    encoded = encode_frame([encode_entries(entries)], previous=FIRST)
     assert len(encoded.data) < 1000
     assert len(encoded.blobs) == 2
     bare = decode_frame(encoded.data, "t", 0)
@@ -125,14 +125,14 @@ def test_long_text_and_bytes_go_to_blobs_and_come_back() -> None:
 
 def test_the_limit_of_a_value_is_exact() -> None:
     inside, over = "x" * (2**16 - 1), "x" * 2**16
-    assert not encode_frame([encode_entry(StateSet("k", inside))], previous=FIRST).blobs
-    assert encode_frame([encode_entry(StateSet("k", over))], previous=FIRST).blobs
+    assert not encode_frame([encode_entries([StateSet("k", inside)])], previous=FIRST).blobs
+    assert encode_frame([encode_entries([StateSet("k", over)])], previous=FIRST).blobs
 
 
 def test_a_frame_with_too_much_in_it_keeps_its_body_in_a_blob() -> None:
     noise = random.Random(5)
     entries = [StateSet(str(n), noise.randbytes(60_000)) for n in range(80)]
-    encoded = encode_frame([encode_entry(entry) for entry in entries], previous=FIRST)
+    encoded = encode_frame([encode_entries(entries)], previous=FIRST)
     assert len(encoded.data) < 200
     assert decode_frame(encoded.data, "t", 0, encoded.blobs).entries == entries
 
@@ -142,7 +142,7 @@ def test_a_large_body_with_large_values_is_found_step_by_step() -> None:
     entries = [StateSet(str(n), noise.randbytes(60_000)) for n in range(80)] + [
         StateSet("big", noise.randbytes(70_000))
     ]
-    encoded = encode_frame([encode_entry(entry) for entry in entries], previous=FIRST)
+    encoded = encode_frame([encode_entries(entries)], previous=FIRST)
     first = decode_frame(encoded.data, "t", 0)
     assert len(first.missing) == 1
     second = decode_frame(encoded.data, "t", 0, {digest: encoded.blobs[digest] for digest in first.missing})
@@ -152,11 +152,11 @@ def test_a_large_body_with_large_values_is_found_step_by_step() -> None:
 
 def test_equal_large_values_are_one_blob() -> None:
     value = "the same long text " * 10_000
-    encoded = encode_frame([encode_entry(StateSet("a", value)), encode_entry(StateSet("b", value))], previous=FIRST)
+    encoded = encode_frame([encode_entries([StateSet("a", value), StateSet("b", value)])], previous=FIRST)
     assert len(encoded.blobs) == 1
 
 
 @pytest.mark.parametrize("value", [object(), 2**80, "\ud800", {1: object()}])
 def test_a_value_that_cannot_be_stored_is_refused_by_name(value: object) -> None:
     with pytest.raises(InvalidInput, match="StateSet holds a value that cannot be stored"):
-        encode_entry(StateSet("key", value))
+        encode_entries([StateSet("fine", 1), StateSet("key", value)])

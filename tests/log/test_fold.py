@@ -31,7 +31,7 @@ from clew.log import (
     Usage,
     WorkspaceSnapshot,
     decode_frame,
-    encode_entry,
+    encode_entries,
     encode_frame,
     fold,
 )
@@ -72,7 +72,7 @@ def test_folding_in_two_parts_is_folding_at_once(log: list[Logged], cut: int) ->
 @given(logs, st.integers(0, 25))
 def test_a_folded_state_stands_for_all_before_it(log: list[Logged], cut: int) -> None:
     state = FoldedState(fold(log[:cut]))
-    stored = encode_frame([encode_entry(state)], previous=FIRST)
+    stored = encode_frame([encode_entries([state])], previous=FIRST)
     read_back = decode_frame(stored.data, "t", 0, stored.blobs).entries
     assert fold([*read_back, *log[cut:]]) == fold(log)
 

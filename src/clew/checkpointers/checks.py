@@ -100,7 +100,8 @@ def _check_utf8(what: str, text: str) -> int:
         raise InvalidInput(f"{what} must be text that UTF-8 can hold; {text!r} has lone surrogates") from None
 
 
-def check_append(thread_id: str, frames: Sequence[bytes], at: int, head: Head, refs: Collection[str]) -> None:
+def check_append(thread_id: str, frames: Sequence[bytes], at: int, head: Head, refs: Collection[str]) -> bytes:
+    """Check an append; returns its head as msgpack, which is part of the check and what most stores keep."""
     check_thread_id(thread_id)
     if at < 0:
         raise InvalidInput(f"thread {thread_id!r}: a position is 0 or more, not {at}")
@@ -116,7 +117,7 @@ def check_append(thread_id: str, frames: Sequence[bytes], at: int, head: Head, r
     if head.created_at.tzinfo is None or head.updated_at.tzinfo is None or expires_at.tzinfo is None:
         raise InvalidInput(f"thread {thread_id!r}: times in a head need a time zone, for example datetime.now(UTC)")
     try:
-        _encode(head)
+        encoded = _encode(head)
     except (UnicodeEncodeError, OverflowError) as error:
         raise InvalidInput(f"thread {thread_id!r}: its head has a value that no store can hold: {error}") from None
     total = 0
@@ -133,6 +134,7 @@ def check_append(thread_id: str, frames: Sequence[bytes], at: int, head: Head, r
         )
     if refs:
         check_digests(refs)
+    return encoded
 
 
 def check_range(thread_id: str, start: int, stop: int | None) -> None:

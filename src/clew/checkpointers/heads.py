@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from datetime import UTC, datetime
 from typing import Literal, get_args
@@ -134,6 +135,7 @@ def micros(moment: datetime) -> int:
     return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds
 
 
+@functools.lru_cache(4096)
 def thread_key(thread_id: str) -> str:
     """The name a thread has inside a store: equal ids and only equal ids share it, on every file system and collation."""
     return blake3(thread_id.encode()).hexdigest()

@@ -34,7 +34,6 @@ __all__ = ["SQLiteCheckpointer"]
 
 _MOST = 2**62  # within what an INTEGER holds, with room to subtract
 
-_encode_head = msgspec.msgpack.Encoder().encode
 _decode_head = msgspec.msgpack.Decoder(Head).decode
 
 
@@ -66,7 +65,7 @@ class SQLiteCheckpointer(Checkpointer):
         self, thread_id: str, frames: Sequence[bytes], *, at: int, head: Head, refs: Collection[str] = ()
     ) -> None:
         loop = self._guard.enter()
-        check_append(thread_id, frames, at, head, refs)
+        encoded = check_append(thread_id, frames, at, head, refs)
         append = Append(
             thread_id,
             self._namespace,
@@ -83,7 +82,7 @@ class SQLiteCheckpointer(Checkpointer):
                 head.parent[0] if head.parent else None,
                 micros(head.created_at),
                 micros(head.updated_at),
-                _encode_head(head),
+                encoded,
             ),
         )
         await self._use().append(append, loop)

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from clew.log.checkpoint import EMPTY, Call, Checkpoint, Fact, FoldedState
-from clew.log.codec import FIRST, EncodedFrame, Frame, Logged, decode_frame, decode_frames, encode_entry, encode_frame
+from clew.log.codec import (
+    FIRST,
+    Encoded,
+    EncodedFrame,
+    Frame,
+    Logged,
+    decode_frame,
+    encode_entries,
+    encode_frame,
+)
 from clew.log.entries import (
     Compacted,
     Described,
@@ -34,6 +43,7 @@ __all__ = [
     "Checkpoint",
     "Compacted",
     "Described",
+    "Encoded",
     "EncodedFrame",
     "Entry",
     "Fact",
@@ -58,8 +68,7 @@ __all__ = [
     "Usage",
     "WorkspaceSnapshot",
     "decode_frame",
-    "decode_frames",
-    "encode_entry",
+    "encode_entries",
     "encode_frame",
     "fold",
     "is_kept",

@@ -40,7 +40,10 @@ def unpack_blob(digest: str, packed: bytes) -> bytes:
     if packed[:1] == _RAW:
         return packed[1:]
     if packed[:1] == _ZSTD:
-        return compression.plain.decompress(packed[1:], f"blob {digest}")
+        try:
+            return compression.plain.decompress(packed[1:])
+        except compression.NotCompressed as error:
+            raise Corrupt(f"blob {digest} cannot be decompressed: {error}. Restore it from a copy.") from error
     raise Corrupt(f"blob {digest} is packed in a way that this version does not know. Upgrade Clew, or restore it.")
 
 

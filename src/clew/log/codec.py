@@ -26,12 +26,12 @@ __all__ = [
     "DIGEST_SIZE",
     "FIRST",
     "VERSION",
+    "Encoded",
     "EncodedFrame",
     "Frame",
     "Logged",
     "decode_frame",
-    "decode_frames",
-    "encode_entry",
+    "encode_entries",
     "encode_frame",
 ]
 
@@ -41,7 +41,7 @@ FIRST = bytes(DIGEST_SIZE)
 """The predecessor's digest of a log's first frame."""
 
 _HEADER = struct.Struct("<BB12s16s")
-_SMALLEST = _HEADER.size + DIGEST_SIZE
+_SMALLEST = _HEADER.size + DIGEST_SIZE  # 30 and 16
 _COMPRESSED, _REFERS, _BODY_IN_BLOB = 1, 2, 4
 _KNOWN_FLAGS = _COMPRESSED | _REFERS | _BODY_IN_BLOB
 _LARGEST = 4 * 2**20 - 4096  # below a store's limit; a larger body goes to a blob
@@ -55,6 +55,13 @@ _decode = msgspec.msgpack.Decoder(tuple[int, list[KnownEntry | FoldedState]]).de
 _decode_raw = msgspec.msgpack.Decoder(tuple[int, list[msgspec.Raw]]).decode
 
 
+class Encoded(msgspec.Struct, frozen=True):
+    """Entries as msgpack, one after the other."""
+
+    count: int
+    data: bytes
+
+
 class EncodedFrame(msgspec.Struct, frozen=True):
     """A frame ready to be appended, and the blobs that must be put before it."""
 
@@ -63,7 +70,7 @@ class EncodedFrame(msgspec.Struct, frozen=True):
     blobs: dict[str, bytes]
 
 
-class Frame(msgspec.Struct, frozen=True):
+class Frame(msgspec.Struct, frozen=True, gc=False):
     """A frame that passed its check. While it misses blobs it has no entries yet."""
 
     previous: bytes
@@ -75,22 +82,41 @@ class Frame(msgspec.Struct, frozen=True):
     missing: frozenset[str] = frozenset()
 
 
-def encode_entry(entry: Logged) -> msgspec.Raw:
-    """One entry ready for a frame; here, before anything else is touched, a value that cannot be stored is refused."""
+def encode_entries(entries: Sequence[Logged]) -> Encoded:
+    """Entries ready for a frame; here, before anything else is touched, a value that cannot be stored is refused."""
     try:
-        return msgspec.Raw(entry.raw if type(entry) is UnknownEntry else _encode(entry))
+        data = _encode([msgspec.Raw(entry.raw) if type(entry) is UnknownEntry else entry for entry in entries])
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise InvalidInput(f"{type(entry).__name__} holds a value that cannot be stored: {error}") from error
+        raise InvalidInput(f"{_culprit(entries)} holds a value that cannot be stored: {error}") from error
+    return Encoded(len(entries), data[len(_array_header(len(entries))) :])
+
+
+def _culprit(entries: Sequence[Logged]) -> str:
+    """The kind of the entry that cannot be encoded."""
+    for entry in entries:
+        try:
+            _encode(entry)
+        except (TypeError, ValueError, OverflowError, RecursionError):
+            return type(entry).__name__
+    return "an entry"
+
+
+def _array_header(length: int) -> bytes:
+    """How msgpack begins an array."""
+    if length < 16:
+        return bytes([0x90 | length])
+    return b"\xdc" + length.to_bytes(2, "big") if length < 2**16 else b"\xdd" + length.to_bytes(4, "big")
 
 
 def encode_frame(
-    entries: Sequence[msgspec.Raw], *, previous: bytes, nonce: bytes | None = None, now: int | None = None
+    groups: Sequence[Encoded], *, previous: bytes, nonce: bytes | None = None, now: int | None = None
 ) -> EncodedFrame:
-    """These encoded entries as one frame after the one with this digest. The nonce makes every frame different."""
+    """These entries as one frame after the one with this digest. The nonce makes every frame different."""
     flags = 0
     blobs: dict[str, bytes] = {}
     moment = time.time_ns() // 1000 if now is None else now
-    body = _encode((moment, entries))
+    header = _array_header(sum([group.count for group in groups]))
+    body = b"".join([b"\x92\xcf", moment.to_bytes(8, "big"), header, *[group.data for group in groups]])
     if len(body) > SPILL_OVER and may_spill(body):
         small = spill(msgspec.msgpack.decode(body), blobs)
         if blobs:
@@ -111,71 +137,48 @@ def encode_frame(
     return EncodedFrame(data + own, own, blobs)
 
 
-def decode_frame(data: bytes, thread_id: str, number: int, blobs: Mapping[str, bytes] | None = None) -> Frame:
+def decode_frame(data: bytes, thread_id: str, number: int, blobs: Mapping[str, bytes] = {}) -> Frame:
     """The entries of a frame. If it misses blobs, fetch those and call again with all that it refers to."""
-    _check(data, thread_id, number)
-    body = data[_HEADER.size : -DIGEST_SIZE]
-    if data[1] & _COMPRESSED:
-        body = compression.framed.decompress(body, _name(thread_id, number))
-    return _read(data, body, thread_id, number, {} if blobs is None else blobs)
-
-
-def decode_frames(frames: Sequence[bytes], thread_id: str, start: int = 0) -> list[Frame]:
-    """A stretch of a log at once, from frame `start` on: decompressed on all cores."""
-    bodies: list[bytes | memoryview] = []
-    squeezed: list[int] = []
-    for place, data in enumerate(frames):
-        _check(data, thread_id, start + place)
-        bodies.append(data[_HEADER.size : -DIGEST_SIZE])
-        if data[1] & _COMPRESSED:
-            squeezed.append(place)
-    whole = compression.framed.decompress_all(
-        [bodies[place] for place in squeezed], lambda found: _name(thread_id, start + squeezed[found])
-    )
-    for place, body in zip(squeezed, whole, strict=True):
-        bodies[place] = body
-    return [_read(frames[place], body, thread_id, start + place, {}) for place, body in enumerate(bodies)]
-
-
-def _name(thread_id: str, number: int) -> str:
-    return f"thread {thread_id!r}, frame {number}"
-
-
-def _check(data: bytes, thread_id: str, number: int) -> None:
-    """Refuse bytes that are not as they were written, or that this version cannot read."""
-    sound = (
-        len(data) >= _SMALLEST
-        and data[0] == VERSION
-        and not data[1] & ~_KNOWN_FLAGS
-        and blake3(data[:-DIGEST_SIZE]).digest(DIGEST_SIZE) == data[-DIGEST_SIZE:]
-    )
-    if not sound:
-        raise _newer_or_corrupt(data, _name(thread_id, number))
-
-
-def _read(data: bytes, body: bytes | memoryview, thread_id: str, number: int, blobs: Mapping[str, bytes]) -> Frame:
-    """What a frame that passed its check says, given its body as it was before compression."""
-    flags, previous, own = data[1], data[14:30], data[-DIGEST_SIZE:]
+    own = data[-DIGEST_SIZE:]
+    if (
+        len(data) < _SMALLEST
+        or data[0] != VERSION
+        or (flags := data[1]) & ~_KNOWN_FLAGS
+        or blake3(data[:-DIGEST_SIZE]).digest(DIGEST_SIZE) != own
+    ):
+        raise _newer_or_corrupt(data, f"thread {thread_id!r}, frame {number}")
+    previous, body = data[14:30], data[30:-DIGEST_SIZE]
     try:
-        if not flags & (_BODY_IN_BLOB | _REFERS):
+        if flags & _COMPRESSED:
+            body = compression.framed.decompress(body)
+        if flags <= _COMPRESSED:
             return Frame(previous, own, *_decode_entries(body))
-        refs: set[str] = set()
-        if flags & _BODY_IN_BLOB:
-            digest = bytes(body).hex()
-            refs.add(digest)
-            if digest not in blobs:
-                return Frame(previous, own, 0, [], frozenset(refs), frozenset(refs))
-            body = unpack_blob(digest, blobs[digest])
-        if flags & _REFERS:
-            tree = msgspec.msgpack.decode(body)
-            refs |= find_refs(tree)
-            if missing := refs - blobs.keys():
-                return Frame(previous, own, 0, [], frozenset(refs), frozenset(missing))
-            body = _encode(restore(tree, blobs))
+        body, refs, missing = _with_blobs(flags, body, blobs)
+        if missing:
+            return Frame(previous, own, 0, [], frozenset(refs), frozenset(missing))
         return Frame(previous, own, *_decode_entries(body), frozenset(refs))
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        name = _name(thread_id, number)
-        raise Corrupt(f"{name} passes its check and still cannot be read ({error}). Report this as a bug.") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, compression.NotCompressed) as error:
+        raise Corrupt(
+            f"thread {thread_id!r}, frame {number} passes its check and still cannot be read: {error}. Report this as a bug."
+        ) from error
+
+
+def _with_blobs(flags: int, body: bytes, blobs: Mapping[str, bytes]) -> tuple[bytes, set[str], set[str]]:
+    """The body with what it refers to in its place; all that it refers to; and what of that is missing."""
+    refs: set[str] = set()
+    if flags & _BODY_IN_BLOB:
+        digest = body.hex()
+        refs.add(digest)
+        if digest not in blobs:
+            return b"", refs, refs
+        body = unpack_blob(digest, blobs[digest])
+    if flags & _REFERS:
+        tree = msgspec.msgpack.decode(body)
+        refs |= find_refs(tree)
+        if missing := refs - blobs.keys():
+            return b"", refs, missing
+        body = _encode(restore(tree, blobs))
+    return body, refs, set()
 
 
 def _newer_or_corrupt(data: bytes, what: str) -> ClewError:
@@ -188,7 +191,7 @@ def _newer_or_corrupt(data: bytes, what: str) -> ClewError:
     return Corrupt(f"{what} fails its check: its bytes have changed since they were written. Restore it from a copy.")
 
 
-def _decode_entries(body: bytes | memoryview) -> tuple[int, list[Logged]]:
+def _decode_entries(body: bytes) -> tuple[int, list[Logged]]:
     """All entries at once; one by one only if a kind among them is not known here."""
     try:
         moment, known = _decode(body)

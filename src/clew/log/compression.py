@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Sequence
 from importlib import resources
-from typing import Any
 
 import zstandard
 
-from clew.errors import Corrupt
-
-__all__ = ["Zstd", "framed", "plain"]
+__all__ = ["NotCompressed", "Zstd", "framed", "plain"]
 
 LEVEL = 1  # measured on turns of 3 KB with the dictionary: level 3 saves 4 % and takes half as long again, both ways
-MANY = 16
 MAX_PLAIN = 2**31
 """Nothing unpacks to more than this, whatever it claims."""
+
+
+class NotCompressed(Exception):
+    """Bytes that zstd cannot take apart, or should not."""
 
 
 class Zstd:
@@ -41,50 +40,22 @@ class Zstd:
             )
         return compressor.compress(data)
 
-    def decompress(self, data: bytes | memoryview, what: str) -> bytes:
-        """The inverse of `compress`; `what` names the thing in an error."""
-        _check_size(data, lambda _: what)
-        try:
-            return self._decompressor().decompress(data)
-        except zstandard.ZstdError as error:
-            raise _damaged(what, error) from error
-
-    def decompress_all(
-        self, data: Sequence[bytes | memoryview], what: Callable[[int], str]
-    ) -> Sequence[bytes | memoryview]:
-        """Each of these; `what` names one for an error. Many are spread over the cores: two halve the time."""
-        if len(data) < MANY or "multi_decompress_to_buffer" not in zstandard.backend_features:
-            return [self.decompress(part, what(place)) for place, part in enumerate(data)]
-        for place, part in enumerate(data):
-            _check_size(part, what, place)
-        try:
-            found: Any = self._decompressor().multi_decompress_to_buffer(list(data), threads=-1)
-        except zstandard.ZstdError:
-            return [self.decompress(part, what(place)) for place, part in enumerate(data)]
-        return [memoryview(part) for part in found]
-
-    def _decompressor(self) -> zstandard.ZstdDecompressor:
+    def decompress(self, data: bytes) -> bytes:
+        """The inverse of `compress`; `NotCompressed` if these bytes are not what that makes."""
         try:
             decompressor: zstandard.ZstdDecompressor = self._local.decompressor
         except AttributeError:
             decompressor = self._local.decompressor = zstandard.ZstdDecompressor(dict_data=self._load())
-        return decompressor
+        try:
+            size = zstandard.frame_content_size(data)
+            if not 0 <= size <= MAX_PLAIN:
+                raise NotCompressed(f"it says it unpacks to {size} bytes; the limit is {MAX_PLAIN}")
+            return decompressor.decompress(data)
+        except zstandard.ZstdError as error:
+            raise NotCompressed(str(error)) from error
 
     def _load(self) -> zstandard.ZstdCompressionDict | None:
         return None if self._dictionary is None else _load(self._dictionary)
-
-
-def _check_size(data: bytes | memoryview, what: Callable[[int], str], place: int = 0) -> None:
-    try:
-        size = zstandard.frame_content_size(data)
-    except zstandard.ZstdError as error:
-        raise _damaged(what(place), error) from error
-    if not 0 <= size <= MAX_PLAIN:
-        raise Corrupt(f"{what(place)} says it unpacks to {size} bytes; the limit is {MAX_PLAIN}.")
-
-
-def _damaged(what: str, error: zstandard.ZstdError) -> Corrupt:
-    return Corrupt(f"{what} cannot be decompressed ({error}). Restore it from a copy.")
 
 
 @functools.cache

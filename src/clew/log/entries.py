@@ -41,15 +41,6 @@ class Usage(msgspec.Struct, frozen=True, array_like=True, gc=False):
     cache_write_tokens: int = 0
     reasoning_tokens: int = 0
 
-    def __add__(self, other: Usage) -> Usage:
-        return Usage(
-            self.input_tokens + other.input_tokens,
-            self.output_tokens + other.output_tokens,
-            self.cache_read_tokens + other.cache_read_tokens,
-            self.cache_write_tokens + other.cache_write_tokens,
-            self.reasoning_tokens + other.reasoning_tokens,
-        )
-
 
 class _Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Encoded as an array, its kind first. New fields come last and have defaults, so that old logs stay readable."""

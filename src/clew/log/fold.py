@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import msgspec
+
 from clew.log.checkpoint import EMPTY, Checkpoint, Fact, FoldedState, Kind, Ranges
 from clew.log.entries import (
     Compacted,
@@ -66,7 +68,7 @@ class Fold:
         self.tags = state.tags
         self.status = state.status
         self.reason = state.reason
-        self.usage = state.usage
+        self._tokens = list(msgspec.structs.astuple(state.usage))
         self.cost_usd = state.cost_usd
         self.unaccounted = state.unaccounted
         self.in_flight = state.in_flight
@@ -87,12 +89,8 @@ class Fold:
         return len(self._marks) - 1
 
     @property
-    def history_length(self) -> int:
-        return len(self._history)
-
-    def mark(self, turn: int) -> Ranges:
-        """What the model saw at the end of a turn."""
-        return self._marks[turn]
+    def usage(self) -> Usage:
+        return Usage(*self._tokens)
 
     def push(self, entries: Iterable[Entry | FoldedState]) -> None:
         """Take in more entries."""
@@ -160,7 +158,9 @@ class Fold:
         place = len(self._history)
         self._history.append(message)
         view = self._view
-        if view and view[-1][1] == place:
+        if len(view) == 1 and view[0][1] == place:
+            self._view = ((view[0][0], place + 1),)
+        elif view and view[-1][1] == place:
             self._view = (*view[:-1], (view[-1][0], place + 1))
         else:
             self._view = (*view, (place, place + 1))
@@ -221,10 +221,14 @@ class Fold:
             self.unaccounted += 1
         self.in_flight = True
 
-    def _spend(self, usage: Usage | None, cost_usd: float | None) -> None:
-        if usage is not None:
-            self.usage += usage
-            self.cost_usd = None if cost_usd is None or self.cost_usd is None else self.cost_usd + cost_usd
+    def _spend(self, usage: Usage, cost_usd: float | None) -> None:
+        tokens = self._tokens
+        tokens[0] += usage.input_tokens
+        tokens[1] += usage.output_tokens
+        tokens[2] += usage.cache_read_tokens
+        tokens[3] += usage.cache_write_tokens
+        tokens[4] += usage.reasoning_tokens
+        self.cost_usd = None if cost_usd is None or self.cost_usd is None else self.cost_usd + cost_usd
 
     def _spent(self, entry: Spend) -> None:
         self._spend(entry.usage, entry.cost_usd)
@@ -306,7 +310,8 @@ class Fold:
 
     def _compacted(self, entry: Compacted) -> None:
         """The marks stay as they are: a rewind to the turn before brings back what the model saw then."""
-        self._spend(entry.usage, entry.cost_usd)
+        if entry.usage is not None:
+            self._spend(entry.usage, entry.cost_usd)
         kept = _last(self._view, entry.keep)
         place = len(self._history)
         self._history.append(entry.summary)

@@ -9,7 +9,7 @@ import msgspec
 
 from clew.checkpointers import Checkpointer, Head
 from clew.errors import Conflict, InvalidInput
-from clew.log import FIRST, Checkpoint, FoldedState, Rewound, Usage, encode_entry, encode_frame, fold
+from clew.log import FIRST, Checkpoint, FoldedState, Rewound, Usage, encode_entries, encode_frame, fold
 
 __all__ = ["check_turn", "fork"]
 
@@ -21,7 +21,7 @@ async def fork(
     turn = state.turns if at_turn is None else at_turn
     check_turn(thread_id, state, turn)
     branch = _branch(thread_id, state, turn)
-    frame = encode_frame([encode_entry(FoldedState(branch))], previous=FIRST)
+    frame = encode_frame([encode_entries([FoldedState(branch)])], previous=FIRST)
     now = datetime.now(UTC)
     head = Head(
         thread_id=new_id,

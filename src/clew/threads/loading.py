@@ -6,7 +6,7 @@ import msgspec
 
 from clew.checkpointers import Checkpointer, Head
 from clew.errors import Corrupt, MissingBlob, ThreadNotFound
-from clew.log import Fold, Frame, decode_frame, decode_frames, is_kept
+from clew.log import Fold, Frame, decode_frame, is_kept
 from clew.threads.sizes import LogSize
 
 __all__ = ["Loaded", "load", "read_frames"]
@@ -58,7 +58,7 @@ async def read_frames(checkpointer: Checkpointer, head: Head) -> list[Frame]:
 
 
 async def _decode(checkpointer: Checkpointer, thread_id: str, data: list[bytes], start: int) -> list[Frame]:
-    frames = decode_frames(data, thread_id, start)
+    frames = [decode_frame(frame, thread_id, number) for number, frame in enumerate(data, start)]
     while missing := frozenset().union(*(frame.missing for frame in frames if frame.missing)):
         blobs = await checkpointer.get_blobs(missing.union(*(frame.refs for frame in frames if frame.missing)))
         if absent := missing - blobs.keys():

@@ -11,7 +11,7 @@ import msgspec
 
 from clew.checkpointers import Checkpointer, Head, Lease
 from clew.errors import Conflict, LeaseLost
-from clew.log import FIRST, Fold, FoldedState, Logged, encode_entry, encode_frame, is_kept
+from clew.log import FIRST, Encoded, Fold, FoldedState, Logged, encode_entries, encode_frame, is_kept
 from clew.threads.leases import renewed
 from clew.threads.sizes import LogSize
 
@@ -54,12 +54,13 @@ class LogWriter:
         self.lost: LeaseLost | None = None
         self._checkpointer = checkpointer
         self._size = size
-        self._buffer: list[msgspec.Raw] = []
+        self._buffer: list[Encoded] = []
         self._kept = 0
         self._accepted = 0
         self._durable = 0
         self._unsettled: _Append | None = None
-        self._writing: asyncio.Future[None] | None = None
+        self._writing = False
+        self._waiting: list[asyncio.Future[None]] = []
 
     @property
     def pending(self) -> bool:
@@ -69,11 +70,11 @@ class LogWriter:
         """Take entries in, in order; all of them or, if one cannot be stored, none. Returns what to wait for."""
         if self.lost:
             raise self.lost
-        raw = [encode_entry(entry) for entry in entries]
+        encoded = encode_entries(entries)
         self.fold.push(entries)
-        self._kept += sum(len(data) for entry, data in zip(entries, raw, strict=True) if is_kept(entry))
-        self._buffer += raw
-        self._accepted += len(raw)
+        self._buffer.append(encoded)
+        self._kept += sum(map(is_kept, entries))
+        self._accepted += len(entries)
         return self._accepted
 
     async def flush(self, through: int | None = None) -> None:
@@ -98,15 +99,20 @@ class LogWriter:
 
     async def _alone(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
         """One append at a time: whoever comes second waits for the first and then looks again."""
-        if self._writing is not None:
-            await asyncio.shield(self._writing)
+        if self._writing:
+            turn = asyncio.get_running_loop().create_future()
+            self._waiting.append(turn)
+            await turn
             return
-        self._writing = done = asyncio.get_running_loop().create_future()
+        self._writing = True
         try:
             await work()
         finally:
-            self._writing = None
-            done.set_result(None)
+            self._writing = False
+            waiting, self._waiting = self._waiting, []
+            for turn in waiting:
+                if not turn.done():
+                    turn.set_result(None)
 
     async def _write(self) -> None:
         if self.lost:
@@ -146,11 +152,11 @@ class LogWriter:
     def _next_append(self) -> _Append:
         """All that has gathered, as a frame; with it the folded state, when the log has grown enough to pay for one."""
         frame = encode_frame(self._buffer, previous=bytes.fromhex(self.head.digest) or FIRST)
-        size = self._size.grown(len(frame.data), self._kept / sum(map(len, self._buffer)))
+        size = self._size.grown(len(frame.data), self._kept / (self._accepted - self._durable))
         self._buffer, self._kept = [], 0
         frames, blobs, snapshot = [frame.data], frame.blobs, self.head.snapshot
         if size.may_pay():
-            folded = encode_frame([encode_entry(FoldedState(self.fold.checkpoint()))], previous=frame.digest)
+            folded = encode_frame([encode_entries([FoldedState(self.fold.checkpoint())])], previous=frame.digest)
             if size.pays(len(folded.data)):
                 frames.append(folded.data)
                 blobs = blobs | folded.blobs
@@ -163,7 +169,7 @@ class LogWriter:
 
     def _next_head(self, frames: int, digest: str, snapshot: int) -> Head:
         now = datetime.now(UTC)
-        fold = self.fold
+        fold, usage = self.fold, self.fold.usage
         return Head(
             thread_id=self.head.thread_id,
             frames=frames,
@@ -176,8 +182,8 @@ class LogWriter:
             title=fold.title,
             model=fold.model,
             turns=fold.turns,
-            input_tokens=fold.usage.input_tokens,
-            output_tokens=fold.usage.output_tokens,
+            input_tokens=usage.input_tokens,
+            output_tokens=usage.output_tokens,
             cost_usd=fold.cost_usd,
             created_at=self.head.created_at,
             updated_at=now,

@@ -1,0 +1,8 @@
+"""The canonical conversation in the words of the vendors' APIs, and back."""
+
+from __future__ import annotations
+
+from clew.messages.dialects.losses import Loss
+from clew.messages.dialects.translation import DIALECTS, Dialect, from_dialect, losses, to_dialect
+
+__all__ = ["DIALECTS", "Dialect", "Loss", "from_dialect", "losses", "to_dialect"]

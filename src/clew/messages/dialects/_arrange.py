@@ -1,0 +1,216 @@
+"""The one order of turns that every API takes: each response, then the results of its calls, all of them, in order.
+
+Done once, on canonical blocks, before any dialect writes. What is in this order already comes out unchanged; that is
+half of why a dialect's payload is a fixed point. The other half is that dialects read back what they wrote.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from clew.messages.blocks import Block, File, Image, Json, Opaque, Text, Thinking, ToolCall, ToolResult
+from clew.messages.conversation import Assistant, Message, System, Tool
+from clew.messages.dialects._calls import CallRules, Ids, fitted
+from clew.messages.dialects._values import dumps
+from clew.messages.dialects.losses import At, Notes
+
+__all__ = ["NO_RESULT", "Piece", "Reread", "Response", "Said", "Turn", "arrange"]
+
+NO_RESULT = "No result is on record: the call was interrupted and its outcome is unknown."
+
+Reread = Callable[[Opaque, bool], Block | None]
+"""What an opaque block of the dialect itself is, in a message or inside a result: as it is, a block that has a name
+after all, or None for nonsense."""
+
+
+class Piece(NamedTuple):
+    """A block, and where in the conversation it came from."""
+
+    block: Block
+    at: At
+
+    @property
+    def call(self) -> ToolCall:
+        assert isinstance(self.block, ToolCall)  # noqa: S101
+        return self.block
+
+    @property
+    def result(self) -> ToolResult:
+        assert isinstance(self.block, ToolResult)  # noqa: S101
+        return self.block
+
+
+@dataclass
+class Said:
+    """Something said to the model. Role `tool` is what a tool message held beside its results."""
+
+    role: Literal["system", "user", "tool"]
+    pieces: list[Piece]
+
+
+@dataclass
+class Response:
+    """Something the model said, and one answer for each of its calls, in the order of the calls."""
+
+    pieces: list[Piece]
+    answers: list[Piece] = field(default_factory=list)
+
+
+Turn = Said | Response
+
+
+def arrange(
+    conversation: Sequence[Message], dialect: str, rules: CallRules, reread: Reread, notes: Notes
+) -> list[Turn]:
+    """The conversation as turns. A result is moved to its call; one that answers no call becomes text."""
+    board = _Board(notes)
+    for index, message in enumerate(conversation):
+        pieces = _pieces(message, index, dialect, reread, notes)
+        if isinstance(message, Assistant):
+            board.respond(_outside_results(pieces, notes))
+        elif isinstance(message, System):
+            board.say("system", _outside_results(_outside_responses(pieces, notes), notes))
+        else:
+            role: Literal["user", "tool"] = "tool" if isinstance(message, Tool) else "user"
+            board.say(role, board.settle(_outside_responses(pieces, notes), role))
+    ids = Ids(rules)
+    return [_fit(turn, board.answers(number), ids, rules, notes) for number, turn in enumerate(board.turns)]
+
+
+class _Board:
+    """The turns so far, the calls that still wait for a result, and where results would be in their right place."""
+
+    def __init__(self, notes: Notes) -> None:
+        self.turns: list[Turn] = []
+        self._notes = notes
+        self._waiting: dict[str, list[tuple[int, int]]] = {}
+        self._results: dict[tuple[int, int], Piece] = {}
+        self._next = (-1, 0)
+
+    def respond(self, pieces: list[Piece]) -> None:
+        if pieces:
+            turn = len(self.turns)
+            self.turns.append(Response(pieces))
+            self._next = (turn, 0)
+            for number, piece in enumerate(_calls(pieces)):
+                self._waiting.setdefault(piece.call.id, []).append((turn, number))
+
+    def say(self, role: Literal["system", "user", "tool"], pieces: list[Piece]) -> None:
+        if pieces:
+            self.turns.append(Said(role, pieces))
+            self._next = (-1, 0)
+
+    def settle(self, pieces: list[Piece], role: str) -> list[Piece]:
+        """Give results to the calls they answer; what is left is said."""
+        left: list[Piece] = []
+        for piece in pieces:
+            if not isinstance(piece.block, ToolResult):
+                left.append(piece)
+                continue
+            call = self._call_for(piece.result.call_id)
+            if call is None:
+                left += _in_words(piece, self._notes)
+                continue
+            self._results[call] = piece
+            if role == "user":
+                self._notes.add(piece.at, "a tool result in a user message", "it comes back in a tool message")
+            if left or call[0] != self._next[0] or call[1] < self._next[1]:
+                self._notes.add(piece.at, "the place of a tool result", "results follow their calls, in their order")
+            self._next = (call[0], call[1] + 1) if call[0] == self._next[0] else self._next
+        return left
+
+    def _call_for(self, call_id: str) -> tuple[int, int] | None:
+        """The first call of the latest response that asked with this id and has no result yet."""
+        waiting = self._waiting.get(call_id)
+        if not waiting:
+            return None
+        return waiting.pop(bisect_left(waiting, (waiting[-1][0], -1)))
+
+    def answers(self, turn: int) -> Callable[[int], Piece | None]:
+        return lambda number: self._results.get((turn, number))
+
+
+def _pieces(message: Message, index: int, dialect: str, reread: Reread, notes: Notes) -> list[Piece]:
+    pieces = []
+    for number, block in enumerate(message.content):
+        at = (index, number)
+        known = _named(block, False, dialect, reread, at, notes)
+        if isinstance(known, ToolResult) and any(isinstance(inner, Opaque) for inner in known.content):
+            inside = [_named(inner, True, dialect, reread, at, notes) for inner in known.content]
+            content = tuple(inner for inner in inside if isinstance(inner, (Text, Json, Image, File, Opaque)))
+            known = msgspec.structs.replace(known, content=content)
+        if known is not None:
+            pieces.append(Piece(known, at))
+    return pieces
+
+
+def _named(block: Block, inside: bool, dialect: str, reread: Reread, at: At, notes: Notes) -> Block | None:
+    """The block itself, but for opaque ones: those of other dialects are left out, those with a name get it."""
+    if not isinstance(block, Opaque):
+        return block
+    known = reread(block, inside) if block.dialect == dialect else None
+    if known is None:
+        notes.add(at, "a block that only another vendor knows", f"{dialect} has no word for it")
+    elif known != block:
+        notes.add(at, "an opaque block that has a name", "it comes back as the block it is")
+    return known
+
+
+def _outside_responses(pieces: list[Piece], notes: Notes) -> list[Piece]:
+    """What only a model says, said by someone else: calls become text, thinking is left out."""
+    kept = []
+    for piece in pieces:
+        if isinstance(piece.block, Thinking):
+            notes.add(piece.at, "thinking outside a response", "only a response can hold it; it is left out")
+        elif isinstance(piece.block, ToolCall):
+            notes.add(piece.at, "a tool call outside a response", "only a response can hold it; it is sent as text")
+            words = f"[tool call {piece.block.name}: {dumps(piece.block.arguments)}]"
+            kept.append(Piece(Text(words), piece.at))
+        else:
+            kept.append(piece)
+    return kept
+
+
+def _outside_results(pieces: list[Piece], notes: Notes) -> list[Piece]:
+    """Results where no result can be: in a response or in instructions."""
+    kept: list[Piece] = []
+    for piece in pieces:
+        kept += _in_words(piece, notes) if isinstance(piece.block, ToolResult) else [piece]
+    return kept
+
+
+def _in_words(piece: Piece, notes: Notes) -> list[Piece]:
+    """A result that answers no call, as a line that says so and its content."""
+    notes.add(piece.at, "a tool result without its call", "the API refuses it; it is sent as text")
+    kind = "error result" if piece.result.is_error else "result"
+    line = Text(f"[{kind} of tool call {piece.result.call_id}]")
+    own = [block for block in piece.result.content if not isinstance(block, Opaque)]
+    return [Piece(line, piece.at), *(Piece(block, piece.at) for block in own)]
+
+
+def _calls(pieces: list[Piece]) -> list[Piece]:
+    return [piece for piece in pieces if isinstance(piece.block, ToolCall)]
+
+
+def _fit(turn: Turn, answer: Callable[[int], Piece | None], ids: Ids, rules: CallRules, notes: Notes) -> Turn:
+    """A response whose ids and names the vendor takes, with an answer for every call."""
+    if isinstance(turn, Said):
+        return turn
+    ids.next_response()
+    response = Response([])
+    for piece in turn.pieces:
+        block = piece.block
+        if isinstance(block, ToolCall):
+            found = answer(len(response.answers))
+            if found is None:
+                notes.add(piece.at, "a tool call without a result", "the API demands one; an error result is sent")
+                found = Piece(ToolResult(block.id, (Text(NO_RESULT),), True), piece.at)
+            block = fitted(block, ids, rules, piece.at, notes)
+            response.answers.append(Piece(msgspec.structs.replace(found.result, call_id=block.id), found.at))
+        response.pieces.append(Piece(block, piece.at))
+    return response
