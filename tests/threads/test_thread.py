@@ -519,7 +519,7 @@ async def test_an_unknown_durability_is_refused(store: Checkpointer) -> None:
         ([0, 2, 1, 3, 4, 5], "frame 1 does not follow"),
         ([0, 1, 2, 4, 5], "is missing"),
         ([0, 1, 2, 3, 4, 0], "frame 5 does not follow"),
-        ([1, 2, 3, 4, 5, 5], "does not follow"),
+        ([1, 2, 3, 4, 5, 5], "frame 0 does not follow"),
     ],
 )
 async def test_a_log_cut_short_or_mixed_up_is_corrupt(order: list[int], complaint: str) -> None:

@@ -6,17 +6,17 @@ import msgspec
 
 from clew.checkpointers import Checkpointer, Head
 from clew.errors import Corrupt, MissingBlob, ThreadNotFound
-from clew.log import Fold, Frame, decode_frame, is_kept
+from clew.log import EMPTY, FIRST, Checkpoint, Fold, Frame, decode_frame, is_kept
 from clew.threads.sizes import LogSize
 
-__all__ = ["Loaded", "load", "read_frames"]
+__all__ = ["Loaded", "catch_up", "load", "read_frames"]
 
 
 class Loaded(msgspec.Struct, frozen=True):
     """A thread as it is on record."""
 
     head: Head
-    fold: Fold
+    state: Checkpoint = EMPTY
     data: list[bytes] = []
     frames: list[Frame] = []
 
@@ -33,51 +33,74 @@ async def load(checkpointer: Checkpointer, thread_id: str) -> Loaded:
     head = await checkpointer.head(thread_id)
     while head is not None:
         start = max(head.snapshot, 0)
-        data = await checkpointer.read(thread_id, start=start, stop=head.frames)
-        frames = await _decode(checkpointer, thread_id, data, start)
-        broken = _broken_link(head, start, frames)
+        data, frames = await _read(checkpointer, head, start)
+        broken = _broken_link(head, start, frames, FIRST if start == 0 else None)
         if broken is None:
-            fold = Fold()
-            for frame in frames:
-                fold.push(frame.entries)
-            return Loaded(head, fold, data, frames)
-        again = await checkpointer.head(thread_id)
-        if again is not None and again.log_id == head.log_id:
-            raise Corrupt(f"thread {thread_id!r}, {broken}. Restore it from a copy.")
-        head = again  # it was deleted, and perhaps made again, between the two reads
+            return Loaded(head, _folded(EMPTY, frames), data, frames)
+        head = await _made_again(checkpointer, head, broken)
     raise ThreadNotFound(thread_id)
+
+
+async def catch_up(checkpointer: Checkpointer, loaded: Loaded) -> Loaded:
+    """The same thread a moment later, at the cost of what was appended since."""
+    head = await checkpointer.head(loaded.head.thread_id)
+    start = loaded.head.frames
+    if head is None or head.log_id != loaded.head.log_id or head.snapshot >= start:
+        return await load(checkpointer, loaded.head.thread_id)
+    data, frames = await _read(checkpointer, head, start)
+    broken = _broken_link(head, start, frames, bytes.fromhex(loaded.head.digest))
+    if broken is not None:
+        await _made_again(checkpointer, head, broken)
+        return await load(checkpointer, loaded.head.thread_id)
+    return Loaded(head, _folded(loaded.state, frames), loaded.data + data, loaded.frames + frames)
 
 
 async def read_frames(checkpointer: Checkpointer, head: Head) -> list[Frame]:
     """Every frame of the log this head describes, checked."""
-    data = await checkpointer.read(head.thread_id, stop=head.frames)
-    frames = await _decode(checkpointer, head.thread_id, data, 0)
-    if broken := _broken_link(head, 0, frames):
+    _, frames = await _read(checkpointer, head, 0)
+    if broken := _broken_link(head, 0, frames, FIRST):
         raise Corrupt(f"thread {head.thread_id!r}, {broken}. Restore it from a copy.")
     return frames
 
 
-async def _decode(checkpointer: Checkpointer, thread_id: str, data: list[bytes], start: int) -> list[Frame]:
+async def _read(checkpointer: Checkpointer, head: Head, start: int) -> tuple[list[bytes], list[Frame]]:
+    """The frames from this one to the last that the head knows of, with the blobs they refer to in their place."""
+    thread_id = head.thread_id
+    data = await checkpointer.read(thread_id, start=start, stop=head.frames)
     frames = [decode_frame(frame, thread_id, number) for number, frame in enumerate(data, start)]
-    while missing := frozenset().union(*(frame.missing for frame in frames if frame.missing)):
-        blobs = await checkpointer.get_blobs(missing.union(*(frame.refs for frame in frames if frame.missing)))
+    while missing := frozenset().union(*[frame.missing for frame in frames if frame.missing]):
+        blobs = await checkpointer.get_blobs(missing.union(*[frame.refs for frame in frames if frame.missing]))
         if absent := missing - blobs.keys():
             raise MissingBlob(absent, thread_id=thread_id)
         for place, frame in enumerate(frames):
             if frame.missing:
                 frames[place] = decode_frame(data[place], thread_id, start + place, blobs)
-    return frames
+    return data, frames
 
 
-def _broken_link(head: Head, start: int, frames: list[Frame]) -> str | None:
+async def _made_again(checkpointer: Checkpointer, head: Head, broken: str) -> Head | None:
+    """The head now, if the thread was deleted and perhaps made again between two reads; else its log is `Corrupt`."""
+    again = await checkpointer.head(head.thread_id)
+    if again is not None and again.log_id == head.log_id:
+        raise Corrupt(f"thread {head.thread_id!r}, {broken}. Restore it from a copy.")
+    return again
+
+
+def _broken_link(head: Head, start: int, frames: list[Frame], previous: bytes | None) -> str | None:
     """What is wrong with these frames as the end of the log this head describes; None if all links hold."""
     if start + len(frames) != head.frames:
         return f"frame {start + len(frames)} is missing: the log should have {head.frames} frames"
-    for place in range(1, len(frames)):
-        if frames[place].previous != frames[place - 1].digest:
-            return f"frame {start + place} does not follow the frame before it"
+    for number, frame in enumerate(frames, start):
+        if previous is not None and frame.previous != previous:
+            return f"frame {number} does not follow the frame before it"
+        previous = frame.digest
     if frames and frames[-1].digest.hex() != head.digest:
         return f"frame {head.frames - 1} is not the one that its head names as the last"
-    if start == 0 and frames and any(frames[0].previous):
-        return "frame 0 follows a frame that is not there"
     return None
+
+
+def _folded(state: Checkpoint, frames: list[Frame]) -> Checkpoint:
+    fold = Fold(state)
+    for frame in frames:
+        fold.push(frame.entries)
+    return fold.checkpoint()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Coroutine
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Literal, Self, get_args
@@ -32,7 +32,7 @@ from clew.messages import Assistant
 from clew.threads import forking
 from clew.threads.differing import difference
 from clew.threads.leases import RENEW_AFTER, check_free, is_live, new_lease
-from clew.threads.loading import Loaded, load
+from clew.threads.loading import Loaded, catch_up, load
 from clew.threads.writer import LogWriter
 
 __all__ = ["Durability", "Thread"]
@@ -41,8 +41,8 @@ log = logging.getLogger("clew.threads")
 
 Durability = Literal["sync", "async", "exit"]
 
-TRIES = 10
-"""How often a lease is tried for when others take it, or give it back, at the same moment."""
+TRIES = 200
+"""How often a lease is tried for while others write: each time from where the log has got to since."""
 
 
 class Thread:
@@ -90,7 +90,7 @@ class Thread:
     async def load(checkpointer: Checkpointer, thread_id: str, *, at_turn: int | None = None) -> Checkpoint:
         """The state on record, or the one it had at the end of a turn. Takes no lease and changes nothing."""
         loaded = await load(checkpointer, thread_id)
-        state = loaded.fold.checkpoint()
+        state = loaded.state
         if _crashed(loaded.head):
             state = msgspec.structs.replace(state, status="interrupted")
         if at_turn is None:
@@ -194,24 +194,26 @@ class Thread:
 
     async def _take_lease(self) -> LogWriter:
         """Append a marker that names us at the position just read: of two who try one gets `Conflict`."""
+        loaded = await self._or_new(load(self._checkpointer, self._thread_id))
         for _ in range(TRIES):
-            loaded = await self._load_or_new()
             if not self._takeover:
                 check_free(loaded.head)
             lease = new_lease(self._label)
-            writer = LogWriter(self._checkpointer, loaded.head, loaded.fold, lease, loaded.size())
+            writer = LogWriter(self._checkpointer, loaded.head, Fold(loaded.state), lease, loaded.size())
             try:
                 await writer.flush(writer.accept([LeaseTaken(str(lease.owner), lease.token)]))
             except LeaseLost:
+                loaded = await self._or_new(catch_up(self._checkpointer, loaded))
                 continue
             if loaded.head.frames:
                 log.info("thread %r: resumed at turn %d", self._thread_id, writer.fold.turns)
             return writer
         raise Unavailable(f"thread {self._thread_id!r}: others took its lease {TRIES} times in a row. Try again.")
 
-    async def _load_or_new(self) -> Loaded:
+    async def _or_new(self, loading: Awaitable[Loaded]) -> Loaded:
+        """What is on record, or a thread that is not there yet."""
         try:
-            return await load(self._checkpointer, self._thread_id)
+            return await loading
         except ThreadNotFound:
             now = datetime.now(UTC)
             head = Head(
@@ -222,7 +224,7 @@ class Thread:
                 created_at=now,
                 updated_at=now,
             )
-            return Loaded(head, Fold())
+            return Loaded(head)
 
     async def _keep_lease(self, writer: LogWriter) -> None:
         """Renew while nothing else is written, for example while a tool runs for long."""
