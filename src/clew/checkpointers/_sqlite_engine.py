@@ -7,7 +7,7 @@ import logging
 import os
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
@@ -49,21 +49,19 @@ class Engine:
         self._writer.start()
         self._readers = WorkerPool("clew-sqlite-reader", READERS, self._connect, sqlite3.Connection.close)
 
-    async def append(self, append: Append, loop: asyncio.AbstractEventLoop) -> None:
-        """Make this append with the next transaction; returns once that is durable."""
-        await self._next_transaction(Job(append, loop), loop)
-
     async def write(self, work: Callable[[sqlite3.Cursor], T], loop: asyncio.AbstractEventLoop) -> T:
         """Run this inside the next transaction; returns once that is durable."""
-        result: T = await self._next_transaction(Job(work, loop), loop)
+        result: T = await self.submit(work, loop)
         return result
 
-    async def _next_transaction(self, job: Job, loop: asyncio.AbstractEventLoop) -> Any:
-        """Hand this to the writer: at once if nobody else writes, else with what the loop's other tasks ask for.
+    def submit(self, work: Append | Callable[[sqlite3.Cursor], Any], loop: asyncio.AbstractEventLoop) -> Awaitable[Any]:
+        """Ask for this to be part of the next transaction; what is returned settles once that is durable.
 
-        Measured with 64 sessions: handing over each request at once makes the writer fight the loop for the interpreter
-        lock, and an append takes twice as long.
+        It is handed to the writer at once if nobody else writes, else together with what the loop's other tasks ask
+        for. Measured with 64 sessions: handing over each request at once makes the writer fight the loop for the
+        interpreter lock, and an append takes twice as long.
         """
+        job = Job(work, loop)
         if (gathered := self._gathered.get(loop)) is not None:
             gathered.append(job)
         elif self._crowded:
@@ -71,7 +69,7 @@ class Engine:
             loop.call_soon(self.hand_over, loop)
         else:
             self._queue.put([job])
-        return await settled(job.future)
+        return settled(job)
 
     def hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
         """Give the writer what this loop has gathered."""
@@ -146,7 +144,7 @@ class Engine:
             for job in batch:
                 if not isinstance(job.work, Append):
                     appender.forget()
-                    job.result = job.work(db)
+                    job.outcome = job.work(db)
             db.execute("COMMIT")
         except BaseException as error:
             appender.forget()

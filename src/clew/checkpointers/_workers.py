@@ -12,50 +12,47 @@ from collections.abc import Callable, Iterable
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-__all__ = ["Job", "Settling", "WorkerPool", "deliver", "settled"]
+__all__ = ["Job", "WorkerPool", "deliver", "settled"]
 
 T = TypeVar("T")
 
 
-class Settling(asyncio.Future[Any]):
-    """A future that cancelling its waiter does not cancel: the waiter learns of it once the work has settled."""
+class Job(asyncio.Future[Any]):
+    """One piece of blocking work, and the future of whoever waits for it.
+
+    Cancelling the waiter does not cancel it: the waiter learns of its cancellation once the work has settled.
+    """
+
+    def __init__(self, work: Any, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop=loop)
+        self.work = work
+        self.outcome: Any = None
+        self.error: BaseException | None = None
 
     def cancel(self, msg: Any | None = None) -> bool:
         return False
 
-
-class Job:
-    """One piece of blocking work and the future that waits for it."""
-
-    __slots__ = ("error", "future", "result", "work")
-
-    def __init__(self, work: Any, loop: asyncio.AbstractEventLoop) -> None:
-        self.work = work
-        self.future = Settling(loop=loop)
-        self.result: Any = None
-        self.error: BaseException | None = None
-
     def settle(self) -> None:
         if self.error is not None:
-            self.future.set_exception(self.error)
+            self.set_exception(self.error)
         else:
-            self.future.set_result(self.result)
+            self.set_result(self.outcome)
 
 
-async def settled(future: asyncio.Future[T]) -> T:
+async def settled(job: Job) -> Any:
     """Wait until the work is over, whatever happens to the waiter meanwhile, and never leave its error unread."""
     try:
-        return await future
+        return await job
     finally:
-        if future.done():
-            future.exception()
+        if job.done():
+            job.exception()
 
 
 def deliver(jobs: Iterable[Job]) -> None:
     """Hand results back to the loops that wait for them, with one wake-up a loop."""
     by_loop: dict[asyncio.AbstractEventLoop, list[Job]] = {}
     for job in jobs:
-        by_loop.setdefault(job.future.get_loop(), []).append(job)
+        by_loop.setdefault(job.get_loop(), []).append(job)
     for loop, mine in by_loop.items():
         try:
             loop.call_soon_threadsafe(_settle_all, mine)
@@ -82,7 +79,7 @@ class WorkerPool:
     async def run(self, work: Callable[[Any], T], loop: asyncio.AbstractEventLoop) -> T:
         job = Job(work, loop)
         self._queue.put(job)
-        result: T = await settled(job.future)
+        result: T = await settled(job)
         return result
 
     def stop(self) -> None:
@@ -98,7 +95,7 @@ class WorkerPool:
             try:
                 if resource is None:
                     resource = self._make()
-                job.result = job.work(resource)
+                job.outcome = job.work(resource)
             except BaseException as error:  # noqa: BLE001 - handed to the waiter, whatever it is
                 job.error = error
             deliver((job,))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
@@ -73,6 +74,11 @@ class Guard:
 def check_thread_id(thread_id: str) -> None:
     if not isinstance(thread_id, str):
         raise InvalidInput(f"a thread id is text, not {type(thread_id).__name__}")
+    _check_id(thread_id)
+
+
+@functools.lru_cache(4096)
+def _check_id(thread_id: str) -> None:
     _check_text("a thread id", thread_id)
     if not thread_id:
         raise InvalidInput("a thread id cannot be empty. Any text names a thread, for example 'user-42'.")

@@ -85,7 +85,7 @@ class SQLiteCheckpointer(Checkpointer):
                 encoded,
             ),
         )
-        await self._use().append(append, loop)
+        await self._use().submit(append, loop)
 
     async def read(self, thread_id: str, *, start: int = 0, stop: int | None = None) -> list[bytes]:
         loop = self._guard.enter()

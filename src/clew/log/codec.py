@@ -151,12 +151,12 @@ def decode_frame(data: bytes, thread_id: str, number: int, blobs: Mapping[str, b
     try:
         if flags & _COMPRESSED:
             body = compression.framed.decompress(body)
-        if flags <= _COMPRESSED:
-            return Frame(previous, own, *_decode_entries(body))
-        body, refs, missing = _with_blobs(flags, body, blobs)
-        if missing:
-            return Frame(previous, own, 0, [], frozenset(refs), frozenset(missing))
-        return Frame(previous, own, *_decode_entries(body), frozenset(refs))
+        if flags > _COMPRESSED:
+            body, refs, missing = _with_blobs(flags, body, blobs)
+            moment, entries = (0, []) if missing else _decode_entries(body)
+            return Frame(previous, own, moment, entries, frozenset(refs), frozenset(missing))
+        moment, entries = _decode_entries(body)
+        return Frame(previous, own, moment, entries)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, compression.NotCompressed) as error:
         raise Corrupt(
             f"thread {thread_id!r}, frame {number} passes its check and still cannot be read: {error}. Report this as a bug."

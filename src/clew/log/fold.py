@@ -54,6 +54,10 @@ _KEPT = {MessageAdded, ToolOutcome, Compacted, StateSet, ThreadStarted, FoldedSt
 class Fold:
     """A fold that is under way: each entry costs the same, however long the log before it is."""
 
+    _older: Ranges
+    _view_start: int
+    _view_end: int
+
     def __init__(self, start: Checkpoint = EMPTY) -> None:
         self._reset(start)
 
@@ -73,8 +77,9 @@ class Fold:
         self.unaccounted = state.unaccounted
         self.in_flight = state.in_flight
         self._history: list[Message] = list(state.history)
-        self._view: Ranges = state.view
+        self._set_view(state.view)
         self._marks: list[Ranges] = list(state.marks)
+        self._turn_grows = False
         self._facts: list[Fact] = list(state.facts)
         self._index_facts()
         self._open = state.open_message
@@ -114,8 +119,8 @@ class Fold:
             cost_usd=self.cost_usd,
             unaccounted=self.unaccounted,
             history=tuple(self._history),
-            view=self._view,
-            marks=tuple(self._marks),
+            view=self._view(),
+            marks=tuple(self._marked()),
             facts=tuple(self._facts),
             open_message=self._open,
             intents=dict(self._intents),
@@ -142,10 +147,12 @@ class Fold:
             return
         if self._open >= 0:
             self._close_turn()
+        self._marked()
         self._add(message)
         if type(message) is Assistant:
             self.in_flight = False
-            self._marks.append(self._view)
+            self._marks.append(())
+            self._turn_grows = True
             calls = len(tool_calls(message))
             if calls:
                 self._open = len(self._history) - 1
@@ -155,20 +162,32 @@ class Fold:
                 self.title = " ".join(plain_text(message).split())[:TITLE_LENGTH]
 
     def _add(self, message: Message) -> None:
-        place = len(self._history)
+        """The message becomes the last of the history and of the view."""
         self._history.append(message)
-        view = self._view
-        if len(view) == 1 and view[0][1] == place:
-            self._view = ((view[0][0], place + 1),)
-        elif view and view[-1][1] == place:
-            self._view = (*view[:-1], (view[-1][0], place + 1))
-        else:
-            self._view = (*view, (place, place + 1))
+        end = len(self._history)
+        if self._view_end != end - 1:
+            self._set_view((*self._view(), (end - 1, end)))
+        self._view_end = end
+
+    def _view(self) -> Ranges:
+        """What the model sees. The last range is kept apart, as it grows with every message."""
+        return (*self._older, (self._view_start, self._view_end)) if self._view_end >= 0 else self._older
+
+    def _set_view(self, view: Ranges) -> None:
+        self._older = view[:-1]
+        self._view_start, self._view_end = view[-1] if view else (0, -1)
+
+    def _marked(self) -> list[Ranges]:
+        """The marks, the last of them brought up to date: it moves with each response and result of its turn."""
+        if self._turn_grows:
+            self._marks[-1] = self._view()
+            self._turn_grows = False
+        return self._marks
 
     def _add_results(self, message: Tool) -> None:
         """A tool message belongs to the turn of the calls it answers."""
         self._add(message)
-        self._marks[-1] = self._view
+        self._turn_grows = True
         self._settle()
 
     def _settle(self) -> None:
@@ -184,7 +203,7 @@ class Fold:
         """Results given as a message. If it answers every open call it is kept as it is."""
         if self._open < 0:
             self._add(message)
-            self._marks[-1] = self._view
+            self._turn_grows = True
             return
         given = [block for block in message.content if type(block) is ToolResult]
         if not self._results and len(given) >= self._waiting:
@@ -284,11 +303,12 @@ class Fold:
     def _rewound(self, entry: Rewound) -> None:
         """Go on from an earlier point. Calls left open there stay closed: what they did is not known any more."""
         self.in_flight = False
+        self._marked()
         if entry.turn is not None and entry.turn < self.turns:
             self._settle()
             del self._marks[entry.turn + 1 :]
         if entry.turn is not None:
-            self._view = self._marks[-1]
+            self._set_view(self._marks[-1])
         elif entry.messages is not None:
             self._settle()
             self._cut(entry.messages)
@@ -297,25 +317,26 @@ class Fold:
 
     def _cut(self, messages: int) -> None:
         """Keep this many messages of the view; a turn whose response stays stays, though its results may go."""
-        before = [place for start, stop in self._view for place in range(start, stop)]
+        before = [place for start, stop in self._view() for place in range(start, stop)]
         if messages >= len(before):
             return
-        self._view = _first(self._view, messages)
+        self._set_view(_first(self._view(), messages))
         dropped = sum(type(self._history[place]) is Assistant for place in before[messages:])
         del self._marks[max(1, len(self._marks) - dropped) :]
         if messages == 0:
             self._marks = [()]
         elif type(self._history[before[messages - 1]]) in (Assistant, Tool):
-            self._marks[-1] = self._view
+            self._marks[-1] = self._view()
 
     def _compacted(self, entry: Compacted) -> None:
         """The marks stay as they are: a rewind to the turn before brings back what the model saw then."""
         if entry.usage is not None:
             self._spend(entry.usage, entry.cost_usd)
-        kept = _last(self._view, entry.keep)
+        self._marked()
+        kept = _last(self._view(), entry.keep)
         place = len(self._history)
         self._history.append(entry.summary)
-        self._view = ((place, place + 1), *kept)
+        self._set_view(((place, place + 1), *kept))
 
     def _lease(self, entry: LeaseTaken) -> None:
         self.status = "running"

@@ -5,8 +5,6 @@ from __future__ import annotations
 import secrets
 from datetime import UTC, datetime, timedelta
 
-import msgspec
-
 from clew.checkpointers import Head, Lease
 from clew.errors import ThreadBusy
 from clew.threads.owners import provably_dead, this_process
@@ -23,7 +21,7 @@ def new_lease(label: str = "") -> Lease:
 
 
 def renewed(lease: Lease, now: datetime) -> Lease:
-    return msgspec.structs.replace(lease, expires_at=now + LEASE_TIME)
+    return Lease(owner=lease.owner, token=lease.token, expires_at=now + LEASE_TIME)
 
 
 def is_live(lease: Lease | None) -> bool:
