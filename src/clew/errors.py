@@ -11,6 +11,7 @@
     ├── MissingBlob        a blob that a frame points at is not in the store
     ├── Unavailable        the store could not be reached or did not answer; the call may be made again
     ├── Corrupt            the store answered with something that fails its check
+    ├── WrongKey           encrypted, and the key that opens it is not here
     └── NewerFormat        written by a newer Clew than this one
 
 Absent, unreachable and corrupt are three different results, and none is ever taken for another. A message says what
@@ -35,6 +36,7 @@ __all__ = [
     "ThreadNotFound",
     "Unavailable",
     "UsageError",
+    "WrongKey",
 ]
 
 
@@ -130,6 +132,18 @@ class Unavailable(ClewError):
 
 class Corrupt(ClewError):
     """Stored bytes fail their check. The message names the thread and frame, or the file."""
+
+
+class WrongKey(ClewError):
+    """Encrypted, and the key that opens it is not here; or it is not in the place it was sealed for."""
+
+    def __init__(self, what: str, key_id: str | None) -> None:
+        self.key_id = key_id
+        needed = f"it needs the key with the id {key_id}" if key_id else "it does not open in this place"
+        super().__init__(
+            f"{what} is encrypted, and {needed}. Give the key with open_checkpointer(url, key=…) or CLEW_KEY; "
+            "several are read from a list."
+        )
 
 
 class NewerFormat(ClewError):

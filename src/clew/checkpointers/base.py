@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from clew.checkpointers.heads import Head, HeadQuery
+from clew.log.keys import Keyring
 
 __all__ = ["MAX_APPEND", "MAX_FRAME", "MAX_ID", "Checkpointer"]
 
@@ -33,6 +34,9 @@ class Checkpointer(ABC):
 
     A store connects on first use, so that making one never fails for want of a server.
     """
+
+    keys: Keyring | None = None
+    """What threads in this store are sealed with. Stores themselves never look inside a frame or a blob."""
 
     @abstractmethod
     async def append(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import sys
+from collections.abc import Iterable
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Protocol
 
 from clew.checkpointers.base import Checkpointer
 from clew.errors import InvalidInput, MissingExtra
+from clew.log.keys import Keyring
 
 __all__ = ["default_url", "open_checkpointer"]
 
@@ -30,8 +32,13 @@ class Opener(Protocol):
     def from_url(self, url: str, namespace: str = "") -> Checkpointer: ...
 
 
-def open_checkpointer(url: str | None = None, namespace: str = "") -> Checkpointer:
+def open_checkpointer(
+    url: str | None = None, namespace: str = "", *, key: str | bytes | Iterable[str | bytes] | None = None
+) -> Checkpointer:
     """The checkpointer that a URL names; without one, the default store. Returns at once and connects on first use.
+
+    `key`, or `CLEW_KEY`, encrypts what is written: 32 bytes, or their hex or base64 text. Of several the first seals and
+    all open.
 
     `sqlite:///relative.db`, `sqlite:////absolute.db`, `file:///absolute/dir`, `file:relative/dir`, `memory://`, and the
     schemes that installed packages add.
@@ -41,7 +48,12 @@ def open_checkpointer(url: str | None = None, namespace: str = "") -> Checkpoint
     if not colon or not scheme:
         raise InvalidInput(f"{url!r} is no URL of a store. For a SQLite file write sqlite:///{url or 'clew.db'}")
     scheme = scheme.lower()
-    return _opener(scheme).from_url(f"{scheme}:{rest}", namespace)
+    checkpointer = _opener(scheme).from_url(f"{scheme}:{rest}", namespace)
+    if key is not None:
+        checkpointer.keys = Keyring(key)
+    elif text := os.environ.get("CLEW_KEY"):
+        checkpointer.keys = Keyring.from_text(text)
+    return checkpointer
 
 
 def default_url() -> str:

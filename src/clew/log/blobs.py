@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 from blake3 import blake3
 
-from clew.errors import Corrupt
+from clew.errors import Corrupt, WrongKey
 from clew.log import compression
+from clew.log.keys import KEY_ID_SIZE, Keyring
 
 __all__ = [
     "SPILL_OVER",
@@ -26,17 +27,23 @@ SPILL_OVER = 2**16 - 1
 """Text and bytes longer than this go to blobs. It is the most that msgpack's 16-bit lengths can say."""
 _TEXT, _BYTES = 1, 2  # msgpack extension types: the 32-byte digest of a blob that holds text, or bytes
 _LONG_LEAF = re.compile(rb"[\xdb\xc6](?:\0[^\0]|[^\0].)..", re.DOTALL)  # str 32 and bin 32
-_RAW, _ZSTD = b"\0", b"\1"
+_RAW, _ZSTD, _SEALED = b"\0", b"\1", b"\2"
 
 
-def pack_blob(data: bytes) -> tuple[str, bytes]:
-    """The digest and the bytes under which a value is stored: compressed if that makes it smaller."""
+def pack_blob(data: bytes, keys: Keyring | None = None) -> tuple[str, bytes]:
+    """The digest and the bytes under which a value is stored: compressed if that is smaller, sealed if there are keys."""
     small = compression.plain.compress(data)
     packed = _ZSTD + small if len(small) < len(data) else _RAW + data
+    if keys is not None:
+        packed = _SEALED + keys.seal_blob(packed)
     return blake3(packed).hexdigest(), packed
 
 
-def unpack_blob(digest: str, packed: bytes) -> bytes:
+def unpack_blob(digest: str, packed: bytes, keys: Keyring | None = None) -> bytes:
+    if packed[:1] == _SEALED:
+        if keys is None:
+            raise WrongKey(f"blob {digest}", packed[1 : 1 + KEY_ID_SIZE].hex())
+        packed = keys.open_blob(packed[1:], f"blob {digest}")
     if packed[:1] == _RAW:
         return packed[1:]
     if packed[:1] == _ZSTD:
@@ -55,23 +62,23 @@ def may_spill(body: bytes) -> bool:
     )
 
 
-def spill(value: Any, blobs: dict[str, bytes]) -> Any:
+def spill(value: Any, blobs: dict[str, bytes], keys: Keyring | None = None) -> Any:
     """The same plain value with its large leaves moved to `blobs`, each replaced by a reference."""
     if isinstance(value, str):
         if len(value) * 4 > SPILL_OVER and len(data := value.encode()) > SPILL_OVER:
-            return _refer(_TEXT, data, blobs)
+            return _refer(_TEXT, data, blobs, keys)
     elif isinstance(value, bytes):
         if len(value) > SPILL_OVER:
-            return _refer(_BYTES, value, blobs)
+            return _refer(_BYTES, value, blobs, keys)
     elif isinstance(value, dict):
-        return {key: spill(item, blobs) for key, item in value.items()}
+        return {key: spill(item, blobs, keys) for key, item in value.items()}
     elif isinstance(value, list | tuple):
-        return [spill(item, blobs) for item in value]
+        return [spill(item, blobs, keys) for item in value]
     return value
 
 
-def _refer(kind: int, data: bytes, blobs: dict[str, bytes]) -> msgspec.msgpack.Ext:
-    digest, packed = pack_blob(data)
+def _refer(kind: int, data: bytes, blobs: dict[str, bytes], keys: Keyring | None) -> msgspec.msgpack.Ext:
+    digest, packed = pack_blob(data, keys)
     blobs[digest] = packed
     return msgspec.msgpack.Ext(kind, bytes.fromhex(digest))
 
@@ -84,18 +91,18 @@ def find_refs(value: Any) -> set[str]:
     return set().union(*map(find_refs, items))
 
 
-def restore(value: Any, blobs: Mapping[str, bytes]) -> Any:
+def restore(value: Any, blobs: Mapping[str, bytes], keys: Keyring | None = None) -> Any:
     """The inverse of `spill`."""
     if isinstance(value, msgspec.msgpack.Ext):
         digest = bytes(value.data).hex()
-        data = unpack_blob(digest, blobs[digest])
+        data = unpack_blob(digest, blobs[digest], keys)
         if value.code == _TEXT:
             return data.decode()
         if value.code == _BYTES:
             return data
         raise Corrupt(f"a reference to blob {digest} has the unknown kind {value.code}. Upgrade Clew.")
     if isinstance(value, dict):
-        return {key: restore(item, blobs) for key, item in value.items()}
+        return {key: restore(item, blobs, keys) for key, item in value.items()}
     if isinstance(value, list):
-        return [restore(item, blobs) for item in value]
+        return [restore(item, blobs, keys) for item in value]
     return value

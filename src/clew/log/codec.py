@@ -15,11 +15,12 @@ from typing import Any, cast
 import msgspec
 from blake3 import blake3
 
-from clew.errors import ClewError, Corrupt, InvalidInput, NewerFormat
+from clew.errors import ClewError, Corrupt, InvalidInput, NewerFormat, WrongKey
 from clew.log import compression
 from clew.log.blobs import SPILL_OVER, find_refs, may_spill, pack_blob, restore, spill, unpack_blob
 from clew.log.checkpoint import FoldedState
 from clew.log.entries import Compacted, Entry, KnownEntry, MessageAdded, UnknownEntry
+from clew.log.keys import KEY_ID_SIZE, Keyring
 from clew.messages import Block
 
 __all__ = [
@@ -42,8 +43,8 @@ FIRST = bytes(DIGEST_SIZE)
 
 _HEADER = struct.Struct("<BB12s16s")
 _SMALLEST = _HEADER.size + DIGEST_SIZE  # 30 and 16
-_COMPRESSED, _REFERS, _BODY_IN_BLOB = 1, 2, 4
-_KNOWN_FLAGS = _COMPRESSED | _REFERS | _BODY_IN_BLOB
+_COMPRESSED, _REFERS, _BODY_IN_BLOB, _SEALED = 1, 2, 4, 8
+_KNOWN_FLAGS = _COMPRESSED | _REFERS | _BODY_IN_BLOB | _SEALED
 _LARGEST = 4 * 2**20 - 4096  # below a store's limit; a larger body goes to a blob
 _KEPT = (bytes, bytearray, memoryview, datetime)  # what msgpack says itself
 
@@ -109,16 +110,25 @@ def _array_header(length: int) -> bytes:
 
 
 def encode_frame(
-    groups: Sequence[Encoded], *, previous: bytes, nonce: bytes | None = None, now: int | None = None
+    groups: Sequence[Encoded],
+    *,
+    previous: bytes,
+    thread_id: str = "",
+    number: int = 0,
+    keys: Keyring | None = None,
+    now: int | None = None,
 ) -> EncodedFrame:
-    """These entries as one frame after the one with this digest. The nonce makes every frame different."""
+    """These entries as one frame after the one with this digest. A random nonce makes every frame different.
+
+    With keys it is sealed for this thread and number, and opens nowhere else.
+    """
     flags = 0
     blobs: dict[str, bytes] = {}
     moment = time.time_ns() // 1000 if now is None else now
-    header = _array_header(sum([group.count for group in groups]))
-    body = b"".join([b"\x92\xcf", moment.to_bytes(8, "big"), header, *[group.data for group in groups]])
+    array = _array_header(sum([group.count for group in groups]))
+    body = b"".join([b"\x92\xcf", moment.to_bytes(8, "big"), array, *[group.data for group in groups]])
     if len(body) > SPILL_OVER and may_spill(body):
-        small = spill(msgspec.msgpack.decode(body), blobs)
+        small = spill(msgspec.msgpack.decode(body), blobs, keys)
         if blobs:
             flags |= _REFERS
             body = _encode(small)
@@ -128,16 +138,24 @@ def encode_frame(
     else:
         payload = body
     if len(payload) > _LARGEST:
-        digest, packed = pack_blob(body)
+        digest, packed = pack_blob(body, keys)
         blobs[digest] = packed
         payload = bytes.fromhex(digest)
         flags = flags & ~_COMPRESSED | _BODY_IN_BLOB
-    data = _HEADER.pack(VERSION, flags, os.urandom(12) if nonce is None else nonce, previous) + payload
+    nonce = os.urandom(12)
+    if keys is not None:
+        flags |= _SEALED
+    header = _HEADER.pack(VERSION, flags, nonce, previous)
+    if keys is not None:
+        payload = keys.seal_frame(payload, nonce, thread_id, header + number.to_bytes(8, "big"))
+    data = header + payload
     own = blake3(data).digest(DIGEST_SIZE)
     return EncodedFrame(data + own, own, blobs)
 
 
-def decode_frame(data: bytes, thread_id: str, number: int, blobs: Mapping[str, bytes] = {}) -> Frame:
+def decode_frame(
+    data: bytes, thread_id: str, number: int, blobs: Mapping[str, bytes] = {}, keys: Keyring | None = None
+) -> Frame:
     """The entries of a frame. If it misses blobs, fetch those and call again with all that it refers to."""
     own = data[-DIGEST_SIZE:]
     if (
@@ -148,11 +166,13 @@ def decode_frame(data: bytes, thread_id: str, number: int, blobs: Mapping[str, b
     ):
         raise _newer_or_corrupt(data, f"thread {thread_id!r}, frame {number}")
     previous, body = data[14:30], data[30:-DIGEST_SIZE]
+    if flags & _SEALED:
+        body = _open(data, thread_id, number, keys)
     try:
         if flags & _COMPRESSED:
             body = compression.framed.decompress(body)
         if flags > _COMPRESSED:
-            body, refs, missing = _with_blobs(flags, body, blobs)
+            body, refs, missing = _with_blobs(flags, body, blobs, keys)
             moment, entries = (0, []) if missing else _decode_entries(body)
             return Frame(previous, own, moment, entries, frozenset(refs), frozenset(missing))
         moment, entries = _decode_entries(body)
@@ -163,7 +183,17 @@ def decode_frame(data: bytes, thread_id: str, number: int, blobs: Mapping[str, b
         ) from error
 
 
-def _with_blobs(flags: int, body: bytes, blobs: Mapping[str, bytes]) -> tuple[bytes, set[str], set[str]]:
+def _open(data: bytes, thread_id: str, number: int, keys: Keyring | None) -> bytes:
+    """The payload of a sealed frame."""
+    sealed, what = data[30:-DIGEST_SIZE], f"thread {thread_id!r}, frame {number}"
+    if keys is None:
+        raise WrongKey(what, sealed[:KEY_ID_SIZE].hex())
+    return keys.open_frame(sealed, data[2:14], thread_id, data[:30] + number.to_bytes(8, "big"), what)
+
+
+def _with_blobs(
+    flags: int, body: bytes, blobs: Mapping[str, bytes], keys: Keyring | None
+) -> tuple[bytes, set[str], set[str]]:
     """The body with what it refers to in its place; all that it refers to; and what of that is missing."""
     refs: set[str] = set()
     if flags & _BODY_IN_BLOB:
@@ -171,13 +201,13 @@ def _with_blobs(flags: int, body: bytes, blobs: Mapping[str, bytes]) -> tuple[by
         refs.add(digest)
         if digest not in blobs:
             return b"", refs, refs
-        body = unpack_blob(digest, blobs[digest])
+        body = unpack_blob(digest, blobs[digest], keys)
     if flags & _REFERS:
         tree = msgspec.msgpack.decode(body)
         refs |= find_refs(tree)
         if missing := refs - blobs.keys():
             return b"", refs, missing
-        body = _encode(restore(tree, blobs))
+        body = _encode(restore(tree, blobs, keys))
     return body, refs, set()
 
 

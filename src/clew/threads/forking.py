@@ -21,7 +21,8 @@ async def fork(
     turn = state.turns if at_turn is None else at_turn
     check_turn(thread_id, state, turn)
     branch = _branch(thread_id, state, turn)
-    frame = encode_frame([encode_entries([FoldedState(branch)])], previous=FIRST)
+    keys = checkpointer.keys
+    frame = encode_frame([encode_entries([FoldedState(branch)])], previous=FIRST, thread_id=new_id, keys=keys)
     now = datetime.now(UTC)
     head = Head(
         thread_id=new_id,
@@ -31,7 +32,7 @@ async def fork(
         snapshot=0,
         digest=frame.digest.hex(),
         agent=branch.agent,
-        title=branch.title,
+        title=branch.title if keys is None else "",
         model=branch.model,
         turns=branch.turns,
         created_at=now,

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import msgspec
 
 from clew.checkpointers import Checkpointer, Head
@@ -26,6 +30,21 @@ class Loaded(msgspec.Struct, frozen=True):
         tail = list(zip(self.data, self.frames, strict=True))[1 if snapshot else 0 :]
         kept = sum(len(data) * sum(map(is_kept, frame.entries)) / len(frame.entries) for data, frame in tail)
         return LogSize(sum(map(len, self.data)) - snapshot, snapshot, snapshot + kept)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Decoding makes many small objects and not one cycle: looking for cycles among them takes a tenth of the time.
+
+    For synchronous work only. Measured on 1,000 turns.
+    """
+    running = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if running:
+            gc.enable()
 
 
 async def load(checkpointer: Checkpointer, thread_id: str) -> Loaded:
@@ -67,14 +86,17 @@ async def _read(checkpointer: Checkpointer, head: Head, start: int) -> tuple[lis
     """The frames from this one to the last that the head knows of, with the blobs they refer to in their place."""
     thread_id = head.thread_id
     data = await checkpointer.read(thread_id, start=start, stop=head.frames)
-    frames = [decode_frame(frame, thread_id, number) for number, frame in enumerate(data, start)]
+    with _no_collection():
+        frames = [
+            decode_frame(frame, thread_id, number, keys=checkpointer.keys) for number, frame in enumerate(data, start)
+        ]
     while missing := frozenset().union(*[frame.missing for frame in frames if frame.missing]):
         blobs = await checkpointer.get_blobs(missing.union(*[frame.refs for frame in frames if frame.missing]))
         if absent := missing - blobs.keys():
             raise MissingBlob(absent, thread_id=thread_id)
         for place, frame in enumerate(frames):
             if frame.missing:
-                frames[place] = decode_frame(data[place], thread_id, start + place, blobs)
+                frames[place] = decode_frame(data[place], thread_id, start + place, blobs, checkpointer.keys)
     return data, frames
 
 
@@ -101,6 +123,7 @@ def _broken_link(head: Head, start: int, frames: list[Frame], previous: bytes | 
 
 def _folded(state: Checkpoint, frames: list[Frame]) -> Checkpoint:
     fold = Fold(state)
-    for frame in frames:
-        fold.push(frame.entries)
+    with _no_collection():
+        for frame in frames:
+            fold.push(frame.entries)
     return fold.checkpoint()

@@ -151,12 +151,15 @@ class LogWriter:
 
     def _next_append(self) -> _Append:
         """All that has gathered, as a frame; with it the folded state, when the log has grown enough to pay for one."""
-        frame = encode_frame(self._buffer, previous=bytes.fromhex(self.head.digest) or FIRST)
+        number, keys, thread_id = self.head.frames, self._checkpointer.keys, self.head.thread_id
+        previous = bytes.fromhex(self.head.digest) or FIRST
+        frame = encode_frame(self._buffer, previous=previous, thread_id=thread_id, number=number, keys=keys)
         size = self._size.grown(len(frame.data), self._kept / (self._accepted - self._durable))
         self._buffer, self._kept = [], 0
         frames, blobs, snapshot = [frame.data], frame.blobs, self.head.snapshot
         if size.may_pay():
-            folded = encode_frame([encode_entries([FoldedState(self.fold.checkpoint())])], previous=frame.digest)
+            state = encode_entries([FoldedState(self.fold.checkpoint())])
+            folded = encode_frame([state], previous=frame.digest, thread_id=thread_id, number=number + 1, keys=keys)
             if size.pays(len(folded.data)):
                 frames.append(folded.data)
                 blobs = blobs | folded.blobs
@@ -179,7 +182,7 @@ class LogWriter:
             snapshot=snapshot,
             digest=digest,
             agent=fold.agent,
-            title=fold.title,
+            title=fold.title if self._checkpointer.keys is None else "",
             model=fold.model,
             turns=fold.turns,
             input_tokens=usage.input_tokens,

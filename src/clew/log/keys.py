@@ -1,0 +1,136 @@
+"""Encryption: the keys a store is read and written with. AES-256-GCM; nothing can be read, swapped, cut or replayed.
+
+A frame is sealed with a random nonce under a key of its thread's own, and its header, thread and number are authenticated
+with it: in another place, or behind another frame, it does not open. A blob is sealed with a nonce made from its own
+content, so that equal values under one key are one blob, and deduplication still works.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import functools
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from blake3 import blake3
+
+from clew.errors import InvalidInput, MissingExtra, WrongKey
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+__all__ = ["KEY_ID_SIZE", "Keyring"]
+
+KEY_ID_SIZE = 8
+_NONCE_SIZE = 12
+_TAG_SIZE = 16
+
+
+class Keyring:
+    """One key or several: the first seals, all open. Shows their ids, never themselves."""
+
+    def __init__(self, keys: str | bytes | Iterable[str | bytes]) -> None:
+        given = [keys] if isinstance(keys, str | bytes) else list(keys)
+        self._keys = {_key_id(key): key for key in map(_key, given)}
+        if not self._keys:
+            raise InvalidInput("a keyring needs at least one key")
+        self._current = next(iter(self._keys))
+
+    @classmethod
+    def from_text(cls, text: str) -> Keyring:
+        """The keys that a setting names, apart by commas: the first seals, all open."""
+        return cls([part.strip() for part in text.split(",") if part.strip()])
+
+    @property
+    def current(self) -> str:
+        """The id of the key that seals."""
+        return self._current.hex()
+
+    def __repr__(self) -> str:
+        return f"Keyring({', '.join(key_id.hex() for key_id in self._keys)})"
+
+    def seal_frame(self, data: bytes, nonce: bytes, thread_id: str, bound: bytes) -> bytes:
+        """Seal a frame's payload for this thread; `bound` is authenticated with it."""
+        return self._current + _frame_cipher(self._keys[self._current], thread_id).encrypt(nonce, data, bound)
+
+    def open_frame(self, sealed: bytes, nonce: bytes, thread_id: str, bound: bytes, what: str) -> bytes:
+        """The inverse of `seal_frame`; `WrongKey` if the key is not here."""
+        key = self._find(sealed[:KEY_ID_SIZE], what)
+        return _decrypt(_frame_cipher(key, thread_id), nonce, sealed[KEY_ID_SIZE:], bound, what)
+
+    def seal_blob(self, data: bytes) -> bytes:
+        """Seal a blob. Equal data under one key gives equal bytes."""
+        key = self._keys[self._current]
+        nonce = blake3(data, key=_derived(key, "nonce of a blob")).digest(_NONCE_SIZE)
+        return self._current + nonce + _blob_cipher(key).encrypt(nonce, data, self._current)
+
+    def open_blob(self, sealed: bytes, what: str) -> bytes:
+        key_id = sealed[:KEY_ID_SIZE]
+        nonce, data = sealed[KEY_ID_SIZE : KEY_ID_SIZE + _NONCE_SIZE], sealed[KEY_ID_SIZE + _NONCE_SIZE :]
+        return _decrypt(_blob_cipher(self._find(key_id, what)), nonce, data, key_id, what)
+
+    def _find(self, key_id: bytes, what: str) -> bytes:
+        try:
+            return self._keys[key_id]
+        except KeyError:
+            raise WrongKey(what, key_id.hex()) from None
+
+
+def _key(given: str | bytes) -> bytes:
+    """32 bytes, as they are or as hex or base64 text. Errors say nothing of what was given but its length."""
+    if isinstance(given, bytes):
+        key = given
+    else:
+        try:
+            key = bytes.fromhex(given) if len(given) == 64 else base64.b64decode(_padded(given), b"-_", validate=True)
+        except (ValueError, binascii.Error):
+            key = b""
+    if len(key) != 32:
+        raise InvalidInput(
+            f"a key is 32 bytes, or their hex or base64 text; this one of length {len(given)} is not. "
+            "Make one with: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
+        )
+    return key
+
+
+def _padded(text: str) -> str:
+    return text.replace("+", "-").replace("/", "_").rstrip("=") + "=" * (-len(text.rstrip("=")) % 4)
+
+
+def _key_id(key: bytes) -> bytes:
+    return blake3(key, derive_key_context="clew 2026 id of a key").digest(KEY_ID_SIZE)
+
+
+@functools.lru_cache(64)
+def _derived(key: bytes, use: str) -> bytes:
+    return blake3(key, derive_key_context=f"clew 2026 {use}").digest()
+
+
+@functools.lru_cache(1024)
+def _frame_cipher(key: bytes, thread_id: str) -> AESGCM:
+    return _aesgcm()(blake3(thread_id.encode(), key=_derived(key, "frames")).digest())
+
+
+@functools.lru_cache(16)
+def _blob_cipher(key: bytes) -> AESGCM:
+    return _aesgcm()(_derived(key, "blobs"))
+
+
+def _aesgcm() -> type[AESGCM]:
+    try:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+    except ImportError as error:
+        raise MissingExtra("encryption", "encryption") from error
+    return AESGCM
+
+
+def _decrypt(cipher: AESGCM, nonce: bytes, data: bytes, bound: bytes, what: str) -> bytes:
+    from cryptography.exceptions import InvalidTag
+
+    if len(data) < _TAG_SIZE or len(nonce) != _NONCE_SIZE:
+        raise WrongKey(what, None)
+    try:
+        return cipher.decrypt(nonce, data, bound)
+    except InvalidTag:
+        raise WrongKey(what, None) from None
