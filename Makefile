@@ -4,8 +4,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 4
+FUZZ_RUNS ?= 150000
 
-.PHONY: help setup demo test crash lint format bench docs clean
+.PHONY: help setup demo test crash fuzz lint format bench docs clean
 
 help: ## What can be made
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -28,6 +29,11 @@ $(VENV)/.peers: $(VENV)/.ready
 	else $(BIN)/python -m pip install --quiet --group peers; fi
 	@touch $@
 
+$(VENV)/.fuzz: $(VENV)/.ready
+	@if command -v uv >/dev/null 2>&1; then uv pip install --quiet --python $(BIN)/python --group fuzz; \
+	else $(BIN)/python -m pip install --quiet --group fuzz; fi
+	@touch $@
+
 demo: $(VENV)/.ready ## The main job, offline: work killed with SIGKILL and resumed
 	@$(BIN)/python examples/demo.py
 
@@ -36,6 +42,11 @@ test: $(VENV)/.ready ## All tests, the long matrices sampled; within ten minutes
 
 crash: $(VENV)/.ready ## The long matrices whole: every kill, every torn byte
 	CLEW_CRASH=full $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m crash
+
+fuzz: $(VENV)/.fuzz ## A million inputs to everything that reads bytes from outside
+	for target in frame blob envelope archive anthropic openai-chat openai-responses; do \
+		$(BIN)/python -m tests.fuzz $$target $(FUZZ_RUNS) || exit 1; \
+	done
 
 lint: $(VENV)/.ready ## ruff and mypy --strict
 	$(BIN)/ruff check .

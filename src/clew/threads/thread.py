@@ -33,6 +33,7 @@ from clew.threads import forking
 from clew.threads.differing import difference
 from clew.threads.leases import RENEW_AFTER, check_free, is_live, new_lease
 from clew.threads.loading import Loaded, catch_up, load
+from clew.threads.redacting import Redact, redactor
 from clew.threads.writer import LogWriter
 
 __all__ = ["Durability", "Thread"]
@@ -55,7 +56,14 @@ class Thread:
     """
 
     def __init__(
-        self, checkpointer: Checkpointer, thread_id: str, *, takeover: bool, durability: Durability, label: str
+        self,
+        checkpointer: Checkpointer,
+        thread_id: str,
+        *,
+        takeover: bool,
+        durability: Durability,
+        label: str,
+        redact: Redact | None,
     ) -> None:
         if durability not in get_args(Durability):
             raise InvalidInput(f"durability is one of {', '.join(get_args(Durability))}, not {durability!r}")
@@ -64,6 +72,7 @@ class Thread:
         self._takeover = takeover
         self._durability = durability
         self._label = label
+        self._redact = redactor(redact)
         self._writer: LogWriter | None = None
         self._closed = False
         self._background: set[asyncio.Task[None]] = set()
@@ -77,14 +86,18 @@ class Thread:
         takeover: bool = False,
         durability: Durability = "sync",
         label: str = "",
+        redact: Redact | None = None,
     ) -> Thread:
         """Open a thread to work on it; it is made if there is none. Use it as an async context manager.
 
         `takeover=True` takes the lease even from a live holder. `durability`: with `"sync"` every append is durable when
         it returns; with `"async"` only responses, intents and outcomes are waited for, and a power cut may take the last
         other entries; with `"exit"` everything stays in memory until the block is left or `flush` is called.
+
+        `redact` takes out what must not be on record: a function from text to text, or patterns whose matches are
+        replaced. It is applied before anything is recorded.
         """
-        return cls(checkpointer, thread_id, takeover=takeover, durability=durability, label=label)
+        return cls(checkpointer, thread_id, takeover=takeover, durability=durability, label=label, redact=redact)
 
     @staticmethod
     async def load(checkpointer: Checkpointer, thread_id: str, *, at_turn: int | None = None) -> Checkpoint:
@@ -160,7 +173,7 @@ class Thread:
         After `Unavailable` they are kept and go out with the next append or `flush`: do not append them again.
         """
         writer = self._open_writer()
-        through = writer.accept(entries)
+        through = writer.accept(self._redact(entries))
         if self._durability == "sync" or (self._durability == "async" and any(map(_is_barrier, entries))):
             await writer.flush(through)
         elif self._durability == "async":

@@ -1,0 +1,69 @@
+"""Redaction: what was taken out is nowhere, and what is left is whole."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from clew.checkpointers import MemoryCheckpointer, SQLiteCheckpointer
+from clew.errors import InvalidInput
+from clew.log import (
+    Compacted,
+    Described,
+    MessageAdded,
+    StateSet,
+    StatusChanged,
+    StepOutcome,
+    ThreadStarted,
+    ToolOutcome,
+)
+from clew.messages import Json, Opaque, Text, Thinking, ToolCall, ToolResult, assistant, user
+from clew.threads import Thread
+from clew.threads.redacting import Redact
+
+pytestmark = pytest.mark.anyio
+
+SECRET = "sk-abc123"
+EVERYWHERE: list[Logged] = [
+    ThreadStarted("ada", "m", f"use {SECRET}", {}, {"key": SECRET}),
+    MessageAdded(user(f"my key is {SECRET}", Opaque("x", {SECRET: [SECRET]}))),
+    MessageAdded(assistant(Thinking(SECRET), ToolCall("c", "t", {"deep": [{"er": SECRET}]}))),
+    StepOutcome(1, 0, "s", SECRET),
+    ToolOutcome(1, 0, ToolResult("c", (Text(SECRET), Json({"k": SECRET})))),
+    StateSet("note", {"a": (SECRET,)}),
+    Described(SECRET, {"tag": SECRET}),
+    Compacted(user(SECRET), 1),
+    StatusChanged("waiting", f"for {SECRET}"),
+]
+
+
+@pytest.mark.parametrize(
+    "redact", [[r"sk-\w+"], [re.compile("sk-[a-z0-9]+")], lambda text: text.replace(SECRET, "***")]
+)
+async def test_nothing_that_is_redacted_reaches_the_store(redact: Redact, tmp_path: Path) -> None:
+    async with SQLiteCheckpointer(tmp_path / "c.db") as store:
+        async with Thread.open(store, "t", redact=redact) as thread:
+            await thread.append(*EVERYWHERE)
+            assert SECRET not in repr(thread.checkpoint)
+        state = await Thread.load(store, "t")
+        assert SECRET not in repr(state)
+        assert state.status == "waiting"
+        assert state.turns == 1
+        assert SECRET not in repr(await store.head("t"))
+
+
+async def test_text_that_does_not_match_is_left_as_it_is() -> None:
+    async with MemoryCheckpointer() as store:
+        async with Thread.open(store, "t", redact=["never there"]) as thread:
+            await thread.append(MessageAdded(user("hello")))
+        assert (await Thread.load(store, "t")).messages == (user("hello"),)
+
+
+async def test_patterns_that_are_none_are_refused() -> None:
+    async with MemoryCheckpointer() as store:
+        with pytest.raises(InvalidInput, match="no regular expression"):
+            Thread.open(store, "t", redact=["("])
+        with pytest.raises(InvalidInput, match=r"redact=\[pattern\]"):
+            Thread.open(store, "t", redact="sk-.*")
