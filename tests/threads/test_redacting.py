@@ -12,6 +12,7 @@ from clew.errors import InvalidInput
 from clew.log import (
     Compacted,
     Described,
+    Logged,
     MessageAdded,
     StateSet,
     StatusChanged,

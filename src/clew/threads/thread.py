@@ -221,7 +221,7 @@ class Thread:
             if loaded.head.frames:
                 log.info("thread %r: resumed at turn %d", self._thread_id, writer.fold.turns)
             return writer
-        raise Unavailable(f"thread {self._thread_id!r}: others took its lease {TRIES} times in a row. Try again.")
+        raise Unavailable(f"thread {self._thread_id!r} moved on {TRIES} times while its lease was tried for. Try again.")
 
     async def _or_new(self, loading: Awaitable[Loaded]) -> Loaded:
         """What is on record, or a thread that is not there yet."""
