@@ -170,6 +170,12 @@ def test_a_late_outcome_for_a_settled_turn_changes_nothing() -> None:
     assert fold([*log, ToolOutcome(1, 0, result("c1", "late"))]) == fold(log)
 
 
+def test_an_outcome_for_a_call_that_was_never_asked_for_changes_nothing() -> None:
+    log: list[Logged] = [*said(assistant(ToolCall("a", "t", {})))]
+    for entry in (ToolOutcome(0, 1, result("a")), ToolIntent(0, 7), StepIntent(0, 1, "s"), StepOutcome(0, -1, "s", 1)):
+        assert fold([*log, entry]) == fold(log)
+
+
 def test_a_rewind_goes_back_to_the_end_of_a_turn() -> None:
     log = turns(5)
     back = fold([*log, Rewound(turn=2)])

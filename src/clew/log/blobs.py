@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
@@ -18,8 +18,10 @@ __all__ = [
     "find_refs",
     "may_spill",
     "pack_blob",
+    "pack_tree",
     "restore",
     "spill",
+    "tree_refs",
     "unpack_blob",
 ]
 
@@ -27,7 +29,7 @@ SPILL_OVER = 2**16 - 1
 """Text and bytes longer than this go to blobs. It is the most that msgpack's 16-bit lengths can say."""
 _TEXT, _BYTES = 1, 2  # msgpack extension types: the 32-byte digest of a blob that holds text, or bytes
 _LONG_LEAF = re.compile(rb"[\xdb\xc6](?:\0[^\0]|[^\0].)..", re.DOTALL)  # str 32 and bin 32
-_RAW, _ZSTD, _SEALED = b"\0", b"\1", b"\2"
+_RAW, _ZSTD, _SEALED, _TREE = b"\0", b"\1", b"\2", b"\3"
 
 
 def pack_blob(data: bytes, keys: Keyring | None = None) -> tuple[str, bytes]:
@@ -39,7 +41,31 @@ def pack_blob(data: bytes, keys: Keyring | None = None) -> tuple[str, bytes]:
     return blake3(packed).hexdigest(), packed
 
 
+def pack_tree(data: bytes, refs: Collection[str], keys: Keyring | None = None) -> tuple[str, bytes]:
+    """A value that points at other blobs. Their digests stand in front of it in the open, whatever the value is sealed
+    with: so whoever collects garbage can follow a tree without any key."""
+    digests = sorted(map(bytes.fromhex, set(refs)))
+    packed = b"".join([_TREE, len(digests).to_bytes(4, "little"), *digests, pack_blob(data, keys)[1]])
+    return blake3(packed).hexdigest(), packed
+
+
+def tree_refs(packed: bytes) -> set[str]:
+    """The blobs that a blob points at: none, unless it is a tree."""
+    return {packed[place : place + 32].hex() for place in range(5, _tree_end(packed), 32)}
+
+
+def _tree_end(packed: bytes) -> int:
+    """Where the digests of a tree end and its value begins; 0 for any other blob."""
+    if packed[:1] != _TREE:
+        return 0
+    end = 5 + 32 * int.from_bytes(packed[1:5], "little")
+    if len(packed) < max(end, 5):
+        raise Corrupt("a tree of blobs is shorter than the list of what it points at. Restore it from a copy.")
+    return end
+
+
 def unpack_blob(digest: str, packed: bytes, keys: Keyring | None = None) -> bytes:
+    packed = packed[_tree_end(packed) :]
     if packed[:1] == _SEALED:
         if keys is None:
             raise WrongKey(f"blob {digest}", packed[1 : 1 + KEY_ID_SIZE].hex())

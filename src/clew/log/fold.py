@@ -193,11 +193,10 @@ class Fold:
     def _settle(self) -> None:
         self._open = -1
         self._waiting = 0
-        if self._intents or self._results:
-            self._intents.clear()
-            self._results.clear()
-            self._steps.clear()
-            self._open_steps.clear()
+        self._intents.clear()
+        self._results.clear()
+        self._steps.clear()
+        self._open_steps.clear()
 
     def _answer(self, message: Tool) -> None:
         """Results given as a message. If it answers every open call it is kept as it is."""
@@ -252,20 +251,24 @@ class Fold:
     def _spent(self, entry: Spend) -> None:
         self._spend(entry.usage, entry.cost_usd)
 
+    def _is_open(self, entry: ToolIntent | ToolOutcome | StepIntent | StepOutcome) -> bool:
+        """Whether this is about a call of the turn that is not settled yet."""
+        return entry.message == self._open >= 0 <= entry.index < self._waiting + len(self._results)
+
     def _intent(self, entry: ToolIntent) -> None:
-        if entry.message == self._open and entry.index not in self._results:
+        if self._is_open(entry) and entry.index not in self._results:
             self._intents[entry.index] = entry.key, entry.attempt
 
     def _outcome(self, entry: ToolOutcome) -> None:
-        if entry.message == self._open:
+        if self._is_open(entry):
             self._result(entry.index, entry.result)
 
     def _step_intent(self, entry: StepIntent) -> None:
-        if entry.message == self._open and entry.index not in self._results:
+        if self._is_open(entry) and entry.index not in self._results:
             self._open_steps[entry.index] = (*self._open_steps.get(entry.index, ()), entry.key)
 
     def _step_outcome(self, entry: StepOutcome) -> None:
-        if entry.message == self._open and entry.index not in self._results:
+        if self._is_open(entry) and entry.index not in self._results:
             self._steps.setdefault(entry.index, {})[entry.key] = entry.value
             left = tuple(key for key in self._open_steps.get(entry.index, ()) if key != entry.key)
             self._open_steps[entry.index] = left
