@@ -10,6 +10,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -145,7 +146,7 @@ def _write(db: sqlite3.Cursor, insert: str, rows: Sequence[tuple[Any, ...]], the
     for start in range(0, len(rows), ROWS):
         part = rows[start : start + ROWS]
         values = f"({', '.join('?' * len(part[0]))})"
-        db.execute(f"{insert}{', '.join([values] * len(part))}{then}", [value for row in part for value in row])
+        db.execute(f"{insert}{', '.join([values] * len(part))}{then}", list(chain.from_iterable(part)))
 
 
 def frames_of(db: sqlite3.Cursor, log: int, start: int, stop: int) -> list[bytes]:

@@ -23,11 +23,12 @@ class Job(asyncio.Future[Any]):
     Cancelling the waiter does not cancel it: the waiter learns of its cancellation once the work has settled.
     """
 
+    outcome: Any = None
+    error: BaseException | None = None
+
     def __init__(self, work: Any, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop=loop)
         self.work = work
-        self.outcome: Any = None
-        self.error: BaseException | None = None
 
     def cancel(self, msg: Any | None = None) -> bool:
         return False

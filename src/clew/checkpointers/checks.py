@@ -11,6 +11,7 @@ from datetime import timedelta
 import msgspec
 from blake3 import blake3
 
+from clew import _forks
 from clew.checkpointers.base import MAX_APPEND, MAX_FRAME, MAX_ID
 from clew.checkpointers.heads import STATUSES, Head, HeadQuery
 from clew.errors import Corrupt, InvalidInput, UsageError
@@ -32,11 +33,12 @@ __all__ = [
 class Guard:
     """Refuses use where it cannot work: after close, in a forked child, or on a second event loop."""
 
-    __slots__ = ("_closed", "_loop", "_pid", "_what")
+    __slots__ = ("_closed", "_generation", "_loop", "_pid", "_what")
 
     def __init__(self, what: str) -> None:
         self._what = what
         self._pid = os.getpid()
+        self._generation = _forks.generation()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
 
@@ -58,7 +60,7 @@ class Guard:
         return loop
 
     def check_process(self) -> None:
-        if os.getpid() != self._pid:
+        if _forks.generation() != self._generation:
             raise UsageError(
                 f"{self._what} was opened in process {self._pid} and this is its forked child {os.getpid()}. "
                 "Open a checkpointer of its own in the child."
@@ -66,7 +68,7 @@ class Guard:
 
     def close(self) -> bool:
         """Mark as closed; False if it was closed before, or belongs to another process."""
-        first = not self._closed and os.getpid() == self._pid
+        first = not self._closed and _forks.generation() == self._generation
         self._closed = True
         return first
 

@@ -5,7 +5,6 @@ version 1 | flags 1 | nonce 12 | predecessor's digest 16 | payload … | own dig
 
 from __future__ import annotations
 
-import os
 import struct
 import time
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,7 @@ import msgspec
 from blake3 import blake3
 
 from clew.errors import ClewError, Corrupt, InvalidInput, NewerFormat, WrongKey
-from clew.log import compression
+from clew.log import compression, nonces
 from clew.log.blobs import SPILL_OVER, find_refs, may_spill, pack_blob, restore, spill, unpack_blob
 from clew.log.checkpoint import FoldedState
 from clew.log.entries import Compacted, Entry, KnownEntry, MessageAdded, UnknownEntry
@@ -142,7 +141,7 @@ def encode_frame(
         blobs[digest] = packed
         payload = bytes.fromhex(digest)
         flags = flags & ~_COMPRESSED | _BODY_IN_BLOB
-    nonce = os.urandom(12)
+    nonce = nonces.nonce()
     if keys is not None:
         flags |= _SEALED
     header = _HEADER.pack(VERSION, flags, nonce, previous)

@@ -72,7 +72,7 @@ class Fold:
         self.tags = state.tags
         self.status = state.status
         self.reason = state.reason
-        self._tokens = list(msgspec.structs.astuple(state.usage))
+        self._tokens: list[int] = list(msgspec.structs.astuple(state.usage))
         self.cost_usd = state.cost_usd
         self.unaccounted = state.unaccounted
         self.in_flight = state.in_flight
@@ -96,6 +96,14 @@ class Fold:
     @property
     def usage(self) -> Usage:
         return Usage(*self._tokens)
+
+    @property
+    def input_tokens(self) -> int:
+        return self._tokens[0]
+
+    @property
+    def output_tokens(self) -> int:
+        return self._tokens[1]
 
     def push(self, entries: Iterable[Entry | FoldedState]) -> None:
         """Take in more entries."""

@@ -172,7 +172,7 @@ class LogWriter:
 
     def _next_head(self, frames: int, digest: str, snapshot: int) -> Head:
         now = datetime.now(UTC)
-        fold, usage = self.fold, self.fold.usage
+        fold = self.fold
         return Head(
             thread_id=self.head.thread_id,
             frames=frames,
@@ -185,8 +185,8 @@ class LogWriter:
             title=fold.title if self._checkpointer.keys is None else "",
             model=fold.model,
             turns=fold.turns,
-            input_tokens=usage.input_tokens,
-            output_tokens=usage.output_tokens,
+            input_tokens=fold.input_tokens,
+            output_tokens=fold.output_tokens,
             cost_usd=fold.cost_usd,
             created_at=self.head.created_at,
             updated_at=now,
