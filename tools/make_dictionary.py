@@ -24,7 +24,6 @@ from typing import Any, TypeVar
 
 import msgspec
 import zstandard
-from tools import dictionary_text as text
 
 from clew.log.entries import (
     Compacted,
@@ -46,6 +45,7 @@ from clew.log.entries import (
     WorkspaceSnapshot,
 )
 from clew.messages import Block, Json, Text, Thinking, ToolCall, ToolResult, assistant, tool, user
+from tools import dictionary_text as text
 
 NUMBER = 1
 TARGET = Path(__file__).parent.parent / "src" / "clew" / "log" / f"dictionary-{NUMBER}.zstd"

@@ -181,6 +181,18 @@ async def test_losing_the_lease_does_not_hide_the_error_that_came_first(store: C
         await fail_after_a_takeover()
 
 
+async def test_who_is_cancelled_while_it_takes_the_lease_gives_it_back() -> None:
+    store = Stumbling()
+    store.fails = ["slow"]
+    task = asyncio.create_task(Thread.open(store, "t").__aenter__())
+    await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    async with Thread.open(store, "t") as thread:
+        await thread.append(*turn(1))
+
+
 async def test_an_expired_lease_may_be_taken(store: Checkpointer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases, "LEASE_TIME", timedelta(seconds=-1))
     gone = Thread.open(store, "t")

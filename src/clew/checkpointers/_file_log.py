@@ -7,6 +7,7 @@ process may have appended since, or have deleted the thread and made it again un
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from array import array
@@ -23,6 +24,8 @@ from clew.checkpointers.heads import Head, thread_key
 from clew.errors import Corrupt, NewerFormat
 
 __all__ = ["Log", "Span"]
+
+log = logging.getLogger("clew.checkpointers.files")
 
 _CHUNK = 4 * 2**20
 """Bytes of neighbouring records that are read at once."""
@@ -91,6 +94,7 @@ class Log:
         that is shorter than it was.
         """
         if size > self.end:
+            log.warning("%s: cut off %d bytes of an append that a crash left unfinished", self.path, size - self.end)
             os.ftruncate(fd, self.end)
             os.fsync(fd)
         encoded = _encode_head(head)

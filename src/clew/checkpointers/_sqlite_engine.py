@@ -170,6 +170,7 @@ class Engine:
                     if not self._opened:
                         _sqlite_schema.migrate(connection, str(self.path))
                         self._opened = True
+                        log.debug("%s: opened, SQLite %s", self.path, sqlite3.sqlite_version)
                 except BaseException:
                     connection.close()
                     raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 from datetime import UTC, datetime
 
@@ -12,6 +13,8 @@ from clew.errors import Conflict, InvalidInput
 from clew.log import FIRST, Checkpoint, FoldedState, Rewound, Usage, encode_entries, encode_frame, fold
 
 __all__ = ["check_turn", "fork"]
+
+log = logging.getLogger("clew.threads")
 
 
 async def fork(
@@ -48,6 +51,7 @@ async def fork(
         raise Conflict(
             new_id, f"the fork of {thread_id!r} needs a name that is free, and this thread exists"
         ) from conflict
+    log.info("thread %r: forked to %r at turn %d", thread_id, new_id, turn)
     return head
 
 

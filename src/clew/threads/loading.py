@@ -8,9 +8,10 @@ from contextlib import contextmanager
 
 import msgspec
 
+from clew._telemetry import span
 from clew.checkpointers import Checkpointer, Head
 from clew.errors import Corrupt, MissingBlob, ThreadNotFound
-from clew.log import EMPTY, FIRST, Checkpoint, Fold, Frame, decode_frame, is_kept
+from clew.log import EMPTY, FIRST, Checkpoint, Fold, FoldedState, Frame, decode_frame, is_kept
 from clew.threads.sizes import LogSize
 
 __all__ = ["Loaded", "catch_up", "load", "read_frames"]
@@ -49,14 +50,16 @@ def _no_collection() -> Iterator[None]:
 
 async def load(checkpointer: Checkpointer, thread_id: str) -> Loaded:
     """The state on record, or `ThreadNotFound`. Takes no lease and changes nothing."""
-    head = await checkpointer.head(thread_id)
-    while head is not None:
-        start = max(head.snapshot, 0)
-        data, frames = await _read(checkpointer, head, start)
-        broken = _broken_link(head, start, frames, FIRST if start == 0 else None)
-        if broken is None:
-            return Loaded(head, _folded(EMPTY, frames), data, frames)
-        head = await _made_again(checkpointer, head, broken)
+    with span("clew.load", thread_id=thread_id) as current:
+        head = await checkpointer.head(thread_id)
+        while head is not None:
+            start = max(head.snapshot, 0)
+            data, frames = await _read(checkpointer, head, start)
+            broken = _broken_link(head, start, frames, FIRST if start == 0 else None)
+            if broken is None:
+                current.set(frames=len(frames), bytes=sum(map(len, data)))
+                return Loaded(head, _folded(EMPTY, frames), data, frames)
+            head = await _made_again(checkpointer, head, broken)
     raise ThreadNotFound(thread_id)
 
 
@@ -116,8 +119,10 @@ def _broken_link(head: Head, start: int, frames: list[Frame], previous: bytes | 
         if previous is not None and frame.previous != previous:
             return f"frame {number} does not follow the frame before it"
         previous = frame.digest
-    if frames and frames[-1].digest.hex() != head.digest:
+    if (previous or b"").hex() != head.digest:
         return f"frame {head.frames - 1} is not the one that its head names as the last"
+    if start == head.snapshot and not isinstance(next(iter(frames[0].entries), None), FoldedState):
+        return f"frame {start} does not hold the folded state that its head says it does"
     return None
 
 

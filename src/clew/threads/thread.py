@@ -193,6 +193,7 @@ class Thread:
         """Go on from the end of an earlier turn. What came after stays in the history; what was spent stays spent."""
         forking.check_turn(self._thread_id, self.checkpoint, to_turn)
         await self.append(Rewound(turn=to_turn))
+        log.info("thread %r: rewound to turn %d", self._thread_id, to_turn)
 
     async def fork(self, new_id: str, *, at_turn: int | None = None) -> Head:
         """A new thread that goes on from a turn of this one; without `at_turn`, from where it is now."""
@@ -204,6 +205,7 @@ class Thread:
         await self.flush()
         self._end()
         await self._checkpointer.delete(self._thread_id)
+        log.info("thread %r: deleted", self._thread_id)
 
     async def _take_lease(self) -> LogWriter:
         """Append a marker that names us at the position just read: of two who try one gets `Conflict`."""
@@ -218,10 +220,34 @@ class Thread:
             except LeaseLost:
                 loaded = await self._or_new(catch_up(self._checkpointer, loaded))
                 continue
-            if loaded.head.frames:
-                log.info("thread %r: resumed at turn %d", self._thread_id, writer.fold.turns)
+            except asyncio.CancelledError:
+                await asyncio.shield(self._give_back(writer))
+                raise
+            self._tell_of_lease(loaded.head, writer)
             return writer
-        raise Unavailable(f"thread {self._thread_id!r} moved on {TRIES} times while its lease was tried for. Try again.")
+        raise Unavailable(
+            f"thread {self._thread_id!r} moved on {TRIES} times while its lease was tried for. Try again."
+        )
+
+    async def _give_back(self, writer: LogWriter) -> None:
+        """Whoever was cancelled while it took the lease may hold it: let it go, so that nobody waits for it."""
+        try:
+            writer.accept([StatusChanged("interrupted")])
+            await writer.release()
+        except (LeaseLost, Unavailable) as error:
+            log.info("thread %r: %s", self._thread_id, error)
+
+    def _tell_of_lease(self, before: Head, writer: LogWriter) -> None:
+        turn = writer.fold.turns
+        if not before.frames:
+            log.debug("thread %r: new", self._thread_id)
+        elif before.lease is None:
+            log.info("thread %r: resumed at turn %d", self._thread_id, turn)
+        elif is_live(before.lease):
+            log.warning("thread %r: taken over from %s at turn %d", self._thread_id, before.lease.owner, turn)
+        else:
+            owner = before.lease.owner
+            log.info("thread %r: its last holder, %s, is gone; resumed at turn %d", self._thread_id, owner, turn)
 
     async def _or_new(self, loading: Awaitable[Loaded]) -> Loaded:
         """What is on record, or a thread that is not there yet."""

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from clew._telemetry import span
 from clew.checkpointers import Checkpointer, Head, Lease
 from clew.errors import Conflict, LeaseLost
 from clew.log import FIRST, Encoded, Fold, FoldedState, Logged, encode_entries, encode_frame, is_kept
@@ -120,9 +121,15 @@ class LogWriter:
         append = self._unsettled
         if append is None:
             append = self._unsettled = self._next_append()
-        if append.blobs:
-            await self._checkpointer.put_blobs(append.blobs)
-        await self._append(append.frames, append.head, append.blobs)
+        else:
+            log.info("thread %r: sending again what was not acknowledged", append.head.thread_id)
+        size, entries = sum(map(len, append.frames)), append.through - self._durable
+        with span(
+            "clew.append", thread_id=append.head.thread_id, frames=len(append.frames), bytes=size, entries=entries
+        ):
+            if append.blobs:
+                await self._checkpointer.put_blobs(append.blobs)
+            await self._append(append.frames, append.head, append.blobs)
         self._unsettled = None
         self._durable = append.through
         self._size = append.size

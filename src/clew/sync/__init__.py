@@ -1,0 +1,27 @@
+"""The same names as `clew`, blocking: for scripts, notebooks and threads. Their types are in the stub beside this file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import clew
+
+_CHECKPOINTERS = ["Checkpointer", "FileCheckpointer", "MemoryCheckpointer", "SQLiteCheckpointer"]
+
+__all__ = sorted({*clew.__all__, *_CHECKPOINTERS})
+
+
+def __getattr__(name: str) -> Any:
+    """Make the blocking form of a public name on first use, so that `import clew.sync` costs next to nothing."""
+    if name not in __all__:
+        raise AttributeError(f"module 'clew.sync' has no attribute {name!r}")
+    from clew import checkpointers
+    from clew.sync._blocking import blocking
+
+    value = blocking(getattr(checkpointers if name in _CHECKPOINTERS else clew, name))
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,205 @@
+"""From an async class or function to its blocking form, by looking at it: what is added to one is there in the other.
+
+An object's methods and properties run in the loop's thread, because that is the only place where they may be used. What
+they return is turned too: an async iterator to an iterator, an object of an async class to its blocking form. `async with`
+becomes `with`: entered in one task and left in another, so an async class must not keep a task group open in between.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import re
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+from clew.checkpointers import Checkpointer
+from clew.errors import UsageError
+from clew.sync._portal import call, close_at_exit
+from clew.threads import Thread
+
+__all__ = ["ASYNC_CLASSES", "OWN_METHODS", "Blocking", "blocking", "documentation", "public_names", "return_annotation"]
+
+ASYNC_CLASSES: tuple[type, ...] = (Checkpointer, Thread)
+"""Those whose objects live on an event loop. All others are the same in `clew` and in `clew.sync`."""
+
+OWN_METHODS = {"__aenter__": "__enter__", "__aexit__": "__exit__"}
+_ASYNC_RETURNS = re.compile(r"\bAsync(Iterator|Iterable)\b")
+_ASYNC_WORDS = re.compile(r"\b(?:an async |async (?=with|for)|await )")
+_END = object()
+
+
+class Blocking:
+    """The blocking form of an object that lives on the loop."""
+
+    __slots__ = ("__weakref__", "_origin", "_pid")
+    _origin: Any
+    _pid: int
+
+    def __repr__(self) -> str:
+        return f"<blocking {self._origin!r}>"
+
+
+def blocking(value: Any) -> Any:
+    """The blocking form of a public class or function; anything else is returned as it is."""
+    if isinstance(value, type):
+        return _blocking_class(value) if issubclass(value, ASYNC_CLASSES) else value
+    return _class_level(value, value) if inspect.isroutine(value) else value
+
+
+def public_names(cls: type) -> list[str]:
+    """What the blocking form of this class offers, under the names that the class has for it."""
+    return [name for name in dir(cls) if not name.startswith("_") or name in OWN_METHODS]
+
+
+def return_annotation(annotation: str) -> str:
+    """What is said of a blocking form's result, given what is said of the original's."""
+    return _ASYNC_RETURNS.sub(r"\1", annotation)
+
+
+def documentation(text: str | None) -> str | None:
+    """What is said of a blocking form, given what is said of the original."""
+    return text and _ASYNC_WORDS.sub(lambda found: "a " if found[0] == "an async " else "", text)
+
+
+def _blocking_class(cls: type[Any]) -> type[Blocking]:
+    if cls in _made:
+        return _made[cls]
+    bases = tuple(_blocking_class(base) for base in cls.__bases__ if issubclass(base, ASYNC_CLASSES)) or (Blocking,)
+    members: dict[str, Any] = {
+        "__slots__": (),
+        "__module__": "clew.sync",
+        "__qualname__": cls.__name__,
+        "__doc__": documentation(cls.__doc__),
+        "__init__": _constructor(cls),
+    }
+    for name in public_names(cls):
+        members[OWN_METHODS.get(name, name)] = _member(cls, name)
+    return _made.setdefault(cls, type(cls.__name__, bases, members))
+
+
+_made: dict[type[Any], type[Blocking]] = {}
+
+
+def _constructor(cls: type) -> Callable[..., None]:
+    @functools.wraps(cls.__init__)  # type: ignore[misc]
+    def construct(self: Blocking, /, *args: Any, **kwargs: Any) -> None:
+        _bind(self, cls(*map(_origin, args), **_origins(kwargs)))
+
+    return construct
+
+
+def _bind(form: Blocking, origin: Any) -> None:
+    form._origin, form._pid = origin, os.getpid()
+    if isinstance(origin, Checkpointer):
+        close_at_exit(origin)
+
+
+def _form_of(origin: Any) -> Blocking:
+    cls = _blocking_class(type(origin))
+    form = cls.__new__(cls)
+    _bind(form, origin)
+    return form
+
+
+def _member(cls: type, name: str) -> Any:
+    found = inspect.getattr_static(cls, name)
+    if isinstance(found, staticmethod):
+        return staticmethod(_class_level(found.__func__, found.__func__))
+    if isinstance(found, classmethod):
+        return staticmethod(_class_level(getattr(cls, name), getattr(cls, name)))
+    if inspect.isfunction(found):
+        return _method(name, found)
+    return property(
+        _method(name, lambda self: getattr(self, name), attribute=True), doc=documentation(inspect.getdoc(found))
+    )
+
+
+def _class_level(function: Callable[..., Any], original: Any) -> Callable[..., Any]:
+    """Needs no object, so what is not async in it runs where it is called."""
+    through_loop = inspect.iscoroutinefunction(function)
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = tuple(map(_origin, args)), _origins(kwargs)
+        return _turned(call(function, *args, **kwargs) if through_loop else function(*args, **kwargs))
+
+    return _dressed(forward, original)
+
+
+def _method(name: str, original: Callable[..., Any], *, attribute: bool = False) -> Callable[..., Any]:
+    def forward(self: Blocking, /, *args: Any, **kwargs: Any) -> Any:
+        origin = _origin(self)
+        if attribute:
+            result = call(getattr, origin, name)
+        elif name == "__aenter__":
+            result = _entered(origin)
+        else:
+            result = call(getattr(origin, name), *map(_origin, args), **_origins(kwargs))
+        return self if result is origin else _turned(result)
+
+    return _dressed(forward, original)
+
+
+def _entered(origin: Any) -> Any:
+    """Enter; and leave again if the caller was interrupted just when that was done, as nobody else would."""
+    entered = False
+
+    async def enter() -> Any:
+        nonlocal entered
+        value = await origin.__aenter__()
+        entered = True
+        return value
+
+    try:
+        return call(enter)
+    except BaseException as error:
+        if entered:
+            call(origin.__aexit__, type(error), error, error.__traceback__)
+        raise
+
+
+def _dressed(forward: Callable[..., Any], original: Any) -> Callable[..., Any]:
+    """With the name, the documentation and the signature of the original."""
+    functools.update_wrapper(forward, original)
+    signature = inspect.signature(original)
+    if isinstance(signature.return_annotation, str):
+        signature = signature.replace(return_annotation=return_annotation(signature.return_annotation))
+    forward.__signature__ = signature  # type: ignore[attr-defined]
+    forward.__doc__ = documentation(forward.__doc__)
+    forward.__name__ = OWN_METHODS.get(forward.__name__, forward.__name__)
+    return forward
+
+
+def _origin(value: Any) -> Any:
+    """What the loop knows an argument as."""
+    if not isinstance(value, Blocking):
+        return value
+    _check_process(value._pid, type(value).__name__)
+    return value._origin
+
+
+def _origins(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: _origin(value) for name, value in values.items()} if values else values
+
+
+def _check_process(pid: int, what: str) -> None:
+    if pid != os.getpid():
+        raise UsageError(
+            f"this {what} was made in process {pid} and this is its forked child {os.getpid()}. "
+            "Open a checkpointer of its own in the child."
+        )
+
+
+def _turned(result: Any) -> Any:
+    if isinstance(result, ASYNC_CLASSES):
+        return _form_of(result)
+    return _iterated(result, os.getpid()) if isinstance(result, AsyncIterator) else result
+
+
+def _iterated(source: AsyncIterator[Any], pid: int) -> Iterator[Any]:
+    """One item at a time, as they are asked for. One that is given up is closed in the loop when it is collected."""
+    _check_process(pid, "listing")
+    while (item := call(anext, source, _END)) is not _END:
+        yield _turned(item)
+        _check_process(pid, "listing")

@@ -1,0 +1,108 @@
+"""After a key was changed: every thread sealed anew under the key that seals now."""
+
+from __future__ import annotations
+
+import msgspec
+
+from clew.checkpointers import Checkpointer, Head
+from clew.checkpointers.heads import thread_key
+from clew.errors import Conflict, InvalidInput
+from clew.threads.copying import copy
+from clew.threads.hiding import is_hidden, is_part
+from clew.threads.leases import is_live
+from clew.threads.purging import fence
+from clew.threads.streaming import Progress, frames, sealed_with
+
+__all__ = ["Rekeyed", "rekey"]
+
+_HIDDEN = "clew:rekeying:"
+_NAME, _LOG, _FRAMES = "clew:rekeying", "clew:rekeying-log", "clew:rekeying-frames"
+"""Tags of a hidden copy: the thread it is of, that thread's log, and how many frames of it were copied."""
+
+
+class Rekeyed(msgspec.Struct, frozen=True, kw_only=True):
+    """What sealing a store anew came to."""
+
+    sealed: tuple[str, ...] = ()
+    """Threads that were written anew."""
+    already: int = 0
+    """Threads that were under the key already."""
+    busy: tuple[str, ...] = ()
+    """Threads that somebody works on: left as they are. Run it again later."""
+
+
+async def rekey(checkpointer: Checkpointer, progress: Progress | None = None) -> Rekeyed:
+    """Write every thread that holds a frame of another key, or a plain one, anew under the first key of the keyring.
+
+    A thread keeps its name, entries and times. No store can replace a log in one step, so a whole copy exists at every
+    moment: the thread is copied to a hidden name, fenced, deleted, and copied back; then the hidden copy goes. If that is
+    interrupted, run it again: it goes on from where it was. Blobs of the old key are left to gc.
+    """
+    if checkpointer.keys is None:
+        raise InvalidInput("rekey needs a key: open_checkpointer(url, key=[new, old])")
+    heads = [head async for head in checkpointer.heads() if not is_part(head)]
+    for hidden in [head for head in heads if _NAME in head.tags]:
+        await _finish(checkpointer, hidden)
+    sealed: list[str] = []
+    busy: list[str] = []
+    already = 0
+    for count, listed in enumerate(heads, 1):
+        head = await checkpointer.head(listed.thread_id)
+        if head is not None and not is_hidden(head):
+            if await _is_sealed(checkpointer, head, checkpointer.keys.current):
+                already += 1
+            elif not is_live(head.lease) and await _seal(checkpointer, head):
+                sealed.append(head.thread_id)
+            else:
+                busy.append(head.thread_id)
+        if progress is not None:
+            progress(count, len(heads))
+    return Rekeyed(sealed=tuple(sealed), already=already, busy=tuple(busy))
+
+
+async def _is_sealed(checkpointer: Checkpointer, head: Head, key_id: str) -> bool:
+    async for _, data in frames(checkpointer, head):
+        if sealed_with(data) != key_id:
+            return False
+    return True
+
+
+async def _seal(checkpointer: Checkpointer, head: Head) -> bool:
+    """Write one thread anew; False if somebody began to work on it meanwhile: then it is as it was."""
+    name = _HIDDEN + thread_key(head.thread_id)
+    copied = await copy(checkpointer, checkpointer, head.thread_id, new_id=name)
+    if copied.frames != head.frames:
+        await checkpointer.delete(name)
+        return False
+    tags = {**copied.tags, _NAME: head.thread_id, _LOG: head.log_id, _FRAMES: str(head.frames)}
+    hidden = await _retag(checkpointer, copied, tags)
+    try:
+        await fence(checkpointer, head, "sealing it under another key")
+    except Conflict:
+        await checkpointer.delete(name)
+        return False
+    await checkpointer.delete(head.thread_id)
+    await _finish(checkpointer, hidden)
+    return True
+
+
+async def _finish(checkpointer: Checkpointer, hidden: Head) -> None:
+    """Go on with a thread whose hidden copy is whole. If the thread was not fenced yet, nothing is lost by starting over."""
+    name = hidden.tags[_NAME]
+    there = await checkpointer.head(name)
+    if there is not None and there.log_id == hidden.tags[_LOG]:
+        if there.frames != int(hidden.tags[_FRAMES]) + 1:
+            await checkpointer.delete(hidden.thread_id)
+            return
+        await checkpointer.delete(name)
+    tags = {key: value for key, value in hidden.tags.items() if key not in (_NAME, _LOG, _FRAMES)}
+    there = await copy(checkpointer, checkpointer, hidden.thread_id, new_id=name)
+    if there.tags != tags:
+        await _retag(checkpointer, there, tags)
+    await checkpointer.delete(hidden.thread_id)
+
+
+async def _retag(checkpointer: Checkpointer, head: Head, tags: dict[str, str]) -> Head:
+    changed = msgspec.structs.replace(head, tags=tags)
+    await checkpointer.append(head.thread_id, [], at=head.frames, head=changed)
+    return changed
