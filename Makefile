@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 4
-FUZZ_RUNS ?= 150000
+FUZZ_RUNS ?= 165000
 
 .PHONY: help setup demo test crash fuzz lint format bench docs clean
 
@@ -44,9 +44,10 @@ crash: $(VENV)/.ready ## The long matrices whole: every kill, every torn byte
 	CLEW_CRASH=full $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m crash
 
 fuzz: $(VENV)/.fuzz ## A million inputs to everything that reads bytes from outside
-	for target in frame blob envelope archive anthropic openai-chat openai-responses; do \
+	for target in frame blob envelope anthropic openai-chat openai-responses; do \
 		$(BIN)/python -m tests.fuzz $$target $(FUZZ_RUNS) || exit 1; \
 	done
+	$(BIN)/python -m tests.fuzz archive $$(($(FUZZ_RUNS) / 5))
 
 lint: $(VENV)/.ready ## ruff and mypy --strict
 	$(BIN)/ruff check .

@@ -107,6 +107,18 @@ def test_a_block_of_an_unknown_kind_becomes_opaque_and_its_message_stays() -> No
     assert entry == MessageAdded(User((Text("before"), Opaque("clew", ["hologram", {"x": 1}]))))
 
 
+@pytest.mark.parametrize("plain", [["message", 5], ["message"], ["message", ["user", 5]], ["state"], ["folded", 1]])
+def test_an_entry_of_a_known_kind_that_makes_no_sense_is_corrupt(plain: object) -> None:
+    with pytest.raises(Corrupt, match="frame 0"):
+        round_trip([UnknownEntry(msgspec.msgpack.encode(plain))])
+
+
+@pytest.mark.parametrize("plain", [[], 7, None, [7], {"message": 1}, ["message of another kind", 5]])
+def test_whatever_is_of_no_known_kind_is_carried_through(plain: object) -> None:
+    raw = msgspec.msgpack.encode(plain)
+    assert round_trip([UnknownEntry(raw)]).entries == [UnknownEntry(raw)]
+
+
 def test_fields_that_a_newer_version_added_are_skipped() -> None:
     raw = msgspec.msgpack.encode(["state", "key", "value", "thread", "a field of tomorrow"])
     assert round_trip([UnknownEntry(raw)]).entries == [StateSet("key", "value")]

@@ -258,6 +258,18 @@ async def test_a_crashed_thread_is_shown_as_interrupted(store: Checkpointer, mon
     crashed._end()
 
 
+async def test_a_listing_finds_what_is_far_behind_others_that_do_not_match(store: Checkpointer) -> None:
+    async with Thread.open(store, "wanted") as thread:
+        await thread.append(StateSet("k", 1))
+    now = datetime.now(UTC)
+    for number in range(120):
+        head = Head(thread_id=f"clew:{number}", frames=1, log_id="l", status="done", created_at=now, updated_at=now)
+        await store.append(head.thread_id, [b"x"], at=0, head=head)
+    assert [head.thread_id async for head in Thread.list(store, HeadQuery(limit=1))] == ["wanted"]
+    assert [head.thread_id async for head in Thread.list(store)] == ["wanted"]
+    assert [head async for head in Thread.list(store, HeadQuery(limit=0))] == []
+
+
 async def test_a_rewound_thread_goes_on_from_the_earlier_turn(store: Checkpointer) -> None:
     await with_turns(store, "t", 5)
     async with Thread.open(store, "t") as thread:

@@ -26,6 +26,8 @@ LOCK_WAIT = 30.0
 """Seconds to wait for another process's transaction before a call is `Unavailable`."""
 MAX_BATCH = 512
 READERS = 2
+_FAULTS = (sqlite3.Error, UnicodeDecodeError)
+"""What Python's sqlite3 raises: the latter where a damaged database makes SQLite itself speak no UTF-8."""
 
 
 class Engine:
@@ -87,7 +89,7 @@ class Engine:
                     return work(db)
                 finally:
                     db.execute("ROLLBACK")
-            except sqlite3.Error as error:
+            except _FAULTS as error:
                 raise self._explain(error) from error
 
         return await self._readers.run(isolated, loop)
@@ -150,7 +152,7 @@ class Engine:
             appender.forget()
             if connection.in_transaction:
                 db.execute("ROLLBACK")
-            if isinstance(error, sqlite3.Error):
+            if isinstance(error, _FAULTS):
                 raise self._explain(error) from error
             raise
 
@@ -175,7 +177,7 @@ class Engine:
                     connection.close()
                     raise
                 return connection
-        except sqlite3.Error as error:
+        except _FAULTS as error:
             raise self._explain(error) from error
         except OSError as error:
             raise _files.explain(error, self.path) from error
@@ -193,10 +195,10 @@ class Engine:
             )
         _files.make_private_file(self.path)
 
-    def _explain(self, error: sqlite3.Error) -> ClewError:
+    def _explain(self, error: Exception) -> ClewError:
         """The same fact in Clew's words: what happened, to which file, and what to do."""
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or isinstance(error, UnicodeDecodeError):
             return Corrupt(
                 f"{self.path} is not a sound SQLite database ({error}). Restore it from a copy, or move it away."
             )

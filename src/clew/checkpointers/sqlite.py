@@ -6,13 +6,14 @@ import asyncio
 import itertools
 import os
 import sqlite3
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 
 import msgspec
 
 from clew.checkpointers._sqlite_appends import Append, frames_of, now, touch
+from clew.checkpointers._sqlite_backup import Backup, backup
 from clew.checkpointers._sqlite_engine import Engine, close_engine, open_engine
 from clew.checkpointers.base import Checkpointer
 from clew.checkpointers.checks import (
@@ -214,6 +215,13 @@ class SQLiteCheckpointer(Checkpointer):
 
         await self._use().write(work, loop)
 
+    async def backup(
+        self, target: str | os.PathLike[str], progress: Callable[[int, int | None], None] | None = None
+    ) -> Backup:
+        """Copy the live store, all namespaces, to a new file: one moment of it, while others go on writing."""
+        self._guard.enter()
+        return await asyncio.to_thread(backup, self._path, Path(target), progress)
+
     async def close(self) -> None:
         if self._guard.close() and self._engine is not None:
             engine, self._engine = self._engine, None
@@ -223,7 +231,7 @@ class SQLiteCheckpointer(Checkpointer):
     def _decode(self, data: bytes, whose: str) -> Head:
         try:
             return _decode_head(data)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise Corrupt(f"the head of {whose} in {self._path} does not decode: {error}. Restore a copy.") from error
 
     def _use(self) -> Engine:

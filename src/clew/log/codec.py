@@ -9,7 +9,7 @@ import struct
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import msgspec
 from blake3 import blake3
@@ -230,22 +230,23 @@ def _decode_entries(body: bytes) -> tuple[int, list[Logged]]:
         return moment, [_decode_one(bytes(raw)) for raw in raws]
 
 
-_decode_known = msgspec.msgpack.Decoder(KnownEntry | FoldedState).decode
 _decode_block = msgspec.msgpack.Decoder(Block).decode
+_KINDS = {kind.__struct_config__.tag for kind in (*get_args(KnownEntry), FoldedState)}
 _WITH_MESSAGE = (MessageAdded.__struct_config__.tag, Compacted.__struct_config__.tag)
 
 
 def _decode_one(raw: bytes) -> Logged:
-    try:
-        known: Logged = _decode_known(raw)
-        return known
-    except msgspec.ValidationError:
-        plain = msgspec.msgpack.decode(raw)
-        if isinstance(plain, list) and plain and plain[0] in _WITH_MESSAGE:
-            plain[1][1] = [_known_block(block) for block in plain[1][1]]
-            message: Logged = msgspec.convert(plain, KnownEntry, builtin_types=_KEPT)
-            return message
-        return UnknownEntry(raw)
+    """An entry of a kind that is not known here is carried through; one of a known kind must make sense."""
+    plain = msgspec.msgpack.decode(raw)
+    match plain:
+        case [kind, [role, [*blocks], *rest], *more] if kind in _WITH_MESSAGE:
+            plain = [kind, [role, [_known_block(block) for block in blocks], *rest], *more]
+        case [str(kind), *_] if kind in _KINDS:
+            pass
+        case _:
+            return UnknownEntry(raw)
+    known: Logged = msgspec.convert(plain, KnownEntry | FoldedState, builtin_types=_KEPT)
+    return known
 
 
 def _known_block(plain: Any) -> Any:

@@ -1,17 +1,26 @@
 """Written by `python -m tests.sync.stub`; a test holds it against the async originals."""
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import Self
 
 from clew.checkpointers import Head, HeadQuery
+from clew.checkpointers.heads import Status
 from clew.log import Logged
 from clew.log.checkpoint import Checkpoint as Checkpoint
 from clew.log.keys import Keyring
+from clew.threads.collecting import Collected
+from clew.threads.copying import Copied
+from clew.threads.exporting import Exported, File
+from clew.threads.pruning import Pruned
+from clew.threads.purging import Purged
 from clew.threads.redacting import Redact
+from clew.threads.rekeying import Rekeyed
+from clew.threads.streaming import Progress
 from clew.threads.thread import Durability
+from clew.threads.verifying import Verdict
 
 __all__ = [
     "Checkpoint",
@@ -161,8 +170,58 @@ class Thread:
     def checkpoint(self) -> Checkpoint:
         """The state with everything appended so far."""
 
-    def delete(self) -> None:
-        """Remove the thread from the store. This object is closed by it."""
+    @staticmethod
+    def copy(
+        source: Checkpointer,
+        target: Checkpointer,
+        thread_id: str,
+        *,
+        new_id: str | None = None,
+        progress: Progress | None = None,
+    ) -> Head:
+        """Copy one thread to another store, namespace, key or name. Its entries and their times stay what they are.
+
+        - **Hidden until it is whole.** It is written in parts of up to 16 MiB; the last step makes it a thread.
+        - **Resumable.** Run again after a crash, it goes on from what the target has. A finished copy is left alone; one
+          whose source has gone on since is brought up to date. Any other thread of that id is a `Conflict`.
+        - **Verified.** Before the copy is made visible it is read back, and folds to the same state as the source.
+        - **Sealed anew** if the target's key is another one: nothing of the old key is needed to read the copy, and a target
+          with a key holds no plain frame.
+
+        A thread that is being worked on is copied up to where it was when the copy began. A lease is never copied: what was
+        running is interrupted in the copy."""
+
+    @staticmethod
+    def copy_all(
+        source: Checkpointer, target: Checkpointer, query: HeadQuery = ..., progress: Progress | None = None
+    ) -> Copied:
+        """Copy every thread that the query lists. Run again after a crash, or later: what is there already is left alone.
+
+        A thread that cannot be copied is told in the result and does not keep the others from it; a store that does not
+        answer ends it with `Unavailable`. `progress` counts threads."""
+
+    def delete(self, *, purge: bool = False) -> None:
+        """Remove the thread from the store; with `purge`, also its large values that no other thread has, at once.
+
+        This object is closed by it."""
+
+    @staticmethod
+    def export(
+        checkpointer: Checkpointer,
+        thread_id: str,
+        file: File,
+        *,
+        plain: bool = False,
+        overwrite: bool = False,
+        progress: Progress | None = None,
+    ) -> Exported:
+        """Write one thread to a `.clew` file: all of its log, and every large value it refers to. `tar tf` lists it.
+
+        As it is in the store: a sealed thread stays sealed, needs its key to be imported, and no key to be exported. With
+        `plain=True` it is decrypted, and anybody who has the file can read it.
+
+        A path gets the whole file or nothing: it is written under another name, synced and renamed, readable by its owner
+        alone. A file that is there is left alone unless `overwrite=True`. No more than the largest value is in memory."""
 
     def flush(self) -> None:
         """Return once everything appended is durable, whatever the durability."""
@@ -170,9 +229,56 @@ class Thread:
     def fork(self, new_id: str, *, at_turn: int | None = None) -> Head:
         """A new thread that goes on from a turn of this one; without `at_turn`, from where it is now."""
 
+    @staticmethod
+    def gc(
+        checkpointer: Checkpointer, *, grace: timedelta = ..., dry_run: bool = False, progress: Progress | None = None
+    ) -> Collected:
+        """Delete the blobs that no thread reaches and that nobody has touched during the grace.
+
+        Safe while others write, fork and delete, in any number of processes. Why no order of events can delete a blob that
+        a thread reaches:
+
+        1. Whoever lets a thread point at a blob touches it. `put_blobs` does, whether or not the blob was there, `append`
+           does for each of its refs, as one with the check that they are there, and so does `missing_blobs`.
+        2. What may go was listed first, then the refs of all threads were read, and what is deleted was touched by nobody
+           since one grace *before* that listing began. `delete_blobs` looks at that moment again, as one with the deletion,
+           and the time this run has taken is added to the grace: else one that takes longer than the grace would count as
+           untouched what was touched while it ran.
+        3. So take a blob that is deleted and a thread that points at it. The append that made it do so had touched the
+           blob: not after that moment (2), so before it. Then the append was made before the refs were read, and the
+           thread was listed, for a thread that exists throughout is listed. Its refs were read, and the blob was kept. If
+           the thread was deleted while it was listed, it does not point at anything; if it was forked before that, the fork
+           put the blobs of its frame anew, which is a touch.
+        4. Between a touch and the append it was for, a blob may be gone if that took longer than the grace. Then the append
+           is `MissingBlob` and nothing is written: whoever loads a thread and writes its values elsewhere, however much
+           later, puts them again first, as every writer in Clew does.
+        5. A tree protects what is below it, read from the tree itself and without any key. Whoever points at a tree that it
+           did not write just now must touch all that is below (`missing_blobs` of `below`) before it appends.
+
+        What this asks of a store: an append becomes visible to a listing within the grace of touching its refs. In memory,
+        SQLite and files both are one step. Should one `delete_blobs` take longer than the grace, what threads reach is looked
+        up again, and what they reach by now is put back from memory.
+
+        Threads that are hidden because they are still being copied count like all others. If a thread or a tree cannot be
+        read, it is not known what it reaches: that is `Corrupt` and nothing is deleted. `progress` hears how many threads and
+        blobs have been looked at."""
+
     @property
     def head(self) -> Head:
         """The head as it is on record."""
+
+    @staticmethod
+    def import_(
+        checkpointer: Checkpointer, file: File, *, thread_id: str | None = None, progress: Progress | None = None
+    ) -> Head:
+        """Bring a thread back from a `.clew` file, under its own name or another.
+
+        Everything is checked before anything can be seen: the file's members, sizes and digests, the chain of frames, what
+        they fold to, and the head against that. A file that is damaged or made to do harm is `Corrupt` or `InvalidInput`,
+        naming the member. A sealed one needs its key among the checkpointer's, else `WrongKey`; it is sealed anew for another
+        name or key, and a checkpointer without a key takes only plain ones.
+
+        A thread of that name that is equal stays as it is; any other is a `Conflict`."""
 
     @staticmethod
     def list(checkpointer: Checkpointer, query: HeadQuery = ...) -> Iterator[Head]:
@@ -201,6 +307,88 @@ class Thread:
         `redact` takes out what must not be on record: a function from text to text, or patterns whose matches are
         replaced. It is applied before anything is recorded."""
 
+    @staticmethod
+    def prune(
+        checkpointer: Checkpointer,
+        *,
+        older_than: timedelta | None = None,
+        keep: int | None = None,
+        status: Status | tuple[Status, ...] | None = None,
+        tags: Mapping[str, str] | None = None,
+        prefix: str = "",
+        dry_run: bool = False,
+        progress: Callable[[int, int | None], None] | None = None,
+    ) -> Pruned:
+        """Delete the threads that meet every condition given; at least one must be.
+
+        `status`, `tags` and `prefix` say which threads are meant; of these the newest `keep` stay, and so do those that were
+        changed within `older_than`. A thread that was running when its process died counts as interrupted.
+
+        A thread with a live lease is never deleted. Right before each deletion its lease is taken, at the very position
+        where it was listed: whoever opened or changed it meanwhile keeps it. Threads that are hidden because they are still
+        being copied are neither counted nor deleted. Blobs stay until `gc`. If a thread cannot be listed because it is
+        damaged, that is `Corrupt` and nothing is deleted."""
+
+    @staticmethod
+    def purge(checkpointer: Checkpointer, thread_id: str) -> Purged:
+        """Delete a thread and, at once, those of its blobs that no other thread reaches, however lately they were touched.
+
+        The thread goes first: what is cut short leaves blobs that nobody reaches, and never a thread that misses some. `gc`
+        removes them after its grace; a thread that is not there is `ThreadNotFound`. A blob that somebody else touches while
+        this runs is left to `gc` as well. One that somebody has put and not yet pointed at may go: the append that was to
+        point at it is `MissingBlob` then, writes nothing, and can be made again after another put.
+
+        Asks for no lease: a process that holds the thread gets `LeaseLost` at its next append. What an interrupted
+        `purge_rewound` has kept of the thread goes with it. Forks and copies are threads of their own and stay. If it cannot be
+        read what the thread reaches, that is `Corrupt` and nothing is deleted; if that is so of another thread, this one is
+        deleted and its blobs are left to `gc`."""
+
+    @staticmethod
+    def purge_rewound(checkpointer: Checkpointer, thread_id: str) -> Purged:
+        """Write a thread anew without what no rewind can bring back, and remove the bytes of the old log now.
+
+        What stays is the state: the messages in view and those that the end of some turn can be rewound to, usage, values,
+        pending calls. What goes is every other message, and with the old log each earlier form of everything else. A title
+        that was taken from a message that goes is taken from the first that stays. Places in the history move: messages that
+        stay close up.
+
+        The thread must be free, else `ThreadBusy`; its lease is taken meanwhile. No store can replace a log in one step, so
+        it goes in four, and two copies exist at every moment that matters:
+
+        1. the new log is written under a hidden name, with refs to all that the old log pointed at;
+        2. the old log is deleted;
+        3. the new log is written under the thread's own name;
+        4. the hidden copy is deleted, and then all blobs of the old log that nobody reaches any more.
+
+        If it is interrupted, call it again. The hidden copy names the old log and the new one, so that it is known how far it
+        came. The old log is there (after 1): it is the thread, perhaps with more in it by now, so the copy is dropped and all
+        is done again. No log is there (after 2): the new one is written from the copy. The new log is there (after 3): what is
+        left is 4. Between 2 and 3 the thread is not found; if somebody makes another one of its name there, that is a
+        `Conflict` and nothing is lost: the copy stays until that thread is deleted and this is called again."""
+
+    @staticmethod
+    def rekey(checkpointer: Checkpointer, progress: Progress | None = None) -> Rekeyed:
+        """Write every thread that holds a frame of another key, or a plain one, anew under the first key of the keyring.
+
+        A thread keeps its name, entries and times. No store can replace a log in one step, so a whole copy exists at every
+        moment: the thread is copied to a hidden name, fenced, deleted, and copied back; then the hidden copy goes. If that is
+        interrupted, run it again: it goes on from where it was. Blobs of the old key are left to gc."""
+
+    @staticmethod
+    def repair(checkpointer: Checkpointer, thread_id: str, new_id: str) -> Head:
+        """Save a thread up to its last good frame into a new one, and return the new one's head.
+
+        Nothing of the damaged thread is touched. What is saved ends with the last frame whose state can still be told: that
+        is one with an unbroken chain back to the beginning, or back to a folded state, which holds all that was before it.
+        Entries and their times are kept; frames are encoded anew, so that they follow each other and, in an encrypted store,
+        open under the new name. The new thread holds no lease, and shows as it stood at its last frame.
+
+        A long thread goes over in parts, hidden until the last one is there. If that is interrupted, call it again with the
+        same names: it starts over. Any other thread of the name `new_id` is a `Conflict`.
+
+        Frames that are whole but cannot be read here are no damage: `WrongKey` and `NewerFormat` are raised, and nothing is
+        written. If nothing can be saved it is `Corrupt`. A sound thread is simply copied."""
+
     def rewind(self, to_turn: int) -> None:
         """Go on from the end of an earlier turn. What came after stays in the history; what was spent stays spent."""
 
@@ -209,6 +397,26 @@ class Thread:
 
     @property
     def thread_id(self) -> str: ...
+    @staticmethod
+    def verify(checkpointer: Checkpointer, thread_id: str) -> Verdict:
+        """Check all that a store holds of a thread. Takes no lease and changes nothing.
+
+        Looked at: the digest and the content of every frame; the chain from frame 0 on; every folded state against the fold
+        of what precedes it; every field of the head that follows from the log; that the refs name all blobs that frames
+        refer to; that each blob is there, intact and can be unpacked, and, if it is a tree, all below it. What the log does
+        not say cannot be checked against it: the head's `log_id`, lease and times.
+
+        Damage is never raised, it is what this reports; `Unavailable` is, and `ThreadNotFound`. Where a store cannot read a
+        stretch of the log, frames are tried one by one. Without its key an encrypted thread is checked as far as that goes:
+        digests, chain, and blobs."""
+
+    @staticmethod
+    def verify_all(
+        checkpointer: Checkpointer, query: HeadQuery = ..., *, progress: Callable[[int, int | None], None] | None = None
+    ) -> Iterator[Verdict]:
+        """Verify thread after thread, newest first. `progress` hears how many are done, of how many.
+
+        Threads that cannot even be listed come last, in one verdict with an empty `thread_id` that names them as the store does."""
 
 __version__: str
 

@@ -30,10 +30,19 @@ from clew.log import (
 )
 from clew.messages import Assistant
 from clew.threads import forking
+from clew.threads.collecting import gc
+from clew.threads.copying import copy, copy_all
 from clew.threads.differing import difference
+from clew.threads.exporting import export, import_
+from clew.threads.hiding import is_hidden
 from clew.threads.leases import RENEW_AFTER, check_free, is_live, new_lease
 from clew.threads.loading import Loaded, catch_up, load
+from clew.threads.pruning import prune
+from clew.threads.purging import purge, purge_rewound
 from clew.threads.redacting import Redact, redactor
+from clew.threads.rekeying import rekey
+from clew.threads.repairing import repair
+from clew.threads.verifying import verify, verify_all
 from clew.threads.writer import LogWriter
 
 __all__ = ["Durability", "Thread"]
@@ -42,6 +51,7 @@ log = logging.getLogger("clew.threads")
 
 Durability = Literal["sync", "async", "exit"]
 
+PAGE = 50
 TRIES = 200
 """How often a lease is tried for while others write: each time from where the log has got to since."""
 
@@ -104,7 +114,7 @@ class Thread:
         """The state on record, or the one it had at the end of a turn. Takes no lease and changes nothing."""
         loaded = await load(checkpointer, thread_id)
         state = loaded.state
-        if _crashed(loaded.head):
+        if state.status == "running" and not is_live(loaded.head.lease):
             state = msgspec.structs.replace(state, status="interrupted")
         if at_turn is None:
             return state
@@ -118,16 +128,27 @@ class Thread:
         asked = query
         if statuses is not None and "interrupted" in statuses:
             asked = msgspec.structs.replace(asked, status=tuple({*statuses, "running"}))
-        if statuses is not None and {"interrupted", "running"} & set(statuses):
-            asked = msgspec.structs.replace(asked, limit=None)
         left = query.limit
-        async for stored in checkpointer.heads(asked):
+        async for stored in _paged(checkpointer, asked):
             head = msgspec.structs.replace(stored, status="interrupted") if _crashed(stored) else stored
             if left == 0:
                 return
-            if query.matches(head):
+            if query.matches(head) and not is_hidden(head):
                 left = None if left is None else left - 1
                 yield head
+
+    verify = staticmethod(verify)
+    verify_all = staticmethod(verify_all)
+    repair = staticmethod(repair)
+    prune = staticmethod(prune)
+    gc = staticmethod(gc)
+    purge = staticmethod(purge)
+    purge_rewound = staticmethod(purge_rewound)
+    rekey = staticmethod(rekey)
+    copy = staticmethod(copy)
+    copy_all = staticmethod(copy_all)
+    export = staticmethod(export)
+    import_ = staticmethod(import_)
 
     async def __aenter__(self) -> Self:
         if self._writer is not None or self._closed:
@@ -200,11 +221,17 @@ class Thread:
         await self.flush()
         return await forking.fork(self._checkpointer, self._thread_id, self.checkpoint, new_id, at_turn)
 
-    async def delete(self) -> None:
-        """Remove the thread from the store. This object is closed by it."""
+    async def delete(self, *, purge: bool = False) -> None:
+        """Remove the thread from the store; with `purge`, also its large values that no other thread has, at once.
+
+        This object is closed by it.
+        """
         await self.flush()
         self._end()
-        await self._checkpointer.delete(self._thread_id)
+        if purge:
+            await Thread.purge(self._checkpointer, self._thread_id)
+        else:
+            await self._checkpointer.delete(self._thread_id)
         log.info("thread %r: deleted", self._thread_id)
 
     async def _take_lease(self) -> LogWriter:
@@ -301,6 +328,20 @@ class Thread:
         if self._closed:
             raise UsageError(f"thread {self._thread_id!r} is closed. Open it again with Thread.open.")
         return self._writer
+
+
+async def _paged(checkpointer: Checkpointer, query: HeadQuery) -> AsyncIterator[Head]:
+    """As many heads as are asked for, page by page: how many of them a reader will leave out is not known before."""
+    if query.limit is not None:
+        query = msgspec.structs.replace(query, limit=max(query.limit, PAGE))
+    while True:
+        last, count = None, 0
+        async for head in checkpointer.heads(query):
+            last, count = head, count + 1
+            yield head
+        if last is None or query.limit is None or count < query.limit:
+            return
+        query = query.after(last)
 
 
 def _crashed(head: Head) -> bool:

@@ -11,7 +11,7 @@ from clew.messages.dialects._arrange import Piece
 from clew.messages.dialects._extras import beside, check, extra_of, own
 from clew.messages.dialects._reading import exactly, may, need, parts_of
 from clew.messages.dialects._values import decode_base64, dumps, encode_base64, plain
-from clew.messages.dialects.losses import At, Notes
+from clew.messages.dialects.loss import At, Notes
 
 NAME = "anthropic"
 Place = Literal["system", "user", "assistant", "result", "error"]
@@ -54,7 +54,9 @@ def write_part(piece: Piece, place: Place, notes: Notes) -> Part | None:
     return None
 
 
-def _with(kind: str, part: Part, block: Text | Image | File | Thinking | ToolCall | ToolResult, at: At, n: Notes) -> Part:
+def _with(
+    kind: str, part: Part, block: Text | Image | File | Thinking | ToolCall | ToolResult, at: At, n: Notes
+) -> Part:
     fields = own(block.extra, NAME, _FIELDS[kind])
     check(block.extra, NAME, fields, at, n)
     return {"type": kind, **part, **fields}
@@ -266,7 +268,9 @@ def _read_document(source: Part, name: str, extra: dict[str, Any] | None) -> Fil
     if exactly(source, "type", "url") and source["type"] == "url":
         return File(name, _PDF, url=source["url"], extra=extra) if media.is_link(source["url"]) else None
     if exactly(source, "type", "file_id") and source["type"] == "file":
-        return File(name, file_id=source["file_id"], extra=extra) if media.is_anthropic_file(source["file_id"]) else None
+        return (
+            File(name, file_id=source["file_id"], extra=extra) if media.is_anthropic_file(source["file_id"]) else None
+        )
     return None
 
 

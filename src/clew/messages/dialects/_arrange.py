@@ -17,7 +17,7 @@ from clew.messages.blocks import Block, File, Image, Json, Opaque, Text, Thinkin
 from clew.messages.conversation import Assistant, Message, System, Tool
 from clew.messages.dialects._calls import CallRules, Ids, fitted
 from clew.messages.dialects._values import dumps
-from clew.messages.dialects.losses import At, Notes
+from clew.messages.dialects.loss import At, Notes
 
 __all__ = ["NO_RESULT", "Piece", "Reread", "Response", "Said", "Turn", "arrange"]
 
@@ -209,7 +209,7 @@ def _fit(turn: Turn, answer: Callable[[int], Piece | None], ids: Ids, rules: Cal
             found = answer(len(response.answers))
             if found is None:
                 notes.add(piece.at, "a tool call without a result", "the API demands one; an error result is sent")
-                found = Piece(ToolResult(block.id, (Text(NO_RESULT),), True), piece.at)
+                found = Piece(ToolResult(block.id, (Text(NO_RESULT),), rules.has_errors), piece.at)
             block = fitted(block, ids, rules, piece.at, notes)
             response.answers.append(Piece(msgspec.structs.replace(found.result, call_id=block.id), found.at))
         response.pieces.append(Piece(block, piece.at))

@@ -13,7 +13,7 @@ import msgspec
 
 from clew.messages.blocks import Block, File, Image, Text, ToolResult
 from clew.messages.dialects._arrange import Piece
-from clew.messages.dialects.losses import Notes
+from clew.messages.dialects.loss import Notes
 
 _HERE = re.compile(r"\[attachment (\d+): see the user message after the tool results\]")
 
@@ -31,7 +31,8 @@ def _there(number: int) -> Text:
 
 def detach(answers: Sequence[Piece], moves: Moves, notes: Notes) -> tuple[list[Piece], list[Piece]]:
     """The results with marks in place of what moves, and what follows them in the user's turn."""
-    kept, moved = [], []
+    kept: list[Piece] = []
+    moved: list[Piece] = []
     for answer in answers:
         result = answer.result
         content = list(result.content)
@@ -47,22 +48,23 @@ def detach(answers: Sequence[Piece], moves: Moves, notes: Notes) -> tuple[list[P
 
 
 def reattach(
-    results: Sequence[ToolResult], following: Sequence[Block], moves: Moves
+    results: Sequence[ToolResult], blocks: Sequence[Block], start: int, moves: Moves
 ) -> tuple[tuple[ToolResult, ...], int]:
-    """The results made whole again, and how many of the blocks that follow were theirs."""
+    """The results made whole again, and how many of the blocks from `start` on were theirs."""
     marks = [
-        (at, index, int(match[1]))
+        (at, index, match[1])
         for at, result in enumerate(results)
         for index, block in enumerate(result.content)
         if isinstance(block, Text) and block.extra is None and (match := _HERE.fullmatch(block.text))
     ]
-    attachments = following[1 : 2 * len(marks) : 2]
-    if [number for _, _, number in marks] != list(range(1, len(attachments) + 1)):
+    following = blocks[start : start + 2 * len(marks)]
+    numbers = range(1, len(marks) + 1)
+    if [number for _, _, number in marks] != [str(number) for number in numbers]:
         return tuple(results), 0
-    if [*following[0 : 2 * len(marks) : 2]] != [_there(number) for _, _, number in marks]:
+    if len(following) < 2 * len(marks) or list(following[::2]) != [_there(number) for number in numbers]:
         return tuple(results), 0
     contents = [list(result.content) for result in results]
-    for (at, index, _), block in zip(marks, attachments, strict=True):
+    for (at, index, _), block in zip(marks, following[1::2], strict=True):
         if not isinstance(block, (Image, File)) or not moves(results[at], block):
             return tuple(results), 0
         contents[at][index] = block

@@ -9,18 +9,19 @@ from typing import Literal
 import msgspec
 
 from clew.messages.blocks import ToolCall
-from clew.messages.dialects.losses import At, Notes
+from clew.messages.dialects.loss import At, Notes
 
 _ODD = re.compile(r"[^A-Za-z0-9_-]")
 
 
 class CallRules(msgspec.Struct, frozen=True):
-    """What a vendor demands of the ids and names of calls."""
+    """What a vendor demands of the ids and names of calls, and whether a result can say that it is an error."""
 
     id_pattern: str
     id_length: int
     unique_in: Literal["conversation", "response"]
     name_length: int
+    has_errors: bool
 
 
 class Ids:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from clew.messages.dialects._values import plain
-from clew.messages.dialects.losses import At, Notes
+from clew.messages.dialects.loss import At, Notes
 
 Extra = dict[str, Any] | None
 
@@ -24,11 +24,8 @@ def own(extra: Extra, dialect: str, taken: Collection[str] = ()) -> dict[str, An
 
 def beside(part: Mapping[str, Any], taken: Collection[str]) -> dict[str, Any]:
     """The fields of a vendor's object that canonical blocks have no word for. Null says nothing and is left out."""
-    return {
-        key: plain(value)
-        for key, value in part.items()
-        if isinstance(key, str) and key not in taken and value is not None
-    }
+    fields = {key: plain(value) for key, value in part.items() if isinstance(key, str) and key not in taken}
+    return {key: value for key, value in fields.items() if value is not None}
 
 
 def extra_of(dialect: str, fields: dict[str, Any]) -> Extra:

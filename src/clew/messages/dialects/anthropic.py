@@ -10,16 +10,27 @@ import msgspec
 from clew.errors import InvalidInput
 from clew.messages.blocks import Block, Text, ToolResult
 from clew.messages.conversation import Assistant, Message, System, Tool, User
-from clew.messages.dialects._anthropic_parts import NAME, Part, Place, moves, read_part, reread, write_part, write_result
+from clew.messages.dialects._anthropic_parts import (
+    NAME,
+    Part,
+    Place,
+    moves,
+    read_part,
+    reread,
+    write_part,
+    write_result,
+)
 from clew.messages.dialects._arrange import Piece, Response, Said, arrange
 from clew.messages.dialects._attachments import detach, reattach
 from clew.messages.dialects._calls import CallRules
 from clew.messages.dialects._reading import expect, may, need, parts_of
-from clew.messages.dialects.losses import At, Notes
+from clew.messages.dialects.loss import At, Notes
 
 __all__ = ["read", "write"]
 
-_RULES = CallRules(id_pattern=r"[a-zA-Z0-9_-]+", id_length=64, unique_in="conversation", name_length=128)
+_RULES = CallRules(
+    id_pattern=r"[a-zA-Z0-9_-]+", id_length=256, unique_in="conversation", name_length=128, has_errors=True
+)
 _THINKING = ("thinking", "redacted_thinking")
 _FIRST = "(The conversation goes on.)"
 
@@ -39,14 +50,16 @@ class _Run(NamedTuple):
 def write(conversation: Sequence[Message], notes: Notes) -> dict[str, Any]:
     system: list[Part] = []
     runs: list[_Run] = []
+    begun = False
     for turn in arrange(conversation, NAME, _RULES, reread, notes):
         if isinstance(turn, Response):
             runs.append(_Run("assistant", _write(turn.pieces, "assistant", notes)))
             runs.append(_Run("user", _write_answers(turn.answers, notes)))
-        elif turn.role == "system" and not any(run.placed for run in runs):
+        elif turn.role == "system" and not begun:
             system += [placed.part for placed in _write(turn.pieces, "system", notes)]
         else:
             runs.append(_Run("user", _write(_as_user(turn, notes), "user", notes)))
+        begun = begun or any(run.placed for run in runs[-2:])
     messages = [{"role": run.role, "content": [placed.part for placed in run.placed]} for run in _fit(runs, notes)]
     return {"system": system, "messages": messages} if system else {"messages": messages}
 
@@ -85,7 +98,9 @@ def _fit(runs: list[_Run], notes: Notes) -> list[_Run]:
             _tidy(run.placed, run is runs[-1], notes)
     runs = _join(runs)
     if runs and runs[0].role == "assistant":
-        notes.add((0, None), "a conversation that the model begins", "the API wants the user first; a line is put there")
+        notes.add(
+            (0, None), "a conversation that the model begins", "the API wants the user first; a line is put there"
+        )
         runs.insert(0, _Run("user", [_Placed({"type": "text", "text": _FIRST}, (0, None))]))
     return runs
 
@@ -105,7 +120,9 @@ def _tidy(placed: list[_Placed], last: bool, notes: Notes) -> None:
     while placed:
         part, at = placed[-1]
         if part["type"] in _THINKING:
-            notes.add(at, "thinking that nothing follows", "the API refuses it at the end of a response; it is left out")
+            notes.add(
+                at, "thinking that nothing follows", "the API refuses it at the end of a response; it is left out"
+            )
             placed.pop()
         elif last and part["type"] == "text" and part["text"] != part["text"].rstrip():
             notes.add(at, "white space at the very end", "the API refuses it; it is cut off")
@@ -152,16 +169,18 @@ def _read_message(message: dict[str, Any], where: str) -> list[Message]:
 def _read_user(blocks: list[Block]) -> list[Message]:
     """A user's message holds tool results too: they become a tool message, with what was moved out of them."""
     messages: list[Message] = []
-    rest = blocks
-    while rest:
-        is_result = isinstance(rest[0], ToolResult)
-        count = next((n for n, block in enumerate(rest) if isinstance(block, ToolResult) is not is_result), len(rest))
+    at = 0
+    while at < len(blocks):
+        is_result = isinstance(blocks[at], ToolResult)
+        end = next(
+            (n for n in range(at, len(blocks)) if isinstance(blocks[n], ToolResult) is not is_result), len(blocks)
+        )
+        run = tuple(blocks[at:end])
         if is_result:
-            results = [block for block in rest[:count] if isinstance(block, ToolResult)]
-            whole, taken = reattach(results, rest[count:], moves)
+            whole, taken = reattach([block for block in run if isinstance(block, ToolResult)], blocks, end, moves)
             messages.append(Tool(whole))
-            rest = rest[count + taken :]
+            end += taken
         else:
-            messages.append(User(tuple(rest[:count])))
-            rest = rest[count:]
+            messages.append(User(run))
+        at = end
     return messages or [User(())]

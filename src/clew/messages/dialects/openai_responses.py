@@ -1,0 +1,313 @@
+"""The conversation as OpenAI's responses API takes it: a flat list of items."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from clew.errors import InvalidInput
+from clew.messages.blocks import Block, File, Image, Opaque, Text, Thinking, ToolCall
+from clew.messages.conversation import Assistant, Message, System, Tool, User
+from clew.messages.dialects._arrange import Piece, Response, Said, arrange
+from clew.messages.dialects._calls import CallRules
+from clew.messages.dialects._extras import beside, extra_of, own
+from clew.messages.dialects._openai_responses_items import (
+    NAMED,
+    Item,
+    ItemIds,
+    Side,
+    is_custom,
+    read_call,
+    read_output,
+    read_reasoning,
+    side_of,
+    write_call,
+    write_output,
+    write_reasoning,
+)
+from clew.messages.dialects._openai_responses_parts import (
+    MESSAGE,
+    NAME,
+    Written,
+    read_part,
+    reread_inside,
+    words,
+    write_part,
+)
+from clew.messages.dialects._reading import expect, may, need, parts_of
+from clew.messages.dialects._values import plain
+from clew.messages.dialects.loss import At, Notes
+
+__all__ = ["read", "write"]
+
+_RULES = CallRules(id_pattern=r"[!-~]+", id_length=64, unique_in="conversation", name_length=64, has_errors=False)
+_MESSAGE = frozenset({"type", "role", "content"})
+
+
+class _Placed(NamedTuple):
+    item: Item
+    at: At
+
+
+class _Writer:
+    """The items so far, and the item ids that were used."""
+
+    def __init__(self, notes: Notes) -> None:
+        self.placed: list[_Placed] = []
+        self._notes = notes
+        self._ids = ItemIds()
+        self._open: Item | None = None
+
+    def _place(self, item: Item, at: At, *, stays_open: bool = False) -> None:
+        """Add an item. One that stays open takes the texts that follow it in the same response."""
+        self.placed.append(_Placed(item, at))
+        self._open = item if stays_open else None
+
+    def say(self, turn: Said) -> None:
+        """One message of the turn's pieces, broken where an item of another kind stands between them."""
+        pieces: list[Piece] = []
+        for piece in turn.pieces:
+            if isinstance(piece.block, Opaque):
+                self._message(turn, pieces)
+                self._opaque(piece, turn.role, bool(pieces) or len(turn.pieces) > 1)
+                pieces = []
+            else:
+                pieces.append(piece)
+        self._message(turn, pieces)
+
+    def _message(self, turn: Said, pieces: list[Piece]) -> None:
+        role = "system" if turn.role == "system" else "user"
+        fields: dict[str, Any] = {}
+        parts: list[Item] = []
+        for piece in pieces:
+            if turn.role == "tool":
+                self._notes.add(piece.at, "a tool message with more than results", "it comes back in a user message")
+            written = self._input(piece, role)
+            if written is None:
+                continue
+            kept = written.fields
+            if not parts:
+                fields = self._message_fields(written, role)
+                kept = {**kept, MESSAGE: fields} if fields else kept
+            written.check(kept, piece.at, self._notes)
+            parts.append(written.part)
+        if parts:
+            self._place({"type": "message", "role": role, "content": parts, **fields}, pieces[0].at)
+
+    def _input(self, piece: Piece, role: str) -> Written | None:
+        if role != "user" and isinstance(piece.block, (Image, File)):
+            return words(piece.block, piece.at, self._notes)
+        return write_part(piece, self._notes)
+
+    def _message_fields(self, written: Written, role: str) -> dict[str, Any]:
+        said = own(written.extra, NAME).get(MESSAGE)
+        if not isinstance(said, dict):
+            return {}
+        fields = beside(said, _MESSAGE)
+        self._ids.take(fields)
+        if role == "system" and said.get("role") == "developer":
+            fields["role"] = "developer"
+        if role == "assistant" and fields.get("status") == "completed":
+            del fields["status"]
+        return fields
+
+    def respond(self, turn: Response) -> None:
+        """What the model said, then the outputs of its calls, then items in it that others say."""
+        self._open = None
+        strays = [piece for piece in turn.pieces if _is_stray(piece)]
+        for piece in turn.pieces:
+            if not _is_stray(piece):
+                self._say_piece(piece)
+        custom = [is_custom(piece.call) for piece in turn.pieces if isinstance(piece.block, ToolCall)]
+        for answer, kind in zip(turn.answers, custom, strict=True):
+            self._place(write_output(answer, kind, self._ids, self._notes), answer.at)
+        for piece in strays:
+            self._opaque(piece, "assistant", False)
+
+    def _say_piece(self, piece: Piece) -> None:
+        block, at = piece
+        if isinstance(block, Thinking):
+            item = write_reasoning(block, at, self._ids, self._notes)
+            if item:
+                self._place(item, at)
+        elif isinstance(block, ToolCall):
+            self._place(write_call(piece, self._ids, self._notes), at)
+        elif isinstance(block, Opaque):
+            self._opaque(piece, "assistant", False)
+        elif isinstance(block, Text):
+            self._output(piece)
+        else:
+            written = self._input(piece, "assistant")
+            if written:
+                self._place(_easy(written.part["text"]), at)
+
+    def _output(self, piece: Piece) -> None:
+        """The model's words: in the message item that they begin or go on, or as a message of their own.
+
+        Only a message that the API gave an id may hold parts; any other holds one text.
+        """
+        at = piece.at
+        written = write_part(piece, self._notes)
+        if written is None:
+            return
+        begins = isinstance(own(written.extra, NAME).get(MESSAGE), dict)
+        fields = self._message_fields(written, "assistant")
+        text = {"annotations": [], **written.part, "type": "output_text"}
+        if fields.get("id"):
+            written.check({**written.fields, MESSAGE: fields}, at, self._notes)
+            item = {"status": "completed", **fields, "type": "message", "role": "assistant", "content": [text]}
+            self._place(item, at, stays_open=True)
+        elif self._open is not None and not begins:
+            written.check(written.fields, at, self._notes)
+            self._open["content"].append(text)
+        else:
+            phase = {"phase": fields["phase"]} if "phase" in fields else {}
+            written.check({MESSAGE: phase} if phase or self._follows_identified() else {}, at, self._notes)
+            self._place({**_easy(text["text"]), **phase}, at)
+
+    def _follows_identified(self) -> bool:
+        return bool(self.placed) and _is_identified(self.placed[-1].item)
+
+    def _opaque(self, piece: Piece, role: Side, among_others: bool) -> None:
+        item = dict(piece.block.value) if isinstance(piece.block, Opaque) else {}
+        if "id" in item and self._ids.take(item) is None:
+            self._notes.add(piece.at, "an item with an id that is taken", "the API refuses it; it is left out")
+            return
+        if side_of(item) != role or (among_others and role != "tool"):
+            self._notes.add(piece.at, "the message that an item is in", "it comes back in one of its own")
+        self._place(item, piece.at)
+
+
+def _is_stray(piece: Piece) -> bool:
+    return isinstance(piece.block, Opaque) and side_of(piece.block.value) != "assistant"
+
+
+def _is_identified(item: Item) -> bool:
+    """Whether it is a message of the model's with an id, which a text that follows might be a part of."""
+    return item["type"] == "message" and item.get("role") == "assistant" and item.get("id") is not None
+
+
+def _easy(text: str) -> Item:
+    return {"type": "message", "role": "assistant", "content": text}
+
+
+def write(conversation: Sequence[Message], notes: Notes) -> list[Item]:
+    writer = _Writer(notes)
+    for turn in arrange(conversation, NAME, _RULES, _reread, notes):
+        if isinstance(turn, Response):
+            writer.respond(turn)
+        else:
+            writer.say(turn)
+    return _without_loose_reasoning(writer.placed, notes)
+
+
+def _without_loose_reasoning(placed: list[_Placed], notes: Notes) -> list[Item]:
+    """The API wants reasoning followed by what came of it."""
+    items: list[Item] = []
+    followed = False
+    for item, at in reversed(placed):
+        if item["type"] == "reasoning" and not followed:
+            notes.add(at, "thinking that nothing follows", "the API refuses it; it is left out")
+            continue
+        followed = side_of(item) == "assistant"
+        items.append(item)
+    return items[::-1]
+
+
+def _reread(block: Opaque, inside: bool) -> Block | None:
+    """An opaque block in a message is an item. Items that have a name are never opaque, so those are nonsense."""
+    if inside:
+        return reread_inside(block)
+    value = plain(block.value)
+    if not isinstance(value, dict) or not isinstance(value.get("type"), str) or value["type"] in NAMED:
+        return None
+    try:
+        read = _read_item(value, "block", False)
+    except InvalidInput:
+        return None
+    return read[1][0] if len(read[1]) == 1 and type(read[1][0]) is Opaque else None
+
+
+def read(payload: Any) -> tuple[Message, ...]:
+    """Messages of a list of items, of a text, of a request's body, or of a response."""
+    if isinstance(payload, str):
+        return (User((Text(payload),)),)
+    if isinstance(payload, dict) and "output" in payload and "type" not in payload:
+        model, stop = may(payload, "model", str, "", "payload"), may(payload, "status", str, "", "payload")
+        return _read_items(need(payload, "output", list, "payload"), model, stop)
+    if isinstance(payload, dict) and "input" in payload and "type" not in payload:
+        return read(payload["input"]) if isinstance(payload["input"], str) else _read_items(payload["input"])
+    return _read_items([payload] if isinstance(payload, dict) else payload)
+
+
+def _read_items(items: Any, model: str = "", stop: str = "") -> tuple[Message, ...]:
+    """Neighbouring items of the model's are one response, neighbouring outputs one tool message."""
+    turns: list[tuple[Side, list[Block]]] = []
+    identified = False
+    for index, item in enumerate(expect(items, list, "payload")):
+        where = f"item {index}"
+        item = {**expect(item, dict, where), "type": may(item, "type", str, "message", where)}
+        side, blocks = _read_item(item, where, identified)
+        if turns and turns[-1][0] == side and side in ("assistant", "tool"):
+            turns[-1][1].extend(blocks)
+        else:
+            turns.append((side, blocks))
+        identified = _is_identified(item)
+    return tuple(_message(side, tuple(blocks), model, stop) for side, blocks in turns)
+
+
+def _message(side: Side, blocks: tuple[Block, ...], model: str, stop: str) -> Message:
+    if side == "assistant":
+        return Assistant(blocks, model, stop)
+    return System(blocks) if side == "system" else User(blocks) if side == "user" else Tool(blocks)
+
+
+def _read_item(item: Item, where: str, identified: bool) -> tuple[Side, list[Block]]:
+    """Who says an item, and its blocks. `identified`: the item before it is a message with an id."""
+    kind = item["type"]
+    if kind == "message":
+        return _read_message(item, where, identified)
+    if kind == "reasoning":
+        return "assistant", [read_reasoning(item)]
+    if kind in ("function_call", "custom_tool_call"):
+        return "assistant", [read_call(item, where)]
+    if kind in ("function_call_output", "custom_tool_call_output"):
+        return "tool", [read_output(item, where)]
+    return side_of(item), [Opaque(NAME, plain(item))]
+
+
+def _read_message(item: Item, where: str, identified: bool) -> tuple[Side, list[Block]]:
+    """A message. One with a part that Clew has no word for is kept whole, so that its id and order are."""
+    if need(item, "role", str, where) not in ("user", "assistant", "system", "developer"):
+        raise InvalidInput(f"{where}: the value of 'role' is not user, assistant, system or developer")
+    if "content" not in item:
+        raise InvalidInput(f"{where}: the key 'content' is missing")
+    side = side_of(item)
+    parts = parts_of(item["content"], where)
+    if isinstance(parts, str):
+        read: list[Text | Image | File | None] = [Text(parts)] if parts else []
+    else:
+        read = [read_part(part, where) for part in parts]
+    blocks: list[Block] = [block for block in read if block is not None]
+    if len(blocks) < len(read) or (side == "assistant" and not all(isinstance(block, Text) for block in blocks)):
+        return side, [Opaque(NAME, plain(item))]
+    return side, _begin(blocks, item, side, identified)
+
+
+def _begin(blocks: list[Block], item: Item, side: Side, identified: bool) -> list[Block]:
+    """The blocks, the first of them with what was said of the item, or with the mark that it is no part of another."""
+    fields = beside(item, _MESSAGE)
+    if item["role"] == "developer":
+        fields["role"] = "developer"
+    if side == "assistant" and fields.get("status") == "completed":
+        del fields["status"]
+    begins = side == "assistant" and identified and item.get("id") is None
+    if not blocks or not (fields or begins):
+        return blocks
+    first = blocks[0]
+    if isinstance(first, (Text, Image, File)):
+        extra = extra_of(NAME, {**own(first.extra, NAME), MESSAGE: fields})
+        blocks[0] = msgspec.structs.replace(first, extra=extra)
+    return blocks

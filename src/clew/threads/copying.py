@@ -1,0 +1,362 @@
+"""Copies of threads between any two stores: verified, resumable, and seen by nobody before they are whole."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+import msgspec
+
+from clew.checkpointers import Checkpointer, Head, HeadQuery
+from clew.checkpointers.base import MAX_APPEND
+from clew.errors import (
+    ClewError,
+    Conflict,
+    Corrupt,
+    MissingBlob,
+    ThreadBusy,
+    ThreadNotFound,
+    Unavailable,
+    UsageError,
+    WrongKey,
+)
+from clew.log import FIRST, encode_entries, encode_frame
+from clew.threads.hiding import PART, is_hidden, is_part
+from clew.threads.leases import check_free
+from clew.threads.streaming import Progress, Source, decoded, fingerprint, frames, sealed_with, state_at
+
+__all__ = ["Copied", "Transfer", "copy", "copy_all", "transfer"]
+
+log = logging.getLogger("clew.threads")
+
+PART_SIZE = MAX_APPEND
+
+
+class Copied(msgspec.Struct, frozen=True):
+    """What copying a store came to."""
+
+    ids: tuple[str, ...] = ()
+    """Threads that were copied, or brought up to date."""
+    skipped: tuple[str, ...] = ()
+    """Threads that the target already had, equal."""
+    failed: dict[str, str] = {}
+    """Threads that could not be copied, and why. All others were."""
+    bytes: int = 0
+    """Frames and blobs written."""
+
+
+class Transfer(msgspec.Struct, frozen=True):
+    """What copying one thread came to. Nothing was written if the target had it already."""
+
+    head: Head
+    written: bool = False
+    bytes: int = 0
+
+
+async def copy(
+    source: Checkpointer,
+    target: Checkpointer,
+    thread_id: str,
+    *,
+    new_id: str | None = None,
+    progress: Progress | None = None,
+) -> Head:
+    """Copy one thread to another store, namespace, key or name. Its entries and their times stay what they are.
+
+    - **Hidden until it is whole.** It is written in parts of up to 16 MiB; the last step makes it a thread.
+    - **Resumable.** Run again after a crash, it goes on from what the target has. A finished copy is left alone; one
+      whose source has gone on since is brought up to date. Any other thread of that id is a `Conflict`.
+    - **Verified.** Before the copy is made visible it is read back, and folds to the same state as the source.
+    - **Sealed anew** if the target's key is another one: nothing of the old key is needed to read the copy, and a target
+      with a key holds no plain frame.
+
+    A thread that is being worked on is copied up to where it was when the copy began. A lease is never copied: what was
+    running is interrupted in the copy.
+    """
+    return (await transfer(source, target, thread_id, thread_id if new_id is None else new_id, progress)).head
+
+
+async def copy_all(
+    source: Checkpointer,
+    target: Checkpointer,
+    query: HeadQuery = HeadQuery(),
+    progress: Progress | None = None,
+) -> Copied:
+    """Copy every thread that the query lists. Run again after a crash, or later: what is there already is left alone.
+
+    A thread that cannot be copied is told in the result and does not keep the others from it; a store that does not
+    answer ends it with `Unavailable`. `progress` counts threads.
+    """
+    ids = [head.thread_id async for head in source.heads(query) if not is_hidden(head)]
+    done: list[str] = []
+    skipped: list[str] = []
+    failed: dict[str, str] = {}
+    size = 0
+    for count, thread_id in enumerate(ids, 1):
+        try:
+            outcome = await transfer(source, target, thread_id, thread_id)
+        except ThreadNotFound:
+            log.info("thread %r was deleted before it was copied", thread_id)
+        except (Unavailable, UsageError):
+            raise
+        except ClewError as error:
+            log.warning("thread %r was not copied: %s", thread_id, error)
+            failed[thread_id] = str(error)
+        else:
+            (done if outcome.written else skipped).append(thread_id)
+            size += outcome.bytes
+        if progress is not None:
+            progress(count, len(ids))
+    return Copied(tuple(done), tuple(skipped), failed, size)
+
+
+async def transfer(
+    source: Source,
+    target: Checkpointer,
+    thread_id: str,
+    new_id: str,
+    progress: Progress | None = None,
+    *,
+    extend: bool = True,
+) -> Transfer:
+    """`copy`, from anything a thread can be read from. Without `extend` a finished thread is never added to."""
+    head = await source.head(thread_id)
+    if head is None or is_part(head):
+        raise ThreadNotFound(thread_id)
+    verbatim = await _may_stay_as_it_is(source, target, head, new_id)
+    there = await target.head(new_id)
+    common = FIRST if there is None else await _common(source, head, target, there, verbatim)
+    if there is not None and is_part(there):
+        if common is None or there.tags[PART] != head.log_id:
+            await target.delete(new_id)
+            there, common = None, FIRST
+    elif there is not None:
+        if common is not None and there.frames == head.frames:
+            return Transfer(there)
+        if common is None or not extend:
+            raise Conflict(new_id, "the target has another thread of that id, or this one and more; use another new_id")
+        check_free(there)
+    copying = _Copying(source, target, head, new_id, there, progress)
+    try:
+        done = await copying.run(common or FIRST, verbatim)
+    except (Unavailable, UsageError, Conflict, ThreadBusy):
+        raise
+    except ClewError:
+        await _discard(target, new_id, head.log_id)
+        raise
+    log.info("thread %r: copied as %r, %d frames", thread_id, new_id, head.frames)
+    return Transfer(done, True, copying.written)
+
+
+async def _discard(target: Checkpointer, new_id: str, log_id: str) -> None:
+    """Remove a part that can never become whole."""
+    there = await target.head(new_id)
+    if there is not None and there.tags.get(PART) == log_id:
+        await target.delete(new_id)
+
+
+async def _may_stay_as_it_is(source: Source, target: Checkpointer, head: Head, new_id: str) -> bool:
+    """Whether the target can hold the very bytes: plain ones if it has no key, else sealed with its key for this id."""
+    if target.keys is None and source.keys is None:
+        return True
+    if target.keys is not None and (source.keys is None or source.keys.current != target.keys.current):
+        return False
+    wanted = None if target.keys is None else target.keys.current
+    if wanted is not None and new_id != head.thread_id:
+        return False
+    async for _, data in frames(source, head):
+        if sealed_with(data) != wanted:
+            return False
+    return True
+
+
+async def _common(source: Source, head: Head, target: Checkpointer, there: Head, verbatim: bool) -> bytes | None:
+    """The digest of the source's last frame that the target has too, if all the target has is in the source; else None."""
+    if there.frames > head.frames:
+        return None
+    last = await source.read(head.thread_id, start=there.frames - 1, stop=there.frames)
+    if last and last[0][-16:].hex() == there.digest:
+        return last[0][-16:]
+    if verbatim and is_part(there):
+        return None
+    try:
+        return await _common_entries(source, head, target, there)
+    except (Corrupt, MissingBlob, WrongKey):
+        if is_part(there):
+            return None
+        raise
+
+
+async def _common_entries(source: Source, head: Head, target: Checkpointer, there: Head) -> bytes | None:
+    """The same for logs that are sealed in different ways: told by entries and times."""
+    wanted = None if target.keys is None else target.keys.current
+    previous = FIRST
+    others = frames(target, there)
+    async for number, data in frames(source, head, stop=there.frames):
+        _, copied = await anext(others)
+        if is_part(there) and sealed_with(copied) != wanted:
+            return None
+        mine = await decoded(source, head.thread_id, number, data)
+        theirs = await decoded(target, there.thread_id, number, copied)
+        if mine.time != theirs.time or encode_entries(mine.entries) != encode_entries(theirs.entries):
+            return None
+        previous = mine.digest
+    return previous
+
+
+class _Copying:
+    """One copy under way: what has gathered for the next append, and how far the target's log has got."""
+
+    def __init__(
+        self,
+        source: Source,
+        target: Checkpointer,
+        head: Head,
+        new_id: str,
+        there: Head | None,
+        progress: Progress | None,
+    ) -> None:
+        self.written = 0
+        self._source = source
+        self._target = target
+        self._head = head
+        self._new_id = new_id
+        self._whole = there is not None and not is_part(there)
+        self._log_id = secrets.token_hex(16) if there is None else there.log_id
+        self._at = 0 if there is None else there.frames
+        self._digest = FIRST if there is None else bytes.fromhex(there.digest)
+        self._frames: list[bytes] = []
+        self._size = 0
+        self._refs: set[str] = set()
+        self._blobs: dict[str, bytes] = {}
+        self._blobs_size = 0
+        self._progress = progress
+
+    async def run(self, previous: bytes, verbatim: bool) -> Head:
+        source, target, head = self._source, self._target, self._head
+        if verbatim:
+            self._refs = await source.refs(head.thread_id)
+            await self._copy_blobs(self._refs)
+        async for number, data in frames(source, head, start=self._at, previous=previous):
+            if verbatim:
+                await self._add(data)
+                continue
+            frame = await decoded(source, head.thread_id, number, data)
+            if not 0 <= frame.time < 2**64:
+                raise Corrupt(f"thread {head.thread_id!r}, frame {number} was written at no time that there is")
+            sealed = encode_frame(
+                [encode_entries(frame.entries)],
+                previous=self._digest,
+                thread_id=self._new_id,
+                number=number,
+                keys=target.keys,
+                now=frame.time,
+            )
+            await self._add(sealed.data, sealed.blobs)
+        if self._whole:
+            return await self._bring_up_to_date()
+        await self._flush()
+        done, expected = await self._done()
+        if fingerprint(await state_at(target, done)) != expected:
+            raise Corrupt(f"the copy of thread {head.thread_id!r} does not read as the thread does. Copy it again.")
+        await target.append(self._new_id, [], at=head.frames, head=done)
+        return done
+
+    async def _bring_up_to_date(self) -> Head:
+        """A thread that is seen never has half of what is added to it: one append, with its head."""
+        done, expected = await self._done()
+        await self._put(self._blobs)
+        await self._target.append(self._new_id, self._frames, at=self._at, head=done, refs=self._refs)
+        self.written += self._size
+        self._tell(done.frames, done.frames)
+        if fingerprint(await state_at(self._target, done)) != expected:
+            raise Corrupt(f"the copy of thread {self._head.thread_id!r} does not read as the thread does.")
+        return done
+
+    async def _add(self, data: bytes, blobs: dict[str, bytes] | None = None) -> None:
+        if self._size + len(data) > PART_SIZE:
+            if self._whole:
+                raise Conflict(
+                    self._new_id,
+                    "the target has an early copy, and what came since is more than one append holds; delete it there first",
+                )
+            await self._flush()
+        self._frames.append(data)
+        self._size += len(data)
+        self._digest = data[-16:]
+        if blobs:
+            self._refs.update(blobs)
+            self._blobs |= blobs
+            self._blobs_size += sum(map(len, blobs.values()))
+            if self._blobs_size > PART_SIZE:
+                await self._put(self._blobs)
+                self._blobs, self._blobs_size = {}, 0
+
+    async def _flush(self) -> None:
+        """Append what has gathered to the hidden thread. Its mark is the `log_id` of the one it is a copy of."""
+        if not self._frames:
+            return
+        await self._put(self._blobs)
+        at = self._at + len(self._frames)
+        now = datetime.now(UTC)
+        part = Head(
+            thread_id=self._new_id,
+            frames=at,
+            log_id=self._log_id,
+            status="interrupted",
+            digest=self._digest.hex(),
+            created_at=now,
+            updated_at=now,
+            tags={PART: self._head.log_id},
+        )
+        await self._target.append(self._new_id, self._frames, at=self._at, head=part, refs=self._refs)
+        self.written += self._size
+        self._at = at
+        self._frames, self._size, self._refs = [], 0, set()
+        self._blobs, self._blobs_size = {}, 0
+        self._tell(at, self._head.frames)
+
+    async def _copy_blobs(self, digests: Iterable[str]) -> None:
+        """Bring over those that the target misses, as they are."""
+        missing = sorted(await self._target.missing_blobs(set(digests)))
+        gathered: dict[str, bytes] = {}
+        size = 0
+        for digest in missing:
+            found = await self._source.get_blobs([digest])
+            if not found:
+                raise MissingBlob([digest], thread_id=self._head.thread_id)
+            gathered |= found
+            size += len(found[digest])
+            if size > PART_SIZE:
+                await self._put(gathered)
+                gathered, size = {}, 0
+        await self._put(gathered)
+
+    async def _put(self, blobs: dict[str, bytes]) -> None:
+        if not blobs:
+            return
+        missing = await self._target.missing_blobs(blobs)
+        if missing:
+            await self._target.put_blobs({digest: blobs[digest] for digest in missing})
+            self.written += sum(len(blobs[digest]) for digest in missing)
+
+    def _tell(self, done: int, total: int) -> None:
+        if self._progress is not None:
+            self._progress(done, total)
+
+    async def _done(self) -> tuple[Head, bytes]:
+        """The source's head, as it is to be in the target, and the fingerprint of the state that goes with it."""
+        head = self._head
+        state = await state_at(self._source, head)
+        done = msgspec.structs.replace(
+            head,
+            thread_id=self._new_id,
+            log_id=self._log_id,
+            lease=None,
+            status="interrupted" if head.status == "running" else head.status,
+            digest=self._digest.hex(),
+            title=(head.title or state.title) if self._target.keys is None else "",
+        )
+        return done, fingerprint(state)

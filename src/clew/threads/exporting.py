@@ -1,0 +1,284 @@
+"""A thread as one portable file, and back: frames and blobs in a tar, sealed as they are in the store, or plain."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from clew.checkpointers import Checkpointer, Head, _files
+from clew.errors import ClewError, Corrupt, InvalidInput, MissingBlob, ThreadNotFound
+from clew.log import FIRST, Checkpoint, Fold, FoldedState, Logged, Rewound, encode_entries, encode_frame
+from clew.messages import Assistant
+from clew.threads._archive import FORMAT, Archive, Manifest, TarWriter, frame_name
+from clew.threads.copying import transfer
+from clew.threads.hiding import is_part
+from clew.threads.streaming import Progress, decoded, frames, sealed_with
+
+__all__ = ["Exported", "export", "import_"]
+
+File = str | os.PathLike[str] | IO[bytes]
+
+
+class Exported(msgspec.Struct, frozen=True):
+    """What an export wrote."""
+
+    thread_id: str
+    frames: int
+    blobs: int
+    bytes: int
+    key: str | None
+    """The id of the key it needs to be read, or None if it is plain."""
+
+
+async def export(
+    checkpointer: Checkpointer,
+    thread_id: str,
+    file: File,
+    *,
+    plain: bool = False,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Exported:
+    """Write one thread to a `.clew` file: all of its log, and every large value it refers to. `tar tf` lists it.
+
+    As it is in the store: a sealed thread stays sealed, needs its key to be imported, and no key to be exported. With
+    `plain=True` it is decrypted, and anybody who has the file can read it.
+
+    A path gets the whole file or nothing: it is written under another name, synced and renamed, readable by its owner
+    alone. A file that is there is left alone unless `overwrite=True`. No more than the largest value is in memory.
+    """
+    head = await checkpointer.head(thread_id)
+    if head is None or is_part(head):
+        raise ThreadNotFound(thread_id)
+    head = msgspec.structs.replace(head, lease=None, status="interrupted" if head.status == "running" else head.status)
+    if not isinstance(file, str | os.PathLike):
+        return await _write(checkpointer, head, file, plain, None, progress)
+    path = Path(file)
+    with _explained(path):
+        async with _new_file(path, overwrite) as out:
+            return await _write(checkpointer, head, out, plain, path.parent, progress)
+
+
+async def import_(
+    checkpointer: Checkpointer, file: File, *, thread_id: str | None = None, progress: Progress | None = None
+) -> Head:
+    """Bring a thread back from a `.clew` file, under its own name or another.
+
+    Everything is checked before anything can be seen: the file's members, sizes and digests, the chain of frames, what
+    they fold to, and the head against that. A file that is damaged or made to do harm is `Corrupt` or `InvalidInput`,
+    naming the member. A sealed one needs its key among the checkpointer's, else `WrongKey`; it is sealed anew for another
+    name or key, and a checkpointer without a key takes only plain ones.
+
+    A thread of that name that is equal stays as it is; any other is a `Conflict`.
+    """
+    name = str(file) if isinstance(file, str | os.PathLike) else str(getattr(file, "name", "the file"))
+    with _explained(Path(name)), contextlib.ExitStack() as opened:
+        data = await asyncio.to_thread(_open, file, opened)
+        archive = await asyncio.to_thread(Archive, data, name, checkpointer.keys)
+        await _check(archive, name)
+        source = archive.manifest.thread_id
+        new_id = source if thread_id is None else thread_id
+        return (await transfer(archive, checkpointer, source, new_id, progress, extend=False)).head
+
+
+async def _write(
+    checkpointer: Checkpointer, head: Head, out: IO[bytes], plain: bool, folder: Path | None, progress: Progress | None
+) -> Exported:
+    """The members in order. Those of a decrypted log are spooled first: `clew.json` names its last frame."""
+    created = datetime.now(UTC)
+    tar = TarWriter(out, created)
+    if not plain:
+        digests = sorted(await checkpointer.refs(head.thread_id))
+        last = await checkpointer.read(head.thread_id, start=head.frames - 1, stop=head.frames)
+        manifest = _manifest(head, len(digests), sealed_with(last[0]) if last else None, created)
+        await asyncio.to_thread(tar.add, "clew.json", manifest.encoded())
+        async for number, data in frames(checkpointer, head):
+            await asyncio.to_thread(tar.add, frame_name(number), data)
+            _tell(progress, number + 1, head.frames + len(digests))
+        for count, digest in enumerate(digests, 1):
+            found = await checkpointer.get_blobs([digest])
+            if not found:
+                raise MissingBlob([digest], thread_id=head.thread_id)
+            await asyncio.to_thread(tar.add, f"blobs/{digest}", found[digest])
+            _tell(progress, head.frames + count, head.frames + len(digests))
+    else:
+        with tempfile.TemporaryFile(dir=folder) as frame_file, tempfile.TemporaryFile(dir=folder) as blob_file:
+            frame_tar, blob_tar = TarWriter(frame_file, created), TarWriter(blob_file, created)
+            previous, written = FIRST, set[str]()
+            async for number, data in frames(checkpointer, head):
+                frame = await decoded(checkpointer, head.thread_id, number, data)
+                opened = encode_frame([encode_entries(frame.entries)], previous=previous, now=frame.time)
+                previous = opened.digest
+                await asyncio.to_thread(frame_tar.add, frame_name(number), opened.data)
+                for digest in opened.blobs.keys() - written:
+                    await asyncio.to_thread(blob_tar.add, f"blobs/{digest}", opened.blobs[digest])
+                    written.add(digest)
+                _tell(progress, number + 1, head.frames)
+            head = msgspec.structs.replace(head, digest=previous.hex())
+            manifest = _manifest(head, len(written), None, created)
+            await asyncio.to_thread(tar.add, "clew.json", manifest.encoded())
+            await asyncio.to_thread(tar.add_members, frame_file)
+            await asyncio.to_thread(tar.add_members, blob_file)
+    await asyncio.to_thread(tar.end)
+    return Exported(head.thread_id, head.frames, manifest.blobs, tar.size, manifest.key)
+
+
+def _manifest(head: Head, blobs: int, key: str | None, created: datetime) -> Manifest:
+    return Manifest(
+        format=FORMAT, thread_id=head.thread_id, frames=head.frames, blobs=blobs, key=key, created=created, head=head
+    )
+
+
+def _tell(progress: Progress | None, done: int, total: int) -> None:
+    if progress is not None:
+        progress(done, total)
+
+
+@asynccontextmanager
+async def _new_file(path: Path, overwrite: bool) -> AsyncIterator[IO[bytes]]:
+    """A private file that takes its name once it is whole and on the disk."""
+    taken = InvalidInput(f"{path} exists and is left alone. Choose another name, or say overwrite=True.")
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
+
+    def create() -> IO[bytes]:
+        if not overwrite and os.path.lexists(path):
+            raise taken
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+        return open(os.open(temporary, flags, 0o600), "wb")
+
+    def keep() -> None:
+        out.flush()
+        _files.sync(out.fileno())
+        out.close()
+        if overwrite:
+            os.replace(temporary, path)
+        else:
+            _name_unless_taken(temporary, path, taken)
+        _files.sync_folder(path.parent)
+
+    out = await asyncio.to_thread(create)
+    try:
+        yield out
+        await asyncio.to_thread(keep)
+    finally:
+        out.close()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+
+
+def _name_unless_taken(temporary: Path, path: Path, taken: InvalidInput) -> None:
+    """Give a file its name unless that is taken, as one step where the file system can."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        raise taken from None
+    except OSError:
+        if os.path.lexists(path):
+            raise taken from None
+        os.rename(temporary, path)
+
+
+def _open(file: File, opened: contextlib.ExitStack) -> IO[bytes]:
+    """Something to read and to seek in: what comes through a pipe is put aside first, in a file without a name."""
+    if isinstance(file, str | os.PathLike):
+        return opened.enter_context(open(file, "rb"))
+    if file.seekable():
+        return file
+    aside = opened.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
+    while chunk := file.read(2**20):
+        aside.write(chunk)
+    return aside
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Errors of the system in Clew's words."""
+    try:
+        yield
+    except ClewError:
+        raise
+    except FileNotFoundError as error:
+        raise InvalidInput(f"{path}: there is no such file or folder.") from error
+    except OSError as error:
+        raise _files.explain(error, path) from error
+
+
+_NONSENSE = (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
+"""What entries can bring about that no writer made."""
+
+
+async def _check(archive: Archive, name: str) -> None:
+    """Whether the log means something, and the head says the same. Whoever made the file may have meant harm."""
+    head, fold = archive.manifest.head, Fold()
+    folded = -1
+    async for number, data in frames(archive, head):
+        what = f"{name}, member {frame_name(number)!r}"
+        try:
+            frame = await decoded(archive, head.thread_id, number, data)
+            if not 0 <= frame.time < 2**64 or not all(map(_makes_sense, frame.entries)):
+                raise Corrupt(f"{what} holds entries that no writer makes. Export the thread again.")
+            if number == head.snapshot:
+                fold = Fold()
+            fold.push(frame.entries)
+            folded = number if any(type(entry) is FoldedState for entry in frame.entries) else folded
+        except ClewError:
+            raise
+        except _NONSENSE as error:
+            raise Corrupt(f"{what} does not read as a log ({type(error).__name__}). Export it again.") from error
+        if number == head.snapshot and folded != number:
+            raise Corrupt(f"{name}, member 'clew.json' says that frame {number} holds a folded state, and it does not.")
+    try:
+        wrong = _contradiction(head, fold.checkpoint())
+    except _NONSENSE as error:
+        raise Corrupt(f"{name} does not read as a log ({type(error).__name__}). Export it again.") from error
+    if wrong:
+        raise Corrupt(
+            f"{name}, member 'clew.json': its head has another {wrong} than the log. Export the thread again."
+        )
+
+
+def _makes_sense(entry: Logged) -> bool:
+    """Whether this can be folded at a cost that its size allows."""
+    if type(entry) is Rewound:
+        return (entry.turn or 0) >= 0 and (entry.messages or 0) >= 0
+    if type(entry) is not FoldedState:
+        return True
+    state = entry.state
+    length = len(state.history)
+    for ranges in (state.view, *state.marks):
+        if any(not 0 <= start <= stop <= length for start, stop in ranges):
+            return False
+        if sum(stop - start for start, stop in ranges) > length:
+            return False
+    return (
+        len(state.marks) > 0
+        and -1 <= state.open_message < length
+        and (state.open_message < 0 or type(state.history[state.open_message]) is Assistant)
+    )
+
+
+def _contradiction(head: Head, state: Checkpoint) -> str | None:
+    """The first field of a head that is not what the log says."""
+    said: dict[str, tuple[object, object]] = {
+        "status": (head.status, "interrupted" if state.status == "running" else state.status),
+        "title": (head.title or state.title, state.title),
+        "agent": (head.agent, state.agent),
+        "model": (head.model, state.model),
+        "turns": (head.turns, state.turns),
+        "input_tokens": (head.input_tokens, state.usage.input_tokens),
+        "output_tokens": (head.output_tokens, state.usage.output_tokens),
+        "cost_usd": (head.cost_usd, state.cost_usd),
+        "parent": (head.parent, state.parent),
+        "tags": (head.tags, state.tags),
+    }
+    return next((field for field, (one, other) in said.items() if one != other), None)

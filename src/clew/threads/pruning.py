@@ -1,0 +1,113 @@
+"""Old threads go: by age, by count, by status, by tags. Never one that somebody works on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from clew.checkpointers import Checkpointer, Head, HeadQuery
+from clew.checkpointers.heads import STATUSES, Status
+from clew.errors import Conflict, InvalidInput
+from clew.threads.leases import is_live
+from clew.threads.purging import fence
+from clew.threads.hiding import PART
+
+__all__ = ["Pruned", "prune"]
+
+
+class Pruned(msgspec.Struct, frozen=True, kw_only=True):
+    """What `prune` did, or with `dry_run` would do."""
+
+    deleted: tuple[str, ...]
+    kept: int
+    """Threads that matched and were spared, as new enough or as in use."""
+    busy: tuple[str, ...] = ()
+    """Those of them that would have gone, and were spared because somebody works on them or just did."""
+    dry_run: bool = False
+
+
+async def prune(
+    checkpointer: Checkpointer,
+    *,
+    older_than: timedelta | None = None,
+    keep: int | None = None,
+    status: Status | tuple[Status, ...] | None = None,
+    tags: Mapping[str, str] | None = None,
+    prefix: str = "",
+    dry_run: bool = False,
+    progress: Callable[[int, int | None], None] | None = None,
+) -> Pruned:
+    """Delete the threads that meet every condition given; at least one must be.
+
+    `status`, `tags` and `prefix` say which threads are meant; of these the newest `keep` stay, and so do those that were
+    changed within `older_than`. A thread that was running when its process died counts as interrupted.
+
+    A thread with a live lease is never deleted. Right before each deletion its lease is taken, at the very position
+    where it was listed: whoever opened or changed it meanwhile keeps it. Threads that are hidden because they are still
+    being copied are neither counted nor deleted. Blobs stay until `gc`. If a thread cannot be listed because it is
+    damaged, that is `Corrupt` and nothing is deleted.
+    """
+    _check(older_than, keep, status, tags, prefix)
+    wanted = HeadQuery(prefix=prefix, tags=dict(tags or {}))
+    statuses = HeadQuery(status=status).statuses()
+    matching = [
+        head
+        async for head in checkpointer.heads(wanted)
+        if PART not in head.tags and (statuses is None or _status(head) in statuses)
+    ]
+    before = None if older_than is None else datetime.now(UTC) - older_than
+    doomed = [head for head in matching[keep or 0 :] if before is None or head.updated_at < before]
+    deleted: list[str] = []
+    busy: list[str] = []
+    for done, head in enumerate(reversed(doomed), start=1):  # the oldest first
+        gone = not is_live(head.lease) if dry_run else await _delete(checkpointer, head)
+        (deleted if gone else busy).append(head.thread_id)
+        if progress is not None:
+            progress(done, len(doomed))
+    return Pruned(deleted=tuple(deleted), kept=len(matching) - len(deleted), busy=tuple(busy), dry_run=dry_run)
+
+
+def _check(
+    older_than: timedelta | None,
+    keep: int | None,
+    status: Status | tuple[Status, ...] | None,
+    tags: Mapping[str, str] | None,
+    prefix: str,
+) -> None:
+    if older_than is None and keep is None and status is None and not tags and not prefix:
+        raise InvalidInput(
+            "prune without a condition would delete every thread. Give older_than, keep, status, tags or prefix."
+        )
+    if keep is not None and keep < 0:
+        raise InvalidInput(f"keep is the number of threads that stay, 0 or more, not {keep}")
+    if older_than is not None and older_than < timedelta(0):
+        raise InvalidInput(f"older_than cannot be negative: {older_than}")
+    for one in HeadQuery(status=status).statuses() or ():
+        if one not in STATUSES:
+            raise InvalidInput(f"{one!r} is no status; one of {', '.join(STATUSES)}")
+
+
+def _status(head: Head) -> Status:
+    """Running with nobody alive to run it is interrupted."""
+    return "interrupted" if head.status == "running" and not is_live(head.lease) else head.status
+
+
+async def _delete(checkpointer: Checkpointer, listed: Head) -> bool:
+    """Delete the thread if it is still as it was listed and nobody holds it."""
+    head = await checkpointer.head(listed.thread_id)
+    if head is None:
+        return True
+    if is_live(head.lease) or (head.log_id, head.frames, head.updated_at) != (
+        listed.log_id,
+        listed.frames,
+        listed.updated_at,
+    ):
+        return False
+    try:
+        await fence(checkpointer, head, "pruning")
+    except Conflict:
+        return False
+    await checkpointer.delete(head.thread_id)
+    return True

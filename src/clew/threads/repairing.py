@@ -1,0 +1,172 @@
+"""What can be saved of a damaged thread becomes a new one. The damaged one stays as it is."""
+
+from __future__ import annotations
+
+import secrets
+from datetime import UTC, datetime
+
+import msgspec
+
+from clew.checkpointers import Checkpointer, Head
+from clew.checkpointers.base import MAX_APPEND
+from clew.errors import Conflict, Corrupt, NewerFormat, ThreadNotFound, WrongKey
+from clew.log import FIRST, Checkpoint, EncodedFrame, Fold, Frame, encode_entries, encode_frame
+from clew.threads.hiding import PART
+from clew.threads.verifying import is_snapshot, scan
+
+__all__ = ["head_of", "repair"]
+
+_OF = "clew:repair-of"
+
+
+async def repair(checkpointer: Checkpointer, thread_id: str, new_id: str) -> Head:
+    """Save a thread up to its last good frame into a new one, and return the new one's head.
+
+    Nothing of the damaged thread is touched. What is saved ends with the last frame whose state can still be told: that
+    is one with an unbroken chain back to the beginning, or back to a folded state, which holds all that was before it.
+    Entries and their times are kept; frames are encoded anew, so that they follow each other and, in an encrypted store,
+    open under the new name. The new thread holds no lease, and shows as it stood at its last frame.
+
+    A long thread goes over in parts, hidden until the last one is there. If that is interrupted, call it again with the
+    same names: it starts over. Any other thread of the name `new_id` is a `Conflict`.
+
+    Frames that are whole but cannot be read here are no damage: `WrongKey` and `NewerFormat` are raised, and nothing is
+    written. If nothing can be saved it is `Corrupt`. A sound thread is simply copied.
+    """
+    try:
+        old = await checkpointer.head(thread_id)
+        if old is None:
+            raise ThreadNotFound(thread_id)
+    except Corrupt:
+        old = None
+    start, stop = await _best_run(checkpointer, thread_id, old)
+    await _clear(checkpointer, thread_id, new_id)
+    return await _write(checkpointer, thread_id, new_id, old, start, stop)
+
+
+async def _best_run(checkpointer: Checkpointer, thread_id: str, head: Head | None) -> tuple[int, int]:
+    """The frames to save, from and up to but without: the run that ends last of those that a reader can begin with."""
+    best: tuple[int, int] | None = None
+    begin: int | None = None
+    async for seen in scan(checkpointer, thread_id, None if head is None else head.frames):
+        if isinstance(seen.error, NewerFormat) or (isinstance(seen.error, WrongKey) and seen.error.key_id is not None):
+            raise seen.error
+        if seen.frame is None:
+            begin = None
+            continue
+        if not seen.follows:
+            begin = None
+        if begin is None and (is_snapshot(seen.frame) or (seen.number == 0 and seen.follows)):
+            begin = seen.number
+        if begin is not None:
+            best = begin, seen.number + 1
+    if best is None:
+        raise Corrupt(
+            f"thread {thread_id!r}: nothing of it can be saved: no frame to begin with is whole. Restore a copy."
+        )
+    return best
+
+
+async def _clear(checkpointer: Checkpointer, thread_id: str, new_id: str) -> None:
+    """The new name is free, or holds what an earlier repair of this very thread has left unfinished: that goes."""
+    head = await checkpointer.head(new_id)
+    if head is None:
+        return
+    if head.tags != {PART: "1", _OF: thread_id}:
+        raise Conflict(new_id, f"the repair of {thread_id!r} needs a name that is free, and this thread exists")
+    await checkpointer.delete(new_id)
+
+
+async def _write(
+    checkpointer: Checkpointer, thread_id: str, new_id: str, old: Head | None, start: int, stop: int
+) -> Head:
+    log = _NewLog(checkpointer, new_id, thread_id, None if old is None else old.created_at)
+    async for seen in scan(checkpointer, thread_id, stop):
+        if seen.number < start:
+            continue
+        if seen.frame is None:
+            raise Corrupt(f"thread {thread_id!r}, frame {seen.number} was whole a moment ago and is not now.")
+        await log.add(seen.frame)
+    return await log.finish()
+
+
+class _NewLog:
+    """A log that is written in parts of what one append may hold; the last of them makes it a thread that shows."""
+
+    def __init__(self, checkpointer: Checkpointer, new_id: str, old_id: str, created_at: datetime | None) -> None:
+        self._checkpointer = checkpointer
+        self._hidden = {PART: "1", _OF: old_id}
+        self._created_at = created_at
+        self._fold = Fold()
+        now = datetime.now(UTC)
+        self._head = Head(
+            thread_id=new_id,
+            frames=0,
+            log_id=secrets.token_hex(16),
+            status="interrupted",
+            created_at=created_at or now,
+            updated_at=now,
+        )
+        self._waiting: list[EncodedFrame] = []
+        self._size = 0
+
+    async def add(self, frame: Frame) -> None:
+        at = self._head.frames + len(self._waiting)
+        before = self._waiting[-1].digest if self._waiting else bytes.fromhex(self._head.digest) or FIRST
+        encoded = encode_frame(
+            [encode_entries(frame.entries)],
+            previous=before,
+            thread_id=self._head.thread_id,
+            number=at,
+            keys=self._checkpointer.keys,
+            now=frame.time,
+        )
+        size = len(encoded.data) + sum(map(len, encoded.blobs.values()))
+        if self._waiting and self._size + size > MAX_APPEND:
+            await self._send(hidden=True)
+        if at == 0 and self._created_at is None:
+            self._head = msgspec.structs.replace(self._head, created_at=_moment(frame.time))
+        if is_snapshot(frame):
+            self._head = msgspec.structs.replace(self._head, snapshot=at)
+        self._fold.push(frame.entries)
+        self._waiting.append(encoded)
+        self._size += size
+
+    async def finish(self) -> Head:
+        await self._send(hidden=False)
+        return self._head
+
+    async def _send(self, *, hidden: bool) -> None:
+        at, frames = self._head.frames, self._waiting
+        head = msgspec.structs.replace(self._head, frames=at + len(frames), digest=frames[-1].digest.hex())
+        if hidden:
+            head = msgspec.structs.replace(head, tags=self._hidden)
+        else:
+            head = head_of(self._fold, head, encrypted=self._checkpointer.keys is not None)
+        blobs = {digest: data for frame in frames for digest, data in frame.blobs.items()}
+        if blobs:
+            await self._checkpointer.put_blobs(blobs)
+        data = [frame.data for frame in frames]
+        await self._checkpointer.append(head.thread_id, data, at=at, head=head, refs=blobs)
+        self._head, self._waiting, self._size = head, [], 0
+
+
+def _moment(micros: int) -> datetime:
+    return datetime.fromtimestamp(micros / 1e6, UTC)
+
+
+def head_of(state: Fold | Checkpoint, base: Head, *, encrypted: bool) -> Head:
+    """This head with what the log adds up to. No text of the conversation is in the head of an encrypted thread."""
+    return msgspec.structs.replace(
+        base,
+        status=state.status,
+        agent=state.agent,
+        title="" if encrypted else state.title,
+        model=state.model,
+        turns=state.turns,
+        input_tokens=state.usage.input_tokens,
+        output_tokens=state.usage.output_tokens,
+        cost_usd=state.cost_usd,
+        parent=state.parent,
+        tags=state.tags,
+    )

@@ -1,0 +1,435 @@
+"""Is what a store holds of a thread whole? Looks at every byte of it, and says what is wrong and what is still readable."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from typing import NamedTuple
+
+import msgspec
+from blake3 import blake3
+
+from clew.checkpointers import Checkpointer, Head, HeadQuery
+from clew.errors import ClewError, Corrupt, MissingBlob, NewerFormat, ThreadNotFound, WrongKey
+from clew.log import FIRST, Fold, FoldedState, Frame, decode_frame
+from clew.log.blobs import tree_refs, unpack_blob
+from clew.log.codec import DIGEST_SIZE
+
+__all__ = ["Problem", "Seen", "Verdict", "is_snapshot", "scan", "verify", "verify_all"]
+
+_CHUNK = 64
+"""Frames that are read at once."""
+_GIVE_UP = 8
+"""Reads that may fail in a row while nobody knows how long the log is."""
+_BLOBS = 8
+"""Blobs that are read at once: they may be large."""
+_DAMAGE = (Corrupt, NewerFormat)
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """One thing that is wrong, and where: at a frame, at a blob, or, if neither is named, with the head."""
+
+    what: str
+    frame: int | None = None
+    blob: str | None = None
+
+    def __str__(self) -> str:
+        frame = f"frame {self.frame}" if self.frame is not None else ""
+        blob = f"blob {self.blob}" if self.blob is not None else ""
+        return f"{', '.join(filter(None, (frame, blob))) or 'head'}: {self.what}"
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What `verify` found."""
+
+    thread_id: str
+    frames: int
+    """Frames the log should have; those that were found, if the head cannot be read."""
+    readable: int
+    """Frames from the first on that are sound: what no damage has touched."""
+    sound: bool
+    """There is nothing wrong."""
+    problems: tuple[Problem, ...] = ()
+    key_missing: bool = False
+    """Something could not be opened for want of its key. What could be checked without was."""
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """One frame as it was found."""
+
+    number: int
+    problems: tuple[Problem, ...] = ()
+    frame: Frame | None = None
+    """Its content, if it could be read."""
+    digest: bytes | None = None
+    """What the next frame should name as its predecessor; None if that cannot be known."""
+    refs: frozenset[str] = frozenset()
+    error: ClewError | None = None
+    sealed: bool = False
+    follows: bool = True
+    """It names the frame before it as its predecessor, as far as that can be told."""
+
+    @property
+    def sound(self) -> bool:
+        """Nothing of what it holds is lost."""
+        return self.frame is not None and self.follows
+
+
+async def verify(checkpointer: Checkpointer, thread_id: str) -> Verdict:
+    """Check all that a store holds of a thread. Takes no lease and changes nothing.
+
+    Looked at: the digest and the content of every frame; the chain from frame 0 on; every folded state against the fold
+    of what precedes it; every field of the head that follows from the log; that the refs name all blobs that frames
+    refer to; that each blob is there, intact and can be unpacked, and, if it is a tree, all below it. What the log does
+    not say cannot be checked against it: the head's `log_id`, lease and times.
+
+    Damage is never raised, it is what this reports; `Unavailable` is, and `ThreadNotFound`. Where a store cannot read a
+    stretch of the log, frames are tried one by one. Without its key an encrypted thread is checked as far as that goes:
+    digests, chain, and blobs.
+    """
+    while True:
+        head, problems = await _read_head(checkpointer, thread_id)
+        verdict = await _Check(checkpointer, thread_id, head, problems).run()
+        if verdict.sound or head is None:
+            return verdict
+        again, _ = await _read_head(checkpointer, thread_id)
+        if again is None or again.log_id == head.log_id:
+            return verdict
+
+
+async def verify_all(
+    checkpointer: Checkpointer,
+    query: HeadQuery = HeadQuery(),
+    *,
+    progress: Callable[[int, int | None], None] | None = None,
+) -> AsyncIterator[Verdict]:
+    """Verify thread after thread, newest first. `progress` hears how many are done, of how many.
+
+    Threads that cannot even be listed come last, in one verdict with an empty `thread_id` that names them as the store does.
+    """
+    found: list[str] = []
+    unlisted: Corrupt | None = None
+    try:
+        async for head in checkpointer.heads(query):
+            found.append(head.thread_id)
+    except Corrupt as error:
+        unlisted = error
+    for done, thread_id in enumerate(found, start=1):
+        try:
+            verdict = await verify(checkpointer, thread_id)
+        except ThreadNotFound:  # deleted since it was listed
+            continue
+        finally:
+            if progress is not None:
+                progress(done, len(found))
+        yield verdict
+    if unlisted is not None:
+        yield Verdict(thread_id="", frames=0, readable=0, sound=False, problems=(Problem(str(unlisted)),))
+
+
+async def _read_head(checkpointer: Checkpointer, thread_id: str) -> tuple[Head | None, list[Problem]]:
+    try:
+        head = await checkpointer.head(thread_id)
+    except _DAMAGE as error:
+        return None, [Problem(str(error))]
+    if head is None:
+        raise ThreadNotFound(thread_id)
+    return head, []
+
+
+class _Check:
+    """One look at one thread."""
+
+    def __init__(
+        self, checkpointer: Checkpointer, thread_id: str, head: Head | None, problems: Iterable[Problem]
+    ) -> None:
+        self._checkpointer = checkpointer
+        self._thread_id = thread_id
+        self._head = head
+        self._problems = list(problems)
+        self._fold: Fold | None = Fold()
+        self._locked: dict[str, list[int]] = {}
+        self._locked_blobs: dict[str, list[str]] = {}
+        self._snapshot = -1
+        self._sealed = False
+
+    async def run(self) -> Verdict:
+        found = readable = 0
+        last: bytes | None = FIRST
+        used: dict[str, int] = {}
+        count = None if self._head is None else self._head.frames
+        async for seen in scan(self._checkpointer, self._thread_id, count):
+            found = seen.number + 1
+            readable += seen.sound and readable == seen.number
+            last = seen.digest
+            for digest in seen.refs:
+                used.setdefault(digest, seen.number)
+            self._sealed |= seen.sealed
+            self._take(seen)
+        await self._check_refs(used)
+        self._report_keys()
+        if self._head is not None:
+            self._check_end(self._head, found, last)
+        problems = tuple(dict.fromkeys(self._problems))
+        return Verdict(
+            thread_id=self._thread_id,
+            frames=found if self._head is None else self._head.frames,
+            readable=readable,
+            sound=not problems,
+            problems=problems,
+            key_missing=bool(self._locked or self._locked_blobs),
+        )
+
+    def _take(self, seen: Seen) -> None:
+        """Fold on, as long as nothing is missing in between; a folded state is where one can begin again."""
+        self._problems += seen.problems
+        if isinstance(seen.error, WrongKey) and seen.error.key_id is not None:
+            self._locked.setdefault(seen.error.key_id, []).append(seen.number)
+        if not seen.sound:
+            self._fold = None
+        if seen.frame is None:
+            return
+        if is_snapshot(seen.frame):
+            self._snapshot = seen.number
+        for entry in seen.frame.entries:
+            if isinstance(entry, FoldedState):
+                if self._fold is not None and seen.number and self._fold.checkpoint() != entry.state:
+                    what = "it holds a folded state that is not what the log before it adds up to"
+                    self._problems.append(Problem(what, frame=seen.number))
+                self._fold = Fold()
+            if self._fold is not None:
+                try:
+                    self._fold.push([entry])
+                except (LookupError, TypeError, ValueError) as error:
+                    self._problems.append(Problem(f"its entries cannot be folded: {error!r}", frame=seen.number))
+                    self._fold = None
+
+    async def _check_refs(self, used: dict[str, int]) -> None:
+        try:
+            refs = await self._checkpointer.refs(self._thread_id)
+        except _DAMAGE as error:
+            self._problems.append(Problem(f"the list of blobs it refers to cannot be read: {error}"))
+            refs = set()
+        else:
+            for digest in sorted(used.keys() - refs):
+                what = "the frame refers to this blob and the thread's refs do not name it: gc would delete it"
+                self._problems.append(Problem(what, frame=used[digest], blob=digest))
+        await self._check_blobs(refs | used.keys(), used)
+
+    async def _check_blobs(self, wanted: Collection[str], used: dict[str, int]) -> None:
+        """Every blob, and every blob below a tree."""
+        known = set(wanted)
+        waiting = sorted(wanted)
+        while waiting:
+            batch, waiting = waiting[:_BLOBS], waiting[_BLOBS:]
+            blobs, damaged = await _get_blobs(self._checkpointer, batch)
+            for digest in batch:
+                if digest not in blobs:
+                    what = damaged.get(digest, "it is not in the store")
+                    self._problems.append(Problem(what, frame=used.get(digest), blob=digest))
+                    continue
+                try:
+                    unpack_blob(digest, blobs[digest], self._checkpointer.keys)
+                    below = tree_refs(blobs[digest]) - known
+                except WrongKey as error:
+                    self._locked_blobs.setdefault(error.key_id or "", []).append(digest)
+                    below = tree_refs(blobs[digest]) - known
+                except Corrupt as error:
+                    self._problems.append(Problem(str(error), frame=used.get(digest), blob=digest))
+                    continue
+                known |= below
+                waiting += sorted(below)
+
+    def _report_keys(self) -> None:
+        """One problem for each key that is not here, however much it has sealed."""
+        for key, frames in self._locked.items():
+            what = f"{_some(len(frames), 'frame')} from this one on cannot be opened without key {key}"
+            self._problems.append(Problem(what, frame=frames[0]))
+        for key, blobs in self._locked_blobs.items():
+            what = f"{_some(len(blobs), 'blob')} like this one cannot be opened without key {key}"
+            self._problems.append(Problem(what, blob=blobs[0]))
+
+    def _check_end(self, head: Head, found: int, last: bytes | None) -> None:
+        """The head against the log: its end, and what it adds up to."""
+        if head.thread_id != self._thread_id:
+            self._problems.append(Problem(f"it is the head of thread {head.thread_id!r}"))
+        if found != head.frames or not found:
+            self._problems.append(
+                Problem(f"it is missing: the log should have {head.frames} frame(s) and ends here", frame=found)
+            )
+        elif last is not None and last.hex() != head.digest:
+            self._problems.append(Problem("it is not the one that the head names as the last", frame=found - 1))
+        if self._fold is not None and found == head.frames:
+            for field, stated, true in _differences(head, self._fold, self._snapshot, self._sealed):
+                what = f"its {field} is not what the log adds up to"
+                show = field not in ("title", "tags")  # no content in reports
+                self._problems.append(Problem(f"{what}: {stated!r} instead of {true!r}" if show else what))
+
+
+def _differences(head: Head, fold: Fold, snapshot: int, sealed: bool) -> list[tuple[str, object, object]]:
+    usage = fold.usage
+    pairs: list[tuple[str, object, object]] = [
+        ("status", head.status, fold.status),
+        ("snapshot", head.snapshot, snapshot),
+        ("agent", head.agent, fold.agent),
+        ("model", head.model, fold.model),
+        ("turns", head.turns, fold.turns),
+        ("input_tokens", head.input_tokens, usage.input_tokens),
+        ("output_tokens", head.output_tokens, usage.output_tokens),
+        ("cost_usd", repr(head.cost_usd), repr(fold.cost_usd)),
+        ("parent", head.parent, fold.parent),
+        ("tags", head.tags, fold.tags),
+    ]
+    if not (sealed and not head.title):  # the head of an encrypted thread keeps its title to itself
+        pairs.append(("title", head.title, fold.title))
+    return [pair for pair in pairs if pair[1] != pair[2]]
+
+
+def is_snapshot(frame: Frame) -> bool:
+    """Whether a reader can begin at this frame: it holds a whole folded state and nothing else."""
+    return len(frame.entries) == 1 and isinstance(frame.entries[0], FoldedState)
+
+
+class _Raw(NamedTuple):
+    """A frame's bytes, or why they cannot be had; or both, if the damage lies between it and the frame before it."""
+
+    number: int
+    data: bytes | None
+    error: ClewError | None
+
+
+async def scan(checkpointer: Checkpointer, thread_id: str, count: int | None) -> AsyncIterator[Seen]:
+    """Every frame of a log that should have this many, as far as it can be read; up to its end if nobody knows."""
+    previous: bytes | None = FIRST
+    async for number, data, error in _raw_frames(checkpointer, thread_id, count):
+        seen = await _look_at(checkpointer, thread_id, number, data, error)
+        link = None if data is None or seen.digest is None else data[14 : 14 + DIGEST_SIZE]
+        if previous is not None and link is not None and link != previous:
+            broken = Problem("it does not follow the frame before it", frame=number)
+            seen = msgspec.structs.replace(seen, problems=(*seen.problems, broken), follows=False)
+        previous = seen.digest
+        yield seen
+
+
+async def _raw_frames(checkpointer: Checkpointer, thread_id: str, count: int | None) -> AsyncIterator[_Raw]:
+    start = 0
+    while count is None or start < count:
+        stop = start + _CHUNK if count is None else min(start + _CHUNK, count)
+        overlap = 1 if start else 0  # what lies between two frames is read with both of them
+        try:
+            chunk = (await checkpointer.read(thread_id, start=start - overlap, stop=stop))[overlap:]
+            found = [_Raw(number, data, None) for number, data in enumerate(chunk, start)]
+        except _DAMAGE as error:
+            found = await _one_by_one(checkpointer, thread_id, start, stop, error, known=count is not None)
+        for raw in found:
+            yield raw
+        if len(found) < stop - start:
+            return
+        start = stop
+
+
+async def _one_by_one(
+    checkpointer: Checkpointer, thread_id: str, start: int, stop: int, blame: ClewError, *, known: bool
+) -> list[_Raw]:
+    """A stretch of the log that cannot be read as one. If nobody knows where the log ends, it ends before what fails."""
+    found: list[_Raw] = []
+    failed = 0
+    for number in range(start, stop):
+        try:
+            one = await checkpointer.read(thread_id, start=number, stop=number + 1)
+            if not one:
+                break
+            between = await _damage_before(checkpointer, thread_id, number) if number else None
+            found.append(_Raw(number, one[0], between))
+            failed = 0
+        except _DAMAGE as error:
+            found.append(_Raw(number, None, error))
+            failed += 1
+            if failed >= _GIVE_UP and not known:
+                break
+    if not known:
+        del found[len(found) - failed :]
+    if found and all(raw.error is None for raw in found):
+        found[-1] = found[-1]._replace(error=blame)
+    return found
+
+
+async def _damage_before(checkpointer: Checkpointer, thread_id: str, number: int) -> ClewError | None:
+    """What is wrong between a frame and the one before it, if that can be read: a store may keep more there than frames."""
+    try:
+        await checkpointer.read(thread_id, start=number - 1, stop=number)
+    except _DAMAGE:
+        return None
+    try:
+        await checkpointer.read(thread_id, start=number - 1, stop=number + 1)
+    except _DAMAGE as error:
+        return error
+    return None
+
+
+async def _look_at(
+    checkpointer: Checkpointer, thread_id: str, number: int, data: bytes | None, error: ClewError | None
+) -> Seen:
+    """Decode one frame, with the blobs it refers to."""
+    problems = [] if error is None else [Problem(str(error), frame=number)]
+    if data is None:
+        return Seen(number=number, problems=tuple(problems), error=error)
+    refs: frozenset[str] = frozenset()
+    frame: Frame | None = None
+    blobs: dict[str, bytes] = {}
+    try:
+        frame = decode_frame(data, thread_id, number, keys=checkpointer.keys)
+        while frame.missing:
+            refs |= frame.refs
+            missing = sorted(refs - blobs.keys())
+            found, damaged = await _get_blobs(checkpointer, missing)
+            blobs |= found
+            if absent := set(missing) - found.keys():
+                for digest in sorted(absent):
+                    what = damaged.get(digest, "it is not in the store")
+                    problems.append(Problem(what, frame=number, blob=digest))
+                error = error or MissingBlob(absent, thread_id=thread_id)
+                frame = None
+                break
+            frame = decode_frame(data, thread_id, number, blobs, checkpointer.keys)
+    except WrongKey as wrong:
+        error, frame = wrong, None
+        if wrong.key_id is None:
+            problems.append(Problem(str(wrong), frame=number))
+    except _DAMAGE as damage:
+        error, frame = damage, None
+        problems.append(Problem(str(damage), frame=number))
+    return Seen(
+        number=number,
+        problems=tuple(problems),
+        frame=frame,
+        digest=frame.digest if frame is not None else _own_digest(data),
+        refs=refs if frame is None else refs | frame.refs,
+        error=error,
+        sealed=bool(len(data) > 1 and data[1] & 8),
+    )
+
+
+def _own_digest(data: bytes) -> bytes | None:
+    """The digest of a frame that cannot be decoded, if its bytes are whole all the same."""
+    own = data[-DIGEST_SIZE:]
+    return own if len(data) >= 46 and blake3(data[:-DIGEST_SIZE]).digest(DIGEST_SIZE) == own else None
+
+
+async def _get_blobs(checkpointer: Checkpointer, digests: Collection[str]) -> tuple[dict[str, bytes], dict[str, str]]:
+    """The blobs that are there and intact, and what is wrong with those that are there and are not."""
+    try:
+        return await checkpointer.get_blobs(digests), {}
+    except _DAMAGE as error:
+        if len(digests) == 1:
+            return {}, dict.fromkeys(digests, str(error))
+    blobs: dict[str, bytes] = {}
+    damaged: dict[str, str] = {}
+    for digest in digests:
+        found, wrong = await _get_blobs(checkpointer, [digest])
+        blobs |= found
+        damaged |= wrong
+    return blobs, damaged
+
+
+def _some(count: int, thing: str) -> str:
+    return f"1 {thing}" if count == 1 else f"{count} {thing}s"
