@@ -7,8 +7,6 @@ import io
 import json
 from random import Random
 
-from clew.threads.exporting import export
-
 from clew.checkpointers import _envelope
 from clew.checkpointers.memory import MemoryCheckpointer
 from clew.log import FIRST, encode_entries, encode_frame
@@ -17,6 +15,7 @@ from clew.log.keys import Keyring
 from clew.messages import Message, Text, ToolCall, ToolResult, assistant, system, tool, user
 from clew.messages.dialects import Dialect, to_dialect
 from clew.threads import Thread
+from clew.threads.exporting import export
 from tests.log.make_golden import entries
 
 __all__ = ["seeds", "spoil"]

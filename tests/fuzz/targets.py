@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 from blake3 import blake3
-from clew.threads.exporting import import_
 
 from clew.checkpointers import _envelope
 from clew.checkpointers.memory import MemoryCheckpointer
@@ -19,6 +18,7 @@ from clew.log import decode_frame
 from clew.log.blobs import unpack_blob
 from clew.log.keys import Keyring
 from clew.messages.dialects import Dialect, from_dialect, losses, to_dialect
+from clew.threads.exporting import import_
 
 __all__ = ["TARGETS"]
 
