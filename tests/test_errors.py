@@ -21,6 +21,7 @@ from clew.errors import (
     ThreadNotFound,
     Unavailable,
     UsageError,
+    WrongKey,
 )
 
 EXAMPLES: list[tuple[ClewError, list[str]]] = [
@@ -36,6 +37,7 @@ EXAMPLES: list[tuple[ClewError, list[str]]] = [
     (MissingBlob(["a" * 64]), ["1 blob(s)"]),
     (Unavailable("no answer"), ["no answer"]),
     (Corrupt("frame 3 fails its check"), ["frame 3"]),
+    (WrongKey("thread 't', frame 3", "abcd"), ["thread 't', frame 3", "abcd", "CLEW_KEY"]),
     (NewerFormat("clew.db", 9, 1), ["clew.db", "9", "1", "pip install --upgrade clew"]),
 ]
 NAMES = [type(error).__name__ for error, _ in EXAMPLES]

@@ -508,7 +508,7 @@ loop.run_until_complete(store.read("thread"))
 child = os.fork()
 if child == 0:
     sys.exit(5)
-print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 loop.run_until_complete(append(store, "thread", b"two", at=1))
 child = os.fork()
 if child == 0:
@@ -517,7 +517,7 @@ if child == 0:
             await append(mine, "thread", b"of the child", at=2)
     asyncio.run(go_on())
     sys.exit(6)
-print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 loop.run_until_complete(append(store, "thread", b"three", at=3))
 loop.run_until_complete(store.close())
 loop.close()

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Self
 
 from clew.checkpointers import Head, HeadQuery
+from clew.checkpointers._sqlite_backup import Backup
 from clew.checkpointers.heads import Status
 from clew.log import Logged
 from clew.log.checkpoint import Checkpoint as Checkpoint
@@ -134,6 +135,11 @@ class SQLiteCheckpointer(Checkpointer):
     """
 
     def __init__(self, path: str | os.PathLike[str], namespace: str = "") -> None: ...
+    def backup(
+        self, target: str | os.PathLike[str], progress: Callable[[int, int | None], None] | None = None
+    ) -> Backup:
+        """Copy the live store, all namespaces, to a new file: one moment of it, while others go on writing."""
+
     @staticmethod
     def from_url(url: str, namespace: str = "") -> SQLiteCheckpointer:
         """`sqlite:///relative.db` or `sqlite:////absolute.db`."""
@@ -358,7 +364,7 @@ class Thread:
         1. the new log is written under a hidden name, with refs to all that the old log pointed at;
         2. the old log is deleted;
         3. the new log is written under the thread's own name;
-        4. the hidden copy is deleted, and then all blobs of the old log that nobody reaches any more.
+        4. all blobs of the old log that nobody else reaches are deleted, and then the copy, which remembered them.
 
         If it is interrupted, call it again. The hidden copy names the old log and the new one, so that it is known how far it
         came. The old log is there (after 1): it is the thread, perhaps with more in it by now, so the copy is dropped and all
