@@ -21,6 +21,7 @@ from clew.log import (
     StateSet,
     UnknownEntry,
     decode_frame,
+    decode_frames,
     encode_entries,
     encode_frame,
 )
@@ -46,6 +47,20 @@ def round_trip(entries: Sequence[Logged]) -> Frame:
 @given(logs)
 def test_entries_survive_the_codec(entries: list[Logged]) -> None:
     assert round_trip(entries).entries == entries
+
+
+@settings(max_examples=50)
+@given(st.lists(logs, max_size=6))
+def test_a_stretch_of_frames_is_read_as_its_frames_are(groups: list[list[Logged]]) -> None:
+    data = [frame_of(entries) for entries in groups]
+    assert decode_frames(data, "t", 3) == [decode_frame(frame, "t", number) for number, frame in enumerate(data, 3)]
+
+
+def test_the_damaged_frame_of_a_stretch_is_named() -> None:
+    data = [frame_of([MessageAdded(user(f"message {number} " * 20))]) for number in range(200)]
+    data[150] = data[150][:-1] + bytes([data[150][-1] ^ 1])
+    with pytest.raises(Corrupt, match="thread 't', frame 157"):
+        decode_frames(data, "t", 7)
 
 
 def test_a_frame_names_its_predecessor_and_itself() -> None:

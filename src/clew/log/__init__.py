@@ -10,6 +10,7 @@ from clew.log.codec import (
     Frame,
     Logged,
     decode_frame,
+    decode_frames,
     encode_entries,
     encode_frame,
 )
@@ -68,6 +69,7 @@ __all__ = [
     "Usage",
     "WorkspaceSnapshot",
     "decode_frame",
+    "decode_frames",
     "encode_entries",
     "encode_frame",
     "fold",

@@ -31,6 +31,7 @@ __all__ = [
     "Frame",
     "Logged",
     "decode_frame",
+    "decode_frames",
     "encode_entries",
     "encode_frame",
 ]
@@ -44,6 +45,7 @@ _HEADER = struct.Struct("<BB12s16s")
 _SMALLEST = _HEADER.size + DIGEST_SIZE  # 30 and 16
 _COMPRESSED, _REFERS, _BODY_IN_BLOB, _SEALED = 1, 2, 4, 8
 _KNOWN_FLAGS = _COMPRESSED | _REFERS | _BODY_IN_BLOB | _SEALED
+_AT_ONCE = 128
 _LARGEST = 4 * 2**20 - 4096  # below a store's limit; a larger body goes to a blob
 _KEPT = (bytes, bytearray, memoryview, datetime)  # what msgpack says itself
 
@@ -180,6 +182,41 @@ def decode_frame(
         raise Corrupt(
             f"thread {thread_id!r}, frame {number} passes its check and still cannot be read: {error}. Report this as a bug."
         ) from error
+
+
+def decode_frames(frames: Sequence[bytes], thread_id: str, start: int = 0, keys: Keyring | None = None) -> list[Frame]:
+    """A stretch of a log, from frame `start` on. Ordinary frames are taken many at a time, all others one by one."""
+    found: list[Frame] = []
+    for first in range(0, len(frames), _AT_ONCE):
+        part = frames[first : first + _AT_ONCE]
+        try:
+            found += _decode_ordinary(part)
+        except (_NotOrdinary, compression.NotCompressed, msgspec.MsgspecError):
+            numbered = enumerate(part, start + first)
+            found += [decode_frame(data, thread_id, number, keys=keys) for number, data in numbered]
+    return found
+
+
+class _NotOrdinary(Exception):
+    """Among these frames is one that needs a closer look."""
+
+
+def _decode_ordinary(frames: Sequence[bytes]) -> list[Frame]:
+    """Frames that are sound, compressed, and nothing else."""
+    for data in frames:
+        if (
+            len(data) < _SMALLEST
+            or data[0] != VERSION
+            or data[1] != _COMPRESSED
+            or blake3(data[:-DIGEST_SIZE]).digest(DIGEST_SIZE) != data[-DIGEST_SIZE:]
+        ):
+            raise _NotOrdinary
+    bodies = compression.framed.decompress_many([data[30:-DIGEST_SIZE] for data in frames])
+    found: list[Frame] = []
+    for data, body in zip(frames, bodies, strict=True):
+        moment, entries = _decode(body)
+        found.append(Frame(data[14:30], data[-DIGEST_SIZE:], moment, cast(list[Logged], entries)))
+    return found
 
 
 def _open(data: bytes, thread_id: str, number: int, keys: Keyring | None) -> bytes:

@@ -11,7 +11,7 @@ import msgspec
 from clew._telemetry import span
 from clew.checkpointers import Checkpointer, Head
 from clew.errors import Corrupt, MissingBlob, ThreadNotFound
-from clew.log import EMPTY, FIRST, Checkpoint, Fold, FoldedState, Frame, decode_frame, is_kept
+from clew.log import EMPTY, FIRST, Checkpoint, Fold, FoldedState, Frame, decode_frame, decode_frames, is_kept
 from clew.threads.sizes import LogSize
 
 __all__ = ["Loaded", "catch_up", "load", "read_frames"]
@@ -90,9 +90,7 @@ async def _read(checkpointer: Checkpointer, head: Head, start: int) -> tuple[lis
     thread_id = head.thread_id
     data = await checkpointer.read(thread_id, start=start, stop=head.frames)
     with _no_collection():
-        frames = [
-            decode_frame(frame, thread_id, number, keys=checkpointer.keys) for number, frame in enumerate(data, start)
-        ]
+        frames = decode_frames(data, thread_id, start, checkpointer.keys)
     while missing := frozenset().union(*[frame.missing for frame in frames if frame.missing]):
         blobs = await checkpointer.get_blobs(missing.union(*[frame.refs for frame in frames if frame.missing]))
         if absent := missing - blobs.keys():
