@@ -1,7 +1,8 @@
-"""Threads: open, lease, append, load, list, fork and rewind, written once over any store."""
+"""Threads: open, lease, append, load, list, fork, rewind, keep and move them, written once over any store."""
 
 from __future__ import annotations
 
+from clew.threads.rendering import to_json, to_markdown
 from clew.threads.thread import Durability, Thread
 
-__all__ = ["Durability", "Thread"]
+__all__ = ["Durability", "Thread", "to_json", "to_markdown"]
