@@ -31,6 +31,7 @@ class Keyring:
     """One key or several: the first seals, all open. Shows their ids, never themselves."""
 
     def __init__(self, keys: str | bytes | Iterable[str | bytes]) -> None:
+        _aesgcm()  # what is not installed shows here, and not at the first append
         given = [keys] if isinstance(keys, str | bytes) else list(keys)
         self._keys = {_key_id(key): key for key in map(_key, given)}
         if not self._keys:
