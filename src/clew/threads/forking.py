@@ -11,6 +11,7 @@ import msgspec
 from clew.checkpointers import Checkpointer, Head
 from clew.errors import Conflict, InvalidInput
 from clew.log import FIRST, Checkpoint, FoldedState, Rewound, Usage, encode_entries, encode_frame, fold
+from clew.threads.heading import head_of
 
 __all__ = ["check_turn", "fork"]
 
@@ -27,22 +28,17 @@ async def fork(
     keys = checkpointer.keys
     frame = encode_frame([encode_entries([FoldedState(branch)])], previous=FIRST, thread_id=new_id, keys=keys)
     now = datetime.now(UTC)
-    head = Head(
+    base = Head(
         thread_id=new_id,
         frames=1,
         log_id=secrets.token_hex(16),
         status=branch.status,
         snapshot=0,
         digest=frame.digest.hex(),
-        agent=branch.agent,
-        title=branch.title if keys is None else "",
-        model=branch.model,
-        turns=branch.turns,
         created_at=now,
         updated_at=now,
-        parent=branch.parent,
-        tags=branch.tags,
     )
+    head = head_of(branch, base, encrypted=keys is not None)
     if frame.blobs:
         await checkpointer.put_blobs(frame.blobs)
     try:

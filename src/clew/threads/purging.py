@@ -17,10 +17,10 @@ from clew.log.checkpoint import Ranges
 from clew.log.fold import TITLE_LENGTH
 from clew.messages import Message, User, plain_text
 from clew.threads.collecting import Cutoff, below, remove_blobs, unreached
+from clew.threads.heading import head_of
 from clew.threads.hiding import PART
 from clew.threads.leases import check_free, new_lease
 from clew.threads.loading import load
-from clew.threads.repairing import head_of
 
 __all__ = ["Purged", "fence", "purge", "purge_rewound", "trimmed"]
 

@@ -10,11 +10,12 @@ import msgspec
 from clew.checkpointers import Checkpointer, Head
 from clew.checkpointers.base import MAX_APPEND
 from clew.errors import Conflict, Corrupt, NewerFormat, ThreadNotFound, WrongKey
-from clew.log import FIRST, Checkpoint, EncodedFrame, Fold, Frame, encode_entries, encode_frame
+from clew.log import FIRST, EncodedFrame, Fold, Frame, encode_entries, encode_frame
+from clew.threads.heading import head_of
 from clew.threads.hiding import PART
 from clew.threads.verifying import is_snapshot, scan
 
-__all__ = ["head_of", "repair"]
+__all__ = ["repair"]
 
 _OF = "clew:repair-of"
 
@@ -153,20 +154,3 @@ class _NewLog:
 
 def _moment(micros: int) -> datetime:
     return datetime.fromtimestamp(micros / 1e6, UTC)
-
-
-def head_of(state: Fold | Checkpoint, base: Head, *, encrypted: bool) -> Head:
-    """This head with what the log adds up to. No text of the conversation is in the head of an encrypted thread."""
-    return msgspec.structs.replace(
-        base,
-        status=state.status,
-        agent=state.agent,
-        title="" if encrypted else state.title,
-        model=state.model,
-        turns=state.turns,
-        input_tokens=state.usage.input_tokens,
-        output_tokens=state.usage.output_tokens,
-        cost_usd=state.cost_usd,
-        parent=state.parent,
-        tags=state.tags,
-    )
