@@ -21,6 +21,9 @@ Attribute = str | int | float | bool
 class Span(Protocol):
     """One operation under way."""
 
+    listened_to: bool
+    """Whether it is worth finding out what `set` would be told."""
+
     def set(self, **attributes: Attribute) -> None:
         """Add what is known only later: how much was read, say."""
 
@@ -29,6 +32,7 @@ class _NoSpan:
     """Nobody is listening."""
 
     __slots__ = ()
+    listened_to = False
 
     def set(self, **attributes: Attribute) -> None:
         pass
@@ -44,6 +48,7 @@ class _OpenSpan:
     """A span of OpenTelemetry, current while its block runs. An error is named by its type alone."""
 
     __slots__ = ("_attributes", "_current", "_name", "_span", "_tracer")
+    listened_to = True
     _current: AbstractContextManager[_OtelSpan]
     _span: _OtelSpan
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from operator import add
 from typing import Any
 
 import msgspec
@@ -29,7 +30,7 @@ from clew.log.entries import (
     Usage,
     WorkspaceSnapshot,
 )
-from clew.messages import Assistant, Message, Tool, ToolResult, User, plain_text, tool_calls
+from clew.messages import Assistant, Message, Tool, ToolCall, ToolResult, User, plain_text, tool_calls
 
 __all__ = ["Fold", "fold", "is_kept"]
 
@@ -155,27 +156,28 @@ class Fold:
             return
         if self._open >= 0:
             self._close_turn()
-        self._marked()
-        self._add(message)
+        if self._turn_grows:
+            self._marked()
+        place = self._add(message)
         if type(message) is Assistant:
             self.in_flight = False
             self._marks.append(())
             self._turn_grows = True
-            calls = len(tool_calls(message))
-            if calls:
-                self._open = len(self._history) - 1
+            if calls := [*map(type, message.content)].count(ToolCall):
+                self._open = place
                 self._waiting = calls
-        else:
-            if not self.title and type(message) is User:
-                self.title = " ".join(plain_text(message).split())[:TITLE_LENGTH]
+        elif not self.title and type(message) is User:
+            self.title = " ".join(plain_text(message).split())[:TITLE_LENGTH]
 
-    def _add(self, message: Message) -> None:
-        """The message becomes the last of the history and of the view."""
-        self._history.append(message)
-        end = len(self._history)
-        if self._view_end != end - 1:
-            self._set_view((*self._view(), (end - 1, end)))
-        self._view_end = end
+    def _add(self, message: Message) -> int:
+        """The message becomes the last of the history and of the view. Returns its place in the history."""
+        history = self._history
+        place = len(history)
+        history.append(message)
+        if self._view_end != place:
+            self._set_view((*self._view(), (place, place + 1)))
+        self._view_end = place + 1
+        return place
 
     def _view(self) -> Ranges:
         """What the model sees. The last range is kept apart, as it grows with every message."""
@@ -201,10 +203,11 @@ class Fold:
     def _settle(self) -> None:
         self._open = -1
         self._waiting = 0
-        self._intents.clear()
-        self._results.clear()
-        self._steps.clear()
-        self._open_steps.clear()
+        if self._intents or self._results or self._steps or self._open_steps:
+            self._intents.clear()
+            self._results.clear()
+            self._steps.clear()
+            self._open_steps.clear()
 
     def _answer(self, message: Tool) -> None:
         """Results given as a message. If it answers every open call it is kept as it is."""
@@ -212,10 +215,10 @@ class Fold:
             self._add(message)
             self._turn_grows = True
             return
-        given = [block for block in message.content if type(block) is ToolResult]
-        if not self._results and len(given) >= self._waiting:
+        if not self._results and [*map(type, message.content)].count(ToolResult) >= self._waiting:
             self._add_results(message)
             return
+        given = [block for block in message.content if type(block) is ToolResult]
         calls = tool_calls(self._history[self._open])
         free = {index: call.id for index, call in enumerate(calls) if index not in self._results}
         for result in given:
@@ -248,12 +251,7 @@ class Fold:
         self.in_flight = True
 
     def _spend(self, usage: Usage, cost_usd: float | None) -> None:
-        tokens = self._tokens
-        tokens[0] += usage.input_tokens
-        tokens[1] += usage.output_tokens
-        tokens[2] += usage.cache_read_tokens
-        tokens[3] += usage.cache_write_tokens
-        tokens[4] += usage.reasoning_tokens
+        self._tokens = [*map(add, self._tokens, msgspec.structs.astuple(usage))]
         self.cost_usd = None if cost_usd is None or self.cost_usd is None else self.cost_usd + cost_usd
 
     def _spent(self, entry: Spend) -> None:

@@ -11,7 +11,7 @@ RATIO = 4
 SMALLEST = 16 * 1024
 
 
-class LogSize(msgspec.Struct, frozen=True):
+class LogSize(msgspec.Struct, frozen=True, gc=False):
     """How large the end of a log is, and how large its state may be: in bytes of frames."""
 
     since: int = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import msgspec
@@ -21,7 +21,7 @@ __all__ = ["LogWriter"]
 log = logging.getLogger("clew.threads")
 
 
-class _Append(msgspec.Struct, frozen=True):
+class _Append(msgspec.Struct, frozen=True, gc=False):
     """What is sent to the store: kept until it is known to have arrived, so that it can be sent again as it was."""
 
     frames: list[bytes]
@@ -82,24 +82,26 @@ class LogWriter:
         """Return once everything accepted up to here is durable."""
         through = self._accepted if through is None else through
         while self._durable < through:
-            await self._alone(self._write)
+            await self._write()
 
     async def renew(self) -> None:
         """Extend the lease: with what is pending if there is any, else with a head alone."""
-        if self.pending:
-            await self.flush()
-        else:
-            await self._alone(self._replace_head)
+        await self._write()
 
     async def release(self) -> None:
         """Give the lease back, in one append with what is pending. Nothing can be written after this."""
         self.lease = None
         await self.flush()
         while self.head.lease is not None:
-            await self._alone(self._replace_head)
+            await self._write()
 
-    async def _alone(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
-        """One append at a time: whoever comes second waits for the first and then looks again."""
+    async def _write(self) -> None:
+        """One append: of what has gathered, or if nothing has, of the head alone.
+
+        One at a time: whoever comes second waits for the first, and then looks again whether there is still need.
+        """
+        if self.lost:
+            raise self.lost
         if self._writing:
             turn = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)
@@ -107,44 +109,40 @@ class LogWriter:
             return
         self._writing = True
         try:
-            await work()
+            append = self._unsettled
+            if append is not None:
+                log.info("thread %r: sending again what was not acknowledged", append.head.thread_id)
+            elif self._buffer:
+                append = self._unsettled = self._next_append()
+            else:
+                head = self._next_head(self.head.frames, self.head.digest, self.head.snapshot)
+                append = _Append([], head, {}, self._accepted, self._size)
+            with span("clew.append", thread_id=append.head.thread_id) as current:
+                if current.listened_to:
+                    size, entries = sum(map(len, append.frames)), append.through - self._durable
+                    current.set(frames=len(append.frames), bytes=size, entries=entries)
+                await self._send(append)
+            self.head, self._durable, self._size = append.head, append.through, append.size
+            self._unsettled = None
         finally:
             self._writing = False
-            waiting, self._waiting = self._waiting, []
-            for turn in waiting:
-                if not turn.done():
-                    turn.set_result(None)
+            if self._waiting:
+                self._wake()
 
-    async def _write(self) -> None:
-        if self.lost:
-            raise self.lost
-        append = self._unsettled
-        if append is None:
-            append = self._unsettled = self._next_append()
-        else:
-            log.info("thread %r: sending again what was not acknowledged", append.head.thread_id)
-        size, entries = sum(map(len, append.frames)), append.through - self._durable
-        with span(
-            "clew.append", thread_id=append.head.thread_id, frames=len(append.frames), bytes=size, entries=entries
-        ):
-            if append.blobs:
-                await self._checkpointer.put_blobs(append.blobs)
-            await self._append(append.frames, append.head, append.blobs)
-        self._unsettled = None
-        self._durable = append.through
-        self._size = append.size
-
-    async def _replace_head(self) -> None:
-        if self.lost:
-            raise self.lost
-        await self._append([], self._next_head(self.head.frames, self.head.digest, self.head.snapshot), ())
-
-    async def _append(self, frames: list[bytes], head: Head, refs: Collection[str]) -> None:
+    async def _send(self, append: _Append) -> None:
+        head, blobs = append.head, append.blobs
         try:
-            await self._checkpointer.append(head.thread_id, frames, at=self.head.frames, head=head, refs=refs)
+            if blobs:
+                await self._checkpointer.put_blobs(blobs)
+            await self._checkpointer.append(head.thread_id, append.frames, at=self.head.frames, head=head, refs=blobs)
         except Conflict as conflict:
             raise await self._lose() from conflict
-        self.head = head
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for turn in waiting:
+            if not turn.done():
+                turn.set_result(None)
 
     async def _lose(self) -> LeaseLost:
         """Another writer moved the log on: whatever we still hold is void, and is never written."""
