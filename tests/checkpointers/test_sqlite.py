@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import sqlite3
 import stat
 import subprocess
@@ -220,6 +221,29 @@ def test_a_local_folder_is_not_taken_for_a_network(tmp_path: Path) -> None:
 
 
 # Damage
+
+
+@posix
+async def test_a_store_deleted_while_it_is_open_acknowledges_nothing_more(
+    store: SQLiteCheckpointer, path: Path
+) -> None:
+    await append(store, "thread", b"frame")
+    for file in path.parent.iterdir():
+        file.unlink()
+    with pytest.raises(Unavailable, match=r"clew\.db"):
+        await append(store, "other", b"frame")
+    with pytest.raises(Unavailable):
+        await put(store, b"a blob")
+
+
+@posix
+async def test_a_store_replaced_while_it_is_open_acknowledges_nothing_more(
+    store: SQLiteCheckpointer, path: Path
+) -> None:
+    await append(store, "thread", b"frame")
+    os.replace(shutil.copy(path, path.with_suffix(".copy")), path)
+    with pytest.raises(Unavailable, match="open it again"):
+        await append(store, "other", b"frame")
 
 
 def tamper(path: Path, statement: str, *values: object) -> None:

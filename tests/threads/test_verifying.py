@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from clew import Thread, open_checkpointer
-from clew.checkpointers import Checkpointer, FileCheckpointer, Head, MemoryCheckpointer, SQLiteCheckpointer
+from clew.checkpointers import Checkpointer, FileCheckpointer, MemoryCheckpointer, SQLiteCheckpointer
 from clew.errors import ClewError, ThreadNotFound, Unavailable
 from clew.log import Checkpoint, FoldedState, MessageAdded, Rewound, StateSet, fold
 from clew.log.blobs import pack_blob, pack_tree, tree_refs, unpack_blob
@@ -172,17 +172,17 @@ async def test_what_is_missing_below_a_tree_is_named(store: Checkpointer) -> Non
 
 def _tree() -> list[tuple[str, bytes]]:
     leaf = pack_blob(b"a file")
-    inner = pack_tree(b"a folder", [leaf[0]])
+    inner = pack_tree(b"a folder", leaves=[leaf[0]])
     return [leaf, inner, pack_tree(b"the workspace", [inner[0]])]
 
 
 async def test_a_tree_can_be_followed_without_its_key() -> None:
     keys = open_checkpointer("memory://", key=KEY).keys
     leaf = pack_blob(b"a file", keys)
-    digest, packed = pack_tree(b"a folder", [leaf[0], leaf[0]], keys)
-    assert tree_refs(packed) == {leaf[0]}
+    digest, packed = pack_tree(b"a folder", leaves=[leaf[0], leaf[0]], keys=keys)
+    assert tree_refs(packed) == ([], [leaf[0], leaf[0]])
     assert unpack_blob(digest, packed, keys) == b"a folder"
-    assert tree_refs(leaf[1]) == set()
+    assert tree_refs(leaf[1]) == ([], [])
     assert unpack_blob(*pack_tree(b"", [])) == b""
     for size in range(len(packed)):
         with pytest.raises(ClewError):
@@ -324,20 +324,11 @@ def _cells(path: Path) -> Iterator[tuple[str, str, int, bytes]]:
     db.close()
 
 
-def _says_the_same(head: Head | None, right: Head) -> bool:
-    """Whether two heads differ in nothing that the log could tell."""
-    assert head is not None
-    free = {name: getattr(right, name) for name in ("log_id", "lease", "created_at", "updated_at")}
-    return msgspec.structs.replace(head, **free) == right
-
-
 @pytest.mark.crash
 async def test_every_flipped_byte_of_a_thread_in_sqlite_is_named_and_none_is_believed(tmp_path: Path) -> None:
     whole = tmp_path / "c.db"
     async with SQLiteCheckpointer(whole) as store:
         right = await _victim(store)
-        head = await store.head("t")
-        assert head is not None
     numbers = -1
     for table, column, row, data in list(_cells(whole)):
         numbers += table == "frames"
@@ -356,10 +347,9 @@ async def test_every_flipped_byte_of_a_thread_in_sqlite_is_named_and_none_is_bel
                     assert all(problem.blob for problem in verdict.problems)
                     assert not verdict.sound
                     assert not loads
-                elif verdict.sound:
-                    assert _says_the_same(await store.head("t"), head), f"byte {place} of the head"
                 else:
-                    assert loads or any(problem.frame is None or problem.frame <= 8 for problem in verdict.problems)
+                    assert not verdict.sound, f"byte {place} of the head"
+                    assert not loads
             _alter(whole, statement, data, row)
 
 

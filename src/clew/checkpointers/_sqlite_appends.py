@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from clew.errors import ClewError, Conflict, MissingBlob
+from clew.errors import ClewError, Conflict, Corrupt, MissingBlob
 
 __all__ = ["Append", "Appender", "frames_of", "now", "touch"]
 
@@ -43,7 +43,7 @@ _OR_UPDATE = f" ON CONFLICT (id) DO UPDATE SET {', '.join(f'{name} = excluded.{n
 _INSERT_FRAMES = "INSERT INTO frames (thread, number, data) VALUES "
 
 
-class Append(msgspec.Struct, frozen=True):
+class Append(msgspec.Struct, frozen=True, gc=False):
     """One append as the waist defines it, ready for SQL."""
 
     thread_id: str
@@ -57,7 +57,7 @@ class Append(msgspec.Struct, frozen=True):
     """The head's columns after log_id, in order."""
 
 
-class _Log(msgspec.Struct, frozen=True):
+class _Log(msgspec.Struct, frozen=True, gc=False):
     """Where a log stands."""
 
     id: int
@@ -131,6 +131,8 @@ class Appender:
         except KeyError:
             statement = "SELECT id, frames, log_id FROM heads WHERE ns = ? AND key = ?"
             row = db.execute(statement, (namespace, key)).fetchone()
+            if row is not None and not isinstance(row[1], int):
+                raise Corrupt(f"thread {key.hex()} does not say how long it is. Restore a copy.")
             log = self._logs[namespace, key] = None if row is None else _Log(*row)
             return log
 

@@ -43,6 +43,7 @@ class Engine:
         self.path = path
         self.users = 0
         self._opened = False
+        self._file: tuple[int, int] | None = None
         self._opening = threading.Lock()
         self._queue: SimpleQueue[list[Job] | None] = SimpleQueue()
         self._gathered: dict[asyncio.AbstractEventLoop, list[Job]] = {}
@@ -148,6 +149,7 @@ class Engine:
                     appender.forget()
                     job.outcome = job.work(db)
             db.execute("COMMIT")
+            self._check_file()
         except BaseException as error:
             appender.forget()
             if connection.in_transaction:
@@ -155,6 +157,17 @@ class Engine:
             if isinstance(error, _FAULTS):
                 raise self._explain(error) from error
             raise
+
+    def _check_file(self) -> None:
+        """A file that was deleted or replaced under us still takes what is written to it, and keeps none of it."""
+        try:
+            found = os.stat(self.path)
+        except OSError as error:
+            raise _files.explain(error, self.path) from error
+        if (found.st_dev, found.st_ino) != self._file:
+            raise Unavailable(
+                f"{self.path} was deleted or replaced while it was open. Close the store and open it again."
+            )
 
     def _connect(self) -> sqlite3.Connection:
         try:
@@ -171,6 +184,8 @@ class Engine:
                     _sqlite_schema.configure(connection)
                     if not self._opened:
                         _sqlite_schema.migrate(connection, str(self.path))
+                        found = os.stat(self.path)
+                        self._file = found.st_dev, found.st_ino
                         self._opened = True
                         log.debug("%s: opened, SQLite %s", self.path, sqlite3.sqlite_version)
                 except BaseException:

@@ -31,7 +31,7 @@ CREATE TABLE heads (
     parent    TEXT,
     created   INTEGER NOT NULL,   -- microseconds since 1970
     updated   INTEGER NOT NULL,
-    head      BLOB NOT NULL       -- the whole head, msgpack
+    head      BLOB NOT NULL       -- the whole head: msgpack and its CRC-32, little-endian
 );
 CREATE UNIQUE INDEX heads_by_key ON heads (ns, key);
 -- No index by time: every append would have to move its entry. Sorting 10,000 heads takes some milliseconds.

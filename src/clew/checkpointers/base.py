@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from datetime import timedelta
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -37,6 +38,10 @@ class Checkpointer(ABC):
 
     keys: Keyring | None = None
     """What threads in this store are sealed with. Stores themselves never look inside a frame or a blob."""
+    place: str = ""
+    """Names the store and the namespace, the same in every process of this machine; empty if no other process has it."""
+    own_files: tuple[Path, ...] = ()
+    """The files and folders on this machine that are the store itself: never part of anybody's workspace."""
 
     @abstractmethod
     async def append(

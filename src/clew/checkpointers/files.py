@@ -53,6 +53,8 @@ class FileCheckpointer(Checkpointer):
         self._blobs = BlobFiles(self._root)
         self._threads = ThreadFiles(self._root, self._blobs)
         self._heads = HeadFiles(self._root, self._threads)
+        self.place = f"file:{self._root.path}#{namespace}"
+        self.own_files = (self._root.path,)
         self._guard = Guard(f"the file checkpointer of {self._root.path}")
         self._pool: WorkerPool | None = None
 

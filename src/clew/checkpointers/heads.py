@@ -18,7 +18,7 @@ Status = Literal["running", "waiting", "interrupted", "failed", "done"]
 STATUSES: tuple[Status, ...] = get_args(Status)
 
 
-class Owner(msgspec.Struct, frozen=True, kw_only=True):
+class Owner(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The process that holds a lease, told apart from every other process of every machine and boot."""
 
     host: str
@@ -32,7 +32,7 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
         return f"process {self.pid} on {self.host}{label}"
 
 
-class Lease(msgspec.Struct, frozen=True, kw_only=True):
+class Lease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The right to append to a thread. Position fences; the expiry only says when another may try."""
 
     owner: Owner
@@ -40,7 +40,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: datetime
 
 
-class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """What a store knows of a thread without reading its log. Written with each append, as one with its frames."""
 
     thread_id: str

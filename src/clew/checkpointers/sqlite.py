@@ -9,6 +9,7 @@ import sqlite3
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
+from zlib import crc32
 
 import msgspec
 
@@ -33,6 +34,7 @@ from clew.errors import Corrupt, InvalidInput
 
 __all__ = ["SQLiteCheckpointer"]
 
+_SUM = 4
 _MOST = 2**62  # within what an INTEGER holds, with room to subtract
 
 _decode_head = msgspec.msgpack.Decoder(Head).decode
@@ -49,6 +51,8 @@ class SQLiteCheckpointer(Checkpointer):
         check_namespace(namespace)
         self._path = Path(os.path.abspath(Path(path).expanduser()))
         self._namespace = namespace
+        self.place = f"sqlite:{self._path}#{namespace}"
+        self.own_files = tuple(self._path.with_name(self._path.name + end) for end in ("", "-wal", "-shm", "-journal"))
         self._guard = Guard(f"the SQLite checkpointer of {self._path}")
         self._engine: Engine | None = None
 
@@ -83,7 +87,7 @@ class SQLiteCheckpointer(Checkpointer):
                 head.parent[0] if head.parent else None,
                 micros(head.created_at),
                 micros(head.updated_at),
-                encoded,
+                encoded + crc32(encoded).to_bytes(_SUM, "little"),
             ),
         )
         await self._use().submit(append, loop)
@@ -97,9 +101,12 @@ class SQLiteCheckpointer(Checkpointer):
             found = db.execute("SELECT id, frames FROM heads WHERE ns = ? AND key = ?", wanted).fetchone()
             if found is None:
                 return []
-            end = found[1] if stop is None else min(stop, found[1])
+            count = found[1]
+            if not isinstance(count, int):
+                raise Corrupt(f"thread {thread_id!r} in {self._path} does not say how long it is. Restore a copy.")
+            end = count if stop is None else min(stop, count)
             frames = frames_of(db, found[0], start, end) if start < end else []
-            if len(frames) != max(0, end - start):
+            if len(frames) != max(0, end - start) or not {bytes}.issuperset(map(type, frames)):
                 raise Corrupt(
                     f"thread {thread_id!r} in {self._path} lacks frames from {start} to {end}. Restore a copy."
                 )
@@ -228,9 +235,12 @@ class SQLiteCheckpointer(Checkpointer):
             engine.hand_over(asyncio.get_running_loop())
             await asyncio.to_thread(close_engine, engine)
 
-    def _decode(self, data: bytes, whose: str) -> Head:
+    def _decode(self, data: object, whose: str) -> Head:
+        encoded = data[:-_SUM] if isinstance(data, bytes) else b""
+        if not isinstance(data, bytes) or crc32(encoded).to_bytes(_SUM, "little") != data[-_SUM:]:
+            raise Corrupt(f"the head of {whose} in {self._path} fails its check. Restore a copy.")
         try:
-            return _decode_head(data)
+            return _decode_head(encoded)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise Corrupt(f"the head of {whose} in {self._path} does not decode: {error}. Restore a copy.") from error
 
