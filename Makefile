@@ -44,7 +44,7 @@ crash: $(VENV)/.ready ## The long matrices whole: every kill, every torn byte
 	CLEW_CRASH=full $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m crash
 
 fuzz: $(VENV)/.fuzz ## A million inputs to everything that reads bytes from outside
-	for target in frame blob envelope anthropic openai-chat openai-responses; do \
+	for target in frame weight blob envelope anthropic openai-chat openai-responses; do \
 		$(BIN)/python -m tests.fuzz $$target $(FUZZ_RUNS) || exit 1; \
 	done
 	$(BIN)/python -m tests.fuzz archive $$(($(FUZZ_RUNS) / 5))

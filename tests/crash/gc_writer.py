@@ -41,8 +41,8 @@ async def create(store: Checkpointer, name: str, dice: random.Random) -> None:
 async def create_with_tree(store: Checkpointer, name: str, dice: random.Random) -> None:
     """A thread that points at a tree of blobs. Half of the time it asks first what is there, and puts the rest."""
     files = [pack_blob(large(dice).encode()) for _ in range(3)]
-    inner = pack_tree(b"a folder", [files[0][0], files[1][0]])
-    outer = pack_tree(b"the workspace", [inner[0], files[2][0]])
+    inner = pack_tree(b"a folder", leaves=[files[0][0], files[1][0]])
+    outer = pack_tree(b"the workspace", [inner[0]], [files[2][0]])
     blobs = dict([*files, inner, outer])
     if dice.random() < 0.5:
         missing = await store.missing_blobs(blobs)

@@ -7,9 +7,11 @@ import io
 import json
 from random import Random
 
+import msgspec
+
 from clew.checkpointers import _envelope
 from clew.checkpointers.memory import MemoryCheckpointer
-from clew.log import FIRST, encode_entries, encode_frame
+from clew.log import FIRST, StateSet, WorkspaceSnapshot, encode_entries, encode_frame
 from clew.log.blobs import pack_blob
 from clew.log.keys import Keyring
 from clew.messages import Message, Text, ToolCall, ToolResult, assistant, system, tool, user
@@ -29,7 +31,38 @@ def seeds(target: str) -> list[bytes]:
         case "frame":
             groups = [[encode_entries(group)] for group in entries()]
             plain = [encode_frame(group, previous=FIRST).data for group in groups]
+            plain.append(encode_frame([encode_entries([StateSet("k", [[]] * 70_000)])], previous=FIRST).data)
+            plain.append(encode_frame([encode_entries([StateSet("k", "text " * 15_000)])], previous=FIRST).data)
+            plain += [
+                b"\x92\0" + array for array in (b"\x91\x93\xa5state\xa1k\x81\xa0\x80", b"\x92\xc0\x91\xa7started")
+            ]
             return plain + [encode_frame(group, previous=FIRST, thread_id="t", keys=_KEYS).data for group in groups]
+        case "weight":
+            values: list[object] = [
+                None,
+                5,
+                2**40,
+                1.5,
+                "",
+                "ab",
+                "é€😀",
+                b"ab",
+                [],
+                [[]],
+                [None],
+                {},
+                {"k": []},
+                dict.fromkeys(range(12)),
+            ]
+            shapes = [msgspec.msgpack.encode(value) for value in values]
+            shapes += [
+                b"\x91\xa7started",
+                b"\x92\xa6folded\x90",
+                b"\x91\xa5image",
+                b"\x92\xa4text\xa0",
+                b"\xd6\xff\1\2\3\4",
+            ]
+            return [bytes([place]) + shape for place in range(3) for shape in shapes]
         case "blob":
             return [pack_blob(data, keys)[1] for data in (b"", b"text " * 300, bytes(10**6)) for keys in (None, _KEYS)]
         case "envelope":
@@ -47,7 +80,7 @@ async def _archive() -> bytes:
     async with MemoryCheckpointer() as store:
         async with Thread.open(store, "t") as thread:
             for group in entries()[:3]:
-                await thread.append(*group)
+                await thread.append(*[entry for entry in group if type(entry) is not WorkspaceSnapshot])
         await export(store, "t", file)
     return file.getvalue()
 

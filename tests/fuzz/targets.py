@@ -6,16 +6,19 @@ import asyncio
 import contextlib
 import io
 import json
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 from blake3 import blake3
 
 from clew.checkpointers import _envelope
 from clew.checkpointers.memory import MemoryCheckpointer
 from clew.errors import ClewError
-from clew.log import decode_frame
+from clew.log import compression, decode_frame, weights
 from clew.log.blobs import unpack_blob
+from clew.log.codec import _decode_entries
 from clew.log.keys import Keyring
 from clew.messages.dialects import Dialect, from_dialect, losses, to_dialect
 from clew.threads.exporting import import_
@@ -26,15 +29,38 @@ _KEYS = Keyring(bytes(32))
 
 
 def frame(data: bytes) -> None:
-    """A frame as it is, and as one who can compute its digest would forge it."""
-    for candidate in (data, data + blake3(data).digest(16)):
+    """A frame as it is, as one who can compute its digest would forge it, and with these bytes as its body."""
+    bodied = b"\1\1" + bytes(28) + compression.framed.compress(data)
+    for candidate in (data, data + blake3(data).digest(16), bodied + blake3(bodied).digest(16)):
         for keys in (None, _KEYS):
-            try:
-                found = decode_frame(candidate, "t", 0, keys=keys)
-                if found.missing:
-                    decode_frame(candidate, "t", 0, dict.fromkeys(found.refs, data[-64:]), keys)
-            except ClewError:
-                pass
+            with contextlib.suppress(ClewError):
+                refs = decode_frame(candidate, "t", 0, keys=keys).refs
+                if refs:
+                    decode_frame(candidate, "t", 0, dict.fromkeys(refs, data[-64:]), keys)
+
+
+def weight(data: bytes) -> None:
+    """A value many times over, as a user's, as entries or as blocks: it takes no more than it weighs. The first byte says
+    where it stands."""
+    item = data[1:64]
+    try:
+        msgspec.msgpack.decode(item)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return
+    before = (b"\x91\x93\xa5state\xa1k", b"", b"\x91\x92\xa7message\x92\xa4user")[data[0] % 3]
+    body = b"\x92\0" + before + b"\xdc\4\0" + item * 1024
+    tracing = tracemalloc.is_tracing()
+    tracemalloc.start()
+    try:
+        held = tracemalloc.get_traced_memory()[0]
+        tracemalloc.reset_peak()
+        with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            _decode_entries(body)
+        taken = len(body) + tracemalloc.get_traced_memory()[1] - held
+    finally:
+        if not tracing:
+            tracemalloc.stop()
+    assert taken <= min(weights.weigh(body)[0], weights.bound(body)) + 16 * 1024, f"{taken} bytes for {item.hex()}"
 
 
 def blob(data: bytes) -> None:
@@ -85,6 +111,7 @@ def _dialect(dialect: Dialect) -> Callable[[bytes], None]:
 
 TARGETS: dict[str, Callable[[bytes], None]] = {
     "frame": frame,
+    "weight": weight,
     "blob": blob,
     "envelope": envelope,
     "archive": archive,

@@ -9,13 +9,14 @@ from random import Random
 
 import pytest
 
+from clew.log.weights import FLOOR
 from tests.fuzz.seeds import seeds, spoil
 from tests.fuzz.targets import TARGETS
 
 SECONDS = float(os.environ.get("CLEW_FUZZ_SECONDS", "60")) / len(TARGETS)
 MEMORY = 50
-BASE = 2 * 2**20
-"""Bytes that any call may take, whatever its input: contexts, tables, the interpreter's own."""
+BASE = FLOOR
+"""Bytes that any call may take, whatever its input."""
 
 
 @pytest.mark.parametrize("target", TARGETS)

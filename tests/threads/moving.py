@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -15,6 +16,7 @@ from clew.checkpointers import Checkpointer, FileCheckpointer, Head, MemoryCheck
 from clew.log import (
     Described,
     FoldedState,
+    Logged,
     MessageAdded,
     Spend,
     StateSet,
@@ -22,10 +24,13 @@ from clew.log import (
     ToolIntent,
     UnknownEntry,
     Usage,
+    WorkspaceSnapshot,
     encode_entries,
     encode_frame,
 )
+from clew.log.blobs import pack_blob, pack_tree, tree_refs, unpack_blob
 from clew.log.keys import Keyring
+from clew.log.trees import named_trees, rename_trees
 from clew.messages import Image, Text, ToolCall, ToolResult, assistant, tool, user
 from clew.threads.loading import read_frames
 
@@ -62,9 +67,10 @@ async def write_rich(store: Checkpointer, thread_id: str = "t") -> Head:
         call = ToolCall("c1", "look", {"city": "Paris"})
         await thread.append(MessageAdded(assistant("Gladly. " * 20_000, call), Usage(100, 10), 0.01))
         await thread.append(MessageAdded(tool(ToolResult("c1", (Text("row\n```\n" * 10),)))))
-        await thread.append(UNKNOWN)
+        await thread.append(UNKNOWN, await some_files(store, b"files of turn 1"))
         await thread.append(MessageAdded(user("And Rome?")), MessageAdded(assistant("No."), Usage(9, 9), 0.5))
         await thread.append(StateSet("x", float("nan")), StateSet("data", os.urandom(70_000)))
+        await thread.append(await some_files(store, b"files that were rewound"))
         await thread.rewind(to_turn=1)
         await thread.append(FoldedState(thread.checkpoint))
         await thread.append(Described("A trip", {"team": "a"}), Spend(Usage(1, 1), 0.25))
@@ -74,6 +80,22 @@ async def write_rich(store: Checkpointer, thread_id: str = "t") -> Head:
     head = await store.head(thread_id)
     assert head is not None
     return head
+
+
+async def some_files(store: Checkpointer, text: bytes) -> WorkspaceSnapshot:
+    """A snapshot as a workspace makes one: folders in folders, a chunk that is in two of them."""
+    chunks = [pack_blob(text, store.keys), pack_blob(b"the same in all", store.keys)]
+    inner = pack_tree(b"inner", leaves=[chunks[0][0], chunks[1][0], chunks[1][0]], keys=store.keys)
+    outer = pack_tree(b"outer", [inner[0]], [chunks[1][0]], store.keys)
+    await store.put_blobs(dict([*chunks, inner, outer]))
+    return WorkspaceSnapshot(outer[0], 4, len(text))
+
+
+async def files_of(store: Checkpointer, digest: str) -> list[Any]:
+    """All that a tree holds, in order and with no digests, which depend on the key."""
+    packed = (await store.get_blobs([digest]))[digest]
+    trees, leaves = tree_refs(packed)
+    return [unpack_blob(digest, packed, store.keys), *[await files_of(store, name) for name in (*trees, *leaves)]]
 
 
 async def write_long(store: Checkpointer, thread_id: str, count: int, size: int) -> None:
@@ -110,10 +132,14 @@ async def _append_all(store: Checkpointer, thread_id: str, frames: list[bytes], 
 
 
 async def log_of(store: Checkpointer, thread_id: str) -> list[tuple[int, bytes]]:
-    """Times and entries, as bytes, so that a NaN is equal to itself."""
+    """Times and entries, as bytes, so that a NaN is equal to itself; without digests of files, which depend on the key."""
     head = await store.head(thread_id)
     assert head is not None
-    return [(frame.time, encode_entries(frame.entries).data) for frame in await read_frames(store, head)]
+    return [(frame.time, encode_entries(_nameless(frame.entries)).data) for frame in await read_frames(store, head)]
+
+
+def _nameless(entries: list[Logged]) -> list[Logged]:
+    return rename_trees(entries, dict.fromkeys(named_trees(entries), ""))
 
 
 def described(head: Head | None) -> Head:

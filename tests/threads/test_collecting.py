@@ -77,7 +77,7 @@ async def test_what_was_touched_during_the_grace_stays(store: Checkpointer) -> N
 
 async def test_a_tree_keeps_what_is_below_it_and_lets_it_go_with_itself(store: Checkpointer) -> None:
     leaf, other = pack_blob(b"a file"), pack_blob(b"nobody's file")
-    inner = pack_tree(b"a folder", [leaf[0]])
+    inner = pack_tree(b"a folder", leaves=[leaf[0]])
     outer = pack_tree(b"the workspace", [inner[0]])
     await store.put_blobs(dict([leaf, other, inner, outer]))
     await refer(store, "t", outer[0])

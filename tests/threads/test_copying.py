@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,10 +13,13 @@ import pytest
 from clew import Thread
 from clew.checkpointers import Checkpointer, Head, HeadQuery, MemoryCheckpointer, SQLiteCheckpointer
 from clew.errors import Conflict, Corrupt, MissingBlob, ThreadNotFound, Unavailable, WrongKey
-from clew.log import Frame, LeaseTaken, MessageAdded, Rewound, StatusChanged, fold
+from clew.log import FoldedState, Frame, LeaseTaken, MessageAdded, Rewound, StatusChanged, fold
+from clew.log.blobs import blob_key
 from clew.log.keys import Keyring
+from clew.log.trees import rename_trees
 from clew.messages import assistant, user
 from clew.threads import copying
+from clew.threads.collecting import below
 from clew.threads.copying import copy, copy_all
 from clew.threads.hiding import PART, is_part
 from clew.threads.loading import load, read_frames
@@ -25,6 +29,7 @@ from tests.threads.moving import (
     OTHER,
     UNKNOWN,
     described,
+    files_of,
     log_of,
     store_of,
     stores,
@@ -52,9 +57,18 @@ class Dying(MemoryCheckpointer):
 async def assert_equal(one: Checkpointer, other: Checkpointer, thread_id: str, other_id: str = "") -> None:
     other_id = other_id or thread_id
     assert await log_of(one, thread_id) == await log_of(other, other_id)
-    assert fingerprint((await load(one, thread_id)).state) == fingerprint((await load(other, other_id)).state)
+    assert await _state_of(one, thread_id) == await _state_of(other, other_id)
     renamed = msgspec.structs.replace(described(await other.head(other_id)), thread_id=thread_id)
     assert described(await one.head(thread_id)) == renamed
+
+
+async def _state_of(store: Checkpointer, thread_id: str) -> tuple[bytes, list[Any]]:
+    """The state, and apart from it all files that it names: their digests depend on the key."""
+    entry = FoldedState((await load(store, thread_id)).state)
+    trees = [fact.value[0] for fact in entry.state.facts if fact.kind == "workspace"]
+    assert await store.refs(thread_id) >= set(trees)
+    (without,) = rename_trees([entry], dict.fromkeys(trees, ""))
+    return fingerprint(without), [await files_of(store, digest) for digest in trees]
 
 
 @pytest.mark.parametrize("keys", [(None, None, None, None), (KEY, KEY, KEY, KEY), (KEY, None, OTHER, KEY)])
@@ -91,9 +105,9 @@ async def test_a_copy_for_a_key_holds_nothing_plain_and_nothing_of_the_old_key()
         await copy(source, target, "t")
         assert target.keys is not None
         assert {sealed_with(frame) for frame in await target.read("t")} == {target.keys.current}
-        blobs = await target.get_blobs(await target.refs("t"))
+        blobs = await target.get_blobs(await below(target, await target.refs("t")))
         assert blobs
-        assert {blob[1:9].hex() for blob in blobs.values()} == {target.keys.current}
+        assert {blob_key(blob) for blob in blobs.values()} == {target.keys.current}
         await assert_equal(source, target, "t")
 
 
@@ -304,5 +318,5 @@ async def test_a_store_that_stops_answering_ends_a_copy_of_all_and_the_next_one_
 
 def test_a_fingerprint_tells_states_apart() -> None:
     one = fold([MessageAdded(user("a")), LeaseTaken("o", "t"), StatusChanged("done")])
-    assert fingerprint(one) == fingerprint(one)
-    assert fingerprint(one) != fingerprint(fold([Rewound(messages=0)], one))
+    assert fingerprint(FoldedState(one)) == fingerprint(FoldedState(one))
+    assert fingerprint(FoldedState(one)) != fingerprint(FoldedState(fold([Rewound(messages=0)], one)))

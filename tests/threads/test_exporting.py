@@ -21,10 +21,21 @@ from blake3 import blake3
 from clew import Thread
 from clew.checkpointers import Checkpointer, Head, MemoryCheckpointer
 from clew.errors import Conflict, Corrupt, InvalidInput, MissingBlob, NewerFormat, ThreadNotFound, WrongKey
-from clew.log import Checkpoint, FoldedState, Logged, MessageAdded, Rewound, StateSet, encode_entries, encode_frame
+from clew.log import (
+    Checkpoint,
+    FoldedState,
+    Logged,
+    MessageAdded,
+    Rewound,
+    StateSet,
+    compression,
+    encode_entries,
+    encode_frame,
+)
 from clew.log.keys import Keyring
 from clew.messages import assistant, user
 from clew.threads._archive import Manifest, TarWriter
+from clew.threads.collecting import below
 from clew.threads.exporting import export, import_
 from tests.threads.moving import KEY, OTHER, store_of, stores, write_long, write_rich
 from tests.threads.test_copying import assert_equal
@@ -66,7 +77,7 @@ async def test_tar_lists_and_unpacks_it(tmp_path: Path) -> None:
     await export(store, "t", tmp_path / "t.clew", progress=told)
     listed = subprocess.run(["tar", "tf", "t.clew"], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert listed.stderr == ""
-    refs = sorted(await store.refs("t"))
+    refs = sorted(await below(store, await store.refs("t")))
     frames = [f"frames/{number:08d}" for number in range(head.frames)]
     assert listed.stdout.split() == ["clew.json", *frames, *(f"blobs/{digest}" for digest in refs)]
     assert steps[-1] == (len(refs) + head.frames,) * 2
@@ -361,6 +372,69 @@ async def test_a_blob_that_unpacks_to_far_more_than_it_is_takes_no_memory() -> N
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < max(50 * len(data), 2**20)
+
+
+def crafted(body: bytes, number: int, previous: bytes) -> bytes:
+    """A frame as short as it can be: nothing is padded."""
+    compressor = zstandard.ZstdCompressor(level=19, dict_data=compression.framed._load(), write_dict_id=False)
+    data = bytes([1, 1]) + number.to_bytes(12, "big") + previous + compressor.compress(body)
+    return data + blake3(data).digest(16)
+
+
+def values(value: bytes, count: int) -> list[bytes]:
+    """As many bodies, each with another key."""
+    return [b"\x92\0\x91\x93\xa5state\xa4%04d" % number + value for number in range(count)]
+
+
+_ASSISTANT, _USER = b"\x92\xa7message\x92\xa9assistant\x90", b"\x92\xa7message\x92\xa4user\x90"
+_REWINDS = [_ASSISTANT + _USER + b"\x93\xa7rewound\xc0\xcd" + kept.to_bytes(2, "big") for kept in range(1, 2049)]
+HEAVY: dict[str, list[bytes]] = {
+    "nils": values(b"\xdc\xf0\0" + b"\xc0" * 0xF000, 100),
+    "empty lists": values(b"\xdc\xf0\0" + b"\x90" * 0xF000, 20),
+    "empty maps": values(b"\xdc\xf0\0" + b"\x80" * 0xF000, 20),
+    "lists of nil": values(b"\xdc\x70\0" + b"\x91\xc0" * 0x7000, 40),
+    "words": values(b"\xdc\x50\0" + b"\xa2ab" * 0x5000, 40),
+    "text": values(b"\xda\xf0\0" + b"a" * 0xF000, 400),
+    "text with an emoji": values(b"\xda\xf0\4" + b"a" * 0xF000 + "😀".encode(), 150),
+    "messages": [b"\x92\0\xdc\x0c\0" + _ASSISTANT * 0xC00] * 20,
+    "states": [b"\x92\0\xdc\x10\0" + b"\x92\xa6folded\x90" * 0x1000] * 20,
+    "entries of no kind": [b"\x92\0\xdc\xf0\0" + b"\xc0" * 0xF000] * 20,
+    "a view in many pieces": [b"\x92\0\xdc\x0c\0" + b"".join(_REWINDS[at : at + 1024]) for at in (0, 1024)],
+}
+
+
+@pytest.mark.parametrize("name", HEAVY)
+@pytest.mark.parametrize("key", [None, KEY])
+async def test_many_small_frames_that_decode_to_much_are_refused_in_time(name: str, key: str | None) -> None:
+    previous, made = bytes(16), list[tuple[str, bytes]]()
+    for number, body in enumerate(HEAVY[name]):
+        assert len(body) <= 2**16
+        frame = crafted(body, number, previous)
+        previous = frame[-16:]
+        made.append((f"frames/{number:08d}", frame))
+    turns = sum(body.count(_ASSISTANT) for body in HEAVY[name])
+    data = assembled(made, {}, turns=turns)
+    store = store_of("memory", Path(), key)
+    await import_(MemoryCheckpointer(), io.BytesIO(await small_file()))
+    tracemalloc.start()
+    error = await refused(data, store=store)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak <= 50 * len(data) + 16 * 2**20, f"{peak / len(data)} times its size"
+    assert "trust=True" in str(error) or name == "states"
+
+
+async def test_what_repeats_itself_a_lot_is_imported_if_told_to_trust_it(tmp_path: Path) -> None:
+    store, target = MemoryCheckpointer(), MemoryCheckpointer()
+    async with Thread.open(store, "t") as thread:
+        for number in range(60):
+            await thread.append(StateSet(str(number), [f"line {number}"] * 8000))
+    await export(store, "t", tmp_path / "t.clew")
+    with pytest.raises(InvalidInput, match=r"member 'frames/\d+': .* import it with trust=True"):
+        await import_(target, tmp_path / "t.clew")
+    assert await target.head("t") is None
+    await import_(target, tmp_path / "t.clew", trust=True)
+    await assert_equal(store, target, "t")
 
 
 @pytest.mark.parametrize(

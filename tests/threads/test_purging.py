@@ -64,7 +64,7 @@ async def test_a_purged_thread_takes_with_it_the_blobs_that_nobody_else_uses(sto
 @pytest.mark.anyio
 async def test_a_purge_follows_trees_both_ways(store: Checkpointer) -> None:
     shared, own = pack_blob(b"a shared file"), pack_blob(b"a file of its own")
-    first, second = pack_tree(b"one", [shared[0], own[0]]), pack_tree(b"two", [shared[0]])
+    first, second = pack_tree(b"one", leaves=[shared[0], own[0]]), pack_tree(b"two", leaves=[shared[0]])
     await store.put_blobs(dict([shared, own, first, second]))
     for thread_id, tree in (("a", first), ("b", second)):
         await with_turns(store, thread_id, 1)

@@ -36,6 +36,7 @@ from clew.log import (
     WorkspaceSnapshot,
     fold,
 )
+from clew.log.blobs import pack_tree
 from clew.messages import Message, Text, ToolCall, ToolResult, assistant, tool, user
 from clew.threads import Thread, leases, owners
 
@@ -373,9 +374,11 @@ async def test_a_holder_whose_thread_was_deleted_writes_nothing_into_a_new_one(s
 
 async def test_saving_appends_what_differs(store: Checkpointer) -> None:
     await with_turns(store, "t", 2)
+    files, packed = pack_tree(b"no files")
+    await store.put_blobs({files: packed})
     async with Thread.open(store, "t") as thread:
         wanted = fold(
-            [*turn(3), StateSet("k", [1]), ProviderKey("codex", "x"), WorkspaceSnapshot("d", 1)], thread.checkpoint
+            [*turn(3), StateSet("k", [1]), ProviderKey("codex", "x"), WorkspaceSnapshot(files, 1)], thread.checkpoint
         )
         before = thread.head.frames
         await thread.save(wanted)
@@ -385,7 +388,7 @@ async def test_saving_appends_what_differs(store: Checkpointer) -> None:
         assert thread.head.frames == before + 1
     loaded = await Thread.load(store, "t")
     assert (loaded.state, loaded.provider_keys, loaded.usage) == ({"k": [1]}, {"codex": "x"}, Usage(300, 30))
-    assert loaded.workspace == WorkspaceSnapshot("d", 1)
+    assert loaded.workspace == WorkspaceSnapshot(files, 1)
 
 
 async def test_saving_a_changed_conversation_rewinds_first(store: Checkpointer) -> None:

@@ -129,11 +129,7 @@ class Appender:
         try:
             return self._logs[namespace, key]
         except KeyError:
-            statement = "SELECT id, frames, log_id FROM heads WHERE ns = ? AND key = ?"
-            row = db.execute(statement, (namespace, key)).fetchone()
-            if row is not None and not isinstance(row[1], int):
-                raise Corrupt(f"thread {key.hex()} does not say how long it is. Restore a copy.")
-            log = self._logs[namespace, key] = None if row is None else _Log(*row)
+            log = self._logs[namespace, key] = _read_log(db, namespace, key)
             return log
 
     def _new_id(self, db: sqlite3.Cursor) -> int:
@@ -141,6 +137,13 @@ class Appender:
             (self._next_id,) = db.execute("SELECT coalesce(max(id), 0) + 1 FROM heads").fetchone()
         new_id, self._next_id = self._next_id, self._next_id + 1
         return new_id
+
+
+def _read_log(db: sqlite3.Cursor, namespace: str, key: bytes) -> _Log | None:
+    row = db.execute("SELECT id, frames, log_id FROM heads WHERE ns = ? AND key = ?", (namespace, key)).fetchone()
+    if row is not None and not isinstance(row[1], int):
+        raise Corrupt(f"thread {key.hex()} does not say how long it is. Restore a copy.")
+    return None if row is None else _Log(*row)
 
 
 def _write(db: sqlite3.Cursor, insert: str, rows: Sequence[tuple[Any, ...]], then: str = "") -> None:

@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Mapping, Sequence
-from datetime import datetime
-from typing import Any, cast, get_args
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, TypeVar, cast, get_args
 
 import msgspec
 from blake3 import blake3
 
 from clew.errors import ClewError, Corrupt, InvalidInput, NewerFormat, WrongKey
-from clew.log import compression, nonces
-from clew.log.blobs import SPILL_OVER, find_refs, may_spill, pack_blob, restore, spill, unpack_blob
+from clew.log import compression, nonces, weights
+from clew.log.blobs import find_refs, may_spill, pack_blob, restore, spill, unpack_blob
 from clew.log.checkpoint import FoldedState
 from clew.log.entries import Compacted, Entry, KnownEntry, MessageAdded, UnknownEntry
 from clew.log.keys import KEY_ID_SIZE, Keyring
-from clew.messages import Block
+from clew.messages import Block, Opaque
 
 __all__ = [
     "DIGEST_SIZE",
@@ -45,15 +46,18 @@ _HEADER = struct.Struct("<BB12s16s")
 _SMALLEST = _HEADER.size + DIGEST_SIZE  # 30 and 16
 _COMPRESSED, _REFERS, _BODY_IN_BLOB, _SEALED = 1, 2, 4, 8
 _KNOWN_FLAGS = _COMPRESSED | _REFERS | _BODY_IN_BLOB | _SEALED
-_AT_ONCE = 128
+_AT_ONCE = 64
+_PERHAPS_LARGE = 8 * 1024
 _LARGEST = 4 * 2**20 - 4096  # below a store's limit; a larger body goes to a blob
-_KEPT = (bytes, bytearray, memoryview, datetime)  # what msgpack says itself
+_NONSENSE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)  # what decoding bytes that nobody wrote ends in
 
+T = TypeVar("T")
 Logged = Entry | FoldedState
 """What a log holds."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(tuple[int, list[KnownEntry | FoldedState]]).decode
+_decode_many = msgspec.msgpack.Decoder(list[tuple[int, list[KnownEntry | FoldedState]]]).decode
 _decode_raw = msgspec.msgpack.Decoder(tuple[int, list[msgspec.Raw]]).decode
 
 
@@ -87,6 +91,8 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
 def encode_entries(entries: Sequence[Logged]) -> Encoded:
     """Entries ready for a frame; here, before anything else is touched, a value that cannot be stored is refused."""
     try:
+        if len(entries) == 1 and type(entries[0]) is not UnknownEntry:
+            return Encoded(1, _encode(entries[0]))
         data = _encode([msgspec.Raw(entry.raw) if type(entry) is UnknownEntry else entry for entry in entries])
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidInput(f"{_culprit(entries)} holds a value that cannot be stored: {error}") from error
@@ -123,26 +129,15 @@ def encode_frame(
 
     With keys it is sealed for this thread and number, and opens nowhere else.
     """
-    flags = 0
-    blobs: dict[str, bytes] = {}
     moment = time.time_ns() // 1000 if now is None else now
     array = _array_header(sum([group.count for group in groups]))
     body = b"".join([b"\x92\xcf", moment.to_bytes(8, "big"), array, *[group.data for group in groups]])
-    if len(body) > SPILL_OVER and may_spill(body):
-        small = spill(msgspec.msgpack.decode(body), blobs, keys)
-        if blobs:
-            flags |= _REFERS
-            body = _encode(small)
-    payload = compression.framed.compress(body)
-    if len(payload) < len(body):
-        flags |= _COMPRESSED
+    if len(body) > compression.ALWAYS:
+        flags, payload, blobs = _pack_large(body, keys)
     else:
-        payload = body
-    if len(payload) > _LARGEST:
-        digest, packed = pack_blob(body, keys)
-        blobs[digest] = packed
-        payload = bytes.fromhex(digest)
-        flags = flags & ~_COMPRESSED | _BODY_IN_BLOB
+        flags, payload, blobs = _COMPRESSED, compression.framed.compress(body), {}
+        if len(payload) >= len(body):
+            flags, payload = 0, body
     nonce = nonces.nonce()
     if keys is not None:
         flags |= _SEALED
@@ -152,6 +147,36 @@ def encode_frame(
     data = header + payload
     own = blake3(data).digest(DIGEST_SIZE)
     return EncodedFrame(data + own, own, blobs)
+
+
+def _pack_large(body: bytes, keys: Keyring | None) -> tuple[int, bytes, dict[str, bytes]]:
+    """Flags, payload and blobs of a body that may have large values in it, that may be large itself once they are moved
+    out, and that may weigh more than its bytes let expect: then it is padded."""
+    flags, small = 0, body
+    blobs: dict[str, bytes] = {}
+    leaves = 0
+    if may_spill(body):
+        small, leaves = spill(body, weights.weigh(body)[1], blobs, keys)
+        flags = _REFERS if blobs else 0
+    payload = compression.framed.compress(small)
+    shrunk = len(payload) < len(small)
+    stored = _SMALLEST + min(len(payload), len(small))
+    if blobs:
+        every = stored + sum(map(len, blobs.values()))
+        weight = weights.weigh(small)[0]
+        padding = max(weights.missing(weight, stored), weights.missing(weight + leaves, every))
+    else:
+        padding = weights.lacking(body, stored)
+    if padding or shrunk:
+        flags |= _COMPRESSED
+        payload = payload.ljust(min(len(payload), len(small)) + padding, b"\0")
+    else:
+        payload = small
+    if len(payload) > _LARGEST:
+        digest, packed = pack_blob(small, keys, len(payload))
+        blobs[digest] = packed
+        return flags & ~_COMPRESSED | _BODY_IN_BLOB, bytes.fromhex(digest), blobs
+    return flags, payload, blobs
 
 
 def decode_frame(
@@ -172,13 +197,15 @@ def decode_frame(
     try:
         if flags & _COMPRESSED:
             body = compression.framed.decompress(body)
-        if flags > _COMPRESSED:
-            body, refs, missing = _with_blobs(flags, body, blobs, keys)
+        if flags & (_REFERS | _BODY_IN_BLOB):
+            body, refs, missing = _with_blobs(flags, body, blobs, keys, len(data))
             moment, entries = (0, []) if missing else _decode_entries(body)
             return Frame(previous, own, moment, entries, frozenset(refs), frozenset(missing))
+        if len(body) > compression.ALWAYS:
+            weights.check(body, len(data))
         moment, entries = _decode_entries(body)
         return Frame(previous, own, moment, entries)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, compression.NotCompressed) as error:
+    except (*_NONSENSE, compression.NotCompressed, weights.TooHeavy) as error:
         raise Corrupt(
             f"thread {thread_id!r}, frame {number} passes its check and still cannot be read: {error}. Report this as a bug."
         ) from error
@@ -187,11 +214,13 @@ def decode_frame(
 def decode_frames(frames: Sequence[bytes], thread_id: str, start: int = 0, keys: Keyring | None = None) -> list[Frame]:
     """A stretch of a log, from frame `start` on. Ordinary frames are taken many at a time, all others one by one."""
     found: list[Frame] = []
-    for first in range(0, len(frames), _AT_ONCE):
+    if frames and len(frames[0]) > _PERHAPS_LARGE:  # a folded state: those that follow are ordinary all the same
+        found.append(decode_frame(frames[0], thread_id, start, keys=keys))
+    for first in range(len(found), len(frames), _AT_ONCE):
         part = frames[first : first + _AT_ONCE]
         try:
             found += _decode_ordinary(part)
-        except (_NotOrdinary, compression.NotCompressed, msgspec.MsgspecError):
+        except (_NotOrdinary, compression.NotCompressed, *_NONSENSE):
             numbered = enumerate(part, start + first)
             found += [decode_frame(data, thread_id, number, keys=keys) for number, data in numbered]
     return found
@@ -202,21 +231,25 @@ class _NotOrdinary(Exception):
 
 
 def _decode_ordinary(frames: Sequence[bytes]) -> list[Frame]:
-    """Frames that are sound, compressed, and nothing else."""
+    """Frames that are sound and not large, and neither sealed nor refer to blobs."""
     for data in frames:
         if (
             len(data) < _SMALLEST
             or data[0] != VERSION
-            or data[1] != _COMPRESSED
+            or data[1] > _COMPRESSED
+            or (not data[1] and len(data) > compression.ALWAYS)
             or blake3(data[:-DIGEST_SIZE]).digest(DIGEST_SIZE) != data[-DIGEST_SIZE:]
         ):
             raise _NotOrdinary
-    bodies = compression.framed.decompress_many([data[30:-DIGEST_SIZE] for data in frames])
-    found: list[Frame] = []
-    for data, body in zip(frames, bodies, strict=True):
-        moment, entries = _decode(body)
-        found.append(Frame(data[14:30], data[-DIGEST_SIZE:], moment, cast(list[Logged], entries)))
-    return found
+    joined = [_array_header(len(frames))]
+    for compressed, part in groupby(frames, itemgetter(1)):
+        bodies = [data[30:-DIGEST_SIZE] for data in part]
+        joined += [compression.framed.decompress_many(bodies)] if compressed else bodies
+    decoded = _decode_many(b"".join(joined))
+    return [
+        Frame(data[14:30], data[-DIGEST_SIZE:], moment, cast(list[Logged], entries))
+        for data, (moment, entries) in zip(frames, decoded, strict=True)
+    ]
 
 
 def _open(data: bytes, thread_id: str, number: int, keys: Keyring | None) -> bytes:
@@ -228,7 +261,7 @@ def _open(data: bytes, thread_id: str, number: int, keys: Keyring | None) -> byt
 
 
 def _with_blobs(
-    flags: int, body: bytes, blobs: Mapping[str, bytes], keys: Keyring | None
+    flags: int, body: bytes, blobs: Mapping[str, bytes], keys: Keyring | None, stored: int
 ) -> tuple[bytes, set[str], set[str]]:
     """The body with what it refers to in its place; all that it refers to; and what of that is missing."""
     refs: set[str] = set()
@@ -238,13 +271,20 @@ def _with_blobs(
         if digest not in blobs:
             return b"", refs, refs
         body = unpack_blob(digest, blobs[digest], keys)
-    if flags & _REFERS:
-        tree = msgspec.msgpack.decode(body)
-        refs |= find_refs(tree)
-        if missing := refs - blobs.keys():
-            return b"", refs, missing
-        body = _encode(restore(tree, blobs, keys))
-    return body, refs, set()
+        stored += len(blobs[digest])
+    if not flags & _REFERS:
+        weights.check(body, stored)
+        return body, refs, set()
+    weight, places = weights.weigh(body, weights.allowed(stored))
+    if weight > weights.allowed(stored):
+        raise weights.TooHeavy
+    found = find_refs(body, places)
+    others = set(found.values()) - refs
+    refs |= others
+    if missing := refs - blobs.keys():
+        return b"", refs, missing
+    most = weights.allowed(stored + sum(len(blobs[digest]) for digest in others))
+    return restore(body, weight, found, blobs, keys, most), refs, set()
 
 
 def _newer_or_corrupt(data: bytes, what: str) -> ClewError:
@@ -264,32 +304,82 @@ def _decode_entries(body: bytes) -> tuple[int, list[Logged]]:
         return moment, cast(list[Logged], known)
     except msgspec.ValidationError:
         moment, raws = _decode_raw(body)
-        return moment, [_decode_one(bytes(raw)) for raw in raws]
+        return moment, _each(_decode_one, raws)
 
 
+def _each(decode: Callable[[msgspec.Raw], T], raws: list[msgspec.Raw]) -> list[T]:
+    """Each is let go of before the next is made: all of them may take more memory than what they become."""
+    raws.reverse()
+    found: list[T] = []
+    while raws:
+        found.append(decode(raws.pop()))
+    return found
+
+
+class _Kind(msgspec.Struct, array_like=True, gc=False):
+    """The beginning of an entry, a message or a block."""
+
+    kind: str
+
+
+class _Parts(msgspec.Struct, array_like=True, gc=False):
+    """The first two fields of an entry or a message, as they are."""
+
+    kind: msgspec.Raw
+    content: msgspec.Raw
+
+
+_decode_entry = msgspec.msgpack.Decoder(KnownEntry | FoldedState).decode
 _decode_block = msgspec.msgpack.Decoder(Block).decode
+_decode_kind = msgspec.msgpack.Decoder(_Kind).decode
+_decode_kinds = msgspec.msgpack.Decoder(list[_Kind]).decode
+_decode_parts = msgspec.msgpack.Decoder(_Parts).decode
+_decode_blocks = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 _KINDS = {kind.__struct_config__.tag for kind in (*get_args(KnownEntry), FoldedState)}
 _WITH_MESSAGE = (MessageAdded.__struct_config__.tag, Compacted.__struct_config__.tag)
 
 
-def _decode_one(raw: bytes) -> Logged:
+def _decode_one(raw: msgspec.Raw) -> Logged:
     """An entry of a kind that is not known here is carried through; one of a known kind must make sense."""
-    plain = msgspec.msgpack.decode(raw)
-    match plain:
-        case [kind, [role, [*blocks], *rest], *more] if kind in _WITH_MESSAGE:
-            plain = [kind, [role, [_known_block(block) for block in blocks], *rest], *more]
-        case [str(kind), *_] if kind in _KINDS:
-            pass
-        case _:
-            return UnknownEntry(raw)
-    known: Logged = msgspec.convert(plain, KnownEntry | FoldedState, builtin_types=_KEPT)
+    try:
+        kind = _decode_kind(raw).kind
+    except msgspec.ValidationError:
+        kind = ""
+    if kind not in _KINDS:
+        return UnknownEntry(bytes(raw))
+    try:
+        known: Logged = _decode_entry(raw)
+    except msgspec.ValidationError:
+        if kind not in _WITH_MESSAGE:
+            raise
+        return _decode_with_message(memoryview(raw))
     return known
 
 
-def _known_block(plain: Any) -> Any:
-    """A block of a kind that is not known here becomes an opaque one: the message around it stays a message."""
+def _decode_with_message(raw: memoryview) -> Logged:
+    """An entry whose message has a block of a kind that is not known here. That becomes an opaque one, and the message
+    around it stays a message."""
+    parts = _decode_parts(raw)
+    message = memoryview(parts.content)
+    message_parts = _decode_parts(message)
+    _decode_kinds(message_parts.content)
+    blocks = tuple(_each(_decode_any_block, _decode_blocks(message_parts.content)))
+    empty = _replaced(raw, parts, _replaced(message, message_parts, _array_header(0)))
+    entry: Any = _decode_entry(empty)
+    if type(entry) is Compacted:
+        return msgspec.structs.replace(entry, summary=msgspec.structs.replace(entry.summary, content=blocks))
+    return cast(Logged, msgspec.structs.replace(entry, message=msgspec.structs.replace(entry.message, content=blocks)))
+
+
+def _decode_any_block(raw: msgspec.Raw) -> Block:
     try:
-        _decode_block(_encode(plain))
+        known: Block = _decode_block(raw)
+        return known
     except msgspec.ValidationError:
-        return ["opaque", "clew", plain]
-    return plain
+        return Opaque("clew", msgspec.msgpack.decode(raw))
+
+
+def _replaced(whole: memoryview, parts: _Parts, content: bytes) -> bytes:
+    """An entry or a message with something else as its content."""
+    start = {0xDC: 3, 0xDD: 5}.get(whole[0], 1) + len(memoryview(parts.kind))
+    return b"".join([whole[:start], content, whole[start + len(memoryview(parts.content)) :]])

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Iterable
 from importlib import resources
-from typing import Any
 
 import zstandard
 
@@ -50,26 +48,34 @@ class Zstd:
     def decompress(self, data: bytes) -> bytes:
         """The inverse of `compress`; `NotCompressed` if these bytes are not what that makes."""
         try:
-            decompressor: zstandard.ZstdDecompressor = self._local.decompressor
-        except AttributeError:
-            decompressor = self._local.decompressor = zstandard.ZstdDecompressor(dict_data=self._load())
-        try:
             _check_size(data)
-            return decompressor.decompress(data)
+            return self._decompressor().decompress(data)
         except zstandard.ZstdError as error:
             raise NotCompressed(str(error)) from error
 
-    def decompress_many(self, data: list[bytes]) -> Iterable[Any]:
-        """The same for many, as buffers: measured on frames of 3 KB, a third less time than one by one."""
-        if "multi_decompress_to_buffer" not in zstandard.backend_features:
-            return [self.decompress(part) for part in data]
-        self.decompress(data[0])
+    def decompress_many(self, data: list[bytes]) -> bytes:
+        """The same for many that unpack to no more than ALWAYS each, one after the other: measured on frames of 3 KB, half
+        the time that it takes to unpack and decode them one by one."""
+        size = 0
+        for part in data:
+            own = zstandard.frame_content_size(part)
+            if not 0 <= own <= ALWAYS:
+                raise NotCompressed("it is large, or does not say its size")
+            size += own
+        reader = self._decompressor().stream_reader(b"".join(data), read_across_frames=True)
         try:
-            for part in data:
-                _check_size(part)
-            found: Iterable[Any] = self._local.decompressor.multi_decompress_to_buffer(data)
+            found = reader.read(size)
+            if len(found) != size or reader.read(1):
+                raise NotCompressed("it does not have the size that it says")
         except zstandard.ZstdError as error:
             raise NotCompressed(str(error)) from error
+        return found
+
+    def _decompressor(self) -> zstandard.ZstdDecompressor:
+        try:
+            found: zstandard.ZstdDecompressor = self._local.decompressor
+        except AttributeError:
+            found = self._local.decompressor = zstandard.ZstdDecompressor(dict_data=self._load())
         return found
 
     def _load(self) -> zstandard.ZstdCompressionDict | None:

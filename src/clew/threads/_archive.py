@@ -101,6 +101,8 @@ class Archive:
     def __init__(self, file: IO[bytes], name: str, keys: Keyring | None) -> None:
         """Read it through once. Blocks until that is done; what cannot be trusted is `Corrupt` or `InvalidInput`."""
         self.keys = keys
+        self.direct: set[str] = set()
+        """The blobs that frames point at themselves, once somebody has looked: others are below trees."""
         self._file = file
         self._name = name
         self._frames: list[tuple[int, int]] = []
@@ -113,11 +115,16 @@ class Archive:
         self._scan_blobs()
         self._check_end()
 
+    def stored(self, number: int, digests: Collection[str]) -> int:
+        """The bytes of the file that a frame and these blobs take, their headers included."""
+        sizes = [self._frames[number][1], *[self._blobs[digest][1] for digest in digests]]
+        return sum(_BLOCK + size + -size % _BLOCK for size in sizes)
+
     async def head(self, thread_id: str) -> Head | None:
         return self.manifest.head
 
     async def refs(self, thread_id: str) -> set[str]:
-        return set(self._blobs)
+        return self.direct
 
     async def read(self, thread_id: str, *, start: int = 0, stop: int | None = None) -> list[bytes]:
         return await asyncio.to_thread(lambda: [self._load(*place) for place in self._frames[start:stop]])

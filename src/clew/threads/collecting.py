@@ -148,6 +148,7 @@ async def below(checkpointer: Checkpointer, digests: Collection[str]) -> list[st
 
 
 async def _walk(checkpointer: Checkpointer, digests: Collection[str], steps: Steps) -> AsyncIterator[str]:
+    """Leaves of trees are named and not read: they may be many, and large."""
     known = set(digests)
     waiting = list(known)
     for digest in known.copy():
@@ -156,10 +157,12 @@ async def _walk(checkpointer: Checkpointer, digests: Collection[str], steps: Ste
         batch = waiting[-_BATCH:]
         del waiting[-_BATCH:]
         for packed in (await checkpointer.get_blobs(batch)).values():
-            for digest in tree_refs(packed) - known:
-                known.add(digest)
-                waiting.append(digest)
-                yield digest
+            trees, leaves = tree_refs(packed)
+            waiting += set(trees) - known
+            for digest in (*trees, *leaves):
+                if digest not in known:
+                    known.add(digest)
+                    yield digest
         steps.done(len(batch))
 
 

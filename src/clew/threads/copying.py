@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Iterable
 from datetime import UTC, datetime
 
 import msgspec
@@ -22,10 +21,12 @@ from clew.errors import (
     UsageError,
     WrongKey,
 )
-from clew.log import FIRST, encode_entries, encode_frame
+from clew.log import FIRST, Encoded, FoldedState, Frame, encode_entries, encode_frame
+from clew.log.trees import named_trees, rename_trees
 from clew.threads.hiding import PART, is_hidden, is_part
 from clew.threads.leases import check_free
 from clew.threads.streaming import Progress, Source, decoded, fingerprint, frames, sealed_with, state_at
+from clew.threads.trees import TreeMover
 
 __all__ = ["Copied", "Transfer", "copy", "copy_all", "transfer"]
 
@@ -200,10 +201,15 @@ async def _common_entries(source: Source, head: Head, target: Checkpointer, ther
             return None
         mine = await decoded(source, head.thread_id, number, data)
         theirs = await decoded(target, there.thread_id, number, copied)
-        if mine.time != theirs.time or encode_entries(mine.entries) != encode_entries(theirs.entries):
+        if mine.time != theirs.time or _without_trees(mine) != _without_trees(theirs):
             return None
         previous = mine.digest
     return previous
+
+
+def _without_trees(frame: Frame) -> Encoded:
+    """The entries of a frame; which digest a snapshot of files has depends on what it is sealed with."""
+    return encode_entries(rename_trees(frame.entries, dict.fromkeys(named_trees(frame.entries), "")))
 
 
 class _Copying:
@@ -232,13 +238,14 @@ class _Copying:
         self._refs: set[str] = set()
         self._blobs: dict[str, bytes] = {}
         self._blobs_size = 0
+        self._trees = TreeMover(source, target.keys, self._put, head.thread_id)
         self._progress = progress
 
     async def run(self, previous: bytes, verbatim: bool) -> Head:
         source, target, head = self._source, self._target, self._head
         if verbatim:
             self._refs = await source.refs(head.thread_id)
-            await self._copy_blobs(self._refs)
+            await self._trees.move(self._refs)
         async for number, data in frames(source, head, start=self._at, previous=previous):
             if verbatim:
                 await self._add(data)
@@ -246,8 +253,10 @@ class _Copying:
             frame = await decoded(source, head.thread_id, number, data)
             if not 0 <= frame.time < 2**64:
                 raise Corrupt(f"thread {head.thread_id!r}, frame {number} was written at no time that there is")
+            names = await self._trees.move(named_trees(frame.entries))
+            self._refs.update(names.values())
             sealed = encode_frame(
-                [encode_entries(frame.entries)],
+                [encode_entries(rename_trees(frame.entries, names))],
                 previous=self._digest,
                 thread_id=self._new_id,
                 number=number,
@@ -259,7 +268,7 @@ class _Copying:
             return await self._bring_up_to_date()
         await self._flush()
         done, expected = await self._done()
-        if fingerprint(await state_at(target, done)) != expected:
+        if fingerprint(FoldedState(await state_at(target, done))) != expected:
             raise Corrupt(f"the copy of thread {head.thread_id!r} does not read as the thread does. Copy it again.")
         await target.append(self._new_id, [], at=head.frames, head=done)
         return done
@@ -271,7 +280,7 @@ class _Copying:
         await self._target.append(self._new_id, self._frames, at=self._at, head=done, refs=self._refs)
         self.written += self._size
         self._tell(done.frames, done.frames)
-        if fingerprint(await state_at(self._target, done)) != expected:
+        if fingerprint(FoldedState(await state_at(self._target, done))) != expected:
             raise Corrupt(f"the copy of thread {self._head.thread_id!r} does not read as the thread does.")
         return done
 
@@ -318,22 +327,6 @@ class _Copying:
         self._blobs, self._blobs_size = {}, 0
         self._tell(at, self._head.frames)
 
-    async def _copy_blobs(self, digests: Iterable[str]) -> None:
-        """Bring over those that the target misses, as they are."""
-        missing = sorted(await self._target.missing_blobs(set(digests)))
-        gathered: dict[str, bytes] = {}
-        size = 0
-        for digest in missing:
-            found = await self._source.get_blobs([digest])
-            if not found:
-                raise MissingBlob([digest], thread_id=self._head.thread_id)
-            gathered |= found
-            size += len(found[digest])
-            if size > PART_SIZE:
-                await self._put(gathered)
-                gathered, size = {}, 0
-        await self._put(gathered)
-
     async def _put(self, blobs: dict[str, bytes]) -> None:
         if not blobs:
             return
@@ -359,4 +352,5 @@ class _Copying:
             digest=self._digest.hex(),
             title=(head.title or state.title) if self._target.keys is None else "",
         )
-        return done, fingerprint(state)
+        (copied,) = rename_trees([FoldedState(state)], await self._trees.move(named_trees([FoldedState(state)])))
+        return done, fingerprint(copied)

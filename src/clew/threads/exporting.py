@@ -17,16 +17,36 @@ import msgspec
 
 from clew.checkpointers import Checkpointer, Head, _files
 from clew.errors import ClewError, Corrupt, InvalidInput, MissingBlob, ThreadNotFound
-from clew.log import FIRST, Checkpoint, Fold, FoldedState, Logged, Rewound, encode_entries, encode_frame
+from clew.log import (
+    FIRST,
+    Checkpoint,
+    Compacted,
+    Fold,
+    FoldedState,
+    Frame,
+    Logged,
+    MessageAdded,
+    Rewound,
+    encode_entries,
+    encode_frame,
+)
+from clew.log.trees import named_trees, rename_trees
+from clew.log.weights import ENTRY, FLOOR, weigh
 from clew.messages import Assistant
 from clew.threads._archive import FORMAT, Archive, Manifest, TarWriter, frame_name
+from clew.threads.collecting import below
 from clew.threads.copying import transfer
 from clew.threads.hiding import is_part
 from clew.threads.streaming import Progress, decoded, frames, sealed_with
+from clew.threads.trees import TreeMover
 
 __all__ = ["Exported", "export", "import_"]
 
 File = str | os.PathLike[str] | IO[bytes]
+
+MEMORY = 50
+"""The most that an import takes in memory, as a multiple of the file's size; beside FLOOR bytes, whatever its size."""
+_RANGE = 20  # a pointer to a stretch of the history, and its numbers as msgpack
 
 
 class Exported(msgspec.Struct, frozen=True):
@@ -70,7 +90,12 @@ async def export(
 
 
 async def import_(
-    checkpointer: Checkpointer, file: File, *, thread_id: str | None = None, progress: Progress | None = None
+    checkpointer: Checkpointer,
+    file: File,
+    *,
+    thread_id: str | None = None,
+    trust: bool = False,
+    progress: Progress | None = None,
 ) -> Head:
     """Bring a thread back from a `.clew` file, under its own name or another.
 
@@ -79,13 +104,17 @@ async def import_(
     naming the member. A sealed one needs its key among the checkpointer's, else `WrongKey`; it is sealed anew for another
     name or key, and a checkpointer without a key takes only plain ones.
 
+    One that would take more memory than 50 times its size and 8 MiB is `InvalidInput` too: a few kilobytes can be made to
+    fill any machine. `trust=True` lets it through, for a file of your own whose values repeat themselves a lot.
+
     A thread of that name that is equal stays as it is; any other is a `Conflict`.
     """
     name = str(file) if isinstance(file, str | os.PathLike) else str(getattr(file, "name", "the file"))
     with _explained(Path(name)), contextlib.ExitStack() as opened:
         data = await asyncio.to_thread(_open, file, opened)
         archive = await asyncio.to_thread(Archive, data, name, checkpointer.keys)
-        await _check(archive, name)
+        anew = checkpointer.keys is not None or archive.manifest.key is not None
+        archive.direct = await _check(archive, name, None if trust else _Scales(archive, name, anew))
         source = archive.manifest.thread_id
         new_id = source if thread_id is None else thread_id
         return (await transfer(archive, checkpointer, source, new_id, progress, extend=False)).head
@@ -98,7 +127,7 @@ async def _write(
     created = datetime.now(UTC)
     tar = TarWriter(out, created)
     if not plain:
-        digests = sorted(await checkpointer.refs(head.thread_id))
+        digests = sorted(await below(checkpointer, await checkpointer.refs(head.thread_id)))
         last = await checkpointer.read(head.thread_id, start=head.frames - 1, stop=head.frames)
         manifest = _manifest(head, len(digests), sealed_with(last[0]) if last else None, created)
         await asyncio.to_thread(tar.add, "clew.json", manifest.encoded())
@@ -115,14 +144,20 @@ async def _write(
         with tempfile.TemporaryFile(dir=folder) as frame_file, tempfile.TemporaryFile(dir=folder) as blob_file:
             frame_tar, blob_tar = TarWriter(frame_file, created), TarWriter(blob_file, created)
             previous, written = FIRST, set[str]()
+
+            async def put(blobs: dict[str, bytes]) -> None:
+                for digest in blobs.keys() - written:
+                    await asyncio.to_thread(blob_tar.add, f"blobs/{digest}", blobs[digest])
+                    written.add(digest)
+
+            trees = TreeMover(checkpointer, None, put, head.thread_id)
             async for number, data in frames(checkpointer, head):
                 frame = await decoded(checkpointer, head.thread_id, number, data)
-                opened = encode_frame([encode_entries(frame.entries)], previous=previous, now=frame.time)
+                entries = rename_trees(frame.entries, await trees.move(named_trees(frame.entries)))
+                opened = encode_frame([encode_entries(entries)], previous=previous, now=frame.time)
                 previous = opened.digest
                 await asyncio.to_thread(frame_tar.add, frame_name(number), opened.data)
-                for digest in opened.blobs.keys() - written:
-                    await asyncio.to_thread(blob_tar.add, f"blobs/{digest}", opened.blobs[digest])
-                    written.add(digest)
+                await put(opened.blobs)
                 _tell(progress, number + 1, head.frames)
             head = msgspec.structs.replace(head, digest=previous.hex())
             manifest = _manifest(head, len(written), None, created)
@@ -217,8 +252,12 @@ _NONSENSE = (ArithmeticError, AttributeError, LookupError, MemoryError, Recursio
 """What entries can bring about that no writer made."""
 
 
-async def _check(archive: Archive, name: str) -> None:
-    """Whether the log means something, and the head says the same. Whoever made the file may have meant harm."""
+async def _check(archive: Archive, name: str, scales: _Scales | None) -> set[str]:
+    """Whether the log means something, and the head says the same. Whoever made the file may have meant harm.
+
+    Returns the blobs that the frames point at themselves.
+    """
+    direct: set[str] = set()
     head, fold = archive.manifest.head, Fold()
     folded = -1
     async for number, data in frames(archive, head):
@@ -227,6 +266,9 @@ async def _check(archive: Archive, name: str) -> None:
             frame = await decoded(archive, head.thread_id, number, data)
             if not 0 <= frame.time < 2**64 or not all(map(_makes_sense, frame.entries)):
                 raise Corrupt(f"{what} holds entries that no writer makes. Export the thread again.")
+            if scales is not None:
+                scales.add(number, frame)
+            direct |= frame.refs | named_trees(frame.entries)
             if number == head.snapshot:
                 fold = Fold()
             fold.push(frame.entries)
@@ -245,6 +287,45 @@ async def _check(archive: Archive, name: str) -> None:
         raise Corrupt(
             f"{name}, member 'clew.json': its head has another {wrong} than the log. Export the thread again."
         )
+    return direct
+
+
+class _Scales:
+    """What the state of a thread takes in memory, frame by frame, against the bytes of the file that were read for it."""
+
+    def __init__(self, archive: Archive, name: str, anew: bool) -> None:
+        self._archive = archive
+        self._name = name
+        self._copies = 2 if anew else 0  # of a frame that is sealed anew
+        self._seen: set[str] = set()
+        self._stored = 0
+        self._held = 0.0
+        self._ranges = 1
+
+    def add(self, number: int, frame: Frame) -> None:
+        """`InvalidInput` if it is too much with this one."""
+        new = frame.refs - self._seen
+        self._seen |= new
+        self._stored += self._archive.stored(number, new)
+        body = encode_entries(frame.entries).data
+        # The fold keeps what the entries hold, and is written once, to be compared: half its size is for that.
+        self._held += weigh(body)[0] + ENTRY * len(frame.entries) + len(body) / 2
+        self._held += _RANGE * sum(map(self._ranges_of, frame.entries))
+        if self._held + self._copies * len(body) > MEMORY * self._stored + FLOOR:
+            raise InvalidInput(
+                f"{self._name}, member {frame_name(number)!r}: to read it takes more than {MEMORY} times its size in "
+                "memory. If it is your own, and its values repeat themselves a lot, import it with trust=True."
+            )
+
+    def _ranges_of(self, entry: Logged) -> int:
+        """How many stretches of the history the fold has to remember for an entry: for each response, all of the view."""
+        if type(entry) is FoldedState:
+            self._ranges = len(entry.state.view) + 1
+        elif type(entry) is Rewound or type(entry) is Compacted:
+            self._ranges += 2
+        elif type(entry) is not MessageAdded or type(entry.message) is not Assistant:
+            return 0
+        return self._ranges
 
 
 def _makes_sense(entry: Logged) -> bool:

@@ -11,7 +11,9 @@ import msgspec
 from clew.checkpointers import Checkpointer, Head
 from clew.errors import Conflict, InvalidInput
 from clew.log import FIRST, Checkpoint, FoldedState, Rewound, Usage, encode_entries, encode_frame, fold
+from clew.log.trees import named_trees
 from clew.threads.heading import head_of
+from clew.threads.trees import keep_trees
 
 __all__ = ["check_turn", "fork"]
 
@@ -39,10 +41,12 @@ async def fork(
         updated_at=now,
     )
     head = head_of(branch, base, encrypted=keys is not None)
+    trees = named_trees([FoldedState(branch)])
+    await keep_trees(checkpointer, trees, thread_id)
     if frame.blobs:
         await checkpointer.put_blobs(frame.blobs)
     try:
-        await checkpointer.append(new_id, [frame.data], at=0, head=head, refs=frame.blobs)
+        await checkpointer.append(new_id, [frame.data], at=0, head=head, refs={*frame.blobs, *trees})
     except Conflict as conflict:
         raise Conflict(
             new_id, f"the fork of {thread_id!r} needs a name that is free, and this thread exists"

@@ -11,18 +11,18 @@ from pathlib import Path
 
 from clew.checkpointers import Owner
 
-__all__ = ["provably_dead", "this_process"]
+__all__ = ["boot", "provably_dead", "this_process"]
 
 
 def this_process(label: str = "") -> Owner:
     """This process, told apart from every other one: also from a later one with the same pid, or one in a container."""
     pid = os.getpid()
-    return Owner(host=socket.gethostname(), boot=_boot(), pid=pid, started=_started(pid) or "", label=label)
+    return Owner(host=socket.gethostname(), boot=boot(), pid=pid, started=_started(pid) or "", label=label)
 
 
 def provably_dead(owner: Owner) -> bool:
     """True only if it is certain: the owner ran under this very boot and process table, and is not there any more."""
-    if not owner.boot or owner.boot != _boot():
+    if not owner.boot or owner.boot != boot():
         return False
     try:
         os.kill(owner.pid, 0)
@@ -35,12 +35,12 @@ def provably_dead(owner: Owner) -> bool:
 
 
 @functools.cache
-def _boot() -> str:
+def boot() -> str:
     """Names this boot of this machine and, on Linux, the table of process ids that containers have of their own."""
     try:
         if sys.platform == "linux":
-            boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-            return f"{boot}/{os.readlink('/proc/self/ns/pid')}"
+            random = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+            return f"{random}/{os.readlink('/proc/self/ns/pid')}"
         if sys.platform == "darwin":
             return _output("/usr/sbin/sysctl", "-n", "kern.bootsessionuuid")
     except (OSError, subprocess.SubprocessError):

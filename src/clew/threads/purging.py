@@ -15,12 +15,14 @@ from clew.errors import Conflict, ThreadNotFound
 from clew.log import FIRST, Checkpoint, FoldedState, LeaseTaken, encode_entries, encode_frame
 from clew.log.checkpoint import Ranges
 from clew.log.fold import TITLE_LENGTH
+from clew.log.trees import named_trees
 from clew.messages import Message, User, plain_text
 from clew.threads.collecting import Cutoff, below, remove_blobs, unreached
 from clew.threads.heading import head_of
 from clew.threads.hiding import PART
 from clew.threads.leases import check_free, new_lease
 from clew.threads.loading import load
+from clew.threads.trees import keep_trees
 
 __all__ = ["Purged", "fence", "purge", "purge_rewound", "trimmed"]
 
@@ -160,7 +162,9 @@ async def _write_state(
     head = msgspec.structs.replace(head, tags=tags)
     if frame.blobs:
         await checkpointer.put_blobs(frame.blobs)
-    await checkpointer.append(head.thread_id, [frame.data], at=0, head=head, refs={*frame.blobs, *refs})
+    trees = named_trees([FoldedState(state)])
+    await keep_trees(checkpointer, trees, base.thread_id)
+    await checkpointer.append(head.thread_id, [frame.data], at=0, head=head, refs={*frame.blobs, *trees, *refs})
     return head
 
 

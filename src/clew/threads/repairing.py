@@ -11,6 +11,8 @@ from clew.checkpointers import Checkpointer, Head
 from clew.checkpointers.base import MAX_APPEND
 from clew.errors import Conflict, Corrupt, NewerFormat, ThreadNotFound, WrongKey
 from clew.log import FIRST, EncodedFrame, Fold, Frame, encode_entries, encode_frame
+from clew.log.trees import named_trees
+from clew.threads.collecting import below
 from clew.threads.heading import head_of
 from clew.threads.hiding import PART
 from clew.threads.verifying import is_snapshot, scan
@@ -109,6 +111,7 @@ class _NewLog:
             updated_at=now,
         )
         self._waiting: list[EncodedFrame] = []
+        self._trees: set[str] = set()
         self._size = 0
 
     async def add(self, frame: Frame) -> None:
@@ -130,6 +133,7 @@ class _NewLog:
         if is_snapshot(frame):
             self._head = msgspec.structs.replace(self._head, snapshot=at)
         self._fold.push(frame.entries)
+        self._trees |= named_trees(frame.entries)
         self._waiting.append(encoded)
         self._size += size
 
@@ -148,8 +152,9 @@ class _NewLog:
         if blobs:
             await self._checkpointer.put_blobs(blobs)
         data = [frame.data for frame in frames]
-        await self._checkpointer.append(head.thread_id, data, at=at, head=head, refs=blobs)
-        self._head, self._waiting, self._size = head, [], 0
+        trees = self._trees - await self._checkpointer.missing_blobs(await below(self._checkpointer, self._trees))
+        await self._checkpointer.append(head.thread_id, data, at=at, head=head, refs={*blobs, *trees})
+        self._head, self._waiting, self._size, self._trees = head, [], 0, set()
 
 
 def _moment(micros: int) -> datetime:

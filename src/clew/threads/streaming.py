@@ -9,7 +9,7 @@ from blake3 import blake3
 
 from clew.checkpointers import Head
 from clew.errors import ClewError, Conflict, Corrupt, MissingBlob
-from clew.log import EMPTY, FIRST, Checkpoint, Fold, FoldedState, Frame, decode_frame, encode_entries
+from clew.log import EMPTY, FIRST, Checkpoint, Fold, Frame, Logged, decode_frame, encode_entries
 from clew.log.keys import Keyring
 
 __all__ = ["Progress", "Source", "decoded", "fingerprint", "frames", "link", "sealed_with", "state_at"]
@@ -109,6 +109,6 @@ async def state_at(source: Source, head: Head) -> Checkpoint:
     return fold.checkpoint()
 
 
-def fingerprint(state: Checkpoint) -> bytes:
-    """Equal for states that are stored as the same bytes: a NaN among the values is equal to itself here."""
-    return blake3(encode_entries([FoldedState(state)]).data).digest()
+def fingerprint(entry: Logged) -> bytes:
+    """Equal for entries that are stored as the same bytes: a NaN among the values is equal to itself here."""
+    return blake3(encode_entries([entry]).data).digest()

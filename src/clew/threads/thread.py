@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Literal, Self, get_args
@@ -13,7 +13,7 @@ from typing import Literal, Self, get_args
 import msgspec
 
 from clew.checkpointers import Checkpointer, Head, HeadQuery
-from clew.errors import InvalidInput, LeaseLost, ThreadNotFound, Unavailable, UsageError
+from clew.errors import InvalidInput, LeaseLost, MissingBlob, ThreadNotFound, Unavailable, UsageError
 from clew.log import (
     Checkpoint,
     Fold,
@@ -26,8 +26,10 @@ from clew.log import (
     StepOutcome,
     ToolIntent,
     ToolOutcome,
+    WorkspaceSnapshot,
     fold,
 )
+from clew.log.trees import named_trees
 from clew.messages import Assistant
 from clew.threads import forking
 from clew.threads.collecting import gc
@@ -194,11 +196,19 @@ class Thread:
         After `Unavailable` they are kept and go out with the next append or `flush`: do not append them again.
         """
         writer = self._open_writer()
+        if WorkspaceSnapshot in map(type, entries):
+            await self._check_trees(entries)
         through = writer.accept(self._redact(entries))
         if self._durability == "sync" or (self._durability == "async" and any(map(_is_barrier, entries))):
             await writer.flush(through)
         elif self._durability == "async":
             self._spawn(self._flush_behind(writer))
+
+    async def _check_trees(self, entries: Sequence[Logged]) -> None:
+        """A snapshot of files is in the store before the log names it."""
+        missing = await self._checkpointer.missing_blobs(named_trees(entries))
+        if missing:
+            raise MissingBlob(missing, thread_id=self._thread_id)
 
     async def flush(self) -> None:
         """Return once everything appended is durable, whatever the durability."""

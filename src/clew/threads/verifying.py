@@ -13,6 +13,7 @@ from clew.errors import ClewError, Corrupt, MissingBlob, NewerFormat, ThreadNotF
 from clew.log import FIRST, Fold, FoldedState, Frame, decode_frame
 from clew.log.blobs import tree_refs, unpack_blob
 from clew.log.codec import DIGEST_SIZE
+from clew.log.trees import named_trees
 
 __all__ = ["Problem", "Seen", "Verdict", "is_snapshot", "scan", "verify", "verify_all"]
 
@@ -161,7 +162,7 @@ class _Check:
             found = seen.number + 1
             readable += seen.sound and readable == seen.number
             last = seen.digest
-            for digest in seen.refs:
+            for digest in seen.refs if seen.frame is None else {*seen.refs, *named_trees(seen.frame.entries)}:
                 used.setdefault(digest, seen.number)
             self._sealed |= seen.sealed
             self._take(seen)
@@ -229,10 +230,10 @@ class _Check:
                     continue
                 try:
                     unpack_blob(digest, blobs[digest], self._checkpointer.keys)
-                    below = tree_refs(blobs[digest]) - known
+                    below = set().union(*tree_refs(blobs[digest])) - known
                 except WrongKey as error:
                     self._locked_blobs.setdefault(error.key_id or "", []).append(digest)
-                    below = tree_refs(blobs[digest]) - known
+                    below = set().union(*tree_refs(blobs[digest])) - known
                 except Corrupt as error:
                     self._problems.append(Problem(str(error), frame=used.get(digest), blob=digest))
                     continue

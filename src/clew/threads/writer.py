@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 
 import msgspec
@@ -12,7 +12,18 @@ import msgspec
 from clew._telemetry import span
 from clew.checkpointers import Checkpointer, Head, Lease
 from clew.errors import Conflict, LeaseLost
-from clew.log import FIRST, Encoded, Fold, FoldedState, Logged, encode_entries, encode_frame, is_kept
+from clew.log import (
+    FIRST,
+    Encoded,
+    Fold,
+    FoldedState,
+    Logged,
+    WorkspaceSnapshot,
+    encode_entries,
+    encode_frame,
+    is_kept,
+)
+from clew.log.trees import named_trees
 from clew.threads.leases import renewed
 from clew.threads.sizes import LogSize
 
@@ -27,6 +38,7 @@ class _Append(msgspec.Struct, frozen=True, gc=False):
     frames: list[bytes]
     head: Head
     blobs: dict[str, bytes]
+    refs: Collection[str]
     through: int
     size: LogSize
 
@@ -56,6 +68,7 @@ class LogWriter:
         self._checkpointer = checkpointer
         self._size = size
         self._buffer: list[Encoded] = []
+        self._trees: set[str] = set()
         self._kept = 0
         self._accepted = 0
         self._durable = 0
@@ -74,6 +87,8 @@ class LogWriter:
         encoded = encode_entries(entries)
         self.fold.push(entries)
         self._buffer.append(encoded)
+        if WorkspaceSnapshot in map(type, entries):
+            self._trees |= named_trees(entries)
         self._kept += sum(map(is_kept, entries))
         self._accepted += len(entries)
         return self._accepted
@@ -116,7 +131,7 @@ class LogWriter:
                 append = self._unsettled = self._next_append()
             else:
                 head = self._next_head(self.head.frames, self.head.digest, self.head.snapshot)
-                append = _Append([], head, {}, self._accepted, self._size)
+                append = _Append([], head, {}, (), self._accepted, self._size)
             with span("clew.append", thread_id=append.head.thread_id) as current:
                 if current.listened_to:
                     size, entries = sum(map(len, append.frames)), append.through - self._durable
@@ -134,7 +149,7 @@ class LogWriter:
         try:
             if blobs:
                 await self._checkpointer.put_blobs(blobs)
-            await self._checkpointer.append(head.thread_id, append.frames, at=self.head.frames, head=head, refs=blobs)
+            await self._checkpointer.append(head.thread_id, append.frames, at=self.head.frames, head=head, refs=append.refs)
         except Conflict as conflict:
             raise await self._lose() from conflict
 
@@ -160,7 +175,8 @@ class LogWriter:
         previous = bytes.fromhex(self.head.digest) or FIRST
         frame = encode_frame(self._buffer, previous=previous, thread_id=thread_id, number=number, keys=keys)
         size = self._size.grown(len(frame.data), self._kept / (self._accepted - self._durable))
-        self._buffer, self._kept = [], 0
+        trees = self._trees
+        self._buffer, self._kept, self._trees = [], 0, set()
         frames, blobs, snapshot = [frame.data], frame.blobs, self.head.snapshot
         if size.may_pay():
             state = encode_entries([FoldedState(self.fold.checkpoint())])
@@ -173,7 +189,7 @@ class LogWriter:
             else:
                 size = msgspec.structs.replace(size, snapshot=len(folded.data))
         head = self._next_head(self.head.frames + len(frames), frame.digest.hex(), snapshot)
-        return _Append(frames, head, blobs, self._accepted, size)
+        return _Append(frames, head, blobs, {*blobs, *trees} if trees else blobs, self._accepted, size)
 
     def _next_head(self, frames: int, digest: str, snapshot: int) -> Head:
         now = datetime.now(UTC)

@@ -1,0 +1,212 @@
+"""How much memory msgpack takes once it is decoded: known before it is, so that hostile bytes are refused in time.
+
+A byte of msgpack can become ninety of Python (an empty list, an empty map), and zstd makes thousands of that. So whoever
+writes pads what is too short for what it holds, and whoever reads refuses what is not padded: both by `weigh`.
+"""
+
+from __future__ import annotations
+
+import re
+
+__all__ = [
+    "ENTRY",
+    "FLOOR",
+    "TIMES",
+    "Place",
+    "TooHeavy",
+    "allowed",
+    "bound",
+    "check",
+    "lacking",
+    "missing",
+    "weigh",
+    "weigh_leaf",
+]
+
+TIMES = 48
+"""The most that anything may weigh, as a multiple of what it takes in a store. The promise is 50: two are for copies."""
+FLOOR = 8 * 2**20
+"""What anything may weigh, whatever its size. Bodies that are not weighed, being short, come to no more either."""
+
+Place = tuple[int, int, int]
+"""A token: where it stands, where its content begins, and where it ends."""
+
+# Bytes that CPython takes for an object and the pointer to it, rounded up as its allocator does, and a little more.
+# tests/log/test_weights.py measures them.
+_SCALAR, _NEGATIVE, _NUMBER, _MOMENT, _TEXT, _WIDE_TEXT, _BYTES, _EXTENSION = 10, 44, 60, 72, 72, 100, 60, 640
+_ARRAY, _MAP, _TABLE, _ITEM, _IN_TABLE = 88, 80, 160, 96, 5
+ENTRY, _STATE = 104, 640
+_ASTRAL = re.compile(rb"[\xf0-\xff]")
+_LONG = _CHUNK = 2**16
+_TIMESTAMP = b"\xff"
+_NUMBERS = {0xCA: 5, 0xCB: 9, 0xCC: 2, 0xCD: 3, 0xCE: 5, 0xCF: 9, 0xD0: 2, 0xD1: 3, 0xD2: 5, 0xD3: 9}
+"""The bytes of a number, by token."""
+_WIDTHS = {
+    token: width
+    for width, tokens in enumerate(
+        [range(0xD4, 0xD9), b"\xc4\xc7\xd9", b"\xc5\xc8\xda\xdc\xde", b"", b"\xc6\xc9\xdb\xdd\xdf"]
+    )
+    for token in tokens
+}
+"""The bytes that say a length, by token."""
+
+
+class TooHeavy(Exception):
+    """Bytes that would take far more memory than they are."""
+
+    def __init__(self) -> None:
+        super().__init__(f"it would take more than {TIMES} times its own size in memory")
+
+
+def allowed(stored: int) -> int:
+    """What may be decoded from this many bytes."""
+    return TIMES * stored + FLOOR
+
+
+def check(body: bytes, stored: int) -> None:
+    """`TooHeavy` if a body weighs more than this many bytes allow, by the coarse estimate and by the fine one."""
+    most = allowed(stored)
+    if bound(body) > most and weigh(body, most)[0] > most:
+        raise TooHeavy
+
+
+def lacking(body: bytes, stored: int) -> int:
+    """How many bytes must be added to those that are stored for `check` to let this body through."""
+    return 0 if bound(body) <= allowed(stored) else missing(weigh(body)[0], stored)
+
+
+def missing(weight: int, stored: int) -> int:
+    """The same for something that has this weight."""
+    return max(0, -(-(weight - allowed(stored)) // TIMES))
+
+
+def weigh(body: bytes, most: int | None = None) -> tuple[int, list[Place]]:
+    """The memory that a body takes, itself and all that is decoded from it; and where its extensions and its leaves of
+    65,536 bytes or more are.
+
+    An upper estimate. Counting ends once it is over `most`: refusing takes no longer than decoding would.
+    """
+    at, end = 0, len(body)
+    total = end + _beside_tokens(body)
+    most = 2**63 if most is None else most
+    places: list[Place] = []
+    while at < end and total <= most:
+        token = body[at]
+        start = at + 1
+        if 0xA0 <= token < 0xC0:  # text of up to 31 bytes
+            at = start + (token & 31)
+            text = body[start:at]
+            total += _TEXT + token - 0xA0 if text.isascii() else weigh_leaf(text, True)
+        elif (weight := _ALONE[token]) > 0:
+            if start < end and body[start] == token:  # the first of many, perhaps
+                start = _SAME[weight].match(body, at).end()  # type: ignore[union-attr] # it stands here
+                total += weight * (start - at)
+            else:
+                total += weight
+            at = start
+        elif token in _NUMBERS:
+            at += _NUMBERS[token]
+            total += _NUMBER
+        else:
+            start += _WIDTHS[token]
+            size = int.from_bytes(body[at + 1 : start], "big")
+            stop = start
+            if token >= 0xDE:
+                total += _weigh_map(size)
+            elif token >= 0xDC:
+                total += _ARRAY
+            elif token >= 0xD9 or token <= 0xC6:
+                stop = start + size
+                total += size if total + size > most else weigh_leaf(body[start:stop], token >= 0xD9)
+            else:
+                stop = start + 1 + (1 << token - 0xD4 if token >= 0xD4 else size)
+                if body[start : start + 1] == _TIMESTAMP:
+                    total += _MOMENT
+                else:
+                    total += _EXTENSION + stop - start
+                    places.append((at, start, stop))
+            if stop - start >= _LONG and token in (0xC6, 0xDB):
+                places.append((at, start, stop))
+            at = stop
+    return total, places
+
+
+def weigh_leaf(data: bytes, text: bool) -> int:
+    """What text or bytes take as an object. CPython keeps 1, 2 or 4 bytes for each character of a text, as its widest
+    one needs, and half as much again while it finds out."""
+    if not text:
+        return _BYTES + len(data)
+    if data.isascii():
+        return _TEXT + len(data)
+    return _WIDE_TEXT + len(data) * (6 if _ASTRAL.search(data) else 3)
+
+
+def bound(body: bytes) -> int:
+    """An upper estimate too, coarser and found ten times faster: each byte counts as the heaviest that it can be."""
+    total = len(body) + _beside_tokens(body)
+    may_have_large_maps = b"\xde" in body or b"\xdf" in body
+    for start in range(0, len(body), _CHUNK):
+        part = body[start : start + _CHUNK]
+        rest = part.translate(None, _ASCII)
+        total += _SCALAR * (len(part) - len(rest))
+        for tokens, weight, may_be_key in _HEAVIEST:
+            before, rest = len(rest), rest.translate(None, tokens)
+            total += (weight + (_ITEM if may_be_key and may_have_large_maps else 0)) * (before - len(rest))
+        total += _LARGE_MAP * len(rest)
+    return total
+
+
+def _weigh_map(items: int) -> int:
+    """Beside its keys and values."""
+    return _MAP + _TABLE + _ITEM * max(0, items - _IN_TABLE) if items else _MAP
+
+
+def _beside_tokens(body: bytes) -> int:
+    """For what entries are kept in, and the many fields of a folded state, which need not be said to be there."""
+    return ENTRY * _count_entries(body) + _STATE * body.count(b"folded")
+
+
+def _count_entries(body: bytes) -> int:
+    """A body is an array of a time and an array of entries."""
+    at = 1 + _WIDTHS.get(body[0], 0) if body else 0
+    at += _NUMBERS.get(body[at], 1) if at < len(body) else 0
+    token = body[at] if at < len(body) else 0
+    if 0x90 <= token < 0xA0:
+        return token & 15
+    if token in (0xDC, 0xDD):
+        return min(int.from_bytes(body[at + 1 : at + 1 + _WIDTHS[token]], "big"), len(body))
+    return 0
+
+
+def _weigh_alone(token: int) -> int:
+    """What a token of one byte weighs; 0 for all others. CPython has the numbers from -5 on ready."""
+    if token < 0x80 or 0xC0 <= token <= 0xC3 or token >= 0xFB:
+        return _SCALAR
+    if token >= 0xE0:
+        return _NEGATIVE
+    return _weigh_map(token & 15) if token < 0x90 else _ARRAY if token < 0xA0 else 0
+
+
+_ALONE = [_weigh_alone(token) for token in range(256)]
+_SAME = {
+    weight: re.compile(
+        b"[%s]+" % b"".join(re.escape(bytes([token])) for token in range(256) if _ALONE[token] == weight)
+    )
+    for weight in set(_ALONE)
+    if weight
+}
+"""Runs of those that weigh the same."""
+_ASCII = bytes(range(0x80))
+_LARGE_MAP = 7000
+"""A map with more items than one byte says, as far as its keys are of one byte too: there are no more than 162 of those.
+Whatever else may be a key counts as an item of one."""
+_HEAVIEST = [
+    (bytes([*range(0xA0, 0xC0), 0xD9, 0xDA, 0xDB]), _WIDE_TEXT, True),
+    (bytes([*range(0x90, 0xA0), 0xDC, 0xDD]), _ARRAY, True),
+    (bytes([*range(0xC0, 0xC4), *range(0xFB, 0x100)]), _SCALAR, False),
+    (bytes(range(0xE0, 0xFB)), _NEGATIVE, False),
+    (bytes([*range(0xC4, 0xC7), *range(0xCA, 0xD4)]), _NUMBER, True),
+    (bytes([*range(0xC7, 0xCA), *range(0xD4, 0xD9)]), _EXTENSION, True),
+    (bytes(range(0x80, 0x86)), _MAP + _TABLE, False),
+    *[(bytes([0x80 | items]), _weigh_map(items), False) for items in range(_IN_TABLE + 1, 16)],
+]

@@ -1,0 +1,107 @@
+"""Trees of blobs, such as snapshots of files, brought from one store to another: as they are, or sealed with another key."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+
+from clew.checkpointers import Checkpointer
+from clew.errors import MissingBlob
+from clew.log.blobs import blob_key, is_tree, pack_blob, pack_tree, tree_refs, unpack_blob
+from clew.log.keys import Keyring
+from clew.threads.collecting import below
+from clew.threads.streaming import Source
+
+__all__ = ["TreeMover", "keep_trees"]
+
+_LEAVES = 8
+"""Chunks that are read at once: each may have a few megabytes."""
+_AT_ONCE = 8 * 2**20
+"""Bytes that are put at once."""
+
+
+async def keep_trees(checkpointer: Checkpointer, roots: Collection[str], thread_id: str) -> None:
+    """Touch these trees and all below them, so that gc leaves them alone until an append names them; `MissingBlob` if
+    some are gone. For whoever lets a thread name a tree that it did not write just now."""
+    if roots:
+        missing = await checkpointer.missing_blobs(await below(checkpointer, roots))
+        if missing:
+            raise MissingBlob(missing, thread_id=thread_id)
+
+
+class TreeMover:
+    """Brings trees from a source to wherever `put` keeps blobs, each blob once; what a tree points at goes before it."""
+
+    def __init__(
+        self, source: Source, keys: Keyring | None, put: Callable[[dict[str, bytes]], Awaitable[None]], thread_id: str
+    ) -> None:
+        """`keys` are those of the target. A blob that is sealed as the target wants it stays as it is, to the byte."""
+        self._source = source
+        self._keys = keys
+        self._put = put
+        self._thread_id = thread_id
+        self._names: dict[str, str] = {}
+        self._gathered: dict[str, bytes] = {}
+        self._size = 0
+
+    async def move(self, roots: Collection[str]) -> dict[str, str]:
+        """The digests that these have in the target, by those they have in the source."""
+        for root in roots:
+            if root not in self._names:
+                await self._move(root)
+        await self._flush()
+        return {root: self._names[root] for root in roots}
+
+    async def _move(self, root: str) -> None:
+        """Depth first and without recursion: folders may be nested deeper than Python's stack."""
+        waiting = [root]
+        read: dict[str, bytes] = {}
+        while waiting:
+            digest = waiting[-1]
+            if digest in self._names:
+                waiting.pop()
+                continue
+            if digest not in read:
+                read[digest] = (await self._read([digest]))[digest]
+            packed = read[digest]
+            trees, leaves = tree_refs(packed)
+            if left := [tree for tree in trees if tree not in self._names]:
+                waiting += left
+                continue
+            await self._move_leaves(leaves)
+            await self._add(digest, packed)
+            waiting.pop()
+            del read[digest]
+
+    async def _move_leaves(self, leaves: Sequence[str]) -> None:
+        left = [leaf for leaf in dict.fromkeys(leaves) if leaf not in self._names]
+        for start in range(0, len(left), _LEAVES):
+            for digest, packed in (await self._read(left[start : start + _LEAVES])).items():
+                await self._add(digest, packed)
+
+    async def _add(self, digest: str, packed: bytes) -> None:
+        name, moved = self._sealed(digest, packed)
+        self._names[digest] = name
+        self._gathered[name] = moved
+        self._size += len(moved)
+        if self._size > _AT_ONCE:
+            await self._flush()
+
+    async def _flush(self) -> None:
+        if self._gathered:
+            await self._put(self._gathered)
+        self._gathered, self._size = {}, 0
+
+    async def _read(self, digests: Collection[str]) -> dict[str, bytes]:
+        found = await self._source.get_blobs(digests)
+        if absent := set(digests) - found.keys():
+            raise MissingBlob(absent, thread_id=self._thread_id)
+        return found
+
+    def _sealed(self, digest: str, packed: bytes) -> tuple[str, bytes]:
+        """The blob as the target keeps it."""
+        trees, leaves = ([self._names[name] for name in names] for names in tree_refs(packed))
+        same = (trees, leaves) == tree_refs(packed)
+        if same and blob_key(packed) == (None if self._keys is None else self._keys.current):
+            return digest, packed
+        value = unpack_blob(digest, packed, self._source.keys)
+        return pack_tree(value, trees, leaves, self._keys) if is_tree(packed) else pack_blob(value, self._keys)
