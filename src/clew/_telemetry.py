@@ -5,6 +5,7 @@ A span says which thread, how much and how long. It never holds an entry, a prom
 
 from __future__ import annotations
 
+import sys
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -77,36 +78,31 @@ class _OpenSpan:
         if kind is not None:
             self._span.set_attribute("error.type", kind.__qualname__)
             if issubclass(kind, Exception):
-                self._span.set_status(_api.StatusCode.ERROR)
+                from opentelemetry.trace import StatusCode
+
+                self._span.set_status(StatusCode.ERROR)
         self._current.__exit__(kind, error, trace)
 
 
 _NO_SPAN = _NoSpan()
-_api: Any = ...
-"""The module `opentelemetry.trace`; None if it is not installed; `...` until somebody asked."""
 _tracer: Tracer | None = None
 
 
 def span(name: str, **attributes: Attribute) -> _NoSpan | _OpenSpan:
     """A span around a block: `with span("clew.load", thread_id=thread_id) as current: ...; current.set(frames=12)`."""
-    if _api is None:
-        return _NO_SPAN
     tracer = _tracer or _find_tracer()
     return _NO_SPAN if tracer is None else _OpenSpan(tracer, name, attributes)
 
 
 def _find_tracer() -> Tracer | None:
-    """The program's tracer, once it has set one up: the API alone records nothing, and takes 7 µs to do so."""
-    global _api, _tracer
-    if _api is ...:
-        try:
-            from opentelemetry import trace
-        except ImportError:
-            _api = None
-            return None
-        _api = trace
-    provider = _api.get_tracer_provider()
-    if not isinstance(provider, _api.ProxyTracerProvider):
+    """The program's tracer, once it has set one up: the API alone records nothing, and takes 7 µs to do so. A program that
+    has set one up has imported the API, so nobody else has to."""
+    global _tracer
+    api: Any = sys.modules.get("opentelemetry.trace")
+    if api is None:
+        return None
+    provider = api.get_tracer_provider()
+    if not isinstance(provider, api.ProxyTracerProvider):
         from clew import __version__
 
         _tracer = provider.get_tracer("clew", __version__)

@@ -446,6 +446,119 @@ async def test_the_last_close_ends_the_engine(path: Path) -> None:
     assert [thread.name for thread in threading.enumerate() if thread.name.startswith("clew-sqlite")] == []
 
 
+# Written by the event loop itself
+
+
+@pytest.fixture
+def writers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The disk counts as quick from the start; the names of the threads that wrote, one for each transaction."""
+    monkeypatch.setattr(_sqlite_engine, "QUICK_RUNS", 0)
+    monkeypatch.setattr(_sqlite_engine, "QUICK", float("inf"))
+    names: list[str] = []
+    transact: Any = _sqlite_engine.Engine._transact
+
+    def watched(*given: Any) -> None:
+        names.append(threading.current_thread().name)
+        transact(*given)
+
+    monkeypatch.setattr(_sqlite_engine.Engine, "_transact", watched)
+    return names
+
+
+HERE = threading.main_thread().name
+WRITER = "clew-sqlite-writer"
+
+
+async def test_a_lone_append_is_written_by_the_loop_while_the_disk_is_quick(
+    store: SQLiteCheckpointer, writers: list[str]
+) -> None:
+    for at in range(5):
+        await append(store, "thread", b"%d" % at, at=at)
+        await asyncio.sleep(0.05)
+    assert writers == [WRITER, HERE, HERE, HERE, HERE], "the writer opens the database, whatever that takes"
+    assert await store.read("thread") == [b"0", b"1", b"2", b"3", b"4"]
+    with pytest.raises(Conflict):
+        await append(store, "thread", b"again", at=1)
+
+
+async def test_the_loop_leaves_it_to_the_writer_after_a_slow_sync(
+    store: SQLiteCheckpointer, writers: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await append(store, "thread", b"0")
+    monkeypatch.setattr(_sqlite_engine, "QUICK_RUNS", 3)
+    monkeypatch.setattr(_sqlite_engine, "QUICK", 0.0)
+    for at in range(1, 3):
+        await append(store, "thread", b"%d" % at, at=at)
+    monkeypatch.setattr(_sqlite_engine, "QUICK", float("inf"))
+    for at in range(3, 8):
+        await append(store, "thread", b"%d" % at, at=at)
+        await asyncio.sleep(0.05)
+    assert writers == [WRITER] * 6 + [HERE] * 2
+
+
+async def test_the_loop_never_waits_for_another_process(
+    store: SQLiteCheckpointer, path: Path, writers: list[str]
+) -> None:
+    await append(store, "thread", b"0")
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD_LOCK, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    with holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        waiting = asyncio.create_task(append(store, "thread", b"1", at=1))
+        began = time.monotonic()
+        await asyncio.sleep(0.2)
+        assert time.monotonic() - began < 5
+        assert not waiting.done()
+        holder.communicate()
+    await waiting
+    assert writers == [WRITER, HERE, WRITER]
+    assert await store.read("thread") == [b"0", b"1"]
+
+
+async def test_what_is_much_and_what_is_no_append_goes_to_the_writer(
+    store: SQLiteCheckpointer, writers: list[str]
+) -> None:
+    await append(store, "thread", b"0")
+    await append(store, "large", bytes(2**20 + 1))
+    await asyncio.gather(*(append(store, f"thread {n}", b"frame") for n in range(65)))
+    await put(store, b"a blob")
+    assert set(writers) == {WRITER}
+    await asyncio.gather(*(append(store, f"other {n}", b"frame") for n in range(64)))
+    assert writers[-1] == HERE
+    assert len(await listed(store)) == 131
+
+
+async def test_the_loop_writes_for_no_more_than_half_of_its_time(
+    store: SQLiteCheckpointer, writers: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await append(store, "thread", b"0")
+    monkeypatch.setattr(_sqlite_engine.Engine, "_check_file", lambda engine: time.sleep(0.02))
+    for at in range(1, 4):
+        await append(store, "thread", b"%d" % at, at=at)
+    assert writers == [WRITER, HERE, WRITER, HERE]
+
+
+async def test_pages_are_moved_out_of_the_log_by_the_writer(
+    store: SQLiteCheckpointer, path: Path, writers: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    checkpoint: Any = _sqlite_engine.Engine._checkpoint
+
+    def watched(engine: Any, connection: Any) -> None:
+        sizes.append(path.stat().st_size)
+        checkpoint(engine, connection)
+        sizes.append(path.stat().st_size)
+
+    monkeypatch.setattr(_sqlite_engine.Engine, "_checkpoint", watched)
+    for at in range(40):
+        await append(store, "thread", os.urandom(100_000), at=at)
+    assert len(sizes) >= 2
+    assert sizes[1] > sizes[0]
+    assert path.with_name("clew.db-wal").stat().st_size < 8_000_000
+
+
 # Other processes
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from clew.checkpointers import Checkpointer, SQLiteCheckpointer
+from clew.checkpointers import Checkpointer, SQLiteCheckpointer, _sqlite_engine
 from clew.testing import CheckpointerContract, OpenStore
 
 
@@ -30,3 +30,12 @@ class TestSQLite(CheckpointerContract):
         store = SQLiteCheckpointer("/proc/clew/clew.db")
         yield store
         await store.close()
+
+
+class TestSQLiteWrittenByTheLoop(TestSQLite):
+    """The same where the disk counts as quick from the first append on, so that the event loop writes itself."""
+
+    @pytest.fixture(autouse=True)
+    def quick(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(_sqlite_engine, "QUICK_RUNS", 0)
+        monkeypatch.setattr(_sqlite_engine, "QUICK", float("inf"))

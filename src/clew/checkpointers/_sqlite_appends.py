@@ -7,6 +7,7 @@ instead of read again while no other process has written: with 64 sessions this 
 
 from __future__ import annotations
 
+import functools
 import sqlite3
 import time
 from collections.abc import Sequence
@@ -55,6 +56,10 @@ class Append(msgspec.Struct, frozen=True, gc=False):
     refs: Sequence[bytes]
     row: tuple[Any, ...]
     """The head's columns after log_id, in order."""
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.frames))
 
 
 class _Log(msgspec.Struct, frozen=True, gc=False):
@@ -150,8 +155,13 @@ def _write(db: sqlite3.Cursor, insert: str, rows: Sequence[tuple[Any, ...]], the
     """Insert rows, many with each statement; few enough lengths that all of these statements stay prepared."""
     for start in range(0, len(rows), ROWS):
         part = rows[start : start + ROWS]
-        values = f"({', '.join('?' * len(part[0]))})"
-        db.execute(f"{insert}{', '.join([values] * len(part))}{then}", list(chain.from_iterable(part)))
+        db.execute(_statement(insert, len(part[0]), len(part), then), list(chain.from_iterable(part)))
+
+
+@functools.lru_cache(4 * ROWS)
+def _statement(insert: str, columns: int, rows: int, then: str) -> str:
+    values = f"({', '.join('?' * columns)})"
+    return f"{insert}{', '.join([values] * rows)}{then}"
 
 
 def frames_of(db: sqlite3.Cursor, log: int, start: int, stop: int) -> list[bytes]:

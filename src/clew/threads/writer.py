@@ -149,7 +149,9 @@ class LogWriter:
         try:
             if blobs:
                 await self._checkpointer.put_blobs(blobs)
-            await self._checkpointer.append(head.thread_id, append.frames, at=self.head.frames, head=head, refs=append.refs)
+            await self._checkpointer.append(
+                head.thread_id, append.frames, at=self.head.frames, head=head, refs=append.refs
+            )
         except Conflict as conflict:
             raise await self._lose() from conflict
 
