@@ -9,16 +9,19 @@ if TYPE_CHECKING:
     from clew.checkpointers import open_checkpointer
     from clew.log import Checkpoint
     from clew.threads import Thread
+    from clew.workspace import SnapshotRef, Workspace
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "Checkpoint": "clew.log",
+    "SnapshotRef": "clew.workspace",
     "Thread": "clew.threads",
+    "Workspace": "clew.workspace",
     "open_checkpointer": "clew.checkpointers",
 }
 
-__all__ = ["Checkpoint", "Thread", "__version__", "open_checkpointer"]
+__all__ = ["Checkpoint", "SnapshotRef", "Thread", "Workspace", "__version__", "open_checkpointer"]
 
 
 def __getattr__(name: str) -> Any:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -19,9 +20,14 @@ from clew.threads.pruning import Pruned
 from clew.threads.purging import Purged
 from clew.threads.redacting import Redact
 from clew.threads.rekeying import Rekeyed
-from clew.threads.streaming import Progress
 from clew.threads.thread import Durability
 from clew.threads.verifying import Verdict
+from clew.workspace.comparing import Difference
+from clew.workspace.limits import Limits
+from clew.workspace.reading import Ref
+from clew.workspace.restoring import Restored
+from clew.workspace.snapshots import Progress
+from clew.workspace.snapshots import SnapshotRef as SnapshotRef
 
 __all__ = [
     "Checkpoint",
@@ -29,7 +35,9 @@ __all__ = [
     "FileCheckpointer",
     "MemoryCheckpointer",
     "SQLiteCheckpointer",
+    "SnapshotRef",
     "Thread",
+    "Workspace",
     "__version__",
     "open_checkpointer",
 ]
@@ -94,6 +102,10 @@ class Checkpointer:
     def missing_blobs(self, digests: Collection[str]) -> set[str]:
         """Which of these the store does not have. Touches those it has, so that gc leaves them alone for its grace."""
 
+    @property
+    def own_files(self) -> tuple[Path, ...]: ...
+    @property
+    def place(self) -> str: ...
     def put_blobs(self, blobs: Mapping[str, bytes]) -> None:
         """Keep these bytes under their digests, durably. A digest that is not the blake3 of its bytes is `InvalidInput`
         and none is kept. A blob that is there already is touched."""
@@ -275,7 +287,12 @@ class Thread:
 
     @staticmethod
     def import_(
-        checkpointer: Checkpointer, file: File, *, thread_id: str | None = None, progress: Progress | None = None
+        checkpointer: Checkpointer,
+        file: File,
+        *,
+        thread_id: str | None = None,
+        trust: bool = False,
+        progress: Progress | None = None,
     ) -> Head:
         """Bring a thread back from a `.clew` file, under its own name or another.
 
@@ -283,6 +300,9 @@ class Thread:
         they fold to, and the head against that. A file that is damaged or made to do harm is `Corrupt` or `InvalidInput`,
         naming the member. A sealed one needs its key among the checkpointer's, else `WrongKey`; it is sealed anew for another
         name or key, and a checkpointer without a key takes only plain ones.
+
+        One that would take more memory than 50 times its size and 8 MiB is `InvalidInput` too: a few kilobytes can be made to
+        fill any machine. `trust=True` lets it through, for a file of your own whose values repeat themselves a lot.
 
         A thread of that name that is equal stays as it is; any other is a `Conflict`."""
 
@@ -423,6 +443,54 @@ class Thread:
         """Verify thread after thread, newest first. `progress` hears how many are done, of how many.
 
         Threads that cannot even be listed come last, in one verdict with an empty `thread_id` that names them as the store does."""
+
+class Workspace:
+    """A plain folder, and a store that keeps its snapshots. Nothing is mounted, and nothing of Clew's appears in it.
+
+    A snapshot holds files with their holes, hard links, symbolic links as links, empty folders, modes and times, and names
+    of any bytes. It leaves out, and reports, sockets, FIFOs and devices, files over the limit, and what `.clewignore` or
+    `ignore` names, both as in `.gitignore`. The store's own files are never part of it, wherever they lie. Owners, extended
+    attributes and access lists are not kept.
+
+    Files are cut into chunks, each stored once for all threads of the store. A file that has not changed since the last
+    snapshot is not read again; a folder in which nothing has changed costs one digest.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        checkpointer: Checkpointer,
+        *,
+        ignore: Iterable[str] | str = (),
+        limits: Limits | None = None,
+    ) -> None: ...
+    @property
+    def checkpointer(self) -> Checkpointer: ...
+    def diff(self, a: Ref | None, b: Ref | None = None, *, text: bool = False) -> Difference:
+        """What changed from `a` to `b`; None stands for the folder as it is now. With `text`, with the lines of text files
+        that differ."""
+
+    @property
+    def ignore(self) -> tuple[str, ...]:
+        """The patterns that were given, beside those of `.clewignore`."""
+
+    @property
+    def limits(self) -> Limits: ...
+    @property
+    def path(self) -> Path: ...
+    def restore(
+        self, ref: Ref, into: str | os.PathLike[str] | None = None, progress: Progress | None = None
+    ) -> Restored:
+        """Make the folder what it was, or with `into` make another one so, and leave this one alone.
+
+        What the folder held before is snapshotted first, as `before_restore`. Only what differs is touched; what was never
+        part of a snapshot, such as ignored files, stays. Interrupted at any point, the same call again ends right."""
+
+    def snapshot(self, progress: Progress | None = None) -> SnapshotRef:
+        """Keep what the folder holds now. All of it is durable when this returns, so that an entry may name it.
+
+        A folder that changes meanwhile gives a snapshot of some of it before and some after; each file is whole, or is
+        reported in `skipped`. `progress` hears how many files have been read. Cancelling does no harm."""
 
 __version__: str
 

@@ -18,10 +18,11 @@ from clew.checkpointers import Checkpointer
 from clew.errors import UsageError
 from clew.sync._portal import call, close_at_exit
 from clew.threads import Thread
+from clew.workspace import Workspace
 
 __all__ = ["ASYNC_CLASSES", "OWN_METHODS", "Blocking", "blocking", "documentation", "public_names", "return_annotation"]
 
-ASYNC_CLASSES: tuple[type, ...] = (Checkpointer, Thread)
+ASYNC_CLASSES: tuple[type, ...] = (Checkpointer, Thread, Workspace)
 """Those whose objects live on an event loop. All others are the same in `clew` and in `clew.sync`."""
 
 OWN_METHODS = {"__aenter__": "__enter__", "__aexit__": "__exit__"}

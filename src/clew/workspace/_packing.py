@@ -1,0 +1,233 @@
+"""Reads files of a workspace into chunks, on threads beside the event loop, and hands these on in batches."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import stat
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError, Future
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from clew.checkpointers._files import network_file_system
+from clew.log.blobs import pack_blob
+from clew.log.keys import Keyring
+from clew.workspace._threads import Stopped, Threads
+from clew.workspace.chunking import chunks, data_of, extents_of
+from clew.workspace.limits import Limits
+from clew.workspace.manifest import INLINE, FileNode, LinkNode
+from clew.workspace.scanning import CHANGED, Fact, Folder, Root, why
+from clew.workspace.statcache import is_settled
+
+__all__ = ["UNTRUSTED", "Content", "Outbox", "Reader"]
+
+UNTRUSTED = -1
+"""The ctime that stands in a fact whose file must be read again: no file has it."""
+_TRIES = 3
+_BATCH = 8 * 2**20
+_FILE = (
+    os.O_RDONLY
+    | getattr(os, "O_NOFOLLOW", 0)
+    | getattr(os, "O_NONBLOCK", 0)
+    | getattr(os, "O_CLOEXEC", 0)
+    | getattr(os, "O_BINARY", 0)
+)
+
+
+class Content(msgspec.Struct, frozen=True, gc=False):
+    """What one name was read as, or why it is not there."""
+
+    node: FileNode | LinkNode | None = None
+    """None: the name is no part of the snapshot."""
+    leaves: str = ""
+    """The digests of its chunks, one after the other: there are many of these objects, and a list in each costs time."""
+    fact: Fact | None = None
+    """What is remembered of it for next time."""
+    problem: str | None = None
+    """What is reported of it."""
+
+
+class Outbox:
+    """Gathers what one thread has packed and hands it to the event loop, which stores it. One batch is filled while
+    another is on its way, and no more: so whatever is read, memory stays bounded."""
+
+    def __init__(
+        self,
+        store: Callable[[dict[str, bytes]], Coroutine[Any, Any, None]],
+        loop: asyncio.AbstractEventLoop,
+        threads: Threads,
+    ) -> None:
+        self._store = store
+        self._loop = loop
+        self._threads = threads
+        self._batch: dict[str, bytes] = {}
+        self._size = 0
+        self._under_way: Future[None] | None = None
+
+    def add(self, digest: str, packed: bytes) -> None:
+        if digest not in self._batch:
+            self._batch[digest] = packed
+            self._size += len(packed)
+            if self._size >= _BATCH:
+                self._send()
+
+    def finish(self) -> None:
+        """Returns once all of it is stored."""
+        if self._batch:
+            self._send()
+        self._wait()
+
+    def cancel(self) -> None:
+        """Let go of a thread that waits for the store; called from the event loop."""
+        if self._under_way is not None:
+            self._under_way.cancel()
+
+    def _send(self) -> None:
+        self._wait()
+        batch, self._batch, self._size = self._batch, {}, 0
+        self._under_way = asyncio.run_coroutine_threadsafe(self._store(batch), self._loop)
+
+    def _wait(self) -> None:
+        self._threads.go_on()
+        if self._under_way is not None:
+            try:
+                self._under_way.result()
+            except CancelledError:
+                raise Stopped from None
+            self._under_way = None
+
+
+class Reader:
+    """Reads files and links below one root, on any number of threads."""
+
+    def __init__(self, root: Root, limits: Limits, keys: Keyring | None, threads: Threads) -> None:
+        self._root = root
+        self._limits = limits
+        self._keys = keys
+        self._threads = threads
+
+    def read(self, folder: Folder, seen: Fact, outbox: Outbox) -> Content:
+        """Read a name that the walk has seen. One that is gone by now is no part of the snapshot; one that may not be
+        read is reported. One that changes while it is read is read again, and if it goes on changing it is kept as it
+        was read last, and reported."""
+        path = folder.at(seen[0])
+        content: Content | None = None
+        try:
+            if stat.S_ISLNK(seen[1]):
+                return self._read_link(path, seen)
+            for tries in range(_TRIES):
+                content = self._read_file(path, seen, folder.dev, outbox)
+                if content.problem != CHANGED:
+                    break
+                time.sleep(0.001 * tries)
+        except (FileNotFoundError, NotADirectoryError):
+            return Content()
+        except OSError as error:
+            return Content(problem=why(error))
+        return content or Content()
+
+    def _read_link(self, path: bytes, seen: Fact) -> Content:
+        began = time.time_ns()
+        target, facts = self._root.read_link(path)
+        node = LinkNode(seen[0], stat.S_IMODE(facts.st_mode), facts.st_mtime_ns, target)
+        return Content(node, "", self._fact(seen, facts, began))
+
+    def _read_file(self, path: bytes, seen: Fact, dev: int, outbox: Outbox) -> Content:
+        """One try."""
+        began = time.time_ns()
+        fd = self._root.open(path, _FILE)
+        try:
+            facts = os.fstat(fd)
+            if facts.st_ino != seen[5] or facts.st_dev != dev:
+                # Replaced since the walk: or not this, but a folder on the way, by a link that leads elsewhere.
+                strictly = self._root.open_strictly(path, _FILE)
+                os.close(fd)
+                fd = strictly
+                facts = os.fstat(fd)
+            if not stat.S_ISREG(facts.st_mode):
+                return Content(problem=CHANGED)
+            size = facts.st_size
+            extents = extents_of(fd, facts) if size > INLINE else None
+            data_size = size if extents is None else sum(length for _, length in extents)
+            if data_size > self._limits.file_bytes:
+                return Content(problem=f"larger than the limit of {self._limits.file_bytes} bytes")
+            inline, leaves, length = self._read_data(fd, size, data_size, extents, outbox)
+            after = os.fstat(fd)
+        finally:
+            os.close(fd)
+        changed = length != data_size or _version(facts) != _version(after)
+        if changed and extents is None:
+            size = length
+        elif extents is not None:
+            extents = _up_to(length, extents)
+        node = FileNode(
+            seen[0], stat.S_IMODE(facts.st_mode), facts.st_mtime_ns, size, len(leaves), inline, extents, seen[6]
+        )
+        return Content(
+            node, "".join(leaves), self._fact(seen, facts, 0 if changed else began), CHANGED if changed else None
+        )
+
+    def _read_data(
+        self, fd: int, size: int, data_size: int, extents: tuple[tuple[int, int], ...] | None, outbox: Outbox
+    ) -> tuple[bytes, list[str], int]:
+        """What is kept in the node, the digests of the chunks, and how many bytes were there."""
+        if size <= INLINE:
+            inline = _read_all(fd, size)
+            return inline, [], len(inline)
+        read = functools.partial(_read_all, fd) if extents is None else data_of(fd, extents)
+        leaves, length = [], 0
+        for chunk in chunks(read, data_size):
+            self._threads.go_on()
+            digest, packed = pack_blob(chunk, self._keys)
+            outbox.add(digest, packed)
+            leaves.append(digest)
+            length += len(chunk)
+            if length > data_size:  # it grows, maybe faster than it can be read
+                break
+        return b"", leaves, length
+
+    def _fact(self, seen: Fact, facts: os.stat_result, began: int) -> Fact:
+        """What is remembered of a name as it was opened, and whether it can be trusted."""
+        elsewhere = facts.st_dev != self._root.facts.st_dev or self._on_network
+        trusted = is_settled(facts.st_mtime_ns, facts.st_ctime_ns, began, elsewhere=elsewhere)
+        ctime = facts.st_ctime_ns if trusted else UNTRUSTED
+        size = 0 if stat.S_ISLNK(facts.st_mode) else facts.st_size
+        return (seen[0], facts.st_mode, size, facts.st_mtime_ns, ctime, facts.st_ino, seen[6])
+
+    @functools.cached_property
+    def _on_network(self) -> bool:
+        return network_file_system(Path(self._root.path)) is not None
+
+
+def _version(facts: os.stat_result) -> tuple[int, int, int]:
+    return facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
+
+
+def _read_all(fd: int, count: int) -> bytes:
+    """This many bytes from where the file stands; less only if it ends."""
+    data = os.read(fd, count)
+    if len(data) == count or not data:
+        return data
+    parts = [data]
+    while count := count - len(data):
+        data = os.read(fd, count)
+        if not data:
+            break
+        parts.append(data)
+    return b"".join(parts)
+
+
+def _up_to(length: int, extents: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+    """The same extents with no more data than this, for a file that was cut short."""
+    kept = []
+    for offset, count in extents:
+        count = min(count, length)
+        if count:
+            kept.append((offset, count))
+        length -= count
+    return tuple(kept)

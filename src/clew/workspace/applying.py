@@ -1,0 +1,344 @@
+"""Carrying out a plan: removing, writing and linking, each name in one step, by file descriptors alone."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import stat
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TypeVar
+
+from clew.checkpointers import Checkpointer
+from clew.checkpointers._workers import WorkerPool
+from clew.log.blobs import unpack_blob
+from clew.log.keys import Keyring
+from clew.workspace._folders import (
+    TEMPORARY,
+    Folders,
+    changed,
+    check_unchanged,
+    explained,
+    is_unchanged,
+    join,
+    split,
+    temporary,
+)
+from clew.workspace._output import Output
+from clew.workspace.manifest import FolderNode, LinkNode, Node
+from clew.workspace.planning import FileWork, LinkWork, NameWork, Plan, TouchWork
+from clew.workspace.reading import fetch, unpack_file
+from clew.workspace.snapshots import Progress, Skipped, shown
+
+__all__ = ["apply_plan"]
+
+T = TypeVar("T")
+
+_LANES = 2
+"""Batches under way at once: while one is written, the next is fetched and unpacked."""
+_BATCH_BYTES = 8 * 2**20
+_BATCH_FILES = 256
+_MOST_CHUNKS = 64
+"""Chunks of one file that are in memory at once."""
+_OLD = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+
+
+async def apply_plan(
+    root: int, plan: Plan, checkpointer: Checkpointer, progress: Progress | None = None
+) -> tuple[Skipped, ...]:
+    """Make the folder that is open as `root` what the plan says. Returns folders that should go and have to stay.
+
+    A name is at any time what it was or what it is to be. Cancelling waits for the files in hand. Whoever stops half-way,
+    in whatever way, only has to restore again. The first batch of files is read before anything is changed, so that a
+    small restore which cannot be done changes nothing.
+    """
+    applying = _Applying(root, plan, checkpointer, progress)
+    try:
+        return await applying.run()
+    finally:
+        applying.pool.stop()
+
+
+class _Applying:
+    """One thread writes while another unpacks. Measured on two cores, 10,000 files of 413 MB to memory: 1.8 s; with two
+    threads that both unpack and write 2.0 s, and more work for the processor: they wait for the interpreter's lock."""
+
+    def __init__(self, root: int, plan: Plan, checkpointer: Checkpointer, progress: Progress | None) -> None:
+        self._plan = plan
+        self._checkpointer = checkpointer
+        self._progress = progress
+        self._done = 0
+        self._loop = asyncio.get_running_loop()
+        self.pool = WorkerPool("clew-restore", 1, partial(Folders, root), Folders.close)
+
+    async def run(self) -> tuple[Skipped, ...]:
+        batches = _batches(self._plan.files)
+        first = next(batches, [])
+        data = await self._load(first)
+        kept = await self._run(partial(_clear, self._plan))
+        if first:
+            await self._write_all(first, data, batches)
+        await self._run(partial(_finish, self._plan))
+        return kept
+
+    async def _run(self, work: Callable[[Folders], T]) -> T:
+        return await self.pool.run(work, self._loop)
+
+    async def _load(self, batch: Sequence[FileWork]) -> Sequence[Sequence[bytes]]:
+        """The data of each file; not that of a large one, which is loaded as it is written."""
+        if not batch or _is_large(batch[0]):
+            return ()
+        packed = await fetch(self._checkpointer, {digest for work in batch for digest in work.item.leaves})
+        keys = self._checkpointer.keys
+        return await asyncio.to_thread(lambda: [unpack_file(work.path, work.item, packed, keys) for work in batch])
+
+    async def _write_all(
+        self, first: Sequence[FileWork], data: Sequence[Sequence[bytes]], batches: Iterator[Sequence[FileWork]]
+    ) -> None:
+        async def write_first() -> None:
+            await self._write(first, data)
+            await write_more()
+
+        async def write_more() -> None:
+            for batch in batches:
+                await self._write(batch, await self._load(batch))
+
+        lanes = [asyncio.create_task(write_first()), *(asyncio.create_task(write_more()) for _ in range(1, _LANES))]
+        try:
+            await asyncio.gather(*lanes)
+        finally:
+            for lane in lanes:
+                lane.cancel()
+            await asyncio.gather(*lanes, return_exceptions=True)
+
+    async def _write(self, batch: Sequence[FileWork], data: Sequence[Sequence[bytes]]) -> None:
+        if data:
+            await self._run(partial(_write_files, batch, data))
+        else:
+            await self._write_large(batch[0])
+        self._done += len(batch)
+        if self._progress is not None:
+            self._progress(self._done, len(self._plan.files))
+
+    async def _write_large(self, work: FileWork) -> None:
+        """A file that is not to be in memory at once."""
+        large = _Large(work)
+        leaves = work.item.leaves
+        step = min(_MOST_CHUNKS, max(1, _BATCH_BYTES * len(leaves) // work.size))
+        try:
+            await self._run(large.open)
+            for start in range(0, len(leaves), step):
+                part = leaves[start : start + step]
+                packed = await fetch(self._checkpointer, part)
+                data = await asyncio.to_thread(_unpack, part, packed, self._checkpointer.keys)
+                await self._run(partial(large.write, data))
+            await self._run(large.finish)
+        finally:
+            large.close()
+
+
+def _unpack(leaves: Sequence[str], packed: Mapping[str, bytes], keys: Keyring | None) -> list[bytes]:
+    return [unpack_blob(digest, packed[digest], keys) for digest in leaves]
+
+
+def _batches(files: Sequence[FileWork]) -> Iterator[list[FileWork]]:
+    """Files that are fetched and written together, a large one by itself."""
+    batch: list[FileWork] = []
+    size = 0
+    for work in files:
+        if batch and (_is_large(work) or size + work.size > _BATCH_BYTES or len(batch) == _BATCH_FILES):
+            yield batch
+            batch, size = [], 0
+        batch.append(work)
+        size += work.size
+        if _is_large(work):
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _is_large(work: FileWork) -> bool:
+    return work.size > _BATCH_BYTES or len(work.item.leaves) > _MOST_CHUNKS
+
+
+def _write_files(batch: Sequence[FileWork], data: Sequence[Sequence[bytes]], folders: Folders) -> None:
+    for work, pieces in zip(batch, data, strict=True):
+        output = Output(work.path, work.node, work.was)
+        with explained(work.path):
+            try:
+                output.open(folders.work_at(split(work.path)[0]))
+                for piece in pieces:
+                    output.write(piece)
+                output.finish()
+            except BaseException:
+                output.abandon()
+                raise
+
+
+class _Large:
+    """A file that is written in several steps, with its folder kept open for it."""
+
+    def __init__(self, work: FileWork) -> None:
+        self._path = work.path
+        self._output = Output(work.path, work.node, work.was)
+        self._folder = -1
+
+    def open(self, folders: Folders) -> None:
+        with explained(self._path):
+            self._folder = os.dup(folders.work_at(split(self._path)[0]))
+            self._output.open(self._folder)
+
+    def write(self, data: Sequence[bytes], _: Folders) -> None:
+        with explained(self._path):
+            for piece in data:
+                self._output.write(piece)
+
+    def finish(self, _: Folders) -> None:
+        with explained(self._path):
+            self._output.finish()
+
+    def close(self) -> None:
+        if self._folder >= 0:
+            self._output.abandon()
+            os.close(self._folder)
+
+
+def _clear(plan: Plan, folders: Folders) -> tuple[Skipped, ...]:
+    """Remove what should not be there, and make the folders that should."""
+    if plan.leftovers:
+        _remove_leftovers(folders, plan.leftovers)
+    kept = [path for path, was in reversed(plan.removals) if not _remove(folders, path, was)]
+    for path in plan.new_folders:
+        folder, name = split(path)
+        with explained(path):
+            os.mkdir(name, 0o700, dir_fd=folders.work_at(folder))
+    return tuple(Skipped(shown(path), "it holds what is in no snapshot") for path in reversed(kept))
+
+
+def _remove(folders: Folders, path: bytes, was: Node) -> bool:
+    """Whether it is gone. A folder that holds what no snapshot saw is not."""
+    folder, name = split(path)
+    with explained(path):
+        if not isinstance(was, FolderNode):
+            fd = folders.work_at(folder)
+            if check_unchanged(fd, name, was, path):
+                os.unlink(name, dir_fd=fd)
+            return True
+        if _is_folder_gone(folders.work_at(folder), name):
+            return True
+        os.fchmod(folders.at(path), was.mode)
+        return False
+
+
+def _is_folder_gone(fd: int, name: bytes) -> bool:
+    try:
+        os.rmdir(name, dir_fd=fd)
+    except FileNotFoundError:
+        return True
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            return False
+        raise
+    return True
+
+
+def _remove_leftovers(folders: Folders, reported: Collection[str]) -> None:
+    """Remove what a restore that was interrupted has left. All is searched, because a report is not as exact as a path."""
+    waiting = [b""]
+    while waiting:
+        path = waiting.pop()
+        with explained(path), suppress(PermissionError):
+            with os.scandir(folders.at(path)) as entries:
+                found = [
+                    (join(path, os.fsencode(entry.name)), entry.is_dir(follow_symlinks=False)) for entry in entries
+                ]
+            waiting += [within for within, is_folder in found if is_folder]
+            for within, is_folder in found:
+                if not is_folder and TEMPORARY.fullmatch(split(within)[1]) and shown(within) in reported:
+                    _unlink_quietly(folders, within)
+
+
+def _unlink_quietly(folders: Folders, path: bytes) -> None:
+    """Remove a name, and leave the mode and the time of its folder as they are."""
+    folder, name = split(path)
+    facts = os.fstat(folders.at(folder))
+    fd = folders.work_at(folder)
+    os.unlink(name, dir_fd=fd)
+    os.fchmod(fd, stat.S_IMODE(facts.st_mode))
+    os.utime(fd, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+
+
+def _finish(plan: Plan, folders: Folders) -> None:
+    """What comes after the files: their other names, links that nothing is written through any more, modes and times."""
+    for name in plan.names:
+        with explained(name.path):
+            _make_name(folders, name)
+    for link in plan.links:
+        with explained(link.path):
+            _make_link(folders, link)
+    for touch in plan.touches:
+        with explained(touch.path):
+            _touch(folders, touch)
+    for path in sorted(plan.settled, key=lambda path: path.count(b"/") if path else -1, reverse=True):
+        node = plan.settled[path]
+        with explained(path):
+            fd = folders.at(path)
+            os.fchmod(fd, node.mode)
+            os.utime(fd, ns=(node.mtime, node.mtime))
+
+
+def _make_name(folders: Folders, work: NameWork) -> None:
+    first_folder, first_name = split(work.first)
+    folder, name = split(work.path)
+    source = os.dup(folders.at(first_folder))
+    try:
+        fd = folders.work_at(folder)
+        if _is_same(source, first_name, fd, name):
+            return
+        check_unchanged(fd, name, work.was, work.path)
+        with temporary(fd) as other:
+            os.link(first_name, other, src_dir_fd=source, dst_dir_fd=fd, follow_symlinks=False)
+            os.rename(other, name, src_dir_fd=fd, dst_dir_fd=fd)
+    finally:
+        os.close(source)
+
+
+def _is_same(source: int, first: bytes, fd: int, name: bytes) -> bool:
+    """Renaming one name of a file over another would do nothing at all."""
+    there = os.stat(first, dir_fd=source, follow_symlinks=False)
+    try:
+        return os.path.samestat(there, os.stat(name, dir_fd=fd, follow_symlinks=False))
+    except FileNotFoundError:
+        return False
+
+
+def _make_link(folders: Folders, work: LinkWork) -> None:
+    folder, name = split(work.path)
+    fd = folders.work_at(folder)
+    with temporary(fd) as other:
+        os.symlink(work.node.target, other, dir_fd=fd)
+        os.utime(other, ns=(work.node.mtime, work.node.mtime), dir_fd=fd, follow_symlinks=False)
+        check_unchanged(fd, name, work.was, work.path)
+        os.rename(other, name, src_dir_fd=fd, dst_dir_fd=fd)
+
+
+def _touch(folders: Folders, work: TouchWork) -> None:
+    folder, name = split(work.path)
+    fd, node = folders.at(folder), work.item.node
+    times = (node.mtime, node.mtime)
+    if isinstance(node, LinkNode):
+        if check_unchanged(fd, name, work.was, work.path):
+            os.utime(name, ns=times, dir_fd=fd, follow_symlinks=False)
+        return
+    file = os.open(name, _OLD, dir_fd=fd)
+    try:
+        facts = os.fstat(file)
+        if not is_unchanged(facts, work.was, work.path) or facts.st_nlink > 1:
+            raise changed(work.path)
+        os.fchmod(file, node.mode)
+        os.utime(file, ns=times)
+    finally:
+        os.close(file)

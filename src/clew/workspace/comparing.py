@@ -1,0 +1,271 @@
+"""What differs between two snapshots. Folders with the same digest are not read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import msgspec
+
+from clew._telemetry import span
+from clew.checkpointers import Checkpointer
+from clew.workspace._folders import join
+from clew.workspace._textdiff import as_lines, unified
+from clew.workspace.limits import Limits
+from clew.workspace.manifest import FileNode, FolderNode, LinkNode, Node, unpack_folder
+from clew.workspace.reading import Bounds, Item, Ref, Root, fetch, items, read_file, read_root, read_tree, same_content
+from clew.workspace.snapshots import shown
+
+if TYPE_CHECKING:
+    from clew.workspace.workspace import Workspace
+
+__all__ = ["Change", "Difference", "diff"]
+
+_BATCH = 128
+"""Pairs of folders that are compared at once."""
+_LONGEST_TEXT = 2**20
+
+Kind = Literal["added", "changed", "deleted", "renamed", "mode"]
+What = Literal["file", "folder", "link"]
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """One path that differs. That only the time of something differs is no change."""
+
+    kind: Kind
+    """`mode` if only the permissions differ; `renamed` for a file that has another path now and the same content."""
+    path: str
+    old_path: str | None = None
+    """Where a renamed file was."""
+    what: What
+    """What it is; for something deleted, what it was."""
+    mode: int | None = None
+    old_mode: int | None = None
+    size: int | None = None
+    """Of a file."""
+    old_size: int | None = None
+    text: str | None = None
+    """A unified diff, if it was asked for and the file is text in UTF-8 of up to 1 MiB, then and now."""
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """All that differs, by path."""
+
+    changes: tuple[Change, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.changes)
+
+    def text(self) -> str:
+        """The whole as one text: a unified diff where there is one, else a line that says what happened."""
+        return "".join(change.text or _summary(change) for change in self.changes)
+
+
+def _summary(change: Change) -> str:
+    was = f"{change.old_path} -> " if change.old_path is not None else ""
+    modes = f" {change.old_mode:04o} -> {change.mode:04o}" if change.kind == "mode" else ""
+    return f"{change.kind} {change.what}: {was}{change.path}{modes}\n"
+
+
+class _Side(NamedTuple):
+    """One of the two snapshots, and what it has of all that differs."""
+
+    root: Root
+    found: dict[bytes, Item]
+
+
+class _Found(NamedTuple):
+    """A change in the making."""
+
+    kind: Kind
+    path: bytes
+    was: Item | None
+    item: Item | None
+    old_path: bytes = b""
+
+
+async def diff(workspace: Workspace, a: Ref | None = None, b: Ref | None = None, text: bool = False) -> Difference:
+    """What changed from snapshot `a` to snapshot `b`. None is the folder as it is now, which is snapshotted for this.
+
+    With `text=True`, changes of text files come with a unified diff.
+    """
+    checkpointer, limits = workspace.checkpointer, workspace.limits
+    with span("clew.diff") as current:
+        now = await workspace.snapshot() if a is None or b is None else ""
+        old = _Side(await read_root(checkpointer, now if a is None else a, limits), {})
+        new = _Side(await read_root(checkpointer, now if b is None else b, limits), {})
+        await _Comparing(checkpointer, limits, old, new).run()
+        found = _with_renames(list(_classified(old.found, new.found)))
+        changes = [_change(one, await _text(checkpointer, one) if text else None) for one in found]
+        current.set(changes=len(changes))
+    return Difference(tuple(changes))
+
+
+class _Comparing:
+    """Finds all paths that differ."""
+
+    def __init__(self, checkpointer: Checkpointer, limits: Limits, old: _Side, new: _Side) -> None:
+        self._checkpointer = checkpointer
+        self._limits = limits
+        self._old = old
+        self._new = new
+        self._count = Bounds(limits).count
+        self._pairs: list[tuple[bytes, str, str]] = []
+        """Folders by path with their trees in both, empty where there is none."""
+
+    async def run(self) -> None:
+        if self._old.root.node.mode != self._new.root.node.mode:
+            self._old.found[b""] = Item(self._old.root.node)
+            self._new.found[b""] = Item(self._new.root.node)
+        self._pairs = [(b"", self._old.root.tree, self._new.root.tree)]
+        while self._pairs:
+            pairs = self._pairs[:_BATCH]
+            del self._pairs[:_BATCH]
+            wanted = {digest for _, *trees in pairs for digest in trees if digest}
+            await asyncio.to_thread(self._compare, pairs, await fetch(self._checkpointer, wanted))
+        for side in (self._old, self._new):
+            await self._fill_in_names(side)
+
+    def _compare(self, pairs: list[tuple[bytes, str, str]], packed: dict[str, bytes]) -> None:
+        for path, *trees in pairs:
+            old, new = (self._items(tree, packed) for tree in trees)
+            self._count(path, max(len(old), len(new)))
+            for name in old.keys() | new.keys():
+                self._compare_name(join(path, name), old.get(name), new.get(name))
+
+    def _items(self, tree: str, packed: dict[str, bytes]) -> dict[bytes, Item]:
+        if not tree:
+            return {}
+        return items(unpack_folder(tree, packed[tree], self._checkpointer.keys, self._limits.names))
+
+    def _compare_name(self, path: bytes, old: Item | None, new: Item | None) -> None:
+        if old == new:
+            return
+        if old is not None:
+            self._old.found[path] = old
+        if new is not None:
+            self._new.found[path] = new
+        trees = old.tree if old else "", new.tree if new else ""
+        if trees[0] != trees[1]:
+            self._pairs.append((path, *trees))
+
+    async def _fill_in_names(self, side: _Side) -> None:
+        """Give further names of a file the content that stands with its first name."""
+        for path, item in list(side.found.items()):
+            node = item.node
+            if isinstance(node, FileNode) and node.same_as not in (b"", path):
+                first = side.found.get(node.same_as) or await self._find(side.root, node.same_as)
+                if first is not None and isinstance(first.node, FileNode):
+                    content = msgspec.structs.replace(first.node, name=node.name, same_as=node.same_as)
+                    side.found[path] = Item(content, "", first.leaves)
+
+    async def _find(self, root: Root, path: bytes) -> Item | None:
+        """What a snapshot has at this path."""
+        item: Item | None = Item(root.node, root.tree)
+        for name in path.split(b"/"):
+            if item is None or not item.tree:
+                return None
+            item = items(await read_tree(self._checkpointer, item.tree, self._limits)).get(name)
+        return item
+
+
+def _classified(old: dict[bytes, Item], new: dict[bytes, Item]) -> Iterator[_Found]:
+    for path in sorted(old.keys() | new.keys()):
+        was, item = old.get(path), new.get(path)
+        if was is not None and item is not None:
+            kind = _kind(was, item)
+            if kind is not None:
+                yield _Found(kind, path, was, item)
+            elif isinstance(was.node, FolderNode) != isinstance(item.node, FolderNode):
+                yield _Found("deleted", path, was, None)
+                yield _Found("added", path, None, item)
+        else:
+            yield _Found("added" if was is None else "deleted", path, was, item)
+
+
+def _kind(was: Item, item: Item) -> Kind | None:
+    """How one differs from the other; None if not in a way that counts, or if one of them is a folder."""
+    a, b = was.node, item.node
+    if isinstance(a, FolderNode) or isinstance(b, FolderNode):
+        return "mode" if type(a) is type(b) and a.mode != b.mode else None
+    if isinstance(a, LinkNode) and isinstance(b, LinkNode):
+        return "changed" if a.target != b.target else None
+    if not same_content(was, item):
+        return "changed"
+    return "mode" if a.mode != b.mode else None
+
+
+def _with_renames(found: list[_Found]) -> list[_Found]:
+    """Take together what was deleted here and added there with the same content, the same name first."""
+    gone: dict[object, list[_Found]] = {}
+    for one in found:
+        if one.kind == "deleted" and one.was is not None and (key := _content(one.was)):
+            gone.setdefault(key, []).append(one)
+    renamed: dict[bytes, _Found] = {}
+    for one in found:
+        if one.kind != "added" or one.item is None or not (left := gone.get(_content(one.item))):
+            continue
+        name = one.path.rpartition(b"/")[2]
+        old = next((other for other in left if other.path.rpartition(b"/")[2] == name), left[0])
+        left.remove(old)
+        renamed[old.path] = _Found("renamed", one.path, old.was, one.item, old.path)
+    taken = {one.path for one in renamed.values()}
+    kept = [
+        one
+        for one in found
+        if not (one.kind == "deleted" and one.path in renamed) and not (one.kind == "added" and one.path in taken)
+    ]
+    return sorted([*kept, *renamed.values()], key=lambda one: one.path)
+
+
+def _content(item: Item) -> object:
+    """What two files have in common if they are equal; nothing for what is no file, or an empty one."""
+    node = item.node
+    if not isinstance(node, FileNode) or not node.size:
+        return None
+    return node.size, item.leaves, node.inline, node.extents
+
+
+def _change(found: _Found, text: str | None) -> Change:
+    old = found.was.node if found.was is not None else None
+    new = found.item.node if found.item is not None else None
+    return Change(
+        kind=found.kind,
+        path=shown(found.path),
+        old_path=shown(found.old_path) if found.old_path else None,
+        what=_what(new if new is not None else old),
+        mode=new.mode if new is not None else None,
+        old_mode=old.mode if old is not None else None,
+        size=new.size if isinstance(new, FileNode) else None,
+        old_size=old.size if isinstance(old, FileNode) else None,
+        text=text,
+    )
+
+
+def _what(node: Node | None) -> What:
+    return "folder" if isinstance(node, FolderNode) else "link" if isinstance(node, LinkNode) else "file"
+
+
+async def _text(checkpointer: Checkpointer, found: _Found) -> str | None:
+    if found.kind not in ("added", "changed", "deleted"):
+        return None
+    old, new = await _lines(checkpointer, found.path, found.was), await _lines(checkpointer, found.path, found.item)
+    if old is None or new is None:
+        return None
+    path = shown(found.path)
+    names = "/dev/null" if found.was is None else f"a/{path}", "/dev/null" if found.item is None else f"b/{path}"
+    return await asyncio.to_thread(unified, old, new, *names)
+
+
+async def _lines(checkpointer: Checkpointer, path: bytes, item: Item | None) -> list[str] | None:
+    """The lines of a file, none if there is no file, None if it is not text or too long."""
+    if item is None:
+        return []
+    if (
+        not isinstance(item.node, FileNode)
+        or item.node.size > _LONGEST_TEXT
+        or len(item.leaves) > _LONGEST_TEXT // 1024
+    ):
+        return None
+    return as_lines(await read_file(checkpointer, path, item))

@@ -1,0 +1,277 @@
+"""What it takes to make a folder equal to a snapshot, found by comparing two snapshots. Folders with the same digest are not
+read, and the disk is not looked at."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from typing import NamedTuple
+
+from clew.checkpointers import Checkpointer
+from clew.errors import Corrupt, InvalidInput
+from clew.workspace._folders import TEMPORARY, join
+from clew.workspace.limits import Limits
+from clew.workspace.manifest import FileNode, FolderNode, LinkNode, Node, unpack_folder
+from clew.workspace.reading import Bounds, Item, Root, check_length, data_size, fetch, items, same_content
+from clew.workspace.snapshots import shown
+
+__all__ = ["FileWork", "LinkWork", "NameWork", "Plan", "TouchWork", "make_plan"]
+
+_BATCH = 128
+"""Pairs of folders that are compared at once."""
+
+_SMALL_CHUNK = 4096
+"""Far smaller than files are ever cut into."""
+
+
+class FileWork(NamedTuple):
+    """A file to write. `was` is what the name is now, if it is anything but a folder."""
+
+    path: bytes
+    node: FileNode
+    item: Item
+    was: Node | None
+    size: int
+    """Of its data."""
+
+
+class LinkWork(NamedTuple):
+    """A symbolic link to make."""
+
+    path: bytes
+    node: LinkNode
+    was: Node | None
+
+
+class NameWork(NamedTuple):
+    """One more name to give to a file that is there under the path `first`."""
+
+    path: bytes
+    first: bytes
+    was: Node | None
+
+
+class TouchWork(NamedTuple):
+    """A file or link of which only the mode or the time differs."""
+
+    path: bytes
+    item: Item
+    was: Node
+    folder: FolderNode
+    """Whose time would change too, if the name were to be written after all."""
+
+
+class Plan:
+    """All that differs, in the order in which it was found: a folder before what is in it."""
+
+    def __init__(self) -> None:
+        self.removals: list[tuple[bytes, Node]] = []
+        self.new_folders: list[bytes] = []
+        self.files: list[FileWork] = []
+        self.names: list[NameWork] = []
+        self.links: list[LinkWork] = []
+        self.touches: list[TouchWork] = []
+        self.settled: dict[bytes, FolderNode] = {}
+        """Folders whose mode and time are to be set at the end: they differ, or work in the folder changes its time."""
+        self.added: list[bytes] = []
+        """What nothing may have for a name now: new names in folders that are there."""
+        self.leftovers: set[str] = set()
+        """Files of a restore that was interrupted, as a snapshot reports them."""
+        self.emptied: dict[bytes, Collection[bytes]] = {}
+        """Folders that something else takes the place of, with all that they may hold now."""
+
+    @property
+    def made(self) -> int:
+        """How many names are made or replaced."""
+        return len(self.new_folders) + len(self.files) + len(self.names) + len(self.links)
+
+    @property
+    def data(self) -> int:
+        """Bytes to be written."""
+        return sum(work.size for work in self.files)
+
+    @property
+    def freed(self) -> int:
+        """Bytes of what is removed and replaced."""
+        gone = (*(node for _, node in self.removals), *(work.was for work in self.files))
+        return sum(data_size(node) for node in gone if isinstance(node, FileNode))
+
+
+class _Pair(NamedTuple):
+    """A folder in both snapshots, or in one of them."""
+
+    path: bytes
+    before: str
+    """Digest of its tree then, empty if it was not there."""
+    target: str
+    node: FolderNode
+    """What it is to be, or what it was if it is to go."""
+    replaced: bool = False
+    """Whether something else takes this folder's place."""
+
+
+async def make_plan(checkpointer: Checkpointer, before: Root | None, target: Root, limits: Limits) -> Plan:
+    """What to do in a folder that is like `before`, or empty, for it to be like `target`."""
+    return await _Planner(checkpointer, limits).run(before, target)
+
+
+class _Planner:
+    def __init__(self, checkpointer: Checkpointer, limits: Limits) -> None:
+        self._checkpointer = checkpointer
+        self._limits = limits
+        self._plan = Plan()
+        self._pairs: list[_Pair] = []
+        self._equal: list[_Pair] = []
+        self._count = Bounds(limits).count
+        self._firsts: set[bytes] = set()
+        """Paths of all files seen that have more names."""
+        self._rewritten: set[bytes] = set()
+        """Those of them that are to be written: their other names have to follow."""
+        self._followers: list[tuple[NameWork, _Pair]] = []
+        """Names that are right, unless the file they belong to is rewritten."""
+
+    async def run(self, before: Root | None, target: Root) -> Plan:
+        if before is None or before.node != target.node:
+            self._plan.settled[b""] = target.node
+        if before is not None and before.tree == target.tree:
+            return self._plan
+        self._pairs.append(_Pair(b"", before.tree if before else "", target.tree, target.node))
+        await self._drain(self._compare)
+        if self._rewritten or any(work.first not in self._firsts for work in self._plan.names):
+            self._pairs = self._equal
+            await self._drain(self._look_for_names)
+        self._add_names()
+        return self._plan
+
+    async def _drain(self, step: Callable[[list[_Pair], dict[str, bytes]], None]) -> None:
+        while self._pairs:
+            pairs = self._pairs[:_BATCH]
+            del self._pairs[:_BATCH]
+            wanted = {digest for pair in pairs for digest in (pair.before, pair.target) if digest}
+            await asyncio.to_thread(step, pairs, await fetch(self._checkpointer, wanted))
+
+    def _items(self, digest: str, packed: dict[str, bytes]) -> dict[bytes, Item]:
+        if not digest:
+            return {}
+        return items(unpack_folder(digest, packed[digest], self._checkpointer.keys, self._limits.names))
+
+    def _compare(self, pairs: list[_Pair], packed: dict[str, bytes]) -> None:
+        for pair in pairs:
+            before, target = self._items(pair.before, packed), self._items(pair.target, packed)
+            if pair.replaced:
+                self._plan.emptied[pair.path] = before.keys()
+            self._count(pair.path, len(target))
+            work = self._plan.made + len(self._plan.removals)
+            for name, item in target.items():
+                _check_name(pair.path, name)
+                self._compare_name(pair, join(pair.path, name), item, before.get(name))
+            for name in sorted(before.keys() - target.keys()):
+                self._remove(join(pair.path, name), before[name], pair.replaced)
+            if pair.target and work != self._plan.made + len(self._plan.removals):
+                self._plan.settled[pair.path] = pair.node
+
+    def _compare_name(self, pair: _Pair, path: bytes, item: Item, was: Item | None) -> None:
+        node = item.node
+        if was is not None and isinstance(was.node, FolderNode) and not isinstance(node, FolderNode):
+            self._remove(path, was, replaced=True)
+            was = None
+        elif was is None and pair.before:
+            self._plan.added.append(path)
+        if isinstance(node, FolderNode):
+            self._compare_folder(path, node, item.tree, was)
+        elif isinstance(node, LinkNode):
+            self._compare_link(pair, path, item, node, was)
+        else:
+            self._compare_file(pair, path, item, node, was)
+
+    def _compare_folder(self, path: bytes, node: FolderNode, tree: str, was: Item | None) -> None:
+        if was is not None and isinstance(was.node, FolderNode):
+            if was.node != node:
+                self._plan.settled[path] = node
+            pair = _Pair(path, was.tree, tree, node)
+            (self._pairs if was.tree != tree else self._equal).append(pair)
+            return
+        if was is not None:
+            self._remove(path, was)
+        self._plan.new_folders.append(path)
+        self._plan.settled[path] = node
+        self._pairs.append(_Pair(path, "", tree, node))
+
+    def _compare_link(self, pair: _Pair, path: bytes, item: Item, node: LinkNode, was: Item | None) -> None:
+        if was is None or not isinstance(was.node, LinkNode) or was.node.target != node.target:
+            self._plan.links.append(LinkWork(path, node, was.node if was else None))
+        elif was.node.mtime != node.mtime:
+            self._plan.touches.append(TouchWork(path, item, was.node, pair.node))
+
+    def _compare_file(self, pair: _Pair, path: bytes, item: Item, node: FileNode, was: Item | None) -> None:
+        """A file with several names is changed by writing it anew, never in place: one of its names may not follow."""
+        old = was.node if was is not None and isinstance(was.node, FileNode) else None
+        if node.same_as not in (b"", path):
+            work = NameWork(path, node.same_as, was.node if was else None)
+            if old is not None and old.same_as == node.same_as:
+                self._followers.append((work, pair))
+            else:
+                self._plan.names.append(work)
+            return
+        _check_file(path, node, self._limits)
+        if node.same_as:
+            self._firsts.add(path)
+        if was is not None and old is not None and old.same_as in (b"", path) and same_content(item, was):
+            if (old.mode, old.mtime) == (node.mode, node.mtime):
+                return
+            if not old.same_as and not node.same_as:
+                self._plan.touches.append(TouchWork(path, item, old, pair.node))
+                return
+        self._plan.files.append(FileWork(path, node, item, was.node if was else None, data_size(node)))
+        if node.same_as:
+            self._rewritten.add(path)
+
+    def _remove(self, path: bytes, was: Item, replaced: bool = False) -> None:
+        self._plan.removals.append((path, was.node))
+        if isinstance(was.node, FolderNode):
+            self._pairs.append(_Pair(path, was.tree, "", was.node, replaced))
+
+    def _look_for_names(self, pairs: list[_Pair], packed: dict[str, bytes]) -> None:
+        """In folders that are equal, find the first names of files, and names of files that are rewritten elsewhere."""
+        for pair in pairs:
+            found = self._items(pair.target, packed)
+            self._count(pair.path, len(found))
+            for name, item in found.items():
+                path = join(pair.path, name)
+                if isinstance(item.node, FolderNode):
+                    self._pairs.append(_Pair(path, "", item.tree, item.node))
+                elif isinstance(item.node, FileNode) and item.node.same_as == path:
+                    self._firsts.add(path)
+                elif isinstance(item.node, FileNode) and item.node.same_as:
+                    self._followers.append((NameWork(path, item.node.same_as, item.node), pair))
+
+    def _add_names(self) -> None:
+        for work, pair in self._followers:
+            if work.first in self._rewritten:
+                self._plan.names.append(work)
+                self._plan.settled[pair.path] = pair.node
+        for work in self._plan.names:
+            if work.first not in self._firsts:
+                raise InvalidInput(
+                    f"{shown(work.path)!r} is to be another name of {shown(work.first)!r}, which is no file of the "
+                    "snapshot that has several. It is hostile or damaged."
+                )
+
+
+def _check_name(folder: bytes, name: bytes) -> None:
+    if name.startswith(b".clew-") and TEMPORARY.fullmatch(name):
+        raise InvalidInput(f"{shown(join(folder, name))!r} is a name that no snapshot holds. It is hostile.")
+
+
+def _check_file(path: bytes, node: FileNode, limits: Limits) -> None:
+    if not node.chunks:
+        check_length(path, node, len(node.inline))
+    elif node.chunks > data_size(node) // _SMALL_CHUNK + 1:
+        raise Corrupt(
+            f"{shown(path)!r} is in {node.chunks} chunks, for {data_size(node)} bytes of data. Restore another snapshot."
+        )
+    if data_size(node) > limits.file_bytes:
+        raise InvalidInput(
+            f"{shown(path)!r} has {data_size(node)} bytes, the limit is {limits.file_bytes}. If the snapshot is your own, "
+            "raise the limit: Limits(file_bytes=…)."
+        )

@@ -1,0 +1,190 @@
+"""Snapshots as they lie in a store: folders and the bytes of files, checked as they are read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from clew.checkpointers import Checkpointer
+from clew.errors import Corrupt, InvalidInput, MissingBlob
+from clew.log import WorkspaceSnapshot
+from clew.log.blobs import unpack_blob
+from clew.log.keys import Keyring
+from clew.workspace.limits import Limits
+from clew.workspace.manifest import FileNode, FolderNode, Node, Tree, unpack_folder
+from clew.workspace.snapshots import SnapshotRef, shown
+
+__all__ = [
+    "Bounds",
+    "Item",
+    "Places",
+    "Ref",
+    "Root",
+    "check_length",
+    "data_size",
+    "digest_of",
+    "fetch",
+    "items",
+    "read_file",
+    "read_root",
+    "read_tree",
+    "same_content",
+    "unpack_file",
+]
+
+Ref = SnapshotRef | WorkspaceSnapshot | str
+"""What names a snapshot: what `snapshot` gave, the entry in a log, or the digest alone."""
+
+_LONGEST = 32 * 1024
+_DEEPEST = 2000
+"""The longest path that is read, in bytes and in folders."""
+
+
+class Bounds:
+    """What keeps a snapshot from having more names than the limit, or folders nested almost without end: a hostile one may,
+    with few blobs, as one folder may be in many places."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._names = 0
+
+    def count(self, folder: bytes, names: int) -> None:
+        self._names += names
+        if self._names > self._limits.names:
+            raise InvalidInput(
+                f"the snapshot has more than {self._limits.names} names. If it is your own, raise Limits.names."
+            )
+        if len(folder) > _LONGEST or folder.count(b"/") >= _DEEPEST:
+            raise InvalidInput(
+                f"{shown(folder[:80])!r}… goes deeper than {_DEEPEST} folders or {_LONGEST} bytes. It is hostile."
+            )
+
+
+class Item(NamedTuple):
+    """One name in a folder, with the digests that belong to it."""
+
+    node: Node
+    tree: str = ""
+    """Of a folder."""
+    leaves: tuple[str, ...] = ()
+    """Of a file."""
+
+
+class Root(NamedTuple):
+    """What a snapshot's digest leads to: the folder itself, with its mode and time, and what is in it."""
+
+    node: FolderNode
+    tree: str
+
+
+def digest_of(ref: Ref) -> str:
+    return ref if isinstance(ref, str) else ref.digest
+
+
+async def read_root(checkpointer: Checkpointer, ref: Ref, limits: Limits) -> Root:
+    digest = digest_of(ref)
+    top = await read_tree(checkpointer, digest, limits)
+    if len(top.nodes) != 1 or not isinstance(top.nodes[0], FolderNode):
+        raise InvalidInput(f"{digest} is a folder within a snapshot, not a snapshot of a workspace")
+    return Root(top.nodes[0], top.trees[0])
+
+
+async def read_tree(checkpointer: Checkpointer, digest: str, limits: Limits) -> Tree:
+    """One folder. One that is missing is `MissingBlob`; one that nothing may be restored from is an error."""
+    packed = await fetch(checkpointer, [digest])
+    return await asyncio.to_thread(unpack_folder, digest, packed[digest], checkpointer.keys, limits.names)
+
+
+async def fetch(checkpointer: Checkpointer, digests: Collection[str]) -> dict[str, bytes]:
+    """All of these blobs, packed."""
+    wanted = set(digests)
+    found = await checkpointer.get_blobs(wanted) if wanted else {}
+    if len(found) < len(wanted):
+        raise MissingBlob(wanted - found.keys())
+    return found
+
+
+def items(tree: Tree) -> dict[bytes, Item]:
+    """What is in a folder by name, each with its digests."""
+    found: dict[bytes, Item] = {}
+    folders = chunks = 0
+    for node in tree.nodes:
+        if isinstance(node, FolderNode):
+            found[node.name] = Item(node, tree.trees[folders])
+            folders += 1
+        elif isinstance(node, FileNode) and node.chunks:
+            found[node.name] = Item(node, "", tree.leaves[chunks : chunks + node.chunks])
+            chunks += node.chunks
+        else:
+            found[node.name] = Item(node)
+    return found
+
+
+def data_size(node: FileNode) -> int:
+    """How many bytes of a file are data: all, but for the holes of a sparse one."""
+    return node.size if node.extents is None else sum(length for _, length in node.extents)
+
+
+def same_content(a: Item, b: Item) -> bool:
+    """Whether two files are equal but for their names, modes and times."""
+    if not isinstance(a.node, FileNode) or not isinstance(b.node, FileNode):
+        return False
+    return (
+        a.node.size == b.node.size
+        and a.leaves == b.leaves
+        and a.node.inline == b.node.inline
+        and a.node.extents == b.node.extents
+    )
+
+
+def unpack_file(path: bytes, item: Item, packed: Mapping[str, bytes], keys: Keyring | None) -> list[bytes]:
+    """The data of a file in pieces. It is `Corrupt` if it is not as long as the file says it is."""
+    node = item.node
+    assert isinstance(node, FileNode)  # noqa: S101 - for the type alone
+    pieces = [unpack_blob(digest, packed[digest], keys) for digest in item.leaves] if item.leaves else [node.inline]
+    check_length(path, node, sum(map(len, pieces)))
+    return pieces
+
+
+def check_length(path: bytes, node: FileNode, length: int) -> None:
+    if length != data_size(node):
+        raise Corrupt(
+            f"{shown(path)!r} has {data_size(node)} bytes of data by its folder, and {length} are stored. "
+            "Restore another snapshot."
+        )
+
+
+async def read_file(checkpointer: Checkpointer, path: bytes, item: Item) -> bytes:
+    """The whole of a file, holes included: for those that are known to be small."""
+    packed = await fetch(checkpointer, item.leaves)
+    pieces = await asyncio.to_thread(unpack_file, path, item, packed, checkpointer.keys)
+    assert isinstance(item.node, FileNode)  # noqa: S101 - for the type alone
+    if item.node.extents is None:
+        return b"".join(pieces)
+    whole = bytearray(item.node.size)
+    places = Places(item.node.extents)
+    for piece in pieces:
+        for offset, part in places.take(piece):
+            whole[offset : offset + len(part)] = part
+    return bytes(whole)
+
+
+class Places:
+    """Where in a sparse file its data belongs, piece by piece."""
+
+    def __init__(self, extents: Iterable[tuple[int, int]]) -> None:
+        self._extents = iter(extents)
+        self._offset = self._room = 0
+
+    def take(self, piece: bytes) -> Iterator[tuple[int, memoryview]]:
+        left = memoryview(piece)
+        while left:
+            if not self._room:
+                self._offset, self._room = next(self._extents, (0, 0))
+                if not self._room:
+                    raise Corrupt("a sparse file has more data than it has room for. Restore another snapshot.")
+            part, left = left[: self._room], left[self._room :]
+            yield self._offset, part
+            self._offset += len(part)
+            self._room -= len(part)

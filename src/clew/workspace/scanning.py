@@ -1,0 +1,335 @@
+"""The walk over a folder: what is there, what is left out and why. Reads no file but `.clewignore`, follows no link."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import sys
+from bisect import bisect_left as bisect
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from clew.errors import InvalidInput
+from clew.workspace._folders import TEMPORARY
+from clew.workspace._ignoring import IGNORE_FILE, Rules, read_rules
+from clew.workspace.limits import Limits
+from clew.workspace.snapshots import Skipped, shown
+
+__all__ = ["CHANGED", "Fact", "Folder", "Root", "Scan", "scan", "why"]
+
+Fact = tuple[bytes, int, int, int, int, int, bytes]
+"""What tells a name from the same name at another time: name, mode with the kind of file, size, mtime and ctime in
+nanoseconds, inode, and for one of several names of one file the path of the first. A folder has no size, ctime and inode
+here: what is in it counts. A tuple, because there is one for every name: the walk is what a snapshot mostly consists of."""
+
+CHANGED = "changed while it was read"
+_IGNORE_FILE = IGNORE_FILE.encode()
+_ENCODING, _ERRORS = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
+_SPECIAL = {
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFBLK: "a block device",
+    stat.S_IFCHR: "a character device",
+}
+_BY_FD = os.scandir in os.supports_fd and os.open in os.supports_dir_fd
+_FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+_LONGEST = 4000 if sys.platform == "linux" else 1000
+"""The longest path that is given to the system in one piece: Linux takes 4,095 bytes, macOS 1,023."""
+
+
+class Root:
+    """The folder of a workspace, held open: what is in it is opened from here, however long its path."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = os.path.realpath(path)
+        try:
+            self.facts = os.stat(self.path)
+            self._fd = os.open(self.path, _FOLDER) if _BY_FD else -1
+        except OSError as error:
+            raise InvalidInput(f"the workspace {path} cannot be read: {why(error)}") from error
+        if not stat.S_ISDIR(self.facts.st_mode):
+            raise InvalidInput(f"the workspace {path} is no folder")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+
+    def open(self, path: bytes, flags: int) -> int:
+        """Open what lies at this path below the root. A folder on the way may have become a link meanwhile: whoever
+        opens this way compares what was opened with what the walk saw."""
+        if not _BY_FD:
+            return os.open(self.full(path), flags)
+        return os.open(path, flags, dir_fd=self._fd) if len(path) < _LONGEST else self.open_strictly(path, flags)
+
+    def open_strictly(self, path: bytes, flags: int) -> int:
+        """The same a step at a time, and never through a link: slower, for long paths and for when there is a doubt."""
+        if not _BY_FD:
+            return os.open(self.full(path), flags)
+        with self._above(path) as (above, name):
+            return os.open(name, flags, dir_fd=above)
+
+    def read_link(self, path: bytes) -> tuple[bytes, os.stat_result]:
+        """Where a link leads, and the facts about it."""
+        if not _BY_FD:
+            return os.fsencode(os.readlink(self.full(path))), os.lstat(self.full(path))
+        with self._above(path) as (above, name):
+            return os.readlink(name, dir_fd=above), os.stat(name, dir_fd=above, follow_symlinks=False)
+
+    def full(self, path: bytes) -> str:
+        return os.path.join(self.path, os.fsdecode(path)) if path else self.path
+
+    @contextlib.contextmanager
+    def _above(self, path: bytes) -> Iterator[tuple[int, bytes]]:
+        """The folder that a path ends in, open, and the name in there."""
+        *folders, name = path.split(b"/")
+        fd = self._fd
+        try:
+            for folder in folders:
+                below = os.open(folder, _FOLDER, dir_fd=fd)
+                if fd != self._fd:
+                    os.close(fd)
+                fd = below
+            yield fd, name
+        finally:
+            if fd != self._fd:
+                os.close(fd)
+
+
+class Folder:
+    """One folder of the walk."""
+
+    __slots__ = ("above", "dev", "facts", "folders", "ino", "name", "path", "rules")
+
+    def __init__(self, above: Folder | None, name: bytes, dev: int, ino: int) -> None:
+        self.above = above
+        self.name = name
+        self.path = name if above is None else above.at(name)
+        self.dev = dev
+        self.ino = ino
+        self.rules: Rules | None = None
+        self.facts: list[Fact] = []
+        """Sorted by name."""
+        self.folders: list[Folder] = []
+        """Those of them that are folders, in the same order."""
+
+    def at(self, name: bytes) -> bytes:
+        """The path from the root of a name in here."""
+        return self.path + b"/" + name if self.above is not None else name
+
+
+class Scan:
+    """All that a walk has found."""
+
+    def __init__(self) -> None:
+        self.folders: list[Folder] = []
+        """Each before those in it, the root first."""
+        self.skipped: list[Skipped] = []
+        self.links: dict[tuple[int, int], list[tuple[Folder, bytes]]] = {}
+        """The names of each file that has several in the workspace, in the order of the walk."""
+
+    def skip(self, path: bytes, reason: str) -> None:
+        self.skipped.append(Skipped(shown(path), reason))
+
+
+def scan(
+    root: Root,
+    limits: Limits,
+    ignore: Sequence[str] = (),
+    own: Collection[Path] = (),
+    go_on: Callable[[], None] = lambda: None,
+    *,
+    links: bool = True,
+) -> Scan:
+    """Walk all of the folder. `own` names files and folders that are not the user's, wherever they lie; `go_on` is called
+    at every folder, and ends the walk by raising. Without `links`, several names of one file count as files."""
+    walk = _Walk(root, limits, _Own(root, own))
+    top = Folder(None, b"", root.facts.st_dev, root.facts.st_ino)
+    top.rules = Rules.given(ignore)
+    waiting = [top]
+    while waiting:
+        go_on()
+        folder = waiting.pop()
+        within = walk.read(folder)
+        if within is not None:
+            walk.found.folders.append(folder)
+            if folder.above is not None:
+                folder.above.folders.append(folder)
+            waiting += reversed(within)
+    if links:
+        _join_links(walk.found)
+    return walk.found
+
+
+class _Own:
+    """Where in the workspace Clew's own files lie, by path from the root and by inode: one may be reached in several
+    ways."""
+
+    def __init__(self, root: Root, own: Collection[Path]) -> None:
+        self.paths: set[bytes] = set()
+        self.inodes: set[int] = set()
+        self._keys: set[tuple[int, int]] = set()
+        within = root.path.rstrip(os.sep) + os.sep
+        for path in own:
+            for place in {os.path.realpath(path), os.path.join(os.path.realpath(path.parent), path.name)}:
+                if within.startswith(place.rstrip(os.sep) + os.sep):
+                    raise InvalidInput(
+                        f"the workspace {root.path} lies in {place}, where Clew keeps its own files. Choose another "
+                        "folder for one of them."
+                    )
+                if place.startswith(within):
+                    self.paths.add(os.fsencode(place[len(within) :].replace(os.sep, "/")))
+            with contextlib.suppress(OSError):
+                seen = os.stat(path)
+                self.inodes.add(seen.st_ino)
+                self._keys.add((seen.st_dev, seen.st_ino))
+
+    def holds(self, path: bytes, seen: os.stat_result) -> bool:
+        return path in self.paths or (seen.st_dev, seen.st_ino) in self._keys
+
+
+class _Walk:
+    def __init__(self, root: Root, limits: Limits, own: _Own) -> None:
+        self.found = Scan()
+        self._root = root
+        self._limits = limits
+        self._own = own
+        self._room = limits.names
+
+    def read(self, folder: Folder) -> list[Folder] | None:
+        """Fill in what a folder holds; returns the folders in it, or None if it is not to be had."""
+        fd = -1
+        try:
+            if _BY_FD:
+                fd = self._root.open(folder.path or b".", _FOLDER)
+                opened = os.fstat(fd)
+                if (opened.st_dev, opened.st_ino) != (folder.dev, folder.ino):
+                    _drop(self.found, folder, CHANGED)
+                    return None
+            folders, linked = self._list(folder, fd)
+        except FileNotFoundError:
+            _drop(self.found, folder, None)
+            return None
+        except OSError as error:
+            _drop(self.found, folder, why(error))
+            return None
+        finally:
+            if fd >= 0:
+                os.close(fd)
+        if folder.rules is not None:
+            kept = {fact[0] for fact in folder.facts}
+            folders = [below for below in folders if below.name in kept]
+            linked = [link for link in linked if link[0] in kept]
+        folders.sort(key=_name)
+        for name, key in sorted(linked):
+            self.found.links.setdefault(key, []).append((folder, name))
+        return folders
+
+    def _list(self, folder: Folder, fd: int) -> tuple[list[Folder], list[tuple[bytes, tuple[int, int]]]]:
+        """Most of the time of a snapshot is spent in this loop: it looks at each name once, and calls little."""
+        found, own = self.found, self._own
+        some_own, inodes = bool(own.paths), own.inodes
+        largest = self._limits.file_bytes
+        facts: list[Fact] = []
+        folders: list[Folder] = []
+        linked: list[tuple[bytes, tuple[int, int]]] = []
+        with os.scandir(fd if fd >= 0 else self._root.full(folder.path)) as entries:
+            for entry in islice(entries, self._room + 1):
+                name = entry.name.encode(_ENCODING, _ERRORS)
+                try:
+                    seen = entry.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    continue
+                mode = seen.st_mode
+                kind = mode & 0o170000
+                ino = seen.st_ino
+                if (some_own or ino in inodes) and own.holds(folder.at(name), seen):
+                    found.skip(folder.at(name), "belongs to Clew's own store or cache")
+                elif name.startswith(b".clew-") and TEMPORARY.fullmatch(name):
+                    found.skip(folder.at(name), "left over from a restore that was interrupted")
+                elif kind == stat.S_IFREG:
+                    if seen.st_size > largest and _data(seen) > largest:
+                        found.skip(folder.at(name), f"larger than the limit of {largest} bytes")
+                        continue
+                    facts.append((name, mode, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns, ino, b""))
+                    if seen.st_nlink > 1:
+                        linked.append((name, (seen.st_dev, ino)))
+                elif kind == stat.S_IFDIR:
+                    facts.append((name, mode, 0, seen.st_mtime_ns, 0, 0, b""))
+                    folders.append(Folder(folder, name, seen.st_dev, ino))
+                elif kind == stat.S_IFLNK:
+                    facts.append((name, mode, 0, seen.st_mtime_ns, seen.st_ctime_ns, ino, b""))
+                else:
+                    found.skip(folder.at(name), _SPECIAL.get(kind, "neither a file, a folder nor a link"))
+        facts.sort()
+        folder.facts = facts
+        self._ignore(folder, fd)
+        self._room -= len(folder.facts)
+        if self._room < 0:
+            raise InvalidInput(
+                f"the workspace {self._root.path} holds more than {self._limits.names} names. Name what it should not "
+                f"hold in {IGNORE_FILE} or with ignore=, or raise Limits.names."
+            )
+        return folders, linked
+
+    def _ignore(self, folder: Folder, fd: int) -> None:
+        """Leave out what the rules name: those of this folder, and those of the folders above it."""
+        if folder.above is not None:
+            folder.rules = folder.above.rules
+        at = bisect(folder.facts, (_IGNORE_FILE,))
+        if folder.facts[at : at + 1] and folder.facts[at][0] == _IGNORE_FILE:
+            folder.rules = read_rules(folder.rules, self._root.full(folder.path), folder.path, fd)
+        rules = folder.rules
+        if rules is None:
+            return
+        kept = []
+        for fact in folder.facts:
+            if rules.ignore(folder.at(fact[0]), folder=stat.S_ISDIR(fact[1])):
+                self.found.skip(folder.at(fact[0]), "ignored")
+            else:
+                kept.append(fact)
+        folder.facts = kept
+
+
+def _name(folder: Folder) -> bytes:
+    return folder.name
+
+
+def _data(seen: os.stat_result) -> int:
+    """How much of a file is data, as far as one can tell without opening it."""
+    blocks: int = getattr(seen, "st_blocks", seen.st_size)
+    return min(seen.st_size, blocks * 512)
+
+
+def _drop(found: Scan, folder: Folder, reason: str | None) -> None:
+    """A folder that could not be read is no part of the one above it; it is reported unless it is gone."""
+    if folder.above is None:
+        raise InvalidInput(f"the workspace cannot be read: {reason or 'it is gone'}")
+    if reason is not None:
+        found.skip(folder.path, reason)
+    folder.above.facts = [fact for fact in folder.above.facts if fact[0] != folder.name]
+
+
+def _join_links(found: Scan) -> None:
+    """Let each name of a file that has several say which is the first."""
+    found.links = {key: names for key, names in found.links.items() if len(names) > 1}
+    firsts: dict[Folder, dict[bytes, bytes]] = {}
+    for names in found.links.values():
+        first = names[0][0].at(names[0][1])
+        for folder, name in names:
+            firsts.setdefault(folder, {})[name] = first
+    for folder, first_of in firsts.items():
+        folder.facts = [(*fact[:6], first_of.get(fact[0], b"")) for fact in folder.facts]
+
+
+def why(error: OSError) -> str:
+    """An error of the system in a few words, for a report."""
+    return (error.strerror or type(error).__name__).lower()
