@@ -13,6 +13,7 @@ from bench import show
 from bench.appending import appending
 from bench.counting import counting
 from bench.crowd import crowd
+from bench.folders import folders
 from bench.listing import listing
 from bench.machine import facts
 from bench.opening import opening
@@ -28,6 +29,7 @@ MEASUREMENTS: dict[str, Callable[[Scale], Awaitable[list[Result]]]] = {
     "open": opening,
     "crowd": crowd,
     "list": listing,
+    "folders": folders,
     "peers": beside_peers,
 }
 

@@ -26,10 +26,22 @@ class Scale(msgspec.Struct, frozen=True):
     session_turns: int = 50
     threads: int = 1000
     """How many threads a listing lists."""
+    files: int = 10_000
+    """Files in a folder that is snapshotted, and their bytes."""
+    files_bytes: int = 500_000_000
 
 
 FULL = Scale()
-QUICK = Scale(turns=(20, 50, 100), repeats=2, reads=3, sessions=16, session_turns=10, threads=100)
+QUICK = Scale(
+    turns=(20, 50, 100),
+    repeats=2,
+    reads=3,
+    sessions=16,
+    session_turns=10,
+    threads=100,
+    files=400,
+    files_bytes=10_000_000,
+)
 
 
 @contextmanager
