@@ -56,10 +56,8 @@ class Append(msgspec.Struct, frozen=True, gc=False):
     refs: Sequence[bytes]
     row: tuple[Any, ...]
     """The head's columns after log_id, in order."""
-
-    @property
-    def size(self) -> int:
-        return sum(map(len, self.frames))
+    size: int
+    """Bytes of the frames."""
 
 
 class _Log(msgspec.Struct, frozen=True, gc=False):

@@ -191,20 +191,20 @@ class Engine:
     def _transact(self, connection: sqlite3.Connection, appender: Appender, batch: list[Job]) -> None:
         """All appends together, then the rest one by one, in one transaction."""
         db = connection.cursor()
-        appends = [job for job in batch if isinstance(job.work, Append)]
+        appends = [job for job in batch if type(job.work) is Append]
         try:
             db.execute("BEGIN IMMEDIATE")
             appender.begin(db)
             for job, error in zip(appends, appender.apply(db, [job.work for job in appends]), strict=True):
                 job.error = error
-            for job in batch:
-                if not isinstance(job.work, Append):
+            for job in batch if len(appends) < len(batch) else ():
+                if type(job.work) is not Append:
                     appender.forget()
                     job.outcome = job.work(db)
             began = time.monotonic()
             db.execute("COMMIT")
             self._quick = self._quick + 1 if time.monotonic() - began < QUICK else 0
-            self._pages += _pages_of(batch)
+            self._pages += _pages_of(appends)
             self._check_file()
         except BaseException as error:
             appender.forget()
@@ -302,14 +302,15 @@ class Engine:
 def _may_be_written_here(batch: list[Job]) -> bool:
     return (
         len(batch) <= MOST_HERE
-        and all(type(job.work) is Append for job in batch)
+        and {type(job.work) for job in batch} == {Append}
         and sum([job.work.size for job in batch]) <= MOST_BYTES_HERE
     )
 
 
-def _pages_of(batch: list[Job]) -> int:
-    """About how many pages these appends change. What else there is counts for nothing: SQLite has a limit of its own."""
-    return 3 + sum([job.work.size + 512 for job in batch if type(job.work) is Append]) // PAGE_SIZE
+def _pages_of(appends: list[Job]) -> int:
+    """About how many pages these appends change."""
+    size: int = sum([job.work.size for job in appends])
+    return 3 + (size + 512 * len(appends)) // PAGE_SIZE
 
 
 def _is_busy(error: BaseException) -> bool:

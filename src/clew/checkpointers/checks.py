@@ -111,6 +111,29 @@ def _check_utf8(what: str, text: str) -> int:
 def check_append(thread_id: str, frames: Sequence[bytes], at: int, head: Head, refs: Collection[str]) -> bytes:
     """Check an append; returns its head as msgpack, which is part of the check and what most stores keep."""
     check_thread_id(thread_id)
+    lease = head.lease
+    if (
+        at < 0
+        or head.thread_id != thread_id
+        or head.frames != at + len(frames)
+        or head.status not in STATUSES
+        or head.created_at.tzinfo is None
+        or head.updated_at.tzinfo is None
+        or (lease is not None and lease.expires_at.tzinfo is None)
+        or sum(map(len, frames)) > MAX_FRAME
+    ):
+        _check_slowly(thread_id, frames, at, head)
+    try:
+        encoded = _encode(head)
+    except (UnicodeEncodeError, OverflowError) as error:
+        raise InvalidInput(f"thread {thread_id!r}: its head has a value that no store can hold: {error}") from None
+    if refs:
+        check_digests(refs)
+    return encoded
+
+
+def _check_slowly(thread_id: str, frames: Sequence[bytes], at: int, head: Head) -> None:
+    """What exactly is wrong with an append that does not look ordinary; nothing, if it is just large."""
     if at < 0:
         raise InvalidInput(f"thread {thread_id!r}: a position is 0 or more, not {at}")
     if head.thread_id != thread_id:
@@ -121,28 +144,19 @@ def check_append(thread_id: str, frames: Sequence[bytes], at: int, head: Head, r
         )
     if head.status not in STATUSES:
         raise InvalidInput(f"thread {thread_id!r}: {head.status!r} is no status; one of {', '.join(STATUSES)}")
-    expires_at = head.updated_at if head.lease is None else head.lease.expires_at
-    if head.created_at.tzinfo is None or head.updated_at.tzinfo is None or expires_at.tzinfo is None:
+    times = [head.created_at, head.updated_at, *([] if head.lease is None else [head.lease.expires_at])]
+    if any(moment.tzinfo is None for moment in times):
         raise InvalidInput(f"thread {thread_id!r}: times in a head need a time zone, for example datetime.now(UTC)")
-    try:
-        encoded = _encode(head)
-    except (UnicodeEncodeError, OverflowError) as error:
-        raise InvalidInput(f"thread {thread_id!r}: its head has a value that no store can hold: {error}") from None
-    total = 0
     for number, frame in enumerate(frames, start=at):
         if len(frame) > MAX_FRAME:
             raise InvalidInput(
                 f"thread {thread_id!r}: frame {number} has {len(frame)} bytes, the limit is {MAX_FRAME}. "
                 "Put large values in blobs."
             )
-        total += len(frame)
-    if total > MAX_APPEND:
+    if (total := sum(map(len, frames))) > MAX_APPEND:
         raise InvalidInput(
             f"thread {thread_id!r}: an append of {total} bytes, the limit is {MAX_APPEND}. Append in parts."
         )
-    if refs:
-        check_digests(refs)
-    return encoded
 
 
 def check_range(thread_id: str, start: int, stop: int | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Literal, get_args
 
 import msgspec
@@ -127,12 +127,12 @@ class HeadQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 _CURSOR = re.compile(r"-?[0-9]{1,18}:[0-9a-f]{64}")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 
 
 def micros(moment: datetime) -> int:
     """Microseconds since 1970, exact: what stores sort by."""
-    delta = moment - _EPOCH
-    return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds
+    return (moment - _EPOCH) // _MICROSECOND
 
 
 @functools.lru_cache(4096)

@@ -89,6 +89,7 @@ class SQLiteCheckpointer(Checkpointer):
                 micros(head.updated_at),
                 encoded + crc32(encoded).to_bytes(_SUM, "little"),
             ),
+            sum(map(len, frames)),
         )
         await self._use().submit(append, loop)
 

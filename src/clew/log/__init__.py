@@ -35,7 +35,7 @@ from clew.log.entries import (
     Usage,
     WorkspaceSnapshot,
 )
-from clew.log.fold import Fold, fold, is_kept
+from clew.log.fold import Fold, count_kept, fold
 
 __all__ = [
     "EMPTY",
@@ -68,10 +68,10 @@ __all__ = [
     "UnknownEntry",
     "Usage",
     "WorkspaceSnapshot",
+    "count_kept",
     "decode_frame",
     "decode_frames",
     "encode_entries",
     "encode_frame",
     "fold",
-    "is_kept",
 ]

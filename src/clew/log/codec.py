@@ -91,12 +91,17 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
 def encode_entries(entries: Sequence[Logged]) -> Encoded:
     """Entries ready for a frame; here, before anything else is touched, a value that cannot be stored is refused."""
     try:
-        if len(entries) == 1 and type(entries[0]) is not UnknownEntry:
-            return Encoded(1, _encode(entries[0]))
-        data = _encode([msgspec.Raw(entry.raw) if type(entry) is UnknownEntry else entry for entry in entries])
+        if UnknownEntry in map(type, entries):
+            data = _encode([msgspec.Raw(entry.raw) if type(entry) is UnknownEntry else entry for entry in entries])
+        else:
+            data = _encode(entries)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidInput(f"{_culprit(entries)} holds a value that cannot be stored: {error}") from error
-    return Encoded(len(entries), data[len(_array_header(len(entries))) :])
+    count = len(entries)
+    return Encoded(count, data[1 if count < 16 else len(_array_header(count)) :])
+
+
+_SHORT_ARRAYS = [bytes([0x90 | length]) for length in range(16)]
 
 
 def _culprit(entries: Sequence[Logged]) -> str:
@@ -112,7 +117,7 @@ def _culprit(entries: Sequence[Logged]) -> str:
 def _array_header(length: int) -> bytes:
     """How msgpack begins an array."""
     if length < 16:
-        return bytes([0x90 | length])
+        return _SHORT_ARRAYS[length]
     return b"\xdc" + length.to_bytes(2, "big") if length < 2**16 else b"\xdd" + length.to_bytes(4, "big")
 
 
@@ -130,8 +135,14 @@ def encode_frame(
     With keys it is sealed for this thread and number, and opens nowhere else.
     """
     moment = time.time_ns() // 1000 if now is None else now
-    array = _array_header(sum([group.count for group in groups]))
-    body = b"".join([b"\x92\xcf", moment.to_bytes(8, "big"), array, *[group.data for group in groups]])
+    if len(groups) == 1:
+        array, entries = _array_header(groups[0].count), groups[0].data
+    else:
+        array, entries = (
+            _array_header(sum([group.count for group in groups])),
+            b"".join([group.data for group in groups]),
+        )
+    body = b"\x92\xcf%b%b%b" % (moment.to_bytes(8, "big"), array, entries)
     if len(body) > compression.ALWAYS:
         flags, payload, blobs = _pack_large(body, keys)
     else:

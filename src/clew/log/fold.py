@@ -32,7 +32,7 @@ from clew.log.entries import (
 )
 from clew.messages import Assistant, Message, Tool, ToolCall, ToolResult, User, plain_text, tool_calls
 
-__all__ = ["Fold", "fold", "is_kept"]
+__all__ = ["Fold", "count_kept", "fold"]
 
 TITLE_LENGTH = 80
 
@@ -44,9 +44,9 @@ def fold(entries: Iterable[Entry | FoldedState], start: Checkpoint = EMPTY) -> C
     return running.checkpoint()
 
 
-def is_kept(entry: Entry | FoldedState) -> bool:
-    """Whether what this entry holds stays in the state, and not just its effect."""
-    return type(entry) in _KEPT
+def count_kept(entries: Iterable[Entry | FoldedState]) -> int:
+    """Of how many of these entries what they hold stays in the state, and not just their effect."""
+    return sum(map(_KEPT.__contains__, map(type, entries)))
 
 
 _KEPT = {MessageAdded, ToolOutcome, Compacted, StateSet, ThreadStarted, FoldedState}
@@ -158,7 +158,13 @@ class Fold:
             self._close_turn()
         if self._turn_grows:
             self._marked()
-        place = self._add(message)
+        history = self._history
+        place = len(history)
+        if self._view_end == place:
+            history.append(message)
+            self._view_end = place + 1
+        else:
+            self._add(message)
         if type(message) is Assistant:
             self.in_flight = False
             self._marks.append(())
@@ -169,15 +175,13 @@ class Fold:
         elif not self.title and type(message) is User:
             self.title = " ".join(plain_text(message).split())[:TITLE_LENGTH]
 
-    def _add(self, message: Message) -> int:
-        """The message becomes the last of the history and of the view. Returns its place in the history."""
-        history = self._history
-        place = len(history)
-        history.append(message)
+    def _add(self, message: Message) -> None:
+        """The message becomes the last of the history and of the view."""
+        place = len(self._history)
+        self._history.append(message)
         if self._view_end != place:
             self._set_view((*self._view(), (place, place + 1)))
         self._view_end = place + 1
-        return place
 
     def _view(self) -> Ranges:
         """What the model sees. The last range is kept apart, as it grows with every message."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import struct
 from collections import deque
+from itertools import chain
 
 from clew import _forks
 
@@ -11,6 +13,7 @@ __all__ = ["SIZE", "nonce"]
 
 SIZE = 12
 _AT_ONCE = 512
+_EACH = struct.Struct(f"{SIZE}s")
 
 _ready: deque[bytes] = deque()
 _forks.in_child(_ready.clear)  # a child must never use those its parent will
@@ -21,5 +24,4 @@ def nonce() -> bytes:
         try:
             return _ready.pop()
         except IndexError:
-            fresh = os.urandom(SIZE * _AT_ONCE)
-            _ready.extend([fresh[place : place + SIZE] for place in range(0, len(fresh), SIZE)])
+            _ready.extend(chain.from_iterable(_EACH.iter_unpack(os.urandom(SIZE * _AT_ONCE))))

@@ -11,7 +11,7 @@ import msgspec
 from clew._telemetry import span
 from clew.checkpointers import Checkpointer, Head
 from clew.errors import Corrupt, MissingBlob, ThreadNotFound
-from clew.log import EMPTY, FIRST, Checkpoint, Fold, FoldedState, Frame, decode_frame, decode_frames, is_kept
+from clew.log import EMPTY, FIRST, Checkpoint, Fold, FoldedState, Frame, count_kept, decode_frame, decode_frames
 from clew.threads.sizes import LogSize
 
 __all__ = ["Loaded", "catch_up", "load", "read_frames"]
@@ -29,7 +29,7 @@ class Loaded(msgspec.Struct, frozen=True):
         """How large the log is, for one who goes on writing it."""
         snapshot = len(self.data[0]) if self.head.snapshot >= 0 else 0
         tail = list(zip(self.data, self.frames, strict=True))[1 if snapshot else 0 :]
-        kept = sum(len(data) * sum(map(is_kept, frame.entries)) / len(frame.entries) for data, frame in tail)
+        kept = sum(len(data) * count_kept(frame.entries) / len(frame.entries) for data, frame in tail)
         return LogSize(sum(map(len, self.data)) - snapshot, snapshot, snapshot + kept)
 
 

@@ -21,11 +21,11 @@ Redact = Callable[[str], str] | Iterable[str | re.Pattern[str]]
 _KEPT = {"status", "scope", "owner", "token"}  # words of Clew's own, not of the work
 
 
-def redactor(redact: Redact | None) -> Callable[[Sequence[Logged]], Sequence[Logged]]:
+def redactor(redact: Redact | None) -> Callable[[Sequence[Logged]], Sequence[Logged]] | None:
     """What turns entries into what may be recorded of them. Every text in them is looked at: words, arguments, results,
     state, titles; keys of dictionaries too. Bytes of images and files are left alone."""
     if redact is None:
-        return lambda entries: entries
+        return None
     change = redact if callable(redact) else _replacing(redact)
     return lambda entries: [_redacted(entry, change) for entry in entries]
 

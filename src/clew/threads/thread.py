@@ -198,7 +198,7 @@ class Thread:
         writer = self._open_writer()
         if WorkspaceSnapshot in map(type, entries):
             await self._check_trees(entries)
-        through = writer.accept(self._redact(entries))
+        through = writer.accept(entries if self._redact is None else self._redact(entries))
         if self._durability == "sync" or (self._durability == "async" and any(map(_is_barrier, entries))):
             await writer.flush(through)
         elif self._durability == "async":

@@ -19,9 +19,9 @@ from clew.log import (
     FoldedState,
     Logged,
     WorkspaceSnapshot,
+    count_kept,
     encode_entries,
     encode_frame,
-    is_kept,
 )
 from clew.log.trees import named_trees
 from clew.threads.leases import renewed
@@ -89,7 +89,7 @@ class LogWriter:
         self._buffer.append(encoded)
         if WorkspaceSnapshot in map(type, entries):
             self._trees |= named_trees(entries)
-        self._kept += sum(map(is_kept, entries))
+        self._kept += count_kept(entries)
         self._accepted += len(entries)
         return self._accepted
 
