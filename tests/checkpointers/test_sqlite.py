@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from blake3 import blake3
 
 from clew.checkpointers import SQLiteCheckpointer, _files, _sqlite_engine, open_checkpointer
 from clew.errors import ClewError, Conflict, Corrupt, InvalidInput, NewerFormat, Unavailable
@@ -234,6 +235,16 @@ async def test_a_store_deleted_while_it_is_open_acknowledges_nothing_more(
         await append(store, "other", b"frame")
     with pytest.raises(Unavailable):
         await put(store, b"a blob")
+
+
+@posix
+async def test_reading_a_store_that_was_deleted_makes_no_file(store: SQLiteCheckpointer, path: Path) -> None:
+    await append(store, "thread", b"frame")
+    for file in path.parent.iterdir():
+        file.unlink()
+    with pytest.raises(Unavailable, match=r"clew\.db"):
+        await store.read("thread")
+    assert list(path.parent.iterdir()) == []
 
 
 @posix
@@ -535,9 +546,43 @@ async def test_the_loop_writes_for_no_more_than_half_of_its_time(
 ) -> None:
     await append(store, "thread", b"0")
     monkeypatch.setattr(_sqlite_engine.Engine, "_check_file", lambda engine: time.sleep(0.02))
-    for at in range(1, 4):
-        await append(store, "thread", b"%d" % at, at=at)
+    await append(store, "thread", b"1", at=1)
+    await append(store, "thread", b"2", at=2)
+    await asyncio.sleep(0.05)
+    await append(store, "thread", b"3", at=3)
     assert writers == [WRITER, HERE, WRITER, HERE]
+
+
+async def test_no_append_overtakes_one_that_the_writer_has(store: SQLiteCheckpointer, writers: list[str]) -> None:
+    await append(store, "thread", b"0")
+    for at in range(1, 40, 2):
+        first = asyncio.create_task(append(store, "thread", bytes(2**20 + 1), at=at))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        await asyncio.gather(first, append(store, "thread", b"small", at=at + 1))
+
+
+async def test_after_a_slow_sync_the_loop_leaves_it_to_the_writer_for_a_while(
+    store: SQLiteCheckpointer, writers: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await append(store, "thread", b"0")
+    await append(store, "thread", b"1", at=1)
+    await asyncio.sleep(0.05)
+    monkeypatch.setattr(_sqlite_engine, "QUICK", 0.0)
+    await append(store, "thread", b"2", at=2)
+    monkeypatch.setattr(_sqlite_engine, "QUICK", float("inf"))
+    for at in range(3, 6):
+        await append(store, "thread", b"%d" % at, at=at)
+        await asyncio.sleep(0.05)
+    assert writers == [WRITER, HERE, HERE, WRITER, WRITER, WRITER]
+
+
+async def test_an_append_with_many_refs_goes_to_the_writer(store: SQLiteCheckpointer, writers: list[str]) -> None:
+    await append(store, "thread", b"0")
+    blobs = {blake3(b"%d" % number).hexdigest(): b"%d" % number for number in range(65)}
+    await store.put_blobs(blobs)
+    await append(store, "thread", b"1", at=1, refs=list(blobs))
+    assert set(writers) == {WRITER}
 
 
 async def test_pages_are_moved_out_of_the_log_by_the_writer(

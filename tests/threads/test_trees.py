@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Collection
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from clew import Thread
-from clew.checkpointers import Checkpointer
-from clew.errors import InvalidInput, MissingBlob
+from clew.checkpointers import Checkpointer, MemoryCheckpointer
+from clew.errors import Corrupt, InvalidInput, MissingBlob, Unavailable
 from clew.log import WorkspaceSnapshot
-from clew.log.blobs import pack_tree
+from clew.log.blobs import pack_blob, pack_tree
 from clew.threads.collecting import below, gc
-from clew.threads.trees import TreeMover
+from clew.threads.trees import TreeMover, note_fresh
 from tests.threads.keeping import STORES, make_store, turn
 from tests.threads.moving import files_of, some_files
 
@@ -98,6 +101,66 @@ async def test_a_missing_chunk_is_named_by_verify_and_stops_a_copy(store: Checkp
         with pytest.raises(MissingBlob, match=lost[:8]):
             await Thread.copy(store, target, "t")
         assert await target.head("t") is None
+
+
+async def test_a_tree_that_is_touched_during_a_purge_keeps_all_below_it(
+    store: Checkpointer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with store:
+        files = await some_files(store, b"one")
+        async with Thread.open(store, "t") as thread:
+            await thread.append(*turn(1), files)
+        pause = asyncio.sleep
+
+        async def touching(seconds: float) -> None:
+            await pause(seconds / 2)
+            assert not await store.missing_blobs([files.digest])
+            await pause(seconds / 2)
+
+        monkeypatch.setattr("clew.threads.purging.asyncio.sleep", touching)
+        await Thread.purge(store, "t")
+        monkeypatch.undo()
+        assert (await files_of(store, files.digest))[0] == b"outer"
+
+
+@pytest.mark.parametrize("left", range(4))
+async def test_a_tree_that_is_left_by_an_interrupted_gc_is_whole(left: int) -> None:
+    class Dying(MemoryCheckpointer):
+        async def delete_blobs(self, digests: Collection[str], *, untouched_for: timedelta) -> None:
+            nonlocal left
+            if left == 0:
+                raise Unavailable("gone")
+            left -= 1
+            await super().delete_blobs(digests, untouched_for=untouched_for)
+
+    store = Dying()
+    trees = [await some_files(store, b"%d" % number) for number in range(3)]
+    with suppress(Unavailable):
+        await gc(store, grace=NOW)
+    for tree in trees:
+        if await store.get_blobs([tree.digest]):
+            await files_of(store, tree.digest)
+
+
+async def test_an_old_snapshot_is_named_only_if_all_of_it_is_there(store: Checkpointer) -> None:
+    async with store, Thread.open(store, "t") as thread:
+        files = await some_files(store, b"one")
+        await store.delete_blobs([(await below(store, [files.digest]))[-1]], untouched_for=NOW)
+        with pytest.raises(MissingBlob):
+            await thread.append(files)
+        note_fresh(store, files.digest)
+        await thread.append(files)
+
+
+async def test_a_tree_among_the_leaves_of_another_is_corrupt(tmp_path: Path) -> None:
+    async with make_store("memory", tmp_path) as store, make_store("memory", tmp_path) as target:
+        inner = pack_tree(b"inner", leaves=[pack_blob(b"chunk")[0]])
+        outer = pack_tree(b"outer", leaves=[inner[0]])
+        await store.put_blobs(dict([pack_blob(b"chunk"), inner, outer]))
+        async with Thread.open(store, "t") as thread:
+            await thread.append(*turn(1), WorkspaceSnapshot(outer[0]))
+        with pytest.raises(Corrupt, match="tree"):
+            await Thread.copy(store, target, "t")
 
 
 async def test_folders_nested_deeper_than_the_stack_are_moved(tmp_path: Path) -> None:

@@ -33,7 +33,10 @@ class BlobFiles:
         self._durable: dict[str, int] = {}
 
     def put(self, blobs: Mapping[str, bytes]) -> None:
-        new = self.touch(blobs)
+        missing = self.touch(blobs)
+        new = [
+            digest for digest in blobs if digest in missing
+        ]  # in the order given: what a tree points at comes before it
         if not new:
             return
         written: dict[str, Path] = {}

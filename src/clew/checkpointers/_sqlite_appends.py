@@ -57,7 +57,7 @@ class Append(msgspec.Struct, frozen=True, gc=False):
     row: tuple[Any, ...]
     """The head's columns after log_id, in order."""
     size: int
-    """Bytes of the frames."""
+    """Bytes of the frames and the head."""
 
 
 class _Log(msgspec.Struct, frozen=True, gc=False):

@@ -33,8 +33,10 @@ QUICK = 0.002
 """Seconds in which a disk confirms a transaction that an event loop may wait for itself."""
 QUICK_RUNS = 8
 """How many in a row have to be that quick."""
+SLOW_PAUSE = 5.0
+"""Seconds for which the loop leaves all to the writer after it had to wait for longer."""
 MOST_HERE, MOST_BYTES_HERE = 64, 2**20
-"""The largest transaction that an event loop makes itself: in appends and in bytes."""
+"""The largest transaction that an event loop makes itself: in appends, or refs, and in bytes."""
 _FAULTS = (sqlite3.Error, UnicodeDecodeError)
 """What Python's sqlite3 raises: the latter where a damaged database makes SQLite itself speak no UTF-8."""
 
@@ -62,6 +64,8 @@ class Engine:
         self._opening = threading.Lock()
         self._queue: SimpleQueue[list[Job] | None] = SimpleQueue()
         self._gathered: dict[asyncio.AbstractEventLoop, list[Job]] = {}
+        self._handed: dict[asyncio.AbstractEventLoop, Job] = {}
+        """The last request of each loop that the writer was given: no later one may overtake it."""
         self._crowded = False
         self._quick = 0
         self._here: sqlite3.Connection | None = None
@@ -92,21 +96,26 @@ class Engine:
             self._gathered[loop] = [job]
             loop.call_soon(self.hand_over, loop)
         else:
-            self._queue.put([job])
+            self._hand([job], loop)
         return settled(job)
 
     def hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
         """Write what this loop has gathered, or give it to the writer."""
-        if (gathered := self._gathered.pop(loop, None)) and not self._write_here(gathered):
-            self._queue.put(gathered)
+        if (gathered := self._gathered.pop(loop, None)) and not self._write_here(gathered, loop):
+            self._hand(gathered, loop)
 
-    def _write_here(self, batch: list[Job]) -> bool:
+    def _hand(self, batch: list[Job], loop: asyncio.AbstractEventLoop) -> None:
+        self._handed[loop] = batch[-1]
+        self._queue.put(batch)
+
+    def _write_here(self, batch: list[Job], loop: asyncio.AbstractEventLoop) -> bool:
         """Write a batch on the event loop's own thread, if that does not hold it up; False if it was left to the writer."""
         began = time.monotonic()
         if (
             self._quick < QUICK_RUNS
             or self._here is None
             or began < self._here_again
+            or ((handed := self._handed.get(loop)) is not None and not handed.done())
             or not _may_be_written_here(batch)
             or self._pages + _pages_of(batch) > CHECKPOINT_AFTER
             or not self._here_lock.acquire(blocking=False)
@@ -122,7 +131,7 @@ class Engine:
         finally:
             self._here_lock.release()
         ended = time.monotonic()
-        self._here_again = ended + ended - began
+        self._here_again = ended + (ended - began if self._quick else SLOW_PAUSE)
         for job in batch:
             job.settle()
         return True
@@ -238,8 +247,15 @@ class Engine:
             with self._opening:
                 if not self._opened:
                     self._prepare()
+                else:
+                    self._check_file()
                 connection = sqlite3.connect(
-                    self.path, timeout=LOCK_WAIT, isolation_level=None, check_same_thread=False, cached_statements=256
+                    f"{self.path.as_uri()}?mode=rw",  # never makes a file: one that is gone is an error
+                    uri=True,
+                    timeout=LOCK_WAIT,
+                    isolation_level=None,
+                    check_same_thread=False,
+                    cached_statements=256,
                 )
                 try:
                     if not self._opened:
@@ -304,13 +320,14 @@ def _may_be_written_here(batch: list[Job]) -> bool:
         len(batch) <= MOST_HERE
         and {type(job.work) for job in batch} == {Append}
         and sum([job.work.size for job in batch]) <= MOST_BYTES_HERE
+        and sum([len(job.work.refs) for job in batch]) <= MOST_HERE
     )
 
 
 def _pages_of(appends: list[Job]) -> int:
-    """About how many pages these appends change."""
+    """About how many pages these appends change: those of different threads share some."""
     size: int = sum([job.work.size for job in appends])
-    return 3 + (size + 512 * len(appends)) // PAGE_SIZE
+    return 3 + len(appends) // 4 + size // PAGE_SIZE
 
 
 def _is_busy(error: BaseException) -> bool:

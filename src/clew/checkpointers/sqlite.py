@@ -89,7 +89,7 @@ class SQLiteCheckpointer(Checkpointer):
                 micros(head.updated_at),
                 encoded + crc32(encoded).to_bytes(_SUM, "little"),
             ),
-            sum(map(len, frames)),
+            sum(map(len, frames)) + len(encoded),
         )
         await self._use().submit(append, loop)
 

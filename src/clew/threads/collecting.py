@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from datetime import timedelta
 from itertools import islice
 
@@ -61,7 +62,9 @@ async def gc(
        is `MissingBlob` and nothing is written: whoever loads a thread and writes its values elsewhere, however much
        later, puts them again first, as every writer in Clew does.
     5. A tree protects what is below it, read from the tree itself and without any key. Whoever points at a tree that it
-       did not write just now must touch all that is below (`missing_blobs` of `below`) before it appends.
+       did not write just now must touch all that is below (`missing_blobs` of `below`) before it appends. Trees are
+       deleted before what they point at, and one that was touched meanwhile keeps what is below it: a tree that is in
+       the store is whole.
 
     What this asks of a store: an append becomes visible to a listing within the grace of touching its refs. In memory,
     SQLite and files both are one step. Should one `delete_blobs` take longer than the grace, what threads reach is looked
@@ -168,7 +171,7 @@ async def _walk(checkpointer: Checkpointer, digests: Collection[str], steps: Ste
 
 async def remove_blobs(
     checkpointer: Checkpointer,
-    digests: Iterable[str],
+    digests: Collection[str],
     cutoff: Cutoff,
     listing: Cutoff,
     steps: Steps | None = None,
@@ -180,22 +183,71 @@ async def remove_blobs(
     The caller has read the refs of all threads, from `listing` on, and no thread reached any of these. A store reckons
     back from when it gets to a deletion, so whatever that takes moves the cutoff on. As long as it stays before the
     listing that is no harm; else a thread may point by now at what was deleted, and gets it back.
+
+    A tree goes before what it points at, and one that stays, because somebody has touched it, keeps all below it. So
+    whoever finds a tree in a store finds what is below it too, also if this is cut short.
     """
-    room = cutoff.until(listing)
-    deleted, freed = 0, 0
+    deleting = _Deleting(checkpointer, cutoff, cutoff.until(listing), steps or Steps(), but)
+    pointed_at = await _tree_refs_among(checkpointer, digests)
+    wanted = set(digests)
+    above = Counter(ref for refs in pointed_at.values() for ref in refs if ref in wanted)
+    level = [digest for digest in dict.fromkeys(digests) if not above[digest]]
+    spared: set[str] = set()
+    while level:
+        gone = await deleting.delete([digest for digest in level if digest not in spared])
+        following: list[str] = []
+        for digest in level:
+            for ref in pointed_at.get(digest, ()):
+                if digest not in gone:
+                    spared.add(ref)
+                above[ref] -= 1
+                if ref in wanted and not above[ref]:
+                    following.append(ref)
+        level = following
+    return deleting.deleted, deleting.freed
+
+
+async def _tree_refs_among(checkpointer: Checkpointer, digests: Collection[str]) -> dict[str, set[str]]:
+    """What the trees among these point at."""
+    found: dict[str, set[str]] = {}
     async for held in _read(checkpointer, digests):
-        began = time.monotonic()
-        await checkpointer.delete_blobs(held, untouched_for=cutoff.elapsed())
-        late = time.monotonic() - began > room
-        gone = held.keys() - await _still_there(checkpointer, held)
-        if late and (needed := gone - await unreached(checkpointer, gone, but=but)):
-            await checkpointer.put_blobs({digest: held[digest] for digest in needed})
-            gone -= needed
-        deleted += len(gone)
-        freed += sum(len(held[digest]) for digest in gone)
-        if steps is not None:
-            steps.done(len(held))
-    return deleted, freed
+        for digest, packed in held.items():
+            trees, leaves = tree_refs(packed)
+            if trees or leaves:
+                found[digest] = {*trees, *leaves}
+    return found
+
+
+class _Deleting:
+    """Deletions under way, and what they have come to."""
+
+    def __init__(self, checkpointer: Checkpointer, cutoff: Cutoff, room: float, steps: Steps, but: str | None) -> None:
+        self._checkpointer = checkpointer
+        self._cutoff = cutoff
+        self._room = room
+        self._steps = steps
+        self._but = but
+        self.deleted = 0
+        self.freed = 0
+
+    async def delete(self, digests: Sequence[str]) -> set[str]:
+        """Those of these that are not there any more."""
+        gone = set(digests)
+        async for held in _read(self._checkpointer, digests):
+            began = time.monotonic()
+            await self._checkpointer.delete_blobs(held, untouched_for=self._cutoff.elapsed())
+            late = time.monotonic() - began > self._room
+            stayed = await _still_there(self._checkpointer, held)
+            removed = held.keys() - stayed
+            if late and (needed := removed - await unreached(self._checkpointer, removed, but=self._but)):
+                await self._checkpointer.put_blobs({digest: held[digest] for digest in needed})
+                stayed |= needed
+                removed -= needed
+            gone -= stayed
+            self.deleted += len(removed)
+            self.freed += sum(len(held[digest]) for digest in removed)
+            self._steps.done(len(held))
+        return gone
 
 
 async def _read(checkpointer: Checkpointer, digests: Iterable[str]) -> AsyncIterator[dict[str, bytes]]:

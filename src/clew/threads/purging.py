@@ -169,9 +169,9 @@ async def _write_state(
 
 
 async def _erase_blobs(checkpointer: Checkpointer, blobs: Sequence[str], *, but: str | None = None) -> tuple[int, int]:
-    """Delete those of these that no thread reaches. One that is touched from now on is left alone.
+    """Delete those of these that no thread reaches. One that is touched from now on is left alone, with what is below it.
 
-    Trees go after what they point at: should this be cut short, the rest can still be found.
+    Should this be cut short, what was below a tree that is gone already is left to gc.
     """
     if not blobs:
         return 0, 0
@@ -179,8 +179,7 @@ async def _erase_blobs(checkpointer: Checkpointer, blobs: Sequence[str], *, but:
     await asyncio.sleep(_PAUSE)
     listing = Cutoff()
     doomed = await unreached(checkpointer, blobs, but=but)
-    order = [digest for digest in reversed(blobs) if digest in doomed]
-    return await remove_blobs(checkpointer, order, cutoff, listing, but=but)
+    return await remove_blobs(checkpointer, sorted(doomed), cutoff, listing, but=but)
 
 
 async def fence(checkpointer: Checkpointer, head: Head, label: str) -> Head:

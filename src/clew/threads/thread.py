@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Coroutine
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Literal, Self, get_args
@@ -13,7 +13,7 @@ from typing import Literal, Self, get_args
 import msgspec
 
 from clew.checkpointers import Checkpointer, Head, HeadQuery
-from clew.errors import InvalidInput, LeaseLost, MissingBlob, ThreadNotFound, Unavailable, UsageError
+from clew.errors import InvalidInput, LeaseLost, ThreadNotFound, Unavailable, UsageError
 from clew.log import (
     Checkpoint,
     Fold,
@@ -44,6 +44,7 @@ from clew.threads.purging import purge, purge_rewound
 from clew.threads.redacting import Redact, redactor
 from clew.threads.rekeying import rekey
 from clew.threads.repairing import repair
+from clew.threads.trees import check_trees
 from clew.threads.verifying import verify, verify_all
 from clew.threads.writer import LogWriter
 
@@ -197,18 +198,12 @@ class Thread:
         """
         writer = self._open_writer()
         if WorkspaceSnapshot in map(type, entries):
-            await self._check_trees(entries)
+            await check_trees(self._checkpointer, named_trees(entries), self._thread_id)
         through = writer.accept(entries if self._redact is None else self._redact(entries))
         if self._durability == "sync" or (self._durability == "async" and any(map(_is_barrier, entries))):
             await writer.flush(through)
         elif self._durability == "async":
             self._spawn(self._flush_behind(writer))
-
-    async def _check_trees(self, entries: Sequence[Logged]) -> None:
-        """A snapshot of files is in the store before the log names it."""
-        missing = await self._checkpointer.missing_blobs(named_trees(entries))
-        if missing:
-            raise MissingBlob(missing, thread_id=self._thread_id)
 
     async def flush(self) -> None:
         """Return once everything appended is durable, whatever the durability."""

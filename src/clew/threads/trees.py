@@ -2,21 +2,47 @@
 
 from __future__ import annotations
 
+import time
+import weakref
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from clew.checkpointers import Checkpointer
-from clew.errors import MissingBlob
+from clew.errors import Corrupt, MissingBlob
 from clew.log.blobs import blob_key, is_tree, pack_blob, pack_tree, tree_refs, unpack_blob
 from clew.log.keys import Keyring
 from clew.threads.collecting import below
 from clew.threads.streaming import Source
 
-__all__ = ["TreeMover", "keep_trees"]
+__all__ = ["TreeMover", "check_trees", "keep_trees", "note_fresh"]
 
 _LEAVES = 8
 """Chunks that are read at once: each may have a few megabytes."""
 _AT_ONCE = 8 * 2**20
 """Bytes that are put at once."""
+
+
+_FRESH = 3600.0
+_fresh: weakref.WeakKeyDictionary[Checkpointer, dict[str, float]] = weakref.WeakKeyDictionary()
+"""When a tree was last known to be whole in a store, with all below it touched not long before."""
+
+
+def note_fresh(checkpointer: Checkpointer, root: str) -> None:
+    """Whoever has written or confirmed a whole tree just now says so: naming it costs no look at all below it then."""
+    now = time.monotonic()
+    known = _fresh.setdefault(checkpointer, {})
+    for old in [digest for digest, noted in known.items() if now - noted > _FRESH]:
+        del known[old]
+    known[root] = now
+
+
+async def check_trees(checkpointer: Checkpointer, roots: Collection[str], thread_id: str) -> None:
+    """`MissingBlob` unless these trees are in the store and will be for gc's grace or half of it: time to name them."""
+    now = time.monotonic()
+    known = _fresh.get(checkpointer, {})
+    fresh = {root for root in roots if now - known.get(root, -_FRESH) < _FRESH}
+    if fresh and (missing := await checkpointer.missing_blobs(fresh)):
+        raise MissingBlob(missing, thread_id=thread_id)
+    await keep_trees(checkpointer, set(roots) - fresh, thread_id)
 
 
 async def keep_trees(checkpointer: Checkpointer, roots: Collection[str], thread_id: str) -> None:
@@ -76,6 +102,8 @@ class TreeMover:
         left = [leaf for leaf in dict.fromkeys(leaves) if leaf not in self._names]
         for start in range(0, len(left), _LEAVES):
             for digest, packed in (await self._read(left[start : start + _LEAVES])).items():
+                if is_tree(packed):
+                    raise Corrupt(f"blob {digest} is a tree where none can be. Restore it from a copy.")
                 await self._add(digest, packed)
 
     async def _add(self, digest: str, packed: bytes) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from clew.checkpointers import Checkpointer
 from clew.errors import InvalidInput
+from clew.threads.trees import note_fresh
 from clew.workspace._ignoring import Rules
 from clew.workspace.limits import Limits
 from clew.workspace.snapshots import Progress, SnapshotRef
@@ -90,6 +91,7 @@ class Workspace:
                 known=self._known,
                 progress=progress,
             )
+        note_fresh(self._checkpointer, ref.digest)
         return ref
 
     async def restore(
