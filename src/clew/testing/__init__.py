@@ -1,7 +1,60 @@
-"""What users need to test their own agents and stores. Needs pytest, which `import clew` never imports."""
+"""What users need to test their own agents and stores.
+
+The contract of stores needs pytest; nothing else here does, and each name is imported on first use.
+"""
 
 from __future__ import annotations
 
-from clew.testing.contract import CheckpointerContract, OpenStore
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["CheckpointerContract", "OpenStore"]
+if TYPE_CHECKING:
+    from clew.testing.contract import CheckpointerContract, OpenStore
+    from clew.testing.model_server import Fault, ModelServer, RecordedRequest
+    from clew.testing.scripted_model import Reply, Response, ScriptedModel, call, reply, say, think, turns_in
+
+_HOMES = {
+    "CheckpointerContract": "clew.testing.contract",
+    "Fault": "clew.testing.model_server",
+    "ModelServer": "clew.testing.model_server",
+    "OpenStore": "clew.testing.contract",
+    "RecordedRequest": "clew.testing.model_server",
+    "Reply": "clew.testing.scripted_model",
+    "Response": "clew.testing.scripted_model",
+    "ScriptedModel": "clew.testing.scripted_model",
+    "call": "clew.testing.scripted_model",
+    "reply": "clew.testing.scripted_model",
+    "say": "clew.testing.scripted_model",
+    "think": "clew.testing.scripted_model",
+    "turns_in": "clew.testing.scripted_model",
+}
+
+__all__ = [
+    "CheckpointerContract",
+    "Fault",
+    "ModelServer",
+    "OpenStore",
+    "RecordedRequest",
+    "Reply",
+    "Response",
+    "ScriptedModel",
+    "call",
+    "reply",
+    "say",
+    "think",
+    "turns_in",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name on first use, so that no part brings what only another needs."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'clew.testing' has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

@@ -1,0 +1,161 @@
+"""What a scripted model says: small builders, and the one form that they all come to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from clew.errors import InvalidInput
+from clew.log import Usage
+from clew.messages import Assistant, Block, File, Image, Json, Message, Opaque, Text, Thinking, ToolCall, ToolResult
+from clew.messages.dialects._values import arguments_text, dumps
+from clew.models.base import ModelResponse, ToolSpec
+
+__all__ = [
+    "Reply",
+    "Response",
+    "call",
+    "estimate",
+    "fragments",
+    "identified",
+    "pieces",
+    "reply",
+    "reply_of",
+    "say",
+    "think",
+]
+
+_BLOCKS = (Text, Thinking, ToolCall, Opaque, Json, Image, File, ToolResult)
+_MOST_PIECES = 64
+"""A long text comes in longer pieces, so that a test with a megabyte of it does not wait for a hundred thousand events."""
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
+    """One response of a scripted model. `say("…") + call("…")` joins two into one."""
+
+    content: tuple[Block, ...] = ()
+    usage: Usage | None = None
+    """None: an estimate of a token for every four characters."""
+    stop: str = ""
+    """Why the model stopped, in any vendor's word; empty: because it was done, or to have its calls made."""
+    model: str = ""
+    """The name to answer under; empty: the one that was asked for."""
+    delay: float = 0
+    """Seconds before the first word, beside those of the model itself."""
+
+    def __add__(self, other: Reply) -> Reply:
+        if not isinstance(other, Reply):
+            return NotImplemented
+        return Reply(
+            content=self.content + other.content,
+            usage=other.usage or self.usage,
+            stop=other.stop or self.stop,
+            model=other.model or self.model,
+            delay=self.delay + other.delay,
+        )
+
+
+Part = str | Block | Reply
+Response = str | Assistant | ModelResponse | Reply | Block | Sequence[Part] | BaseException | type[BaseException]
+
+
+def say(text: str) -> Reply:
+    """The model says this."""
+    return Reply(content=(Text(text),))
+
+
+def think(text: str, signature: str | None = None) -> Reply:
+    """The model thinks this first. A server gives it a signature if it has none; chat completions do not show thinking."""
+    return Reply(content=(Thinking(text, signature),))
+
+
+def call(name: str, arguments: Any = None, /, **named: Any) -> Reply:
+    """The model asks for a tool: `call("add", a=1, b=2)`. Arguments that are no names, or no object, go second.
+
+    The call's id is made of its place in the conversation, so that it is the same when a run is resumed. Give a
+    `ToolCall` for an id of your own.
+    """
+    if arguments is not None and named:
+        raise InvalidInput("a call takes its arguments either as one value or by name, not both")
+    return Reply(content=(ToolCall("", name, named if arguments is None else arguments),))
+
+
+def reply(*parts: Part, usage: Usage | None = None, stop: str = "", model: str = "", delay: float = 0) -> Reply:
+    """Several parts as one response, with what else is to be said of it."""
+    whole = Reply(usage=usage, stop=stop, model=model, delay=delay)
+    return sum((reply_of(part) for part in parts), Reply()) + whole
+
+
+def reply_of(response: Response) -> Reply:
+    """Any response of a script as a `Reply`. One that is an error is raised."""
+    if isinstance(response, BaseException) or (isinstance(response, type) and issubclass(response, BaseException)):
+        raise response
+    if isinstance(response, Reply):
+        return response
+    if isinstance(response, str):
+        return say(response)
+    if isinstance(response, Assistant):
+        return Reply(content=response.content, stop=response.stop, model=response.model)
+    if isinstance(response, ModelResponse):
+        return msgspec.structs.replace(
+            reply_of(response.message), usage=response.usage, model=response.model or response.message.model
+        )
+    if isinstance(response, _BLOCKS):
+        return Reply(content=(response,))
+    if isinstance(response, Sequence):
+        return reply(*response)
+    raise InvalidInput(
+        f"a script's response is a text, say(…), call(…), think(…), a list of those, an Assistant message, "
+        f"a ModelResponse or an error, not {type(response).__name__}"
+    )
+
+
+def identified(content: Sequence[Block], number: int, prefix: str = "call") -> tuple[Block, ...]:
+    """The same content, with an id on every call that has none: of the response's number, and the call's place in it."""
+    calls = 0
+    blocks: list[Block] = []
+    for block in content:
+        if isinstance(block, ToolCall):
+            calls += 1
+            if not block.id:
+                block = msgspec.structs.replace(block, id=f"{prefix}_{number + 1}_{calls}")
+        blocks.append(block)
+    return tuple(blocks)
+
+
+def pieces(text: str) -> list[str]:
+    """A text as it is streamed: by the word."""
+    words = re.findall(r"\s*\S+\s*?|\s+", text)
+    step = -(-len(words) // _MOST_PIECES) or 1
+    return ["".join(words[at : at + step]) for at in range(0, len(words), step)]
+
+
+def fragments(text: str) -> list[str]:
+    """A call's arguments as they are streamed: cut anywhere."""
+    step = max(8, -(-len(text) // _MOST_PIECES))
+    return [text[at : at + step] for at in range(0, len(text), step)]
+
+
+def estimate(messages: Sequence[Message], system: str, tools: Sequence[ToolSpec], content: Sequence[Block]) -> Usage:
+    """What a response would cost if a token were four characters: a rule that a test can count by."""
+    asked = len(system) + sum(_length(block) for message in messages for block in message.content)
+    asked += sum(len(tool.name) + len(tool.description) + len(dumps(tool.parameters)) for tool in tools)
+    thought = sum(_length(block) for block in content if isinstance(block, Thinking))
+    said = sum(_length(block) for block in content)
+    return Usage(input_tokens=asked // 4, output_tokens=said // 4, reasoning_tokens=thought // 4)
+
+
+def _length(block: Block) -> int:
+    """Characters that a model would read. Pictures and documents count as nothing."""
+    if isinstance(block, (Text, Thinking)):
+        return len(block.text)
+    if isinstance(block, ToolCall):
+        return len(block.name) + len(arguments_text(block.arguments))
+    if isinstance(block, ToolResult):
+        return sum(_length(inner) for inner in block.content)
+    if isinstance(block, (Json, Opaque)):
+        return len(dumps(block.value))
+    return 0

@@ -1,0 +1,96 @@
+"""A model that says what a test tells it to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from clew.errors import ContextTooLong
+from clew.log import Usage
+from clew.messages import Assistant, Text, Thinking, ToolCall
+from clew.models.base import ModelEvent, ModelRequest, ModelResponse, TextDelta, ThinkingDelta
+from clew.testing._replies import Reply, Response, call, estimate, identified, pieces, reply, reply_of, say, think
+from clew.testing._scripts import By, Script, ScriptSource, turns_in
+
+__all__ = ["Reply", "Response", "ScriptedModel", "call", "reply", "say", "think", "turns_in"]
+
+
+class ScriptedModel:
+    """A `Model` that answers from a script: a list of responses, or a function of the request, sync or async.
+
+        model = ScriptedModel([call("add", a=1, b=2), "It is 3."])
+
+    A response is a text, `say(…)`, `call(…)`, `think(…)`, several of them joined with `+` or in a list, an `Assistant`
+    message, a `ModelResponse`, or an error to raise.
+
+    **Which response comes next is told by the conversation, not by a counter:** the one whose place in the list is the
+    number of assistant messages in the request. So a run that was killed and is resumed in another process, with a new
+    `ScriptedModel` of the same script, goes on where it was; a call that is made again gets the same response again; and
+    one model serves any number of threads. Where a conversation loses messages on the way, to a compaction say, use a
+    function, or `by="order"`: then each call takes the next response, and no other process knows of it.
+
+    A request past the end of the list is a `UsageError` that says how long the list is.
+    """
+
+    def __init__(
+        self,
+        script: ScriptSource,
+        *,
+        name: str = "scripted",
+        by: By = "turns",
+        delay: float = 0,
+        usage: Usage | None = None,
+        context_window: int | None = None,
+    ) -> None:
+        """`delay`: seconds before each response. `usage`: of every response that has none of its own, in place of the
+        estimate of a token for every four characters. `context_window`: a request whose estimate is larger raises
+        `ContextTooLong`, as a vendor's would."""
+        self._script = Script(script)
+        self._name = name
+        self._by = by
+        self._delay = delay
+        self._usage = usage
+        self._context_window = context_window
+        self._answered = 0
+        self.requests: list[ModelRequest] = []
+        """Every request, in the order in which they came."""
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def context_window(self) -> int | None:
+        return self._context_window
+
+    @property
+    def calls(self) -> int:
+        """How often it was called."""
+        return len(self.requests)
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        """The response in pieces, as a vendor streams it, and then whole."""
+        self.requests.append(request)
+        self._check_fit(request)
+        number = self._answered if self._by == "order" else turns_in(request)
+        self._answered += 1
+        answer = reply_of(await self._script.response(request, number))
+        if self._delay + answer.delay:
+            await asyncio.sleep(self._delay + answer.delay)
+        for block in answer.content:
+            if isinstance(block, (Text, Thinking)):
+                for piece in pieces(block.text):
+                    yield TextDelta(piece) if isinstance(block, Text) else ThinkingDelta(piece)
+                    await asyncio.sleep(0)
+        content = identified(answer.content, number)
+        stop = answer.stop or ("tool_use" if any(isinstance(block, ToolCall) for block in content) else "end_turn")
+        model = answer.model or self._name
+        usage = answer.usage or self._usage or estimate(request.messages, request.system, request.tools, content)
+        yield ModelResponse(Assistant(content, model, stop), usage, model)
+
+    def _check_fit(self, request: ModelRequest) -> None:
+        if self._context_window is None:
+            return
+        size = estimate(request.messages, request.system, request.tools, ()).input_tokens
+        if size > self._context_window:
+            raise ContextTooLong(self._name, f"about {size} tokens, and {self._context_window} fit")

@@ -1,0 +1,48 @@
+"""Tools: functions that a model may call, what is promised about running them again, and the tools that come with Clew."""
+
+from __future__ import annotations
+
+from clew.tools.calling import ask_reconcile, call_tool, needs_approval, unknown_tool
+from clew.tools.context import BlockingSteps, ToolContext
+from clew.tools.declaring import AnyTool, Effect, InDoubt, Tool, as_tool, tool
+from clew.tools.defaults import DEFAULT_TOOLS
+from clew.tools.files import edit_file, list_files, read_file, write_file
+from clew.tools.journal import Journal, MemoryJournal, Missing, answer_key
+from clew.tools.mcp import MCPTools, mcp_tools
+from clew.tools.shell import run_command
+from clew.tools.signals import NOT_DONE, BadArguments, Interrupted, NotDone, OutcomeUnknown, ToolError
+from clew.tools.state import State
+
+__all__ = [
+    "DEFAULT_TOOLS",
+    "NOT_DONE",
+    "AnyTool",
+    "BadArguments",
+    "BlockingSteps",
+    "Effect",
+    "InDoubt",
+    "Interrupted",
+    "Journal",
+    "MCPTools",
+    "MemoryJournal",
+    "Missing",
+    "NotDone",
+    "OutcomeUnknown",
+    "State",
+    "Tool",
+    "ToolContext",
+    "ToolError",
+    "answer_key",
+    "as_tool",
+    "ask_reconcile",
+    "call_tool",
+    "edit_file",
+    "list_files",
+    "mcp_tools",
+    "needs_approval",
+    "read_file",
+    "run_command",
+    "tool",
+    "unknown_tool",
+    "write_file",
+]

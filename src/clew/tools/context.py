@@ -1,0 +1,230 @@
+"""What a tool is told of its call, and what it can ask of the agent: `ToolContext`."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from pathlib import Path
+from typing import Any, TypeVar, cast, overload
+
+from blake3 import blake3
+
+from clew.errors import InvalidInput, UsageError
+from clew.tools._values import json_like
+from clew.tools.journal import Journal, MemoryJournal, Missing, answer_key
+from clew.tools.signals import NOT_DONE, Interrupted, OutcomeUnknown
+from clew.tools.state import State
+
+__all__ = ["BlockingSteps", "ToolContext"]
+
+T = TypeVar("T")
+log = logging.getLogger("clew.tools")
+_RESERVED = "clew:"
+
+
+class ToolContext:
+    """A tool with a parameter of this type is given one; the model does not see the parameter.
+
+    All of it has defaults, so that a tool can be tested with `ToolContext()`.
+    """
+
+    def __init__(
+        self,
+        *,
+        thread_id: str = "",
+        call_id: str = "",
+        idempotency_key: str = "",
+        workspace: Path | None = None,
+        state: MutableMapping[str, Any] | None = None,
+        attempt: int = 1,
+        journal: Journal | None = None,
+    ) -> None:
+        self.thread_id = thread_id
+        """The thread that the call is part of."""
+        self.call_id = call_id
+        """The vendor's id of the call; its result carries the same."""
+        self.idempotency_key = idempotency_key
+        """The same for every attempt at this call, and for no other call: what a payment service, say, is to be given."""
+        self.workspace = workspace
+        """The thread's folder, if it has one."""
+        self.state: MutableMapping[str, Any] = State() if state is None else state
+        """The thread's values. What a tool changes here is recorded."""
+        self.attempt = attempt
+        """1 the first time; more if the call was begun before, in this process or one that died."""
+        self._journal: Journal = MemoryJournal() if journal is None else journal
+        self._stop = threading.Event()
+        self._above: ToolContext | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._keys: set[str] = set()
+        self._questions = 0
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether nobody waits for this call any more: it timed out, or the run is being stopped. Safe in every thread.
+
+        An async tool is cancelled anyway. A sync one goes on in its thread, and should look here between its parts.
+        """
+        return self._stop.is_set() or (self._above is not None and self._above.cancelled)
+
+    def cancel(self) -> None:
+        """Set `cancelled`. From then on no step begins."""
+        self._stop.set()
+
+    @property
+    def blocking(self) -> BlockingSteps:
+        """`step` and `interrupt` for tools that are not async: `ctx.blocking.step("charge", charge)`."""
+        return BlockingSteps(self)
+
+    def step_key(self, key: str) -> str:
+        """An idempotency key for one step: the same in every attempt at this call, and for no other step."""
+        return blake3(f"{self.idempotency_key}\0{key}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+    @overload
+    async def step(
+        self, key: str, fn: Callable[[], Awaitable[T]], *, reconcile: Callable[[], Any] | None = None
+    ) -> T: ...
+    @overload
+    async def step(self, key: str, fn: Callable[[], T], *, reconcile: Callable[[], Any] | None = None) -> T: ...
+    async def step(self, key: str, fn: Callable[[], Any], *, reconcile: Callable[[], Any] | None = None) -> Any:
+        """Run `fn`, sync or async, as one recorded part of this tool, and return what it returns.
+
+        Its intent is durable before it starts and its value as soon as it ends, so when the tool runs again after a crash,
+        a step on record is not run but replayed. `key` names the step within the call; each is used once. The value is
+        JSON-like, and the same now as when it is replayed: a tuple comes back as a list.
+
+        A step that was begun and has no outcome on record may have happened. `reconcile` is asked then: it returns the
+        value, or `NOT_DONE`. Without it the step runs again, and a warning is logged: give what it calls
+        `ctx.step_key(key)`, so that it can tell. A step that raises has no outcome, and runs again too.
+
+        `fn` runs on the event loop: wrap work that blocks in `asyncio.to_thread`.
+        """
+        found = self._find(key)
+        if not isinstance(found, Missing):
+            return found
+        if found is Missing.IN_DOUBT and reconcile is not None:
+            value = await _settled(reconcile())
+            if value is not NOT_DONE:
+                return await self._finish(key, value)
+        await self._begin(key, found)
+        return await self._finish(key, await _settled(fn()))
+
+    async def interrupt(self, question: str) -> Any:
+        """Ask a person. If the answer is on record it is returned; if not, the tool ends here, the thread waits, and once
+        there is an answer the tool runs again from its start. So do what must not happen twice in a `step`.
+
+        Answers are matched to questions by their order, so ask them in the same order every time.
+        """
+        key = answer_key(self._questions)
+        found = self._journal.recorded(key)
+        if isinstance(found, Missing):
+            self._check_going_on()
+            raise Interrupted(question, key)
+        self._questions += 1
+        return json_like(found, "the answer")
+
+    def _find(self, key: str) -> Any:
+        """What is on record of a step that is about to be made."""
+        if not isinstance(key, str) or not key or key.startswith(_RESERVED):
+            raise InvalidInput(
+                f"a step's key is a text that is not empty and does not begin with {_RESERVED!r}: {key!r}"
+            )
+        if key in self._keys:
+            raise InvalidInput(
+                f"the step {key!r} is made twice in one call. Give each its own key: f'{key}-{{number}}'."
+            )
+        self._keys.add(key)
+        found = self._journal.recorded(key)
+        return found if isinstance(found, Missing) else json_like(found, f"the step {key!r}")
+
+    async def _begin(self, key: str, found: Missing) -> None:
+        self._check_going_on()
+        if found is Missing.IN_DOUBT:
+            log.warning("thread %r: step %r was begun before, and is run again", self.thread_id, key)
+        await self._journal.step_intent(key)
+
+    async def _finish(self, key: str, value: Any) -> Any:
+        kept = json_like(value, f"the value of step {key!r}")
+        await self._journal.step_outcome(key, kept)
+        return json_like(kept, key)
+
+    def _check_going_on(self) -> None:
+        if self.cancelled:
+            raise OutcomeUnknown("", "it was cancelled between two of its steps")
+
+    def _for_attempt(self, attempt: int) -> ToolContext:
+        """The context of one run of the body: the same call, with its own flag, keys and questions, on this loop."""
+        made = ToolContext(
+            thread_id=self.thread_id,
+            call_id=self.call_id,
+            idempotency_key=self.idempotency_key,
+            workspace=self.workspace,
+            state=self.state,
+            attempt=attempt,
+            journal=self._journal,
+        )
+        made._above = self
+        made._loop = asyncio.get_running_loop()
+        return made
+
+
+class BlockingSteps:
+    """What `ToolContext` has to await, for tools that run in a thread: the same names, the same promises.
+
+    The functions run in the tool's own thread; only the record is written on the event loop.
+    """
+
+    def __init__(self, ctx: ToolContext) -> None:
+        self._ctx = ctx
+
+    def step(self, key: str, fn: Callable[[], T], *, reconcile: Callable[[], Any] | None = None) -> T:
+        """As `ToolContext.step`."""
+        ctx = self._ctx
+        found = self._wait(_called(lambda: ctx._find(key)))
+        if not isinstance(found, Missing):
+            return cast(T, found)
+        if found is Missing.IN_DOUBT and reconcile is not None:
+            value = self._run(reconcile)
+            if value is not NOT_DONE:
+                return cast(T, self._wait(ctx._finish(key, value)))
+        self._wait(ctx._begin(key, found))
+        return cast(T, self._wait(ctx._finish(key, self._run(fn))))
+
+    def interrupt(self, question: str) -> Any:
+        """As `ToolContext.interrupt`."""
+        return self._wait(self._ctx.interrupt(question))
+
+    def _run(self, fn: Callable[[], Any]) -> Any:
+        value = fn()
+        return self._wait(_settled(value)) if inspect.isawaitable(value) else value
+
+    def _wait(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Run it on the agent's event loop, and wait for it here."""
+        loop = self._ctx._loop
+        try:
+            if loop is None:
+                raise UsageError("ctx.blocking works while an agent calls the tool. Use call_tool in a test.")
+            if _running_loop() is loop:
+                raise UsageError("ctx.blocking is for tools that are not async. Here it is `await ctx.step(…)`.")
+            waiting = asyncio.run_coroutine_threadsafe(work, loop)
+        except RuntimeError:  # UsageError is one; the other is a loop that is closed
+            work.close()
+            raise
+        return waiting.result()
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+async def _settled(value: Any) -> Any:
+    return await value if inspect.isawaitable(value) else value
+
+
+async def _called(fn: Callable[[], Any]) -> Any:
+    return fn()

@@ -1,0 +1,247 @@
+"""`@tool`: a function with what an agent must know of it. Above all, what may happen if it runs again."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, Literal, ParamSpec, TypeAlias, TypeVar, cast, get_args, overload
+
+import msgspec
+from blake3 import blake3
+
+from clew.errors import InvalidInput
+from clew.models.base import ToolSpec
+from clew.tools._hints import bare_function
+from clew.tools._usage import uses_steps
+from clew.tools.schemas import Parameters, read_parameters
+
+__all__ = ["AnyTool", "Effect", "InDoubt", "Tool", "as_tool", "tool"]
+
+Effect = Literal["none", "idempotent", "steps", "once"]
+"""What becomes of a call that was begun and whose outcome is not on record.
+
+`"none"`: it changes nothing, and runs again. `"idempotent"`: it runs again with the same key, to the same effect.
+`"steps"`: it runs again, and its recorded `ctx.step`s are replayed. `"once"`: it never runs again by itself.
+"""
+InDoubt = Literal["tell", "ask"]
+"""What becomes of a `"once"` call in doubt that no `reconcile` settles: the model is told, or a person is asked."""
+
+P = ParamSpec("P")
+R = TypeVar("R")
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+class Tool(Generic[P, R]):
+    """A tool: made by `@tool`, never changed. Calling it calls the function, as if it had not been decorated."""
+
+    def __init__(
+        self,
+        fn: Callable[P, R],
+        *,
+        name: str,
+        description: str,
+        parameters: Parameters,
+        effect: Effect = "once",
+        reconcile: Callable[..., Any] | None = None,
+        in_doubt: InDoubt = "tell",
+        timeout: float | None = None,
+        retries: int = 0,
+        approve: bool | Callable[..., Any] = False,
+        goes_on: bool = False,
+        unbound: bool = False,
+    ) -> None:
+        _check(name, effect, reconcile, in_doubt, timeout, retries, approve)
+        self.fn = fn
+        self.name = name
+        self.description = description
+        self.parameters = parameters
+        self.effect: Effect = effect
+        self.reconcile = reconcile
+        self.in_doubt: InDoubt = in_doubt
+        self.timeout = timeout
+        self.retries = retries
+        self.approve = approve
+        self.is_async = inspect.iscoroutinefunction(bare_function(fn))
+        self.goes_on = goes_on or not self.is_async
+        """Whether its body may go on once nobody waits for it: in a thread, or on somebody else's machine."""
+        self.unbound = unbound
+        """Whether it is a method that has no instance yet."""
+        self.__doc__ = fn.__doc__
+        self.__name__ = name
+        self.__wrapped__ = fn
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The JSON schema of its arguments."""
+        return self.parameters.schema
+
+    @property
+    def schema_digest(self) -> str:
+        """The blake3 of its name and schema, which is on record: by it a resumed thread sees that a tool has changed."""
+        return blake3(msgspec.json.encode([self.name, self.schema], order="deterministic")).hexdigest()
+
+    @property
+    def spec(self) -> ToolSpec:
+        """The tool as a model is told of it."""
+        return ToolSpec(self.name, self.description, self.schema)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.fn(*args, **kwargs)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Tool[..., R]:
+        """A decorated method, looked up on an instance, is a tool of that instance."""
+        if instance is None or not self.unbound:
+            return cast("Tool[..., R]", self)
+        return Tool(
+            self.fn.__get__(instance, owner),
+            name=self.name,
+            description=self.description,
+            parameters=self.parameters,
+            effect=self.effect,
+            reconcile=self.reconcile,
+            in_doubt=self.in_doubt,
+            timeout=self.timeout,
+            retries=self.retries,
+            approve=self.approve,
+        )
+
+    def __repr__(self) -> str:
+        return f"<Tool {self.name} effect={self.effect}>"
+
+
+AnyTool: TypeAlias = Tool[..., Any]
+
+
+@overload
+def tool(fn: Callable[P, R], /) -> Tool[P, R]: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    effect: Effect | None = None,
+    reconcile: Callable[..., Any] | None = None,
+    in_doubt: InDoubt = "tell",
+    timeout: float | None = None,
+    retries: int = 0,
+    approve: bool | Callable[..., Any] = False,
+) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
+def tool(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """Make a function, sync or async, a tool: `@tool`, or `@tool(effect="idempotent", timeout=30)`.
+
+    Name, description and schema come from the function: its name, the first paragraph of its docstring, its type hints,
+    defaults, and what the docstring (Google, NumPy or Sphinx) or `Annotated[..., "words"]` says of each parameter. A
+    parameter of the type `ToolContext` is given by the agent.
+
+    Args:
+        name: what the model calls it.
+        description: what the model is told of it.
+        effect: what may happen if it runs again; see `Effect`. If it is not given it is `"once"`, the safe one; but
+            `"steps"` for a function whose code calls `step`, `interrupt` or `blocking` on its own context. Only such a
+            call in the function itself is seen: one that hands its context on to a helper says `effect="steps"`.
+        reconcile: asked about a call in doubt, with `(ctx, **arguments)`, sync or async: whether the effect happened. It
+            returns the call's result, or `NOT_DONE`, upon which the call is made. The arguments are decoded, and all there.
+        in_doubt: what becomes of a `"once"` call in doubt that `reconcile` does not settle: the model is told that the
+            outcome is unknown, or the thread waits for a person (`"ask"`).
+        timeout: seconds for one attempt. An async tool is cancelled then, and the model told. A sync one cannot be stopped
+            and goes on in its thread, so that its outcome is in doubt.
+        retries: how often to try again after an exception or a timeout, with growing pauses. An error for `"once"`.
+        approve: whether a person is asked before each call; or a function of the arguments, by their
+            names and with defaults filled in, that says so for this one.
+    """
+    namespace = _callers_names()
+    if fn is not None:
+        return _make(fn, namespace, **options)
+    return lambda fn: _make(fn, namespace, **options)
+
+
+def as_tool(fn: AnyTool | Callable[..., Any]) -> AnyTool:
+    """A tool as it is, and a function made one; what `Agent(tools=[…])` does with each."""
+    if not isinstance(fn, Tool):
+        return _make(fn, _callers_names())
+    if fn.unbound:
+        raise InvalidInput(
+            f"the tool {fn.name!r} is a method without its instance. Pass it from one: instance.{fn.name}"
+        )
+    return fn
+
+
+def _make(
+    fn: Any,
+    namespace: Mapping[str, Any],
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    effect: Effect | None = None,
+    **options: Any,
+) -> AnyTool:
+    if isinstance(fn, staticmethod):
+        fn = fn.__func__
+    if isinstance(fn, classmethod):
+        raise InvalidInput("a tool cannot be a classmethod object. Make one of the bound method: tool(Class.method)")
+    if isinstance(fn, Tool):
+        raise InvalidInput(f"{fn.name!r} is a tool already. Decorate it once, with all options.")
+    if not callable(fn) or isinstance(fn, type):
+        raise InvalidInput(f"a tool is a function, and {fn!r} is none.")
+    inner = bare_function(fn)
+    name = str(getattr(fn, "__name__", None) or getattr(inner, "__name__", "")) if name is None else name
+    if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
+        raise InvalidInput(
+            f"the tool {name!r} is a generator, and a call has one result. Collect what it yields and return that."
+        )
+    unbound = _is_method(fn)
+    parameters, first_paragraph = read_parameters(fn, skip_first=unbound, namespace=namespace)
+    if effect is None:
+        effect = "steps" if uses_steps(inner, parameters.context) else "once"
+    return Tool(
+        fn,
+        name=name,
+        description=first_paragraph if description is None else description,
+        parameters=parameters,
+        effect=effect,
+        unbound=unbound,
+        **options,
+    )
+
+
+def _is_method(fn: Any) -> bool:
+    """Whether this is a function in the body of a class, which takes an instance first."""
+    if not inspect.isfunction(fn) or "." not in fn.__qualname__.rpartition("<locals>.")[2]:
+        return False
+    first = next(iter(inspect.signature(fn).parameters.values()), None)
+    return first is not None and first.name == "self" and first.annotation is first.empty
+
+
+def _callers_names() -> dict[str, Any]:
+    """The local names where a tool is declared: its annotations may be texts that name a class of the same function."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("clew.tools."):
+        frame = frame.f_back
+    return {} if frame.f_code.co_name == "<module>" else dict(frame.f_locals)
+
+
+def _check(name: str, effect: Any, reconcile: Any, in_doubt: Any, timeout: Any, retries: Any, approve: Any) -> None:
+    what = f"the tool {name!r}"
+    if not _NAME.fullmatch(name):
+        raise InvalidInput(
+            f"{what}: a name has 1 to 64 of A-Z a-z 0-9 _ -, for vendors take no other. Give one: name=…"
+        )
+    if effect not in get_args(Effect):
+        raise InvalidInput(f"{what}: effect= is one of {', '.join(get_args(Effect))}, and not {effect!r}")
+    if in_doubt not in get_args(InDoubt):
+        raise InvalidInput(f"{what}: in_doubt= is 'tell' or 'ask', and not {in_doubt!r}")
+    if isinstance(timeout, bool) or not (timeout is None or (isinstance(timeout, (int, float)) and timeout > 0)):
+        raise InvalidInput(f"{what}: timeout= is a number of seconds above 0, and not {timeout!r}")
+    if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
+        raise InvalidInput(f"{what}: retries= is a number from 0 on, and not {retries!r}")
+    if retries and effect == "once":
+        raise InvalidInput(
+            f"{what} has retries={retries} and effect='once', which never runs again. If it may run again, say so: "
+            "effect='idempotent', 'none' or 'steps'."
+        )
+    if reconcile is not None and not callable(reconcile):
+        raise InvalidInput(f"{what}: reconcile= is a function, and not {reconcile!r}")
+    if not isinstance(approve, bool) and not callable(approve):
+        raise InvalidInput(f"{what}: approve= is True, False or a function of the arguments, and not {approve!r}")

@@ -1,0 +1,12 @@
+"""The tools that come with Clew."""
+
+from __future__ import annotations
+
+from clew.tools.declaring import AnyTool
+from clew.tools.files import edit_file, list_files, read_file, write_file
+from clew.tools.shell import run_command
+
+__all__ = ["DEFAULT_TOOLS"]
+
+DEFAULT_TOOLS: tuple[AnyTool, ...] = (read_file, write_file, edit_file, list_files, run_command)
+"""Files and commands of the workspace, for `Agent(tools=[*DEFAULT_TOOLS, …])`."""

@@ -1,0 +1,291 @@
+"""From a function's parameters to a JSON schema, and from a model's arguments back to values of their types.
+
+msgspec does both, and pydantic for its own models. Where a model's arguments are wrong it is told all that is wrong at
+once: which argument, what was expected, what was given.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path, PurePath
+from typing import Annotated, Any, get_args, get_origin
+
+import msgspec
+
+from clew.errors import InvalidInput
+from clew.tools import _pydantic
+from clew.tools._docstrings import read_docstring
+from clew.tools._hints import bare_function, is_context, read_hints
+from clew.tools._values import shown
+from clew.tools.signals import BadArguments
+
+__all__ = ["Parameters", "read_parameters"]
+
+_PLACE = re.compile(r" - at `(?:key in )?\$(.*)`$")
+_STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
+_OMITTED = object()
+
+
+class _Parameter(msgspec.Struct, frozen=True):
+    name: str
+    hint: Any
+    required: bool = True
+    default: Any = _OMITTED
+    positional: bool = False
+    adapter: Any = None
+    """Pydantic's, for a type that is pydantic's."""
+
+
+class Parameters:
+    """What a tool takes. `schema` is the JSON schema of an object; `decode` reads a model's arguments."""
+
+    def __init__(
+        self,
+        schema: dict[str, Any],
+        known: tuple[_Parameter, ...] = (),
+        *,
+        rest: _Parameter | None = None,
+        context: str | None = None,
+        context_positional: bool = False,
+        checked: bool = True,
+    ) -> None:
+        self.schema = schema
+        self.context = context
+        """The name of the parameter that is given the `ToolContext`."""
+        self._context_positional = context_positional
+        self._known = {parameter.name: parameter for parameter in known}
+        self._rest = rest
+        self._checked = checked
+
+    @classmethod
+    def unchecked(cls, schema: dict[str, Any]) -> Parameters:
+        """For a tool whose arguments somebody else checks: they are only made sure to be an object."""
+        return cls(schema, checked=False)
+
+    def decode(self, arguments: Any) -> dict[str, Any]:
+        """The values by name, of the types that the function declares; `BadArguments` if they do not fit."""
+        if arguments is None or arguments == "":
+            arguments = {}
+        if not isinstance(arguments, Mapping) or not all(isinstance(name, str) for name in arguments):
+            raise BadArguments(f"The arguments must be one JSON object, but were: {shown(arguments)}")
+        if not self._checked:
+            return dict(arguments)
+        problems: list[str] = []
+        values: dict[str, Any] = {}
+        for name, given in arguments.items():
+            parameter = self._known.get(name, self._rest)
+            if parameter is None:
+                takes = ", ".join(f"`{known}`" for known in self._known) or "none"
+                problems.append(f"`{name}`: there is no such argument; the arguments are: {takes}")
+                continue
+            value, wrong = _decode(parameter, given)
+            if wrong and given is None and not parameter.required:
+                continue  # null for what may be left out means that it is
+            problems += [f"`{name}{place}`: {reason}; given: {shown(found)}" for place, reason, found in wrong]
+            values[name] = value
+        problems += [
+            f"`{name}`: missing; expected {_expected(self.schema['properties'][name])}"
+            for name, parameter in self._known.items()
+            if parameter.required and name not in arguments
+        ]
+        if problems:
+            raise BadArguments("The arguments do not fit. Correct these and call again:\n- " + "\n- ".join(problems))
+        return values
+
+    def complete(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The decoded values with the defaults of those that were left out: all that the function will see."""
+        left_out = {name: one.default for name, one in self._known.items() if not one.required and name not in values}
+        return {**left_out, **values}
+
+    def bind(self, values: Mapping[str, Any], ctx: Any) -> tuple[list[Any], dict[str, Any]]:
+        """The decoded values as the function is to be called with them."""
+        args: list[Any] = [ctx] if self._context_positional else []
+        kwargs = dict(values)
+        for name, parameter in self._known.items():
+            if parameter.positional:
+                args.append(kwargs.pop(name, parameter.default))
+        if self.context is not None and not self._context_positional:
+            kwargs[self.context] = ctx
+        return args, kwargs
+
+
+def read_parameters(
+    fn: Callable[..., Any], *, skip_first: bool = False, namespace: Mapping[str, Any] | None = None
+) -> tuple[Parameters, str]:
+    """What a function takes, and the first paragraph of its docstring. `InvalidInput` if a model could not call it.
+
+    `namespace` helps where an annotation is a name that is not one of the function's module.
+    """
+    what = f"the tool {getattr(fn, '__name__', type(fn).__name__)!r}"
+    description, described = read_docstring(inspect.getdoc(bare_function(fn)))
+    hints = read_hints(fn, what, namespace or {})
+    known: list[_Parameter] = []
+    rest = context = None
+    context_positional = False
+    for place, parameter in enumerate(inspect.signature(fn).parameters.values()):
+        name, hint = parameter.name, hints.get(parameter.name, Any)
+        if place == 0 and skip_first:
+            continue
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            raise InvalidInput(f"{what} takes *{name}, which a model cannot give by name. Take a list instead.")
+        positional = parameter.kind is parameter.POSITIONAL_ONLY
+        if is_context(hint):
+            if context is not None:
+                raise InvalidInput(f"{what} takes two ToolContexts, {context!r} and {name!r}. One is enough.")
+            if positional and known:
+                raise InvalidInput(f"{what}: a positional-only ToolContext comes first, and {name!r} does not.")
+            context, context_positional = name, positional
+            continue
+        made = _Parameter(
+            name,
+            Any if hint is object else hint,
+            required=parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD,
+            default=parameter.default,
+            positional=positional,
+            adapter=_adapter(hint, what, name),
+        )
+        if parameter.kind is parameter.VAR_KEYWORD:
+            rest = made
+        else:
+            known.append(made)
+    schema = _schema(known, rest, described, what)
+    return Parameters(
+        schema, tuple(known), rest=rest, context=context, context_positional=context_positional
+    ), description
+
+
+def _adapter(hint: Any, what: str, name: str) -> Any:
+    if not _pydantic.needs_pydantic(hint):
+        return None
+    try:
+        return _pydantic.make_adapter(hint)
+    except Exception as error:  # pydantic has many, and users add more
+        raise InvalidInput(f"{what}: pydantic cannot read the type of {name!r}: {error}") from error
+
+
+def _schema(
+    known: list[_Parameter], rest: _Parameter | None, described: Mapping[str, str], what: str
+) -> dict[str, Any]:
+    every = [*known, rest] if rest is not None else known
+    plain = [parameter for parameter in every if parameter.adapter is None]
+    for parameter in plain:
+        _check(parameter, what)
+    made, shared = msgspec.json.schema_components(
+        [parameter.hint for parameter in plain], schema_hook=_schema_hook, ref_template="#/$defs/{name}"
+    )
+    by_name = {parameter.name: dict(schema) for parameter, schema in zip(plain, made, strict=True)}
+    theirs, also_shared = _pydantic.schemas({one.name: one.adapter for one in every if one.adapter is not None})
+    for name in shared.keys() & also_shared.keys():
+        raise InvalidInput(f"{what} uses two types called {name!r}, one of them pydantic's. Rename one.")
+    by_name.update(theirs)
+    properties: dict[str, Any] = {}
+    for parameter in known:
+        schema = by_name[parameter.name]
+        text = _annotated(parameter.hint) or described.get(parameter.name)
+        if text and "description" not in schema:
+            schema = {"description": text, **schema}
+        if not parameter.required:
+            schema = {**schema, **_default(parameter.default)}
+        properties[parameter.name] = schema
+    whole: dict[str, Any] = {"type": "object", "properties": properties}
+    if required := [parameter.name for parameter in known if parameter.required]:
+        whole["required"] = required
+    whole["additionalProperties"] = by_name[rest.name] if rest is not None else False
+    if defs := {**shared, **also_shared}:
+        whole["$defs"] = defs
+    return whole
+
+
+def _check(parameter: _Parameter, what: str) -> None:
+    """Refuse now, where the tool is written, a type that would fail only once a model calls it."""
+    try:
+        msgspec.json.schema(parameter.hint, schema_hook=_schema_hook)
+        msgspec.json.Decoder(parameter.hint, dec_hook=_decode_hook)
+    except (TypeError, NotImplementedError, NameError, ValueError) as error:
+        reason = str(error).strip().splitlines()[-1]
+        raise InvalidInput(
+            f"{what}: the parameter {parameter.name!r} has a type that JSON cannot give it: {reason}. Use basic types, "
+            "dataclasses, TypedDicts, msgspec Structs or pydantic models; a ToolContext is given by the agent."
+        ) from error
+
+
+def _schema_hook(kind: type) -> dict[str, Any]:
+    if isinstance(kind, type) and issubclass(kind, PurePath):
+        return {"type": "string", "format": "path"}
+    raise NotImplementedError(f"{kind!r} is not supported")
+
+
+def _decode_hook(kind: type, value: Any) -> Any:
+    if issubclass(kind, PurePath) and isinstance(value, str):
+        return (Path if kind in (Path, PurePath) else kind)(value)
+    raise TypeError(f"Expected `path`, got `{type(value).__name__}`")
+
+
+def _annotated(hint: Any) -> str:
+    """The words in `Annotated[..., "words"]`."""
+    marks = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+    return next((mark for mark in marks if isinstance(mark, str)), "")
+
+
+def _default(value: Any) -> dict[str, Any]:
+    try:
+        return {"default": msgspec.json.decode(msgspec.json.encode(value, enc_hook=_pydantic.dump))}
+    except (TypeError, ValueError, NotImplementedError, OverflowError):
+        return {}
+
+
+def _decode(parameter: _Parameter, given: Any) -> tuple[Any, list[tuple[str, str, Any]]]:
+    """The value, or what is wrong with it: place, reason, and what was there."""
+    if given is None and parameter.default is None:
+        return None, []
+    value, wrong = _convert(parameter, given)
+    if wrong and isinstance(given, str) and given.lstrip()[:1] in ("{", "["):
+        try:  # some models write the JSON of an object where the object is wanted
+            again = _convert(parameter, msgspec.json.decode(given))
+        except msgspec.DecodeError:
+            return value, wrong
+        return again if not again[1] else (value, wrong)
+    return value, wrong
+
+
+def _convert(parameter: _Parameter, given: Any) -> tuple[Any, list[tuple[str, str, Any]]]:
+    if parameter.adapter is not None:
+        return _pydantic.validate(parameter.adapter, given)
+    try:
+        return msgspec.convert(given, parameter.hint, dec_hook=_decode_hook), []
+    except msgspec.ValidationError as error:
+        message = str(error)
+    try:  # "5" for 5 and the like: only what is otherwise wrong is read so, lest a text become a number
+        return msgspec.convert(given, parameter.hint, strict=False, dec_hook=_decode_hook), []
+    except msgspec.ValidationError:
+        return None, [_explain(message, given, parameter.hint)]
+
+
+def _explain(message: str, given: Any, hint: Any) -> tuple[str, str, Any]:
+    place = _PLACE.search(message)
+    reason = _PLACE.sub("", message).replace("`", "")
+    path = place[1] if place else ""
+    if reason.startswith("Invalid enum value") and not path:
+        reason = f"expected {_expected(msgspec.json.schema(hint, schema_hook=_schema_hook))}"
+    for name, index in _STEP.findall(path):
+        if name and isinstance(given, Mapping) and name in given:
+            given = given[name]
+        elif index and isinstance(given, (list, tuple)) and int(index) < len(given):
+            given = given[int(index)]
+    return path, reason[:1].lower() + reason[1:], given
+
+
+def _expected(schema: Mapping[str, Any]) -> str:
+    """What a schema wants, in a few words."""
+    if "$defs" in schema and "$ref" in schema:
+        schema = schema["$defs"].get(str(schema["$ref"]).rpartition("/")[2], schema)
+    if "enum" in schema:
+        return "one of " + ", ".join(shown(value) for value in schema["enum"])
+    if "anyOf" in schema:
+        return " or ".join(_expected(choice) for choice in schema["anyOf"])
+    kind = schema.get("type")
+    if isinstance(kind, str):
+        return f"{'an' if kind[0] in 'aio' else 'a'} {kind}" if kind != "null" else "null"
+    return "an object" if "$ref" in schema else "a value"

@@ -1,0 +1,149 @@
+"""A tool that runs commands in the workspace."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from typing import Annotated
+
+from clew.tools.context import ToolContext
+from clew.tools.declaring import tool
+from clew.tools.signals import ToolError
+
+__all__ = ["run_command"]
+
+KEPT = 15_000
+"""Bytes kept of the beginning of the output, and as many of its end."""
+LONGEST = 3600.0
+_GRACE = 2.0
+
+
+@tool(effect="once")
+async def run_command(
+    command: Annotated[str, "As it would be typed into a shell."],
+    ctx: ToolContext,
+    timeout: Annotated[float, "Seconds after which it is killed."] = 120.0,
+) -> str:
+    """Run a shell command in the workspace and return what it prints, errors included, and its exit code. It has no
+    input, and what it leaves running in the background is killed when it ends.
+
+    The command starts in the workspace but is not shut in: a sandbox is the user's to choose. It has the whole environment
+    of this process, keys and tokens included.
+    """
+    if ctx.workspace is None:
+        raise ToolError(
+            "There is no workspace, so there is no folder to run a command in. Run the agent with workspace=…"
+        )
+    if not 0 < timeout <= LONGEST:
+        raise ToolError(f"timeout= is a number of seconds above 0 and up to {LONGEST:g}.")
+    if "\0" in command:
+        raise ToolError("A command cannot hold a NUL character.")
+    began = time.monotonic()
+    output = await _Output.open()
+    try:
+        process = await asyncio.create_subprocess_shell(
+            command,
+            cwd=ctx.workspace,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output.writing_end,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
+        )
+    except BaseException:
+        output.close()
+        raise
+    finally:
+        os.close(output.writing_end)
+    try:
+        async with asyncio.timeout(timeout) as limit:
+            await process.wait()
+    except TimeoutError:
+        if not limit.expired():
+            raise
+    finally:
+        await asyncio.shield(_end(process, output))
+    took = time.monotonic() - began
+    if limit.expired():
+        raise ToolError(f"{output}[timed out after {timeout:g} s, and was killed]")
+    code = process.returncode
+    ended = f"exit code {code}" if code is None or code >= 0 else f"killed by signal {-code}"
+    return f"{output}[{ended}, after {took:.1f} s]"
+
+
+async def _end(process: asyncio.subprocess.Process, output: _Output) -> None:
+    """Kill whatever is left of the command's group, and read what it had printed."""
+    if process.returncode is None:
+        _signal(process, signal.SIGTERM)
+        try:
+            async with asyncio.timeout(_GRACE):
+                await process.wait()
+        except TimeoutError:
+            pass
+    _signal(process, getattr(signal, "SIGKILL", signal.SIGTERM))
+    await process.wait()
+    await output.drain(_GRACE)  # one that left the group may hold the pipe open for ever
+    output.close()
+
+
+def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    try:
+        if hasattr(os, "killpg"):
+            os.killpg(process.pid, number)
+        else:
+            process.kill()
+    except (ProcessLookupError, PermissionError):
+        pass  # nothing is left of it
+
+
+class _Output(asyncio.Protocol):
+    """The beginning and the end of what a command prints, however much that is.
+
+    Its own pipe, because a process with one of asyncio's has not ended for asyncio until all that hold it have.
+    """
+
+    _transport: asyncio.ReadTransport
+    writing_end: int
+
+    def __init__(self) -> None:
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._dropped = 0
+        self._ended = asyncio.Event()
+
+    @classmethod
+    async def open(cls) -> _Output:
+        reading_end, writing_end = os.pipe()
+        output = cls()
+        output.writing_end = writing_end
+        loop = asyncio.get_running_loop()
+        output._transport, _ = await loop.connect_read_pipe(lambda: output, os.fdopen(reading_end, "rb", 0))
+        return output
+
+    def data_received(self, data: bytes) -> None:
+        room = max(0, KEPT - len(self._head))
+        self._head += data[:room]
+        self._tail += data[room:]
+        over = max(0, len(self._tail) - KEPT)
+        del self._tail[:over]
+        self._dropped += over
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._ended.set()
+
+    async def drain(self, timeout: float) -> None:
+        """Wait until all is read, but not for ever."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._ended.wait()
+        except TimeoutError:
+            pass
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def __str__(self) -> str:
+        note = f"\n[… {self._dropped} bytes left out …]\n".encode() if self._dropped else b""
+        text = (bytes(self._head) + note + bytes(self._tail)).decode("utf-8", "replace")
+        return text if not text or text.endswith("\n") else text + "\n"

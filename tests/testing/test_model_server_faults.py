@@ -1,0 +1,271 @@
+"""Faults on demand, and how the vendors' clients take them."""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import json
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from urllib.parse import urlsplit
+
+import anthropic
+import openai
+import pytest
+import zstandard
+
+from clew.errors import ContextTooLong, ModelUnavailable
+from clew.testing import Fault, ModelServer, call
+from tests.testing.raw import BODIES, ask, connect, events_of
+from tests.testing.test_model_server import HI, anthropic_client, openai_client
+
+DIALECTS = list(BODIES)
+LONG = "One two three four five six."
+
+
+def say_hello(server: ModelServer, dialect: str, **options: Any) -> str:
+    """The answer of a vendor's client, streamed."""
+    if dialect == "anthropic":
+        with (
+            anthropic_client(server, **options) as claude,
+            claude.messages.stream(model="m", max_tokens=9, messages=HI) as stream,
+        ):
+            return stream.get_final_text()
+    with openai_client(server, **options) as gpt:
+        if dialect == "openai-chat":
+            with gpt.chat.completions.stream(model="m", messages=HI) as chunks:
+                return chunks.get_final_completion().choices[0].message.content or ""
+        with gpt.responses.stream(model="m", input="Hi") as events:
+            return events.get_final_response().output_text
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("status", [429, 500, 503, 529])
+def test_a_status_is_met_by_a_second_try(dialect: str, status: int) -> None:
+    with ModelServer(["Hello."], faults={1: Fault(status=status, retry_after=0.01)}) as server:
+        assert say_hello(server, dialect, max_retries=1) == "Hello."
+    assert [record.outcome for record in server.requests] == ["failed", "answered"]
+
+
+@pytest.mark.parametrize(
+    ("dialect", "status", "kind"),
+    [
+        ("anthropic", 429, "rate_limit_error"),
+        ("anthropic", 500, "api_error"),
+        ("anthropic", 529, "overloaded_error"),
+        ("openai-chat", 429, "requests"),
+        ("openai-responses", 503, "server_error"),
+    ],
+)
+def test_an_error_has_the_vendors_shape(dialect: str, status: int, kind: str) -> None:
+    with ModelServer(["Hello."], faults=Fault(status=status, retry_after=7, message="Not now.")) as server:
+        given, headers, body = ask(server, dialect)
+    assert (given, headers["retry-after"]) == (status, "7")
+    error = json.loads(body)["error"]
+    assert (error["type"], error["message"]) == (kind, "Not now.")
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_conversation_that_is_too_long_is_told_in_each_vendors_words(streamed: bool) -> None:
+    with ModelServer(["Hello."], faults=Fault(overflow=True)) as server:
+        found = {dialect: ask(server, dialect, stream=streamed) for dialect in DIALECTS}
+    assert [status for status, _, _ in found.values()] == [400] * 3
+    errors = {dialect: json.loads(body)["error"] for dialect, (_, _, body) in found.items()}
+    assert errors["anthropic"]["message"] == "prompt is too long: 210000 tokens > 200000 maximum"
+    assert errors["openai-chat"]["code"] == errors["openai-responses"]["code"] == "context_length_exceeded"
+    assert "maximum context length is 128000 tokens" in errors["openai-chat"]["message"]
+    assert "exceeds the context window" in errors["openai-responses"]["message"]
+
+
+def test_a_window_can_be_given_and_then_only_long_requests_are_too_long() -> None:
+    long: Any = [{"role": "user", "content": "x" * 44}]
+    with ModelServer(["Hello."], context_window=10) as server, anthropic_client(server) as client:
+        assert client.messages.create(model="m", max_tokens=9, messages=HI)
+        with pytest.raises(anthropic.BadRequestError, match="prompt is too long: 11 tokens > 10 maximum"):
+            client.messages.create(model="m", max_tokens=9, messages=long)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("after", [0, 1, 3])
+def test_a_stream_that_is_dropped_ends_after_so_many_events(dialect: str, after: int) -> None:
+    with ModelServer([LONG], faults=Fault(drop_after=after)) as server:
+        with pytest.raises(http.client.IncompleteRead) as caught:
+            ask(server, dialect, stream=True)
+        assert len(events_of(caught.value.partial)) == after
+        with pytest.raises(http.client.IncompleteRead):
+            ask(server, dialect)
+        with pytest.raises(Exception, match=r"peer closed connection|Connection error"):
+            say_hello(server, dialect)
+    assert {record.outcome for record in server.requests} == {"failed"}
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_connection_is_reset_before_the_answer(dialect: str) -> None:
+    with ModelServer(["Hello."], faults={1: Fault(reset=True)}) as server:
+        with pytest.raises(ConnectionResetError):
+            ask(server, dialect)
+        server.fail(Fault(reset=True), calls=2)
+        assert say_hello(server, dialect, max_retries=2) == "Hello."
+    assert server.calls == 4
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_an_error_may_come_in_the_middle_of_a_stream(dialect: str) -> None:
+    with ModelServer([LONG], faults=Fault(status=529, error_after=3)) as server:
+        status, _, body = ask(server, dialect, stream=True)
+        events = events_of(body)
+        assert (status, len(events)) == (200, 4)
+        if dialect == "openai-responses":
+            assert [data["sequence_number"] for _, data in events] == [0, 1, 2, 3]
+            assert events[-1][1]["response"]["error"]["code"] == "server_error"
+        with pytest.raises((anthropic.APIError, openai.APIError, RuntimeError)):
+            say_hello(server, dialect)
+        assert ask(server, dialect)[0] == 529
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_an_event_may_be_malformed(dialect: str) -> None:
+    with ModelServer([LONG], faults=Fault(malformed=True)) as server:
+        with pytest.raises(json.JSONDecodeError):
+            events_of(ask(server, dialect, stream=True)[2])
+        with pytest.raises(json.JSONDecodeError):
+            json.loads(ask(server, dialect)[2])
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_an_answer_may_be_slow_to_begin_and_slow_to_go_on(dialect: str) -> None:
+    with ModelServer([LONG], faults={1: Fault(first_byte=0.2), 2: Fault(between=0.03)}) as server:
+        for least in (0.2, 0.2):
+            start = time.monotonic()
+            assert say_hello(server, dialect) == LONG
+            assert time.monotonic() - start >= least
+        server.fail(Fault(first_byte=5))
+        with pytest.raises((anthropic.APITimeoutError, openai.APITimeoutError)):
+            say_hello(server, dialect, timeout=0.1)
+    assert [record.outcome for record in server.requests[:2]] == ["answered"] * 2
+
+
+def test_faults_can_be_added_and_taken_away_while_it_runs() -> None:
+    with ModelServer(["Hello."]) as server:
+        server.fail(Fault(status=500))
+        server.fail(Fault(status=503), calls=2)
+        assert [ask(server, "openai-chat")[0] for _ in range(4)] == [500, 503, 503, 200]
+        server.fail(Fault(status=529), calls=None)
+        assert [ask(server, "openai-chat")[0] for _ in range(2)] == [529, 529]
+        server.heal()
+        assert ask(server, "openai-chat")[0] == 200
+
+
+def test_a_fault_takes_no_response_of_a_script_that_goes_by_order() -> None:
+    with ModelServer(["One.", "Two."], by="order", faults={1: Fault(status=500), 2: Fault(drop_after=2)}) as server:
+        assert ask(server, "openai-responses")[0] == 500
+        with pytest.raises(http.client.IncompleteRead):
+            ask(server, "openai-responses", stream=True)
+        assert [say_hello(server, "openai-responses") for _ in range(2)] == ["One.", "Two."]
+
+
+@pytest.mark.parametrize(
+    ("response", "status"),
+    [
+        (Fault(status=503), 503),
+        (ContextTooLong("m", "too long"), 400),
+        (ModelUnavailable("m", "a 529", attempts=1, status=529), 529),
+    ],
+)
+def test_a_script_may_hold_faults_and_errors(response: Any, status: int) -> None:
+    with ModelServer([response]) as server:
+        assert ask(server, "anthropic")[0] == status
+    with ModelServer([ConnectionError]) as server, pytest.raises(ConnectionResetError):
+        ask(server, "anthropic")
+
+
+# HTTP
+
+
+def test_a_connection_is_kept_alive_over_streams_and_errors() -> None:
+    path, body = BODIES["openai-responses"]
+    with ModelServer(["Hello."], faults={2: Fault(status=500)}) as server:
+        connection = connect(server)
+        sockets = set()
+        for streamed in (True, False, False):
+            connection.request("POST", path, json.dumps({**body, "stream": streamed}))
+            sockets.add(connection.sock)
+            connection.getresponse().read()
+        connection.close()
+    assert len(sockets) == 1
+    assert server.calls == 3
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "zstd", "chunked"])
+def test_bodies_may_be_packed_or_in_chunks(encoding: str) -> None:
+    path, body = BODIES["openai-chat"]
+    data = json.dumps(body).encode()
+    with ModelServer(["Hello."]) as server:
+        connection = connect(server)
+        if encoding == "chunked":
+            connection.request("POST", path, iter([data[:10], data[10:]]), encode_chunked=True)
+        else:
+            packed = gzip.compress(data) if encoding == "gzip" else zstandard.compress(data)
+            connection.request("POST", path, packed, {"content-encoding": encoding})
+        assert connection.getresponse().status == 200
+        connection.close()
+    assert server.requests[0].body == body
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"nonsense\r\n\r\n", 400),
+        (b"POST /v1/messages HTTP/1.1\r\ncontent-length: 8\r\n\r\nnot JSON", 400),
+        (b"POST /v1/messages HTTP/1.1\r\ncontent-length: 2\r\n\r\n{}", 400),
+        (b"POST /v1/messages HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n", 400),
+        (b"GET /other HTTP/1.1\r\n\r\n", 404),
+        (b"HEAD / HTTP/1.1\r\n\r\n", 200),
+        (b"GET /v1/responses HTTP/1.1\r\nupgrade: websocket\r\n\r\n", 426),
+        (
+            b"POST /v1/chat/completions HTTP/1.1\r\ncontent-length: 38\r\n\r\n"
+            + b'{"model":"m","messages":[{"role":1}]} ',
+            400,
+        ),
+        (b'POST /v1/responses HTTP/1.1\r\ncontent-length: 38\r\n\r\n{"model":"m","input":"x","tools":[55]}', 400),
+    ],
+)
+def test_what_is_no_sound_request_is_answered_and_the_server_goes_on(sent: bytes, status: int) -> None:
+    with ModelServer(["Hello."]) as server:
+        where = urlsplit(server.url)
+        with socket.create_connection((where.hostname, where.port or 0), timeout=10) as plain:
+            plain.sendall(sent)
+            assert plain.recv(65536).startswith(b"HTTP/1.1 %d " % status)
+        assert ask(server, "openai-chat")[0] == 200
+
+
+def test_any_base_url_and_query_will_do() -> None:
+    with ModelServer(["Hello."]) as server:
+        connection = connect(server)
+        connection.request("POST", "/some/where/chat/completions?beta=true", json.dumps(BODIES["openai-chat"][1]))
+        assert connection.getresponse().status == 200
+        connection.close()
+    assert server.requests[0].path == "/some/where/chat/completions"
+
+
+def test_many_clients_are_served_at_once() -> None:
+    with ModelServer([call("add", a=1)], delay=0.2) as server, ThreadPoolExecutor(20) as pool:
+        start = time.monotonic()
+        statuses = list(pool.map(lambda number: ask(server, DIALECTS[number % 3])[0], range(40)))
+    assert statuses == [200] * 40
+    assert time.monotonic() - start < 4
+    assert sorted(record.call for record in server.requests) == list(range(1, 41))
+
+
+def test_closing_drops_calls_on_the_way_and_leaves_no_thread() -> None:
+    server = ModelServer(["Hello."], delay=30)
+    with server, ThreadPoolExecutor(1) as pool:
+        call = pool.submit(ask, server, "openai-chat")
+        server.wait_for_blocking(1)
+        server.close()
+        with pytest.raises((http.client.RemoteDisconnected, ConnectionResetError)):
+            call.result(10)
+    assert not any(thread.name == "clew-model-server" for thread in threading.enumerate())
