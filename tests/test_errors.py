@@ -11,11 +11,15 @@ from clew import errors
 from clew.errors import (
     ClewError,
     Conflict,
+    ContextTooLong,
     Corrupt,
     InvalidInput,
     LeaseLost,
     MissingBlob,
     MissingExtra,
+    ModelError,
+    ModelRefused,
+    ModelUnavailable,
     NewerFormat,
     ThreadBusy,
     ThreadNotFound,
@@ -39,6 +43,10 @@ EXAMPLES: list[tuple[ClewError, list[str]]] = [
     (Corrupt("frame 3 fails its check"), ["frame 3"]),
     (WrongKey("thread 't', frame 3", "abcd"), ["thread 't', frame 3", "abcd", "CLEW_KEY"]),
     (NewerFormat("clew.db", 9, 1), ["clew.db", "9", "1", "pip install --upgrade clew"]),
+    (ModelError("openai:gpt-5", "something odd"), ["openai:gpt-5", "something odd"]),
+    (ContextTooLong("openai:gpt-5", "HTTP 400", status=400), ["openai:gpt-5", "does not fit", "Compact"]),
+    (ModelUnavailable("openai:gpt-5", "a timeout", attempts=5), ["openai:gpt-5", "5 attempts", "a timeout"]),
+    (ModelRefused("openai:gpt-5", "HTTP 401", "Check it.", status=401), ["openai:gpt-5", "HTTP 401", "Check it."]),
 ]
 NAMES = [type(error).__name__ for error, _ in EXAMPLES]
 

@@ -12,7 +12,11 @@
     ├── Unavailable        the store could not be reached or did not answer; the call may be made again
     ├── Corrupt            the store answered with something that fails its check
     ├── WrongKey           encrypted, and the key that opens it is not here
-    └── NewerFormat        written by a newer Clew than this one
+    ├── NewerFormat        written by a newer Clew than this one
+    └── ModelError         a model gave no answer
+        ├── ContextTooLong     the request does not fit the model's window
+        ├── ModelUnavailable   limits, outages, timeouts, dropped streams: after all retries
+        └── ModelRefused       a bad key, an unknown model, a request the vendor does not take
 
 Absent, unreachable and corrupt are three different results, and none is ever taken for another. A message says what
 happened, to which thread, and what to do. It never holds a prompt, a key or any other content.
@@ -26,11 +30,15 @@ from typing import Any
 __all__ = [
     "ClewError",
     "Conflict",
+    "ContextTooLong",
     "Corrupt",
     "InvalidInput",
     "LeaseLost",
     "MissingBlob",
     "MissingExtra",
+    "ModelError",
+    "ModelRefused",
+    "ModelUnavailable",
     "NewerFormat",
     "ThreadBusy",
     "ThreadNotFound",
@@ -156,3 +164,38 @@ class NewerFormat(ClewError):
             f"{what} has format version {found}; this Clew reads up to {supported}. "
             "Upgrade with: pip install --upgrade clew"
         )
+
+
+class ModelError(ClewError):
+    """A model gave no answer. `model` is its name as the user writes it, `status` the HTTP status if there was one."""
+
+    def __init__(self, model: str, reason: str, advice: str = "", *, status: int | None = None) -> None:
+        self.model = model
+        self.status = status
+        super().__init__(f"{model}: {reason}." + (f" {advice}" if advice else ""))
+
+
+class ContextTooLong(ModelError):
+    """The request does not fit the model's context window. The same request never will."""
+
+    def __init__(self, model: str, reason: str, *, status: int | None = None) -> None:
+        advice = "Compact the conversation, or take a model with a larger window."
+        super().__init__(model, f"the conversation does not fit ({reason})", advice, status=status)
+
+
+class ModelUnavailable(ModelError):
+    """The vendor could not be reached, had no capacity or broke off, in every attempt. A later call may succeed."""
+
+    def __init__(self, model: str, reason: str, *, attempts: int, status: int | None = None) -> None:
+        self.attempts = attempts
+        times = "1 attempt" if attempts == 1 else f"{attempts} attempts"
+        super().__init__(
+            model, f"no answer in {times}, the last time because of {reason}", "Try again later.", status=status
+        )
+
+
+class ModelRefused(ModelError):
+    """The vendor does not take the request: a bad key, an unknown model, something in it that is amiss."""
+
+    def __init__(self, model: str, reason: str, advice: str = "", *, status: int | None = None) -> None:
+        super().__init__(model, f"the request was refused ({reason})", advice, status=status)

@@ -1,0 +1,31 @@
+"""Models: what the agent asks of them, the vendors' clients, and what they cost."""
+
+from __future__ import annotations
+
+from clew.models.base import (
+    Model,
+    ModelEvent,
+    ModelRequest,
+    ModelResponse,
+    Retrying,
+    TextDelta,
+    ThinkingDelta,
+    ToolSpec,
+)
+from clew.models.prices import PRICES, Price, cost_of
+from clew.models.resolving import resolve_model
+
+__all__ = [
+    "PRICES",
+    "Model",
+    "ModelEvent",
+    "ModelRequest",
+    "ModelResponse",
+    "Price",
+    "Retrying",
+    "TextDelta",
+    "ThinkingDelta",
+    "ToolSpec",
+    "cost_of",
+    "resolve_model",
+]

@@ -1,0 +1,230 @@
+"""OpenAI's chat completions, through the official SDK: what most other vendors and local servers speak too."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from clew.errors import InvalidInput
+from clew.log import Usage
+from clew.messages import Assistant, System, Text
+from clew.messages.dialects import from_dialect, to_dialect
+from clew.models._asking import is_strict, merged, parameters, without_thinking
+from clew.models._failures import StreamBroken
+from clew.models._sdk import Clients, arguments
+from clew.models.base import ModelEvent, ModelRequest, ModelResponse, TextDelta, ThinkingDelta
+from clew.models.retrying import MAX_RETRIES, call
+from clew.models.windows import context_window
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+__all__ = ["OpenAIChatModel"]
+
+_OWN_HOSTS = ("openai.com", "openai.azure.com")
+_THOUGHTS = ("reasoning_content", "reasoning")
+"""Where other vendors put thinking. OpenAI's own models keep theirs to themselves here."""
+
+
+class OpenAIChatModel:
+    """A model behind chat completions: OpenAI's, or any endpoint that speaks them.
+
+    The SDK reads `OPENAI_API_KEY`, `OPENAI_BASE_URL` and what else it knows. `settings` are arguments of its
+    `AsyncOpenAI`: `api_key`, `base_url`, `timeout`, `default_headers` … A `client` of one's own is used instead, and
+    stays its owner's to close.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        client: AsyncOpenAI | None = None,
+        max_retries: int = MAX_RETRIES,
+        context_window: int | None = None,
+        **settings: Any,
+    ) -> None:
+        if client is not None and settings:
+            raise InvalidInput(f"a client of your own has its settings already: {', '.join(sorted(settings))}")
+        self._model = model
+        self._max_retries = max_retries
+        self._window = context_window
+        self._clients: Clients[AsyncOpenAI] = Clients(
+            "openai", f"the model {self.name!r}", lambda sdk: sdk.AsyncOpenAI(**settings, max_retries=0), client
+        )
+
+    @property
+    def name(self) -> str:
+        return f"openai:{self._model}"
+
+    @property
+    def context_window(self) -> int | None:
+        return self._window or context_window(self._model)
+
+    def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
+        return call(
+            lambda thinking: self._attempt(request, thinking),
+            request,
+            model=self.name,
+            max_retries=self._max_retries,
+            secrets=lambda: [self._clients.secret],
+            advice=openai_advice,
+        )
+
+    async def aclose(self) -> None:
+        """Close the connections. A later call opens new ones."""
+        await self._clients.aclose()
+
+    async def _attempt(self, request: ModelRequest, thinking: bool) -> AsyncGenerator[ModelEvent, None]:
+        client = await self._clients.get()
+        create = client.chat.completions.create
+        body = self._body(request, thinking, str(client.base_url))
+        reading = _Reading()
+        async with await create(**arguments(create, {**body, "stream": True})) as chunks:
+            async for chunk in chunks:
+                for delta in reading.take(chunk.to_dict()):
+                    yield delta
+        yield reading.response(self._model)
+
+    def _body(self, request: ModelRequest, thinking: bool, base_url: str) -> dict[str, Any]:
+        messages = request.messages if thinking else without_thinking(request.messages)
+        head = [System((Text(request.system),))] if request.system else []
+        body: dict[str, Any] = {
+            "model": self._model,
+            "messages": to_dialect([*head, *messages], "openai-chat"),
+            "stream_options": {"include_usage": True},
+        }
+        if request.tools:
+            body["tools"] = [
+                {
+                    "type": "function",
+                    "function": {"name": tool.name, "description": tool.description, "parameters": parameters(tool)},
+                }
+                for tool in request.tools
+            ]
+            if request.tool_choice != "auto":
+                body["tool_choice"] = request.tool_choice
+        if request.max_tokens is not None:
+            body[_limit_name(base_url)] = request.max_tokens
+        if request.output_schema is not None:
+            schema = request.output_schema
+            named = {"name": "output", "schema": schema, "strict": is_strict(schema)}
+            body["response_format"] = {"type": "json_schema", "json_schema": named}
+        return merged(body, request.options)
+
+
+def _limit_name(base_url: str) -> str:
+    """OpenAI's newer models refuse the old name of the limit, and many other servers do not know the new one."""
+    host = urlsplit(base_url).hostname or ""
+    ours = any(host == own or host.endswith("." + own) for own in _OWN_HOSTS)
+    return "max_completion_tokens" if ours else "max_tokens"
+
+
+def openai_advice(status: int | None) -> str:
+    if status in (401, 403):
+        return "Check the key in OPENAI_API_KEY and what it may use."
+    return "Check the model's name, and OPENAI_BASE_URL if it is set." if status == 404 else ""
+
+
+class _Reading:
+    """A completion that is put together from its chunks, without losing what has no name here."""
+
+    def __init__(self) -> None:
+        self._message: dict[str, Any] = {"role": "assistant"}
+        self._calls: list[dict[str, Any]] = []
+        self._at: dict[int, dict[str, Any]] = {}
+        self._usage: Mapping[str, Any] = {}
+        self._model = ""
+        self._stop = ""
+
+    def take(self, chunk: Mapping[str, Any]) -> list[TextDelta | ThinkingDelta]:
+        self._model = chunk.get("model") or self._model
+        self._usage = chunk.get("usage") or self._usage
+        choices = chunk.get("choices") or []
+        if not choices:
+            return []
+        self._stop = choices[0].get("finish_reason") or self._stop
+        delta = dict(choices[0].get("delta") or {})
+        for call_delta in delta.pop("tool_calls", None) or []:
+            self._add_call(call_delta)
+        _add(self._message, {key: value for key, value in delta.items() if key != "role"})
+        told: list[TextDelta | ThinkingDelta] = []
+        thought = next((delta[key] for key in _THOUGHTS if isinstance(delta.get(key), str) and delta[key]), "")
+        if thought:
+            told.append(ThinkingDelta(thought))
+        if isinstance(delta.get("content"), str) and delta["content"]:
+            told.append(TextDelta(delta["content"]))
+        return told
+
+    def _add_call(self, delta: Mapping[str, Any]) -> None:
+        """A piece of a call. Not every server numbers its calls, or gives each a number of its own."""
+        index = delta.get("index")
+        call_id = delta.get("id")
+        held = self._at.get(index) if isinstance(index, int) else (self._calls[-1] if self._calls else None)
+        if held is None or (call_id and held.get("id") and held["id"] != call_id):
+            held = {}
+            self._calls.append(held)
+            if isinstance(index, int):
+                self._at[index] = held
+        for key, value in delta.items():
+            if key in ("function", "custom") and isinstance(value, Mapping):
+                self._add_body(held.setdefault(key, {}), value)
+            elif key != "index" and value is not None:
+                held[key] = value
+
+    def _add_body(self, body: dict[str, Any], delta: Mapping[str, Any]) -> None:
+        pieces = {key: value for key, value in delta.items() if key != "name" or value != body.get("name")}
+        _add(body, pieces)
+
+    def response(self, asked: str) -> ModelResponse:
+        if not self._stop:
+            raise StreamBroken("a stream that ended before the response did")
+        message = dict(self._message)
+        if self._calls:
+            for number, made in enumerate(self._calls):
+                made["id"] = made.get("id") or f"call_{number}"
+            message["tool_calls"] = self._calls
+        answered = self._model or asked
+        try:
+            (read,) = from_dialect(message, "openai-chat")
+        except (InvalidInput, ValueError):
+            raise StreamBroken("a response that is not what the API speaks") from None
+        return ModelResponse(Assistant(read.content, answered, self._stop), _usage(self._usage), answered)
+
+
+def _add(held: dict[str, Any], delta: Mapping[str, Any]) -> None:
+    """Add a piece to what is there: texts are continued, lists too, by their items' numbers if they have such."""
+    for key, value in delta.items():
+        there = held.get(key)
+        if value is None:
+            continue
+        if isinstance(there, str) and isinstance(value, str):
+            held[key] = there + value
+        elif isinstance(there, dict) and isinstance(value, Mapping):
+            _add(there, value)
+        elif isinstance(value, list):
+            held[key] = _joined(there if isinstance(there, list) else [], value)
+        else:
+            held[key] = dict(value) if isinstance(value, Mapping) else value
+
+
+def _joined(there: list[Any], pieces: list[Any]) -> list[Any]:
+    for piece in pieces:
+        number = piece.get("index") if isinstance(piece, Mapping) else None
+        same = next((one for one in there if isinstance(one, dict) and one.get("index") == number), None)
+        if number is not None and same is not None:
+            _add(same, {key: value for key, value in piece.items() if key not in ("index", "type", "format", "id")})
+        else:
+            there.append(dict(piece) if isinstance(piece, Mapping) else piece)
+    return there
+
+
+def _usage(counts: Mapping[str, Any]) -> Usage:
+    read, made = counts.get("prompt_tokens_details") or {}, counts.get("completion_tokens_details") or {}
+    return Usage(
+        input_tokens=counts.get("prompt_tokens") or 0,
+        output_tokens=counts.get("completion_tokens") or 0,
+        cache_read_tokens=read.get("cached_tokens") or 0,
+        cache_write_tokens=read.get("cache_write_tokens") or 0,
+        reasoning_tokens=made.get("reasoning_tokens") or 0,
+    )

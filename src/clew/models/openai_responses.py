@@ -1,0 +1,178 @@
+"""OpenAI's responses API, through the official SDK.
+
+Nothing is stored at the vendor: every request holds the whole conversation, with the reasoning in its encrypted form. So
+a thread can be continued from any machine, and from any point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from clew.errors import InvalidInput
+from clew.log import Usage
+from clew.messages import Assistant
+from clew.messages.dialects import from_dialect, to_dialect
+from clew.models._asking import is_strict, merged, parameters, without_thinking
+from clew.models._failures import StreamBroken, StreamFailed
+from clew.models._sdk import Clients, arguments
+from clew.models.base import ModelEvent, ModelRequest, ModelResponse, TextDelta, ThinkingDelta
+from clew.models.openai_chat import openai_advice
+from clew.models.retrying import MAX_RETRIES, call
+from clew.models.windows import context_window
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+__all__ = ["OpenAIResponsesModel"]
+
+_THOUGHTS = ("response.reasoning_summary_text.delta", "response.reasoning_text.delta")
+_ENDS = ("response.completed", "response.incomplete")
+_DO_NOT_REASON = ("gpt-3.5", "gpt-4", "chatgpt-")
+
+
+class OpenAIResponsesModel:
+    """A model behind the responses API: OpenAI's, or any endpoint that speaks it.
+
+    The SDK reads `OPENAI_API_KEY`, `OPENAI_BASE_URL` and what else it knows. `settings` are arguments of its
+    `AsyncOpenAI`: `api_key`, `base_url`, `timeout`, `default_headers` … A `client` of one's own is used instead, and
+    stays its owner's to close.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        client: AsyncOpenAI | None = None,
+        max_retries: int = MAX_RETRIES,
+        context_window: int | None = None,
+        **settings: Any,
+    ) -> None:
+        if client is not None and settings:
+            raise InvalidInput(f"a client of your own has its settings already: {', '.join(sorted(settings))}")
+        self._model = model
+        self._max_retries = max_retries
+        self._window = context_window
+        self._clients: Clients[AsyncOpenAI] = Clients(
+            "openai", f"the model {self.name!r}", lambda sdk: sdk.AsyncOpenAI(**settings, max_retries=0), client
+        )
+
+    @property
+    def name(self) -> str:
+        return f"openai-responses:{self._model}"
+
+    @property
+    def context_window(self) -> int | None:
+        return self._window or context_window(self._model)
+
+    def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
+        return call(
+            lambda thinking: self._attempt(request, thinking),
+            request,
+            model=self.name,
+            max_retries=self._max_retries,
+            secrets=lambda: [self._clients.secret],
+            advice=openai_advice,
+        )
+
+    async def aclose(self) -> None:
+        """Close the connections. A later call opens new ones."""
+        await self._clients.aclose()
+
+    async def _attempt(self, request: ModelRequest, thinking: bool) -> AsyncGenerator[ModelEvent, None]:
+        client = await self._clients.get()
+        create = client.responses.create
+        body = self._body(request, thinking)
+        reading = _Reading()
+        async with await create(**arguments(create, {**body, "stream": True})) as events:
+            async for event in events:
+                delta = reading.take(event.to_dict())
+                if delta is not None:
+                    yield delta
+        yield reading.response(self._model)
+
+    def _body(self, request: ModelRequest, thinking: bool) -> dict[str, Any]:
+        messages = request.messages if thinking else without_thinking(request.messages)
+        body: dict[str, Any] = {
+            "model": self._model,
+            "input": to_dialect(messages, "openai-responses"),
+            "store": False,
+        }
+        if not self._model.startswith(_DO_NOT_REASON):
+            body["include"] = ["reasoning.encrypted_content"]
+        if request.system:
+            body["instructions"] = request.system
+        if request.tools:
+            body["tools"] = [
+                {
+                    "type": "function",
+                    "name": tool.name,
+                    "description": tool.description,
+                    "parameters": parameters(tool),
+                    "strict": False,  # the default would refuse schemas that leave anything open
+                }
+                for tool in request.tools
+            ]
+            if request.tool_choice != "auto":
+                body["tool_choice"] = request.tool_choice
+        if request.max_tokens is not None:
+            body["max_output_tokens"] = request.max_tokens
+        if request.output_schema is not None:
+            schema = request.output_schema
+            named = {"type": "json_schema", "name": "output", "schema": schema, "strict": is_strict(schema)}
+            body["text"] = {"format": named}
+        return merged(body, request.options)
+
+
+class _Reading:
+    """A response from the events of its stream: the last holds it whole."""
+
+    def __init__(self) -> None:
+        self._items: dict[int, Any] = {}
+        self._response: Mapping[str, Any] | None = None
+
+    def take(self, event: Mapping[str, Any]) -> TextDelta | ThinkingDelta | None:
+        kind = event.get("type")
+        if kind == "response.output_text.delta" and event["delta"]:
+            return TextDelta(event["delta"])
+        if kind in _THOUGHTS and event["delta"]:
+            return ThinkingDelta(event["delta"])
+        if kind == "response.output_item.done":
+            self._items[event["output_index"]] = event["item"]
+        elif kind in _ENDS:
+            self._response = event["response"]
+        elif kind == "response.failed":
+            raise StreamFailed(event["response"].get("error") or {})
+        elif kind == "error":
+            raise StreamFailed(event)
+        return None
+
+    def response(self, asked: str) -> ModelResponse:
+        if self._response is None:
+            raise StreamBroken("a stream that ended before the response did")
+        answered = str(self._response.get("model") or asked)
+        items = self._response.get("output") or [item for _, item in sorted(self._items.items())]
+        try:
+            read = from_dialect(items, "openai-responses")
+        except (InvalidInput, ValueError):
+            raise StreamBroken("a response that is not what the API speaks") from None
+        content = tuple(block for message in read for block in message.content)
+        return ModelResponse(Assistant(content, answered, self._stop()), _usage(self._response.get("usage")), answered)
+
+    def _stop(self) -> str:
+        """Why it is incomplete says more than that it is."""
+        response = self._response or {}
+        details = response.get("incomplete_details") or {}
+        return str(details.get("reason") or response.get("status") or "")
+
+
+def _usage(counts: Mapping[str, Any] | None) -> Usage:
+    counts = counts or {}
+    read, made = counts.get("input_tokens_details") or {}, counts.get("output_tokens_details") or {}
+    return Usage(
+        input_tokens=counts.get("input_tokens") or 0,
+        output_tokens=counts.get("output_tokens") or 0,
+        cache_read_tokens=read.get("cached_tokens") or 0,
+        cache_write_tokens=read.get("cache_write_tokens") or 0,
+        reasoning_tokens=made.get("reasoning_tokens") or 0,
+    )

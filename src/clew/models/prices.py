@@ -1,0 +1,144 @@
+"""What models cost: the vendors' list prices for standard processing, on the day named here.
+
+Vendors change prices, and gateways have their own. What matters to a budget should be given with `prices=`. Not in the
+table, and so not in the cost: faster and slower service tiers, batches, surcharges for regions, caches kept for longer
+than the default, and what vendors charge for tools that they run themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import date
+
+import msgspec
+
+from clew.log import Usage
+from clew.models._names import find
+
+__all__ = ["PRICED_ON", "PRICES", "Price", "cost_of"]
+
+PRICED_ON = date(2026, 11, 15)
+"""The day on which the prices below were looked up, in what the vendors had published by then."""
+
+
+class Price(msgspec.Struct, frozen=True):
+    """US dollars for a million tokens."""
+
+    input: float
+    output: float
+    cache_read: float | None = None
+    """None: as any other input."""
+    cache_write: float | None = None
+    """None: as any other input."""
+    long_from: int | None = None
+    """A request with more input tokens than this is charged by `long`, and all of it."""
+    long: Price | None = None
+
+
+def cost_of(names: str | Iterable[str], usage: Usage, prices: Mapping[str, Price] | None = None) -> float | None:
+    """US dollars for one response, or None if nobody knows: an unknown model is never free.
+
+    `names` are those the model goes by, the one it answered under first. `prices` are the user's own, and go before
+    the table. A usage without tokens is what an endpoint says that does not count, so its cost is not known either.
+    """
+    known = [names] if isinstance(names, str) else list(names)
+    price = find(known, prices or {}) or find(known, PRICES)
+    if price is None or not (usage.input_tokens or usage.output_tokens):
+        return None
+    if price.long is not None and price.long_from is not None and usage.input_tokens > price.long_from:
+        price = price.long
+    read = price.input if price.cache_read is None else price.cache_read
+    write = price.input if price.cache_write is None else price.cache_write
+    fresh = max(0, usage.input_tokens - usage.cache_read_tokens - usage.cache_write_tokens)
+    dollars = fresh * price.input + usage.output_tokens * price.output
+    dollars += usage.cache_read_tokens * read + usage.cache_write_tokens * write
+    return dollars / 1_000_000
+
+
+def _claude(input: float, output: float, cache_read: float) -> Price:  # noqa: A002 - as in Price
+    """Writing to the cache, for its five minutes, is a quarter dearer than other input."""
+    return Price(input, output, cache_read, input * 1.25)
+
+
+def _gpt(input: float, output: float, cache_read: float | None = None, *, written: bool = False) -> Price:  # noqa: A002
+    return Price(input, output, cache_read, input * 1.25 if written else None)
+
+
+def _long_gpt(input: float, output: float, cache_read: float | None = None, *, written: bool = False) -> Price:  # noqa: A002
+    """Past 272,000 tokens of input, all input is charged twice and all output one and a half times."""
+    short = _gpt(input, output, cache_read, written=written)
+    dear = _gpt(input * 2, output * 1.5, None if cache_read is None else cache_read * 2, written=written)
+    return msgspec.structs.replace(short, long_from=272_000, long=dear)
+
+
+_HAIKU_5_5 = msgspec.structs.replace(_claude(0.1, 0.5, 0.01), long_from=100_000, long=_claude(0.5, 2.5, 0.05))
+_GPT_5 = _gpt(1.25, 10, 0.125)
+_GPT_5_2 = _gpt(1.75, 14, 0.175)
+_GPT_5_6_SOL = _long_gpt(4, 20, 0.4, written=True)
+
+PRICES: dict[str, Price] = {
+    "claude-fable-5-1": _claude(10, 50, 0.25),
+    "claude-mythos-5-1": _claude(10, 50, 0.25),
+    "claude-fable-5": _claude(10, 50, 1),
+    "claude-mythos-5": _claude(10, 50, 1),
+    "claude-opus-5-5": _claude(4, 20, 0.2),
+    "claude-opus-5": _claude(5, 25, 0.5),
+    "claude-opus-4-8": _claude(5, 25, 0.5),
+    "claude-opus-4-7": _claude(5, 25, 0.5),
+    "claude-opus-4-6": _claude(5, 25, 0.5),
+    "claude-opus-4-5": _claude(5, 25, 0.5),
+    "claude-opus-4-1": _claude(15, 75, 1.5),
+    "claude-opus-4-0": _claude(15, 75, 1.5),
+    "claude-opus-4": _claude(15, 75, 1.5),
+    "claude-sonnet-5-5": _claude(2, 10, 0.2),
+    "claude-sonnet-5": _claude(2, 10, 0.2),
+    "claude-sonnet-4-6": _claude(3, 15, 0.3),
+    "claude-sonnet-4-5": _claude(3, 15, 0.3),
+    "claude-sonnet-4-0": _claude(3, 15, 0.3),
+    "claude-sonnet-4": _claude(3, 15, 0.3),
+    "claude-3-7-sonnet": _claude(3, 15, 0.3),
+    "claude-haiku-5-5": _HAIKU_5_5,
+    "claude-haiku-4-5": _claude(1, 5, 0.1),
+    "claude-3-5-haiku": _claude(0.8, 4, 0.08),
+    "gpt-6.1-sol": _long_gpt(2, 10, 0.1, written=True),
+    "gpt-6.1-terra": _long_gpt(1, 5, 0.05, written=True),
+    "gpt-6-astra": _long_gpt(10, 50, 1, written=True),
+    "gpt-6-sol": _long_gpt(2, 10, 0.2, written=True),
+    "gpt-6-luna": _long_gpt(0.1, 0.5, 0.01, written=True),
+    "gpt-5.6": _GPT_5_6_SOL,
+    "gpt-5.6-sol": _GPT_5_6_SOL,
+    "gpt-5.6-terra": _long_gpt(2, 12, 0.2, written=True),
+    "gpt-5.6-luna": _long_gpt(0.2, 1.2, 0.02, written=True),
+    "gpt-5.5": _long_gpt(5, 30, 0.5),
+    "gpt-5.5-pro": _long_gpt(30, 180),
+    "gpt-5.4": _long_gpt(2.5, 15, 0.25),
+    "gpt-5.4-pro": _long_gpt(30, 180),
+    "gpt-5.4-mini": _gpt(0.75, 4.5, 0.075),
+    "gpt-5.4-nano": _gpt(0.2, 1.25, 0.02),
+    "gpt-5.3-chat": _GPT_5_2,
+    "gpt-5.3-codex": _GPT_5_2,
+    "gpt-5.2": _GPT_5_2,
+    "gpt-5.2-chat": _GPT_5_2,
+    "gpt-5.2-codex": _GPT_5_2,
+    "gpt-5.2-pro": _gpt(21, 168),
+    "gpt-5.1": _GPT_5,
+    "gpt-5.1-chat": _GPT_5,
+    "gpt-5.1-codex": _GPT_5,
+    "gpt-5.1-codex-max": _GPT_5,
+    "gpt-5.1-codex-mini": _gpt(0.25, 2, 0.025),
+    "gpt-5": _GPT_5,
+    "gpt-5-chat": _GPT_5,
+    "gpt-5-codex": _GPT_5,
+    "gpt-5-mini": _gpt(0.25, 2, 0.025),
+    "gpt-5-nano": _gpt(0.05, 0.4, 0.005),
+    "gpt-5-pro": _gpt(15, 120),
+    "gpt-4.1": _gpt(2, 8, 0.5),
+    "gpt-4.1-mini": _gpt(0.4, 1.6, 0.1),
+    "gpt-4.1-nano": _gpt(0.1, 0.4, 0.025),
+    "gpt-4o": _gpt(2.5, 10, 1.25),
+    "gpt-4o-mini": _gpt(0.15, 0.6, 0.075),
+    "o4-mini": _gpt(1.1, 4.4, 0.275),
+    "o3": _gpt(2, 8, 0.5),
+    "o3-mini": _gpt(1.1, 4.4, 0.55),
+    "o1": _gpt(15, 60, 7.5),
+}

@@ -1,0 +1,90 @@
+"""From a string like `anthropic:claude-opus-4-7` to a model. Third parties add prefixes through `clew.models`."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from clew.errors import InvalidInput, MissingExtra
+from clew.models.base import Model
+from clew.models.windows import WINDOWS
+
+__all__ = ["GROUP", "resolve_model"]
+
+GROUP = "clew.models"
+"""The entry point group. An entry's name is the prefix; it names what makes a model of a name and settings."""
+
+_BUILT_IN = {
+    "anthropic": "clew.models.anthropic:AnthropicModel",
+    "openai": "clew.models.openai_chat:OpenAIChatModel",
+    "openai-responses": "clew.models.openai_responses:OpenAIResponsesModel",
+}
+
+
+def resolve_model(model: str | Model, **settings: Any) -> Model:
+    """The model that a string names, `openai:gpt-5` say; a model that is one already is given back.
+
+    `settings` go to the model's class: `max_retries`, `context_window`, and what its SDK's client takes, such as
+    `api_key`, `base_url` and `timeout`. Nothing is connected to before the first call.
+    """
+    if not isinstance(model, str):
+        return _checked(model, settings)
+    prefix, colon, name = model.partition(":")
+    prefix, name = prefix.strip().lower(), name.strip()
+    if not colon:
+        raise InvalidInput(f"{model!r} does not say whose model it is. {_write(model)}")
+    maker = _maker(prefix, name)
+    if not name:
+        raise InvalidInput(f"{model!r} names no model. Write {prefix}:NAME, for example {prefix}:{_example(prefix)}.")
+    return maker(name, **settings)
+
+
+def _checked(model: Model, settings: dict[str, Any]) -> Model:
+    if not callable(getattr(model, "stream", None)):
+        raise InvalidInput(f"a {type(model).__name__} is no model: it has no method `stream`. {_write('')}")
+    if settings:
+        given = ", ".join(sorted(settings))
+        raise InvalidInput(f"a model that is made already takes no settings, and was given {given}.")
+    return model
+
+
+def _maker(prefix: str, name: str) -> Callable[..., Model]:
+    if prefix in _BUILT_IN:
+        module, _, wanted = _BUILT_IN[prefix].partition(":")
+        built_in: Callable[..., Model] = getattr(import_module(module), wanted)
+        return built_in
+    plugins = {plugin.name: plugin for plugin in entry_points(group=GROUP)}
+    if prefix in plugins:
+        return _load(plugins[prefix])
+    known = sorted({*_BUILT_IN, *plugins})
+    close = difflib.get_close_matches(prefix, known, n=1)
+    guess = f" Did you mean {close[0]}:{name}?" if close else ""
+    raise InvalidInput(f"no models are known by the prefix {prefix + ':'!r}.{guess} Known here: {', '.join(known)}.")
+
+
+def _load(plugin: EntryPoint) -> Callable[..., Model]:
+    try:
+        maker: Callable[..., Model] = plugin.load()
+    except ImportError as error:
+        raise MissingExtra(f"the models of {plugin.name!r}", plugin.name) from error
+    return maker
+
+
+def _write(text: str) -> str:
+    """What to write in place of a text that has no prefix, by the model that it comes closest to."""
+    bare = text.strip().lower().rpartition("/")[2]
+    close = [bare] if bare in WINDOWS else difflib.get_close_matches(bare, WINDOWS, n=1)
+    if close:
+        return f"Write {_vendor(close[0])}:{close[0]}."
+    return "Write openai:NAME, openai-responses:NAME or anthropic:NAME."
+
+
+def _vendor(name: str) -> str:
+    return "anthropic" if name.startswith("claude") else "openai"
+
+
+def _example(prefix: str) -> str:
+    return "claude-opus-4-7" if prefix == "anthropic" else "gpt-5" if prefix in _BUILT_IN else "NAME"

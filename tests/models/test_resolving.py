@@ -1,0 +1,110 @@
+"""From what a user writes to a model, or to what the user should have written."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from importlib.metadata import EntryPoint
+from typing import Any
+
+import pytest
+
+from clew.errors import InvalidInput, MissingExtra
+from clew.models import ModelEvent, ModelRequest, resolve_model, resolving
+from clew.models.anthropic import AnthropicModel
+from clew.models.openai_chat import OpenAIChatModel
+from clew.models.openai_responses import OpenAIResponsesModel
+
+
+class Own:
+    """A user's own model."""
+
+    name = "own:model"
+    context_window = None
+
+    def __init__(self, model: str = "", **settings: Any) -> None:
+        self.model = model
+        self.settings = settings
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        raise NotImplementedError
+        yield
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("anthropic:claude-opus-4-7", AnthropicModel),
+        ("openai:gpt-5", OpenAIChatModel),
+        ("openai-responses:gpt-5", OpenAIResponsesModel),
+        ("openai:ft:gpt-4o:me::1", OpenAIChatModel),
+        ("openai:meta-llama/Llama-3", OpenAIChatModel),
+    ],
+)
+def test_a_prefix_says_whose_model_it_is(text: str, kind: type) -> None:
+    model = resolve_model(text)
+    assert isinstance(model, kind)
+    assert model.name == text
+
+
+def test_case_and_blanks_of_the_prefix_do_not_matter() -> None:
+    assert resolve_model(" OpenAI:gpt-5 ").name == "openai:gpt-5"
+
+
+def test_a_model_of_the_users_own_is_given_back() -> None:
+    own = Own()
+    assert resolve_model(own) is own
+    with pytest.raises(InvalidInput, match="timeout"):
+        resolve_model(own, timeout=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("opnai:gpt-5", "openai:gpt-5"),
+        ("openai-response:gpt-5", "openai-responses:gpt-5"),
+        ("antropic:claude-opus-4-7", "anthropic:claude-opus-4-7"),
+        ("gpt-5", "Write openai:gpt-5"),
+        ("gpt5", "Write openai:gpt-5"),
+        ("openai/gpt-5", "Write openai:gpt-5"),
+        ("claude-opus-4-7", "Write anthropic:claude-opus-4-7"),
+        ("something else entirely", "openai:NAME, openai-responses:NAME or anthropic:NAME"),
+        ("", "openai:NAME"),
+        ("openai:", "openai:gpt-5"),
+        ("anthropic: ", "anthropic:claude-opus-4-7"),
+        ("zzz:gpt-5", "Known here: anthropic, openai, openai-responses"),
+    ],
+)
+def test_a_mistake_is_told_with_what_to_write(text: str, advice: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        resolve_model(text)
+    assert advice in str(caught.value)
+
+
+def test_what_is_no_model_is_told() -> None:
+    with pytest.raises(InvalidInput, match="no method `stream`"):
+        resolve_model(42)  # type: ignore[arg-type]
+
+
+def test_others_add_prefixes(monkeypatch: pytest.MonkeyPatch) -> None:
+    plugin = EntryPoint("own", f"{__name__}:Own", resolving.GROUP)
+    broken = EntryPoint("broken", "no_such_module:Model", resolving.GROUP)
+    monkeypatch.setattr(resolving, "entry_points", lambda group: [plugin, broken])
+    model = resolve_model("own:some-model", timeout=1)
+    assert isinstance(model, Own)
+    assert (model.model, model.settings) == ("some-model", {"timeout": 1})
+    with pytest.raises(MissingExtra):
+        resolve_model("broken:x")
+    with pytest.raises(InvalidInput, match="own"):
+        resolve_model("owm:x")
+
+
+def test_no_sdk_is_imported_before_the_first_call() -> None:
+    script = (
+        "import sys, clew.models as m\n"
+        "for prefix in ('openai', 'openai-responses', 'anthropic'): m.resolve_model(prefix + ':x')\n"
+        "print(sorted({'openai', 'anthropic', 'httpx', 'httpx2', 'pydantic'} & sys.modules.keys()))"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
