@@ -1,0 +1,281 @@
+"""The agent: a model, tools and a store, and runs that survive every way of stopping."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from clew.agent.events import Question
+from clew.agent.journal import Journal
+from clew.agent.loop import Ending, Loop
+from clew.agent.runs import Emit, Run, RunResult
+from clew.agent.settings import Budget, Settings
+from clew.checkpointers import Checkpointer, Head, HeadQuery, MemoryCheckpointer, open_checkpointer
+from clew.errors import InvalidInput, ThreadNotFound, UsageError
+from clew.log import Checkpoint, StatusChanged, StepOutcome, Usage
+from clew.messages import Assistant, plain_text
+from clew.models import Model, Price, cost_of, resolve_model
+from clew.threads import Thread
+from clew.threads.redacting import Redact
+from clew.threads.thread import Durability
+from clew.tools import AnyTool, Tool, as_tool
+from clew.workspace import Workspace
+
+__all__ = ["Agent"]
+
+log = logging.getLogger("clew.agent")
+
+
+class Agent:
+    """Runs a conversation between a model and tools, each step on record before the next depends on it.
+
+        agent = Agent("anthropic:claude-opus-4-7", tools=[send_invoice], checkpointer="sqlite:///clew.db")
+        result = await agent.run("Send the invoices of May.", thread_id="user-42")
+
+    Killed at any point, the same call in a new process goes on where it stopped: no response on record is asked for again,
+    and no tool that must not run twice does.
+    """
+
+    def __init__(
+        self,
+        model: str | Model,
+        *,
+        name: str = "",
+        system_prompt: str = "",
+        tools: Iterable[AnyTool | Callable[..., Any]] = (),
+        checkpointer: Checkpointer | str | None = ...,  # type: ignore[assignment]
+        workspace: str | os.PathLike[str] | None = None,
+        max_turns: int = 50,
+        budget: Budget | None = None,
+        durability: Durability = "sync",
+        checkpoint_every_n_iterations: int = 1,
+        max_tokens: int | None = None,
+        options: Mapping[str, Any] | None = None,
+        prices: Mapping[str, Price] | None = None,
+        redact: Redact | None = None,
+        takeover: bool = False,
+    ) -> None:
+        """`checkpointer` is a store or its URL; left out, it is the default store; None keeps nothing beyond the process.
+
+        `checkpoint_every_n_iterations` is how often the workspace is snapshotted, in turns that called tools. Responses,
+        intents and outcomes are always recorded before anything depends on them.
+        """
+        if max_turns < 1 or checkpoint_every_n_iterations < 1:
+            raise InvalidInput("max_turns and checkpoint_every_n_iterations are 1 or more")
+        self._settings = Settings(
+            name=name,
+            model=resolve_model(model),
+            system_prompt=system_prompt,
+            tools=_by_name(tools),
+            workspace=None if workspace is None else Path(os.path.abspath(Path(workspace).expanduser())),
+            max_turns=max_turns,
+            budget=budget or Budget(),
+            snapshot_every=checkpoint_every_n_iterations,
+            max_tokens=max_tokens,
+            options=options or {},
+            prices=prices,
+        )
+        _check_budget(self._settings)
+        _check_durability(durability, self._settings)
+        self._own_model = isinstance(model, str)
+        self._given = checkpointer
+        self._opened: Checkpointer | None = None
+        self._durability = durability
+        self._redact = redact
+        self._takeover = takeover
+        self._running: dict[str, asyncio.Lock] = {}
+
+    @property
+    def name(self) -> str:
+        return self._settings.name
+
+    def run(self, prompt: str, *, thread_id: str | None = None) -> Run[RunResult]:
+        """Ask the agent. On a thread with an unfinished run, that is brought to its end first; if it was started with
+        this very prompt, it is not asked twice: the same script run again after a crash goes on."""
+        return Run(lambda emit: self._run(thread_id or _new_id(self.name), prompt, None, emit))
+
+    def resume(
+        self,
+        prompt: str | None = None,
+        *,
+        thread_id: str | None = None,
+        answer: Any = None,
+        max_turns: int | None = None,
+    ) -> Run[RunResult]:
+        """Go on with a thread: without an id, with the one that this agent worked on last. `answer` is for what it waits
+        for; with several questions, a dict by call id."""
+
+        async def work(emit: Emit) -> RunResult:
+            found = thread_id or await self._last_thread()
+            if await (await self._store()).head(found) is None:
+                raise ThreadNotFound(found)
+            return await self._run(found, prompt, answer, emit, max_turns)
+
+        return Run(work)
+
+    async def aclose(self) -> None:
+        """Close the store and the model's connections, as far as this agent opened them."""
+        if self._own_model:
+            close = getattr(self._settings.model, "aclose", None)
+            if close is not None:
+                await close()
+        if self._opened is not None and self._opened is not self._given:
+            await self._opened.close()
+            self._opened = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def _run(
+        self, thread_id: str, prompt: str | None, answer: Any, emit: Emit, max_turns: int | None = None
+    ) -> RunResult:
+        settings = self._settings
+        if max_turns is not None:
+            settings = msgspec.structs.replace(settings, max_turns=max_turns)
+        lock = self._running.setdefault(thread_id, asyncio.Lock())
+        async with lock:
+            questions = [] if answer is None else await self._questions(thread_id)
+            head = await (await self._store()).head(thread_id)
+            return await self._run_alone(settings, thread_id, prompt, answer, questions, head, emit)
+
+    async def _run_alone(
+        self,
+        settings: Settings,
+        thread_id: str,
+        prompt: str | None,
+        answer: Any,
+        questions: list[Question],
+        head: Head | None,
+        emit: Emit,
+    ) -> RunResult:
+        async with self._thread(thread_id) as thread:
+            journal = Journal(thread)
+            before = thread.checkpoint
+            await _record_answers(journal, questions, answer)
+            workspace = None
+            if settings.workspace is not None:
+                settings.workspace.mkdir(parents=True, exist_ok=True)
+                workspace = Workspace(settings.workspace, await self._store())
+            loop = Loop(settings, journal, workspace, emit)
+            ending = await _recorded(journal, loop.run(prompt, again=head is not None and head.status == "done"))
+            return _result(thread, before, loop, ending, journal.waited)
+
+    async def _questions(self, thread_id: str) -> list[Question]:
+        """What a thread waits for; to be asked before it is opened, for then it waits no longer."""
+        state = await Thread.load(await self._store(), thread_id)
+        if state.status != "waiting":
+            raise UsageError(f"thread {thread_id!r} is {state.status} and waits for no answer")
+        return msgspec.json.decode(state.reason, type=list[Question])
+
+    @asynccontextmanager
+    async def _thread(self, thread_id: str) -> AsyncIterator[Thread]:
+        durability: Durability = "exit" if self._durability == "exit" else "async"
+        opening = Thread.open(
+            await self._store(), thread_id, takeover=self._takeover, durability=durability, redact=self._redact
+        )
+        async with opening as thread:
+            yield thread
+
+    async def _store(self) -> Checkpointer:
+        if self._opened is None:
+            if self._given is None:
+                self._opened = MemoryCheckpointer()
+            elif isinstance(self._given, Checkpointer):
+                self._opened = self._given
+            else:
+                self._opened = open_checkpointer(self._given if isinstance(self._given, str) else None)
+        return self._opened
+
+    async def _last_thread(self) -> str:
+        if not self.name:
+            raise UsageError("resume without a thread_id goes by the agent's name. Give it one: Agent(…, name=…)")
+        async for head in Thread.list(await self._store(), HeadQuery(agent=self.name)):
+            if head.parent is None:
+                return head.thread_id
+        raise UsageError(f"the agent {self.name!r} has no thread in this store yet. Start one with agent.run(…)")
+
+
+async def _recorded(journal: Journal, running: Any) -> Ending:
+    """A run that fails or is cancelled says so on record before it raises."""
+    try:
+        return await running  # type: ignore[no-any-return]
+    except asyncio.CancelledError:
+        await asyncio.shield(journal.record(StatusChanged("interrupted", "cancelled")))
+        raise
+    except Exception as error:
+        await journal.record(StatusChanged("failed", type(error).__name__))
+        raise
+
+
+async def _record_answers(journal: Journal, questions: list[Question], answer: Any) -> None:
+    """A person's answers become outcomes of steps of the calls that asked."""
+    if not questions:
+        return
+    answers = answer if isinstance(answer, dict) and len(questions) > 1 else {questions[0].call_id: answer}
+    for question in questions:
+        if question.call_id in answers:
+            outcome = StepOutcome(question.message, question.index, question.key, answers[question.call_id])
+            await journal.record(outcome)
+
+
+def _result(thread: Thread, before: Checkpoint, loop: Loop, ending: Ending, waited: float) -> RunResult:
+    state = thread.checkpoint
+    last = state.messages[-1] if state.messages else None
+    return RunResult(
+        output=plain_text(last) if ending.status == "done" and isinstance(last, Assistant) else None,
+        thread_id=thread.thread_id,
+        status=ending.status,
+        reason="" if ending.status == "waiting" else ending.reason,
+        questions=ending.questions,
+        usage=state.usage,
+        cost_usd=state.cost_usd,
+        turns=state.turns,
+        resumed_from=before.turns if before.history else None,
+        drift=loop.drift,
+        waited=waited,
+    )
+
+
+def _by_name(tools: Iterable[AnyTool | Callable[..., Any]]) -> dict[str, AnyTool]:
+    found: dict[str, AnyTool] = {}
+    for given in tools:
+        made = given if isinstance(given, Tool) else as_tool(given)
+        if made.name in found:
+            raise InvalidInput(f"two tools are called {made.name!r}. Give one another name: @tool(name=…)")
+        found[made.name] = made
+    return found
+
+
+def _check_budget(settings: Settings) -> None:
+    if settings.budget.usd is not None and cost_of(settings.model.name, Usage(1, 1), settings.prices) is None:
+        raise InvalidInput(
+            f"nobody knows what {settings.model.name} costs, so a budget in dollars cannot be kept. Give its price: "
+            "Agent(…, prices={name: Price(input, output)})"
+        )
+
+
+def _check_durability(durability: Durability, settings: Settings) -> None:
+    once = [tool.name for tool in settings.tools.values() if tool.effect == "once"]
+    if durability == "exit" and once:
+        raise InvalidInput(
+            f"with durability='exit' nothing is on record before the run ends, and {', '.join(once)} must not run twice. "
+            "Use durability='sync', or say effect='none' or 'idempotent' where that is true."
+        )
+
+
+def _new_id(name: str) -> str:
+    return f"{name or 'run'}-{secrets.token_hex(6)}"

@@ -1,0 +1,114 @@
+"""What happens while an agent runs, for those who watch: `async for event in agent.run(...)`."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from clew.messages import ToolResult
+from clew.models.base import Retrying, TextDelta, ThinkingDelta
+
+__all__ = [
+    "Event",
+    "Question",
+    "Retrying",
+    "SnapshotSaved",
+    "TextDelta",
+    "ThinkingDelta",
+    "ToolFinished",
+    "ToolInDoubt",
+    "ToolReplayed",
+    "ToolStarted",
+    "TurnFinished",
+    "TurnStarted",
+    "Waiting",
+]
+
+
+class TurnStarted(msgspec.Struct, frozen=True, tag="turn-started"):
+    """The model is asked for its next response."""
+
+    turn: int
+
+
+class TurnFinished(msgspec.Struct, frozen=True, tag="turn-finished"):
+    """A response and all calls it asked for are on record."""
+
+    turn: int
+
+
+class ToolStarted(msgspec.Struct, frozen=True, tag="tool-started"):
+    """A tool's body is about to run; its intent is durable."""
+
+    name: str
+    call_id: str
+    arguments: Any
+    attempt: int = 1
+
+
+class ToolFinished(msgspec.Struct, frozen=True, tag="tool-finished"):
+    """A call's result is on record."""
+
+    name: str
+    call_id: str
+    result: ToolResult
+
+
+class ToolReplayed(msgspec.Struct, frozen=True, tag="tool-replayed"):
+    """A call of the open turn that was done before the run was stopped: its result stands, and its body does not run."""
+
+    name: str
+    call_id: str
+    result: ToolResult
+
+
+class ToolInDoubt(msgspec.Struct, frozen=True, tag="tool-in-doubt"):
+    """A call whose intent is on record and whose outcome is not, and what becomes of it."""
+
+    name: str
+    call_id: str
+    becomes: Literal["run again", "reconciled", "told to the model", "asked"]
+
+
+class SnapshotSaved(msgspec.Struct, frozen=True, tag="snapshot-saved"):
+    """The files of the workspace, as of the end of a turn, are in the store."""
+
+    turn: int
+    digest: str
+    files: int
+
+
+class Question(msgspec.Struct, frozen=True):
+    """What a run waits for. Answer it with `agent.resume(thread_id=…, answer=…)`, in any process and at any time."""
+
+    kind: Literal["question", "approval", "in doubt"]
+    tool: str
+    call_id: str
+    text: str
+    arguments: Any = None
+    message: int = -1
+    index: int = -1
+    key: str = ""
+    """Where the answer is recorded: the call, and the step of it."""
+
+
+class Waiting(msgspec.Struct, frozen=True, tag="waiting"):
+    """The run ends here, until there are answers."""
+
+    questions: tuple[Question, ...]
+
+
+Event = (
+    TextDelta
+    | ThinkingDelta
+    | Retrying
+    | TurnStarted
+    | TurnFinished
+    | ToolStarted
+    | ToolFinished
+    | ToolReplayed
+    | ToolInDoubt
+    | SnapshotSaved
+    | Waiting
+)

@@ -1,0 +1,50 @@
+"""What the loop puts on record, and how long it waits for that to be durable."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from clew.log import Call, Logged, StepIntent, StepOutcome
+from clew.threads import Thread
+from clew.tools.journal import Missing
+
+__all__ = ["CallJournal", "Journal"]
+
+
+class Journal:
+    """A thread's log, as the loop writes to it. Barriers are durable when `record` returns; all else follows behind, in
+    order: a response, an intent, an outcome, a step and a status are barriers."""
+
+    def __init__(self, thread: Thread) -> None:
+        self.thread = thread
+        self.waited = 0.0
+
+    async def record(self, *entries: Logged) -> None:
+        began = time.perf_counter()
+        try:
+            await self.thread.append(*entries)
+        finally:
+            self.waited += time.perf_counter() - began
+
+
+class CallJournal:
+    """The steps of one call."""
+
+    def __init__(self, journal: Journal, call: Call) -> None:
+        self._journal = journal
+        self._message, self._index = call.message, call.index
+        self._outcomes: dict[str, Any] = dict(call.steps)
+        self._begun = set(call.open_steps)
+
+    async def step_intent(self, key: str) -> None:
+        await self._journal.record(StepIntent(self._message, self._index, key))
+
+    async def step_outcome(self, key: str, value: Any) -> None:
+        await self._journal.record(StepOutcome(self._message, self._index, key, value))
+        self._outcomes[key] = value
+
+    def recorded(self, key: str) -> Any:
+        if key in self._outcomes:
+            return self._outcomes[key]
+        return Missing.IN_DOUBT if key in self._begun else Missing.NOT_RECORDED

@@ -1,0 +1,77 @@
+"""How an agent works, and how that differs from what a thread has on record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from clew.log import Checkpoint, ThreadStarted
+from clew.models import Model, Price
+from clew.tools import AnyTool
+
+__all__ = ["Budget", "Settings", "drift_of", "started"]
+
+
+class Budget(msgspec.Struct, frozen=True, kw_only=True):
+    """What a thread may spend, all runs on it together. None: as much as it takes."""
+
+    tokens: int | None = None
+    """Input and output."""
+    usd: float | None = None
+
+    def exceeded(self, state: Checkpoint) -> str | None:
+        """What has been spent, if it is all or more."""
+        spent = state.usage.input_tokens + state.usage.output_tokens
+        if self.tokens is not None and spent >= self.tokens:
+            return f"budget: {spent} of {self.tokens} tokens"
+        if self.usd is not None and state.cost_usd is not None and state.cost_usd >= self.usd:
+            return f"budget: {state.cost_usd:.4f} of {self.usd:.4f} dollars"
+        return None
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What an `Agent` was made with, checked."""
+
+    name: str
+    model: Model
+    system_prompt: str
+    tools: Mapping[str, AnyTool]
+    workspace: Path | None
+    max_turns: int
+    budget: Budget
+    snapshot_every: int
+    max_tokens: int | None
+    options: Mapping[str, Any]
+    prices: Mapping[str, Price] | None
+
+
+def started(settings: Settings, state: Checkpoint) -> ThreadStarted:
+    """The entry that says who works on a thread and with what."""
+    budget = {name: value for name, value in msgspec.structs.asdict(settings.budget).items() if value is not None}
+    return ThreadStarted(
+        agent=settings.name,
+        model=settings.model.name,
+        system_prompt=settings.system_prompt,
+        tools={name: tool.schema_digest for name, tool in settings.tools.items()},
+        limits={"max_turns": settings.max_turns, **budget},
+        parent=state.parent,
+    )
+
+
+def drift_of(state: Checkpoint, now: ThreadStarted) -> dict[str, tuple[Any, Any]]:
+    """What a resume changes: never silently mixed with what was. Tools by name, those that are gone or came included."""
+    if not state.model and not state.history:
+        return {}
+    names = ("agent", "model", "system_prompt", "limits")
+    found = {
+        name: (getattr(state, name), getattr(now, name)) for name in names if getattr(state, name) != getattr(now, name)
+    }
+    if state.tools != now.tools:
+        found["tools"] = (sorted(state.tools), sorted(now.tools))
+        changed = {name for name in state.tools.keys() & now.tools.keys() if state.tools[name] != now.tools[name]}
+        if changed:
+            found["tool schemas"] = (sorted(changed), sorted(changed))
+    return found

@@ -1,0 +1,182 @@
+"""The calls of one response: those that are done stand, the others are run, and what is in doubt is decided."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from pathlib import Path
+
+import msgspec
+
+from clew.agent.events import Question, ToolFinished, ToolInDoubt, ToolReplayed, ToolStarted
+from clew.agent.journal import CallJournal, Journal
+from clew.agent.runs import Emit
+from clew.agent.settings import Settings
+from clew.log import Call, StateSet, ToolIntent, ToolOutcome
+from clew.messages import Text, ToolResult
+from clew.tools import NOT_DONE, AnyTool, Interrupted, OutcomeUnknown, State, ToolContext, call_tool
+from clew.tools.calling import ask_reconcile, needs_approval, unknown_tool
+
+__all__ = ["settle_calls"]
+
+log = logging.getLogger("clew.agent")
+
+_APPROVAL, _DOUBT = "clew:approval", "clew:in-doubt"
+"""Steps of a call that are a person's answers."""
+
+
+class _Ask(Exception):
+    """A person is to be asked before this call can go on."""
+
+    def __init__(self, question: Question) -> None:
+        self.question = question
+
+
+async def settle_calls(settings: Settings, journal: Journal, state: State, emit: Emit) -> list[Question]:
+    """Bring every call of the open turn to its outcome, all at once; what is asked of a person instead.
+
+    Each call is on its own: its intent is durable before its body starts, its outcome as soon as it ends, whatever becomes
+    of its neighbours.
+    """
+    calls = journal.thread.checkpoint.calls
+    for call in calls:
+        if call.result is not None:
+            emit(ToolReplayed(call.call.name, call.call.id, call.result))
+    settling = _Settling(settings, journal, state, emit)
+    works = [settling.settle(call) for call in calls if call.result is None]
+    questions: list[Question] = []
+    for outcome in await asyncio.gather(*works, return_exceptions=True):
+        if isinstance(outcome, BaseException):
+            raise outcome
+        if outcome is not None:
+            questions.append(outcome)
+    return questions
+
+
+class _Settling:
+    def __init__(self, settings: Settings, journal: Journal, state: State, emit: Emit) -> None:
+        self._settings = settings
+        self._journal = journal
+        self._state = state
+        self._emit = emit
+
+    async def settle(self, call: Call) -> Question | None:
+        """One call to its outcome; or what a person is asked first."""
+        tool = self._settings.tools.get(call.call.name)
+        if tool is None:
+            known = self._settings.tools.keys()
+            await self._finish(call, unknown_tool(call.call.name, known, call.call.id))
+            return None
+        try:
+            result = await self._result(tool, call)
+        except _Ask as ask:
+            return ask.question
+        except Interrupted as asked:
+            return _question(call, "question", asked.question, asked.key)
+        except OutcomeUnknown as unknown:
+            result = _told(call, unknown.reason)
+            self._emit(ToolInDoubt(tool.name, call.call.id, "told to the model"))
+        await self._finish(call, result)
+        return None
+
+    async def _result(self, tool: AnyTool, call: Call) -> ToolResult:
+        if call.status == "in_doubt" and tool.effect == "once":
+            decided = await self._decide(tool, call)
+            if decided is not None:
+                return decided
+        elif call.status == "in_doubt":
+            self._emit(ToolInDoubt(tool.name, call.call.id, "run again"))
+        elif await needs_approval(tool, call.call.arguments):
+            refused = _check_approval(call)
+            if refused is not None:
+                return refused
+        return await self._run(tool, call)
+
+    async def _run(self, tool: AnyTool, call: Call) -> ToolResult:
+        key, attempt = call.key or secrets.token_hex(16), call.attempt + 1
+        if tool.effect != "none":
+            await self._journal.record(ToolIntent(call.message, call.index, key, attempt))
+        self._emit(ToolStarted(tool.name, call.call.id, call.call.arguments, attempt))
+        return await call_tool(tool, call.call.arguments, self._context(call, key, attempt))
+
+    async def _decide(self, tool: AnyTool, call: Call) -> ToolResult | None:
+        """What becomes of a `once` call in doubt: its result, or None if it is certain that it can be run."""
+        if tool.reconcile is not None:
+            try:
+                found = await ask_reconcile(tool, call.call.arguments, self._context(call, call.key, call.attempt))
+            except OutcomeUnknown as unknown:
+                log.warning("thread %r: %s", self._journal.thread.thread_id, unknown)
+            else:
+                self._emit(ToolInDoubt(tool.name, call.call.id, "reconciled"))
+                return None if found is NOT_DONE else found
+        if tool.in_doubt == "tell":
+            self._emit(ToolInDoubt(tool.name, call.call.id, "told to the model"))
+            return _told(call, "the process ended while it ran")
+        if _DOUBT not in call.steps:
+            self._emit(ToolInDoubt(tool.name, call.call.id, "asked"))
+            text = (
+                f"{tool.name} was begun, and it is not known whether it took effect. Answer 'run' to run it again, or say "
+                "what it came to."
+            )
+            raise _Ask(_question(call, "in doubt", text, _DOUBT))
+        answer = call.steps[_DOUBT]
+        return None if answer == "run" else ToolResult(call.call.id, (Text(str(answer)),))
+
+    def _context(self, call: Call, key: str, attempt: int) -> ToolContext:
+        workspace: Path | None = self._settings.workspace
+        return ToolContext(
+            thread_id=self._journal.thread.thread_id,
+            call_id=call.call.id,
+            idempotency_key=key,
+            workspace=workspace,
+            state=self._state,
+            attempt=attempt,
+            journal=CallJournal(self._journal, call),
+        )
+
+    async def _finish(self, call: Call, result: ToolResult) -> None:
+        """The outcome, with what the tool changed of the thread's values, as one."""
+        changes = [StateSet(name, value) for name, value in self._state.take_changes().items()]
+        await self._journal.record(*changes, ToolOutcome(call.message, call.index, _for(call, result)))
+        self._emit(ToolFinished(call.call.name, call.call.id, result))
+
+
+def _check_approval(call: Call) -> ToolResult | None:
+    """The refusal of a person, as the call's result; None if it was approved."""
+    if _APPROVAL not in call.steps:
+        text = f"May {call.call.name} be run with these arguments? Answer True, False, or the reason why not."
+        raise _Ask(_question(call, "approval", text, _APPROVAL))
+    answer = call.steps[_APPROVAL]
+    if answer is True or answer == "yes":
+        return None
+    why = "" if answer is False or answer == "no" else f" {answer}"
+    return ToolResult(call.call.id, (Text(f"The user did not allow this call.{why}"),), is_error=True)
+
+
+def _question(call: Call, kind: str, text: str, key: str) -> Question:
+    return msgspec.convert(
+        {
+            "kind": kind,
+            "tool": call.call.name,
+            "call_id": call.call.id,
+            "text": text,
+            "arguments": call.call.arguments,
+            "message": call.message,
+            "index": call.index,
+            "key": key,
+        },
+        Question,
+    )
+
+
+def _told(call: Call, reason: str) -> ToolResult:
+    text = (
+        f"It is not known whether {call.call.name} took effect: {reason}. It was not run again. Find out what happened "
+        "before you repeat it."
+    )
+    return ToolResult(call.call.id, (Text(text),), is_error=True)
+
+
+def _for(call: Call, result: ToolResult) -> ToolResult:
+    return result if result.call_id == call.call.id else msgspec.structs.replace(result, call_id=call.call.id)

@@ -1,0 +1,380 @@
+"""What an agent promises: nothing recorded is bought twice, no effect happens twice unseen, every stop can be resumed."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from clew import Thread
+from clew.agent import (
+    Agent,
+    Budget,
+    RunResult,
+    ToolFinished,
+    ToolInDoubt,
+    ToolReplayed,
+    ToolStarted,
+    TurnFinished,
+    Waiting,
+)
+from clew.checkpointers import MemoryCheckpointer
+from clew.errors import InvalidInput, ThreadBusy, ThreadNotFound, UsageError
+from clew.log import MessageAdded, ModelCallStarted, ToolIntent
+from clew.messages import ToolCall, assistant, plain_text, user
+from clew.models import ModelRequest, Price
+from clew.models.base import TextDelta
+from clew.testing import Response, ScriptedModel, call
+from clew.tools import NOT_DONE, NotDone, ToolContext, tool
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[MemoryCheckpointer]:
+    async with MemoryCheckpointer() as opened:
+        yield opened
+
+
+class Bank:
+    """A tool with an effect, and what really happened."""
+
+    def __init__(self, **options: Any) -> None:
+        self.charged: list[str] = []
+        self.keys: list[str] = []
+
+        @tool(**options)
+        async def charge(order: str, ctx: ToolContext) -> str:
+            self.charged.append(order)
+            self.keys.append(ctx.idempotency_key)
+            return f"charged {order}"
+
+        self.charge = charge
+
+
+async def left_in_doubt(store: MemoryCheckpointer, key: str = "key-1") -> None:
+    """A thread whose process died inside the tool."""
+    async with Thread.open(store, "t") as thread:
+        await thread.append(MessageAdded(user("Go.")), ModelCallStarted())
+        await thread.append(MessageAdded(assistant(ToolCall("call_1_1", "charge", {"order": "7"}))))
+        await thread.append(ToolIntent(1, 0, key, 1))
+
+
+SCRIPT: list[Response] = [call("charge", order="7"), "Done."]
+
+
+async def test_a_run_calls_tools_until_the_model_has_the_last_word(store: MemoryCheckpointer) -> None:
+    bank = Bank()
+    model = ScriptedModel([call("charge", order="1") + call("charge", order="2"), "Both are charged."])
+    agent = Agent(model, tools=[bank.charge], checkpointer=store)
+    result = await agent.run("Charge them.", thread_id="t")
+    assert (result.output, result.status, result.turns) == ("Both are charged.", "done", 2)
+    assert bank.charged == ["1", "2"]
+    head = await store.head("t")
+    assert head is not None
+    assert (head.status, head.turns, head.lease) == ("done", 2, None)
+
+
+async def test_events_tell_what_happens_in_order(store: MemoryCheckpointer) -> None:
+    agent = Agent(ScriptedModel(SCRIPT), tools=[Bank().charge], checkpointer=store)
+    run = agent.run("Go.", thread_id="t")
+    kinds = [type(event) async for event in run if not isinstance(event, TextDelta)]
+    assert [kind.__name__ for kind in kinds] == [
+        "TurnStarted",
+        "ToolStarted",
+        "ToolFinished",
+        "TurnFinished",
+        "TurnStarted",
+        "TurnFinished",
+    ]
+    assert (await run).output == "Done."
+
+
+async def test_a_run_is_lazy_and_runs_once(store: MemoryCheckpointer) -> None:
+    agent = Agent(ScriptedModel(["Hi."]), checkpointer=store)
+    run = agent.run("Go.", thread_id="t")
+    assert await store.head("t") is None
+    await run
+    with pytest.raises(UsageError, match="once"):
+        await run
+
+
+async def test_a_second_prompt_goes_on_with_the_conversation(store: MemoryCheckpointer) -> None:
+    model = ScriptedModel(["One.", "Two.", "Two again."])
+    agent = Agent(model, checkpointer=store)
+    await agent.run("First.", thread_id="t")
+    assert (await agent.run("Second.", thread_id="t")).output == "Two."
+    assert (await agent.run("Second.", thread_id="t")).output == "Two again.", "a finished question may be asked again"
+    assert [plain_text(message) for message in model.requests[-1].messages] == [
+        "First.", "One.", "Second.", "Two.", "Second."
+    ]  # fmt: skip
+
+
+async def test_a_call_that_finished_before_the_crash_is_not_run_again(store: MemoryCheckpointer) -> None:
+    bank = Bank()
+    async with Thread.open(store, "t") as thread:
+        calls = [ToolCall(f"call_1_{n}", "charge", {"order": str(n)}) for n in (1, 2)]
+        await thread.append(MessageAdded(user("Go.")), MessageAdded(assistant(*calls)))
+        await thread.append(ToolIntent(1, 0, "k"))
+    agent = Agent(ScriptedModel([call("charge", order="1"), "Done."]), tools=[bank.charge], checkpointer=store)
+    events = [event async for event in agent.run("Go.", thread_id="t")]
+    doubts = [event for event in events if isinstance(event, ToolInDoubt)]
+    assert [(event.call_id, event.becomes) for event in doubts] == [("call_1_1", "told to the model")]
+    assert bank.charged == ["2"], "the one in doubt is not run, the one that was not started is"
+    assert not any(isinstance(event, ToolReplayed) for event in events)
+
+
+@pytest.mark.parametrize("effect", ["none", "idempotent"])
+async def test_what_may_run_again_runs_again_with_the_same_key(store: MemoryCheckpointer, effect: str) -> None:
+    bank = Bank(effect=effect)
+    await left_in_doubt(store)
+    agent = Agent(ScriptedModel(SCRIPT), tools=[bank.charge], checkpointer=store)
+    result = await agent.run("Go.", thread_id="t")
+    assert (result.output, bank.charged, bank.keys) == ("Done.", ["7"], ["key-1"])
+    assert result.resumed_from == 1
+
+
+async def test_a_once_tool_in_doubt_is_told_to_the_model_and_not_run(store: MemoryCheckpointer) -> None:
+    bank = Bank()
+    await left_in_doubt(store)
+    model = ScriptedModel(SCRIPT)
+    await Agent(model, tools=[bank.charge], checkpointer=store).run("Go.", thread_id="t")
+    assert bank.charged == []
+    assert "not known whether charge took effect" in str(model.requests[-1].messages[-1])
+
+
+@pytest.mark.parametrize("happened", [True, False])
+async def test_reconcile_decides_what_is_in_doubt(store: MemoryCheckpointer, happened: bool) -> None:
+    def reconcile(ctx: ToolContext, order: str) -> str | NotDone:
+        return f"was charged {order} {ctx.idempotency_key}" if happened else NOT_DONE
+
+    bank = Bank(reconcile=reconcile)
+    await left_in_doubt(store)
+    model = ScriptedModel(SCRIPT)
+    await Agent(model, tools=[bank.charge], checkpointer=store).run("Go.", thread_id="t")
+    assert bank.charged == ([] if happened else ["7"])
+    assert ("was charged 7 key-1" if happened else "charged 7") in str(model.requests[-1].messages[-1])
+
+
+@pytest.mark.parametrize(("answer", "charged"), [("run", ["7"]), ("it went through", [])])
+async def test_a_person_is_asked_what_became_of_a_call_in_doubt(
+    store: MemoryCheckpointer, answer: str, charged: list[str]
+) -> None:
+    bank = Bank(in_doubt="ask")
+    await left_in_doubt(store)
+    agent = Agent(ScriptedModel(SCRIPT), tools=[bank.charge], checkpointer=store)
+    waiting = await agent.run("Go.", thread_id="t")
+    assert (waiting.status, [question.kind for question in waiting.questions]) == ("waiting", ["in doubt"])
+    assert bank.charged == []
+    result = await agent.resume(thread_id="t", answer=answer)
+    assert (result.output, bank.charged) == ("Done.", charged)
+
+
+@pytest.mark.parametrize(("answer", "charged"), [(True, ["7"]), (False, []), ("too much", [])])
+async def test_a_tool_that_needs_approval_waits_for_it(
+    store: MemoryCheckpointer, answer: Any, charged: list[str]
+) -> None:
+    bank = Bank(approve=True)
+    model = ScriptedModel(SCRIPT)
+    waiting = await Agent(model, tools=[bank.charge], checkpointer=store).run("Go.", thread_id="t")
+    assert (waiting.status, waiting.questions[0].arguments, bank.charged) == ("waiting", {"order": "7"}, [])
+    head = await store.head("t")
+    assert head is not None
+    assert (head.status, head.lease) == ("waiting", None)
+    another = Agent(model, tools=[bank.charge], checkpointer=store)
+    result = await another.resume(thread_id="t", answer=answer)
+    assert (result.output, bank.charged) == ("Done.", charged)
+    if not charged:
+        assert "did not allow" in str(model.requests[-1].messages[-1])
+
+
+async def test_a_tool_that_asks_goes_on_with_the_answer_and_repeats_no_step(store: MemoryCheckpointer) -> None:
+    done: list[str] = []
+
+    @tool
+    async def book(city: str, ctx: ToolContext) -> str:
+        await ctx.step("reserve", lambda: done.append("reserved"))
+        seat = await ctx.interrupt("Window or aisle?")
+        return f"{city}, {seat}"
+
+    agent = Agent(ScriptedModel([call("book", city="Rome"), "Booked."]), tools=[book], checkpointer=store)
+    waiting = await agent.run("Go.", thread_id="t")
+    assert waiting.questions[0].text == "Window or aisle?"
+    result = await agent.resume(thread_id="t", answer="window")
+    assert (result.output, done) == ("Booked.", ["reserved"])
+
+
+async def test_an_answer_that_nobody_waits_for_is_refused(store: MemoryCheckpointer) -> None:
+    agent = Agent(ScriptedModel(["Hi."]), checkpointer=store)
+    await agent.run("Go.", thread_id="t")
+    with pytest.raises(UsageError, match="waits for no answer"):
+        await agent.resume(thread_id="t", answer="yes")
+
+
+async def test_max_turns_interrupts_and_more_turns_go_on(store: MemoryCheckpointer) -> None:
+    bank = Bank()
+    model = ScriptedModel([call("charge", order=str(n)) for n in range(3)] + ["Done."])
+    agent = Agent(model, tools=[bank.charge], checkpointer=store, max_turns=2)
+    stopped = await agent.run("Go.", thread_id="t")
+    assert (stopped.status, stopped.reason, stopped.output) == ("interrupted", "max_turns: 2", None)
+    result = await agent.resume(thread_id="t", max_turns=10)
+    assert (result.status, bank.charged) == ("done", ["0", "1", "2"])
+    assert list(result.drift) == ["limits"]
+
+
+async def test_a_budget_stops_the_run_and_counts_what_was_spent_before(store: MemoryCheckpointer) -> None:
+    bank = Bank()
+    model = ScriptedModel([call("charge", order="1"), "Done."], name="example")
+    prices = {"example": Price(1_000_000, 1_000_000)}
+    agent = Agent(model, tools=[bank.charge], checkpointer=store, prices=prices, budget=Budget(usd=1.0))
+    stopped = await agent.run("Go.", thread_id="t")
+    assert stopped.reason.startswith("budget: ")
+    assert stopped.cost_usd is not None
+    again = await agent.run("Go.", thread_id="t")
+    assert (again.status, again.cost_usd) == ("interrupted", stopped.cost_usd)
+
+
+async def test_a_budget_in_dollars_is_refused_where_no_price_is_known() -> None:
+    with pytest.raises(InvalidInput, match="nobody knows"):
+        Agent(ScriptedModel(["Hi."]), budget=Budget(usd=1.0))
+
+
+async def test_what_changed_since_is_reported(store: MemoryCheckpointer) -> None:
+    await Agent(ScriptedModel(["One.", "Two."]), checkpointer=store).run("First.", thread_id="t")
+    other = Agent(ScriptedModel(["One.", "Two."], name="other"), tools=[Bank().charge], checkpointer=store)
+    result = await other.run("Second.", thread_id="t")
+    assert result.drift["model"] == ("scripted", "other")
+    assert result.drift["tools"] == ([], ["charge"])
+
+
+async def test_the_errors_of_tools_are_answers_to_the_model(store: MemoryCheckpointer) -> None:
+    @tool
+    async def fails() -> str:
+        raise ValueError("no such order")
+
+    script: list[Response] = [call("fails"), call("charge"), call("nothing"), "Done."]
+    model = ScriptedModel(script)
+    result = await Agent(model, tools=[fails, Bank().charge], checkpointer=store).run("Go.", thread_id="t")
+    assert result.output == "Done."
+    answers = [str(message) for message in model.requests[-1].messages if message.__class__.__name__ == "Tool"]
+    for words, answer in zip(["no such order", "order", "There is no tool 'nothing'"], answers, strict=True):
+        assert words in answer
+
+
+async def test_a_failure_of_the_model_is_on_record_and_raised_and_the_run_goes_on_later(
+    store: MemoryCheckpointer,
+) -> None:
+    bank = Bank()
+    failing = Agent(
+        ScriptedModel([call("charge", order="7"), RuntimeError("down")]), tools=[bank.charge], checkpointer=store
+    )
+    with pytest.raises(RuntimeError, match="down"):
+        await failing.run("Go.", thread_id="t")
+    state = await Thread.load(store, "t")
+    assert (state.status, state.reason) == ("failed", "RuntimeError")
+    result = await Agent(ScriptedModel(SCRIPT), tools=[bank.charge], checkpointer=store).run("Go.", thread_id="t")
+    assert (result.output, bank.charged) == ("Done.", ["7"])
+
+
+async def test_a_cancelled_run_records_that_and_gives_its_lease_back(store: MemoryCheckpointer) -> None:
+    started = asyncio.Event()
+
+    @tool(effect="idempotent")
+    async def slow() -> str:
+        started.set()
+        await asyncio.sleep(30)
+        return "never"
+
+    agent = Agent(ScriptedModel([call("slow"), "Done."]), tools=[slow], checkpointer=store)
+    running = asyncio.ensure_future(_awaited(agent, "Go."))
+    await started.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    head = await store.head("t")
+    assert head is not None
+    assert (head.status, head.lease) == ("interrupted", None)
+    assert [entry.status for entry in (await Thread.load(store, "t")).calls] == ["in_doubt"]
+
+
+async def _awaited(agent: Agent, prompt: str) -> RunResult:
+    return await agent.run(prompt, thread_id="t")
+
+
+async def test_a_run_that_is_dropped_stops_and_the_next_one_waits_for_that(store: MemoryCheckpointer) -> None:
+    bank = Bank()
+    agent = Agent(
+        ScriptedModel([call("charge", order="1"), "Done."], delay=0.05), tools=[bank.charge], checkpointer=store
+    )
+    run = agent.run("Go.", thread_id="t")
+    await anext(run)
+    del run
+    gc.collect()
+    result = await agent.run("Go.", thread_id="t")
+    assert (result.output, bank.charged) == ("Done.", ["1"])
+
+
+async def test_two_agents_do_not_run_one_thread(store: MemoryCheckpointer) -> None:
+    release = asyncio.Event()
+
+    @tool
+    async def hold() -> str:
+        await release.wait()
+        return "held"
+
+    first = Agent(ScriptedModel([call("hold"), "Done."]), tools=[hold], checkpointer=store)
+    run = first.run("Go.", thread_id="t")
+    while not isinstance(await anext(run), ToolStarted):
+        pass
+    with pytest.raises(ThreadBusy):
+        await Agent(ScriptedModel(["Hi."]), checkpointer=store).run("Go.", thread_id="t")
+    release.set()
+    assert (await run).output == "Done."
+
+
+async def test_resume_without_an_id_goes_on_with_the_last_thread_of_that_name(store: MemoryCheckpointer) -> None:
+    model = ScriptedModel(["One.", "Two."])
+    await Agent(model, name="ada", checkpointer=store).run("First.", thread_id="old")
+    await Agent(model, name="ada", checkpointer=store).run("First.", thread_id="new")
+    result = await Agent(model, name="ada", checkpointer=store).resume("Second.")
+    assert (result.thread_id, result.output) == ("new", "Two.")
+    with pytest.raises(UsageError, match="name"):
+        await Agent(model, checkpointer=store).resume("Second.")
+    with pytest.raises(ThreadNotFound):
+        await Agent(model, checkpointer=store).resume("Second.", thread_id="nobody's")
+
+
+async def test_what_tools_keep_in_state_is_there_after_a_resume(store: MemoryCheckpointer) -> None:
+    @tool
+    async def count(ctx: ToolContext) -> str:
+        ctx.state["n"] = ctx.state.get("n", 0) + 1
+        return str(ctx.state["n"])
+
+    for expected, prompt in ((1, "First."), (2, "Second.")):
+        script: Any = [call("count"), "One.", call("count"), "Two."]
+        await Agent(ScriptedModel(script), tools=[count], checkpointer=store).run(prompt, thread_id="t")
+        assert (await Thread.load(store, "t")).state == {"n": expected}
+
+
+async def test_a_model_is_asked_with_the_whole_conversation_and_the_tools(store: MemoryCheckpointer) -> None:
+    model = ScriptedModel(SCRIPT)
+    agent = Agent(model, system_prompt="Be brief.", tools=[Bank().charge], checkpointer=store, max_tokens=100)
+    events = [event async for event in agent.run("Go.", thread_id="t")]
+    request: ModelRequest = model.requests[0]
+    assert (request.system, request.max_tokens, [spec.name for spec in request.tools]) == ("Be brief.", 100, ["charge"])
+    assert sum(isinstance(event, ToolFinished) for event in events) == 1
+    assert sum(isinstance(event, TurnFinished) for event in events) == 2
+    assert not any(isinstance(event, Waiting) for event in events)
+
+
+async def test_with_durability_exit_a_tool_that_must_not_run_twice_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="must not run twice"):
+        Agent(ScriptedModel(["Hi."]), tools=[Bank().charge], durability="exit")
+
+
+async def test_two_tools_of_one_name_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="two tools"):
+        Agent(ScriptedModel(["Hi."]), tools=[Bank().charge, Bank().charge])
