@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from clew.agent.agent import Agent
 from clew.agent.events import (
+    Compacted,
     Event,
     Question,
     Retrying,
@@ -19,16 +20,19 @@ from clew.agent.events import (
     Waiting,
 )
 from clew.agent.runs import Run, RunResult
+from clew.agent.sessions import Session
 from clew.agent.settings import Budget
 
 __all__ = [
     "Agent",
     "Budget",
+    "Compacted",
     "Event",
     "Question",
     "Retrying",
     "Run",
     "RunResult",
+    "Session",
     "SnapshotSaved",
     "TextDelta",
     "ThinkingDelta",

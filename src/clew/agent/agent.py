@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import os
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from types import TracebackType
+from types import EllipsisType, TracebackType
 from typing import Any, Self
 
 import msgspec
@@ -17,17 +18,18 @@ import msgspec
 from clew.agent.events import Question
 from clew.agent.journal import Journal
 from clew.agent.loop import Ending, Loop
+from clew.agent.outputs import Output
 from clew.agent.runs import Emit, Run, RunResult
+from clew.agent.sessions import Session, read_handle
 from clew.agent.settings import Budget, Settings
 from clew.checkpointers import Checkpointer, Head, HeadQuery, MemoryCheckpointer, open_checkpointer
 from clew.errors import InvalidInput, ThreadNotFound, UsageError
 from clew.log import Checkpoint, StatusChanged, StepOutcome, Usage
-from clew.messages import Assistant, plain_text
 from clew.models import Model, Price, cost_of, resolve_model
 from clew.threads import Thread
 from clew.threads.redacting import Redact
 from clew.threads.thread import Durability
-from clew.tools import AnyTool, Tool, as_tool
+from clew.tools import AnyTool, Tool, ToolContext, ToolError, as_tool, tool
 from clew.workspace import Workspace
 
 __all__ = ["Agent"]
@@ -51,8 +53,8 @@ class Agent:
         *,
         name: str = "",
         system_prompt: str = "",
-        tools: Iterable[AnyTool | Callable[..., Any]] = (),
-        checkpointer: Checkpointer | str | None = ...,  # type: ignore[assignment]
+        tools: Iterable[AnyTool | Agent | Callable[..., Any]] = (),
+        checkpointer: Checkpointer | str | EllipsisType | None = ...,
         workspace: str | os.PathLike[str] | None = None,
         max_turns: int = 50,
         budget: Budget | None = None,
@@ -61,6 +63,7 @@ class Agent:
         max_tokens: int | None = None,
         options: Mapping[str, Any] | None = None,
         prices: Mapping[str, Price] | None = None,
+        output: Any = None,
         redact: Redact | None = None,
         takeover: bool = False,
     ) -> None:
@@ -68,6 +71,9 @@ class Agent:
 
         `checkpoint_every_n_iterations` is how often the workspace is snapshotted, in turns that called tools. Responses,
         intents and outcomes are always recorded before anything depends on them.
+
+        `output` is a type that the last answer is to have; the model is told where its answer does not fit. Another agent
+        among the `tools` works on a thread of its own, which is resumed with this one's.
         """
         if max_turns < 1 or checkpoint_every_n_iterations < 1:
             raise InvalidInput("max_turns and checkpoint_every_n_iterations are 1 or more")
@@ -75,7 +81,7 @@ class Agent:
             name=name,
             model=resolve_model(model),
             system_prompt=system_prompt,
-            tools=_by_name(tools),
+            tools=_by_name(self._as_child(given) if isinstance(given, Agent) else given for given in tools),
             workspace=None if workspace is None else Path(os.path.abspath(Path(workspace).expanduser())),
             max_turns=max_turns,
             budget=budget or Budget(),
@@ -83,12 +89,14 @@ class Agent:
             max_tokens=max_tokens,
             options=options or {},
             prices=prices,
+            output=None if output is None else Output(output),
         )
         _check_budget(self._settings)
         _check_durability(durability, self._settings)
         self._own_model = isinstance(model, str)
         self._given = checkpointer
         self._opened: Checkpointer | None = None
+        self._above: Agent | None = None
         self._durability = durability
         self._redact = redact
         self._takeover = takeover
@@ -101,7 +109,7 @@ class Agent:
     def run(self, prompt: str, *, thread_id: str | None = None) -> Run[RunResult]:
         """Ask the agent. On a thread with an unfinished run, that is brought to its end first; if it was started with
         this very prompt, it is not asked twice: the same script run again after a crash goes on."""
-        return Run(lambda emit: self._run(thread_id or _new_id(self.name), prompt, None, emit))
+        return Run(lambda emit: self._run(thread_id or self.new_id(), prompt, None, emit))
 
     def resume(
         self,
@@ -121,6 +129,69 @@ class Agent:
             return await self._run(found, prompt, answer, emit, max_turns)
 
         return Run(work)
+
+    def session(
+        self,
+        *,
+        thread_id: str | None = None,
+        resume: bool = False,
+        workspace: str | os.PathLike[str] | None = None,
+        clear_cache_on_success: bool = True,
+    ) -> Session:
+        """Several prompts on one thread: `async with agent.session(...) as session: await session.run(...)`.
+
+        Without a `thread_id` the first prompt is the task. With `resume=True` the thread is named by the agent, the task and
+        the folder, so that the same script run again goes on where it was; once the task is done its thread is deleted,
+        unless `clear_cache_on_success=False`. A thread that the user named is never deleted. `workspace` is the folder that
+        tools work in, for this session in place of the agent's own.
+        """
+        agent = self if workspace is None else self._in(Path(os.path.abspath(Path(workspace).expanduser())))
+        folder = agent._settings.workspace or Path.cwd()
+        return Session(agent, thread_id, folder=folder, resume=resume, clear=resume and clear_cache_on_success)
+
+    def start_session(self, *, thread_id: str | None = None) -> Session:
+        """A session on a new thread, whose handle is there before the first prompt."""
+        return Session(self, thread_id or self.new_id(), folder=self._settings.workspace or Path.cwd())
+
+    def resume_session(self, handle: str) -> Session:
+        """Go on with a session, from its handle or its thread's id, in any process that reaches the store."""
+        return Session(self, read_handle(handle), folder=self._settings.workspace or Path.cwd())
+
+    def new_id(self) -> str:
+        """A name for a thread that nobody has."""
+        return f"{self.name or 'run'}-{secrets.token_hex(6)}"
+
+    async def run_on(self, thread_id: str, prompt: str, emit: Emit) -> RunResult:
+        """The work of `run`, told to `emit` as it happens."""
+        return await self._run(thread_id, prompt, None, emit)
+
+    def _as_child(self, child: Agent) -> AnyTool:
+        """Another agent as a tool. Its thread is named by the call, so that resuming the call resumes the child."""
+        if not child.name:
+            raise InvalidInput("an agent that is a tool needs a name: Agent(…, name=…)")
+
+        async def ask(task: str, ctx: ToolContext) -> str:
+            made = copy.copy(child)
+            made._above = self
+            made._settings = msgspec.structs.replace(child._settings, parent=(ctx.thread_id, 0))
+            result = await made.run_on(
+                f"{ctx.thread_id}/{child.name}:{ctx.idempotency_key[:16]}", task, lambda event: None
+            )
+            if result.status != "done":
+                raise ToolError(f"{child.name} did not finish: it is {result.status} ({result.reason or 'a question'})")
+            return result.output if isinstance(result.output, str) else msgspec.json.encode(result.output).decode()
+
+        return tool(name=child.name, description=child._settings.system_prompt[:1000], effect="steps")(ask)
+
+    async def forget(self, thread_id: str) -> None:
+        """Delete a thread."""
+        await (await self._store()).delete(thread_id)
+
+    def _in(self, workspace: Path) -> Agent:
+        """The same agent, working in another folder."""
+        agent = copy.copy(self)
+        agent._settings = msgspec.structs.replace(self._settings, workspace=workspace)
+        return agent
 
     async def aclose(self) -> None:
         """Close the store and the model's connections, as far as this agent opened them."""
@@ -191,6 +262,8 @@ class Agent:
             yield thread
 
     async def _store(self) -> Checkpointer:
+        if self._above is not None and self._given is ...:
+            return await self._above._store()
         if self._opened is None:
             if self._given is None:
                 self._opened = MemoryCheckpointer()
@@ -234,9 +307,8 @@ async def _record_answers(journal: Journal, questions: list[Question], answer: A
 
 def _result(thread: Thread, before: Checkpoint, loop: Loop, ending: Ending, waited: float) -> RunResult:
     state = thread.checkpoint
-    last = state.messages[-1] if state.messages else None
     return RunResult(
-        output=plain_text(last) if ending.status == "done" and isinstance(last, Assistant) else None,
+        output=loop.output if ending.status == "done" else None,
         thread_id=thread.thread_id,
         status=ending.status,
         reason="" if ending.status == "waiting" else ending.reason,
@@ -275,7 +347,3 @@ def _check_durability(durability: Durability, settings: Settings) -> None:
             f"with durability='exit' nothing is on record before the run ends, and {', '.join(once)} must not run twice. "
             "Use durability='sync', or say effect='none' or 'idempotent' where that is true."
         )
-
-
-def _new_id(name: str) -> str:
-    return f"{name or 'run'}-{secrets.token_hex(6)}"

@@ -10,6 +10,7 @@ from clew.messages import ToolResult
 from clew.models.base import Retrying, TextDelta, ThinkingDelta
 
 __all__ = [
+    "Compacted",
     "Event",
     "Question",
     "Retrying",
@@ -71,6 +72,12 @@ class ToolInDoubt(msgspec.Struct, frozen=True, tag="tool-in-doubt"):
     becomes: Literal["run again", "reconciled", "told to the model", "asked"]
 
 
+class Compacted(msgspec.Struct, frozen=True, tag="compacted"):
+    """The conversation no longer fitted: for the model, a summary stands in place of what came before. History is whole."""
+
+    turn: int
+
+
 class SnapshotSaved(msgspec.Struct, frozen=True, tag="snapshot-saved"):
     """The files of the workspace, as of the end of a turn, are in the store."""
 
@@ -109,6 +116,7 @@ Event = (
     | ToolFinished
     | ToolReplayed
     | ToolInDoubt
+    | Compacted
     | SnapshotSaved
     | Waiting
 )

@@ -11,13 +11,15 @@ from typing import Any, Literal
 
 import msgspec
 
-from clew.agent.events import Question, SnapshotSaved, TurnFinished, TurnStarted, Waiting
+from clew.agent.compacting import compact, is_prompt
+from clew.agent.events import Compacted, Question, SnapshotSaved, TurnFinished, TurnStarted, Waiting
 from clew.agent.journal import Journal
 from clew.agent.runs import Emit
 from clew.agent.settings import Settings, drift_of, started
 from clew.agent.settling import settle_calls
+from clew.errors import ContextTooLong
 from clew.log import Checkpoint, MessageAdded, ModelCallStarted, StatusChanged
-from clew.messages import Assistant, User, plain_text, tool_calls, user
+from clew.messages import Assistant, plain_text, tool_calls, user
 from clew.models import ModelRequest, ModelResponse, cost_of
 from clew.tools import State
 from clew.workspace import SnapshotRef, Workspace
@@ -48,12 +50,14 @@ class Loop:
         self._snapshot: asyncio.Task[SnapshotRef] | None = None
         self._since_snapshot = 0
         self.drift: dict[str, tuple[Any, Any]] = {}
+        self.output: Any = None
 
     async def run(self, prompt: str | None, *, again: bool = False) -> Ending:
         """From wherever the thread is to the end of its work, or to what stops it. `again`: the last run on it was brought
         to its end, so that the same prompt is another question."""
         try:
             await self._begin()
+            await self._bring_files()
             while True:
                 state = self._thread.checkpoint
                 if state.calls:
@@ -65,10 +69,12 @@ class Loop:
                 elif prompt is not None and (again or not _was_asked(state, prompt)):
                     await self._journal.record(MessageAdded(user(prompt)))
                     prompt = None
-                elif is_finished(state):
+                elif is_finished(state) and not (correction := self._read_output(state)):
                     return await self._end(Ending("done"))
                 elif reason := self._limit(state):
                     return await self._end(Ending("interrupted", reason))
+                elif is_finished(state):
+                    await self._journal.record(MessageAdded(user(correction)))
                 else:
                     prompt = None
                     await self._respond(state)
@@ -86,12 +92,29 @@ class Loop:
         if self.drift:
             log.info("thread %r: resumed with other %s", self._thread.thread_id, ", ".join(self.drift))
 
+    async def _bring_files(self) -> None:
+        """The files on record, where there are none: on another machine, say. Those that are there are the user's, and stay
+        as they are; that they differ from the record is told."""
+        recorded = self._thread.checkpoint.workspace
+        if self._workspace is None or recorded is None:
+            return
+        if not any(self._workspace.path.iterdir()):
+            await self._workspace.restore(recorded)
+            log.info("thread %r: its files are restored to %s", self._thread.thread_id, self._workspace.path)
+        elif (now := await self._workspace.snapshot()).digest != recorded.digest:
+            self.drift["files"] = (recorded.digest, now.digest)
+
     async def _respond(self, state: Checkpoint) -> None:
         """One response of the model: on record before anything acts on it. The snapshot of the turn before overlaps the
         call, and is durable before the response is recorded."""
         self._emit(TurnStarted(state.turns + 1))
         await self._journal.record(ModelCallStarted(self._settings.model.name))
-        response = await self._call_model(state)
+        try:
+            response = await self._call_model(state)
+        except ContextTooLong:
+            await compact(self._settings, self._journal)
+            self._emit(Compacted(state.turns))
+            response = await self._call_model(self._thread.checkpoint)
         cost = cost_of([response.model, self._settings.model.name], response.usage, self._settings.prices)
         if (snapshot := await self._finished_snapshot(state)) is not None:
             await self._journal.record(snapshot.entry())
@@ -106,6 +129,7 @@ class Loop:
             system=self._settings.system_prompt,
             tools=tuple(tool.spec for tool in self._settings.tools.values()),
             max_tokens=self._settings.max_tokens,
+            output_schema=None if self._settings.output is None else self._settings.output.schema,
             options=dict(self._settings.options),
         )
         response: ModelResponse | None = None
@@ -117,6 +141,15 @@ class Loop:
         if response is None:
             raise RuntimeError(f"the model {self._settings.model.name} ended its stream without a response")
         return response
+
+    def _read_output(self, state: Checkpoint) -> str:
+        """Take the answer; what to tell the model, if it is not what was asked for."""
+        text = plain_text(state.messages[-1]) if state.messages else ""
+        if self._settings.output is None:
+            self.output = text
+            return ""
+        self.output, correction = self._settings.output.read(text)
+        return correction
 
     def _limit(self, state: Checkpoint) -> str | None:
         """Why no further response may be asked for; counted from the record, so that a crash does not reset it."""
@@ -162,15 +195,15 @@ def is_finished(state: Checkpoint) -> bool:
 
 def _was_asked(state: Checkpoint, prompt: str) -> bool:
     """Whether this very prompt is what the unfinished run was started with: the same script, run again after a crash."""
-    last = next((message for message in reversed(state.messages) if type(message) is User), None)
+    last = next(filter(is_prompt, reversed((*state.history, *state.messages))), None)
     return last is not None and plain_text(last) == prompt
 
 
 def _turns_of_task(state: Checkpoint) -> int:
     """Responses since the last prompt."""
     turns = 0
-    for message in reversed(state.messages):
-        if type(message) is User:
+    for message in reversed(state.messages if any(map(is_prompt, state.messages)) else state.history):
+        if is_prompt(message):
             break
         turns += type(message) is Assistant
     return turns

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from clew.agent.outputs import Output
 from clew.log import Checkpoint, ThreadStarted
 from clew.models import Model, Price
 from clew.tools import AnyTool
@@ -46,6 +47,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int | None
     options: Mapping[str, Any]
     prices: Mapping[str, Price] | None
+    output: Output | None = None
+    parent: tuple[str, int] | None = None
+    """The thread and turn that a new thread is the child of."""
 
 
 def started(settings: Settings, state: Checkpoint) -> ThreadStarted:
@@ -57,7 +61,7 @@ def started(settings: Settings, state: Checkpoint) -> ThreadStarted:
         system_prompt=settings.system_prompt,
         tools={name: tool.schema_digest for name, tool in settings.tools.items()},
         limits={"max_turns": settings.max_turns, **budget},
-        parent=state.parent,
+        parent=state.parent or settings.parent,
     )
 
 

@@ -1,0 +1,221 @@
+"""Sessions, handles, files on resume, and conversations that no longer fit."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pydantic
+import pytest
+
+from clew import Thread
+from clew.agent import Agent, Compacted
+from clew.checkpointers import HeadQuery, MemoryCheckpointer
+from clew.errors import ContextTooLong, InvalidInput, UsageError
+from clew.messages import plain_text
+from clew.models import ModelRequest
+from clew.testing import Response, ScriptedModel, call, turns_in
+from clew.tools import DEFAULT_TOOLS, tool
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[MemoryCheckpointer]:
+    async with MemoryCheckpointer() as opened:
+        yield opened
+
+
+async def _threads(store: MemoryCheckpointer) -> list[str]:
+    return [head.thread_id async for head in store.heads(HeadQuery())]
+
+
+async def test_a_session_is_one_thread_over_several_prompts(store: MemoryCheckpointer) -> None:
+    agent = Agent(ScriptedModel(["One.", "Two."]), checkpointer=store)
+    async with agent.session(thread_id="t") as session:
+        assert (await session.run("First.")).output == "One."
+        assert (await session.send("Second.")).output == "Two."
+    assert await _threads(store) == ["t"]
+
+
+async def test_a_handle_goes_on_in_another_agent(store: MemoryCheckpointer) -> None:
+    script: list[Response] = ["Noted.", "staging-eu."]
+    session = Agent(ScriptedModel(script), name="ada", checkpointer=store).start_session()
+    handle = session.resume_handle
+    await session.send("My deploy target is staging-eu.")
+    resumed = Agent(ScriptedModel(script), name="ada", checkpointer=store).resume_session(handle)
+    result = await resumed.send("What is it?")
+    assert (result.output, result.thread_id) == ("staging-eu.", session.thread_id)
+    assert Agent(ScriptedModel(script), checkpointer=store).resume_session(session.thread_id).resume_handle == handle
+
+
+@pytest.mark.parametrize(
+    "handle",
+    [
+        '{"version": 1}',
+        '{"version": 9, "provider": "clew", "session_id": "", "resume_key": ""}',
+        '{"version": 1, "provider": "codex", "session_id": "s", "resume_key": "k"}',
+    ],
+)
+async def test_a_handle_that_cannot_be_is_refused(handle: str, store: MemoryCheckpointer) -> None:
+    with pytest.raises(InvalidInput, match="handle"):
+        Agent(ScriptedModel(["Hi."]), checkpointer=store).resume_session(handle)
+
+
+async def test_a_task_goes_on_where_it_was_and_is_cleared_once_it_is_done(
+    store: MemoryCheckpointer, tmp_path: Path
+) -> None:
+    ran: list[str] = []
+
+    @tool
+    async def work(part: str) -> str:
+        ran.append(part)
+        return "ok"
+
+    def agent(*script: Response) -> Agent:
+        return Agent(ScriptedModel(list(script)), name="ada", tools=[work], checkpointer=store)
+
+    failing = agent(call("work", part="a"), RuntimeError("down"))
+    async with failing.session(workspace=tmp_path / "out", resume=True) as session:
+        with pytest.raises(RuntimeError):
+            await session.run("Do all of it.")
+    (kept,) = await _threads(store)
+    assert kept == session.thread_id
+    again = agent(call("work", part="a"), "Done.")
+    async with again.session(workspace=tmp_path / "out", resume=True) as session:
+        result = await session.run("Do all of it.")
+    assert (result.output, result.resumed_from, ran) == ("Done.", 1, ["a"])
+    assert await _threads(store) == []
+    async with again.session(workspace=tmp_path / "out", resume=True, clear_cache_on_success=False) as session:
+        await session.run("Do all of it.")
+    assert await _threads(store) == [kept]
+
+
+async def test_a_task_named_session_has_no_handle_before_its_task(store: MemoryCheckpointer) -> None:
+    with pytest.raises(UsageError, match="named by its task"):
+        _ = Agent(ScriptedModel(["Hi."]), checkpointer=store).session(resume=True).resume_handle
+
+
+async def test_files_are_restored_where_there_are_none_and_left_alone_where_there_are(
+    store: MemoryCheckpointer, tmp_path: Path
+) -> None:
+    script: list[Response] = [call("write_file", path="a.txt", content="one"), "Written.", "Still there.", "Changed."]
+    folder = tmp_path / "files"
+
+    def agent() -> Agent:
+        return Agent(ScriptedModel(script), tools=DEFAULT_TOOLS, checkpointer=store, workspace=folder)
+
+    await agent().run("Write.", thread_id="t")
+    shutil.rmtree(folder)
+    result = await agent().run("And now?", thread_id="t")
+    assert ((folder / "a.txt").read_text(), dict(result.drift)) == ("one", {})
+    (folder / "a.txt").write_text("the user's own")
+    result = await agent().run("And then?", thread_id="t")
+    assert ((folder / "a.txt").read_text(), list(result.drift)) == ("the user's own", ["files"])
+
+
+async def test_a_conversation_that_no_longer_fits_is_summed_up_and_goes_on(store: MemoryCheckpointer) -> None:
+    refused: list[int] = []
+
+    @tool(effect="none")
+    async def look() -> str:
+        return "row " * 50
+
+    def script(request: ModelRequest) -> Response:
+        text = plain_text(request.messages[0])
+        if text.startswith("Below is a conversation"):
+            return "You looked five times; look once more."
+        if len(request.messages) > 10:
+            refused.append(len(request.messages))
+            return ContextTooLong("scripted", "too many messages")
+        return "Done." if text.startswith("Summary") and turns_in(request) >= 2 else call("look")
+
+    agent = Agent(ScriptedModel(script), tools=[look], checkpointer=store, max_turns=9)
+    events = [event async for event in agent.run("Look around.", thread_id="t")]
+    assert sum(isinstance(event, Compacted) for event in events) == 1
+    assert refused == [11]
+    state = await Thread.load(store, "t")
+    assert (state.status, state.turns) == ("done", 7)
+    assert plain_text(state.messages[0]).startswith("Summary")
+    assert plain_text(state.history[0]) == "Look around.", "history is whole"
+    assert state.unaccounted == 0
+
+
+async def test_the_turns_of_a_task_are_counted_across_a_summary(store: MemoryCheckpointer) -> None:
+    @tool(effect="none")
+    async def look() -> str:
+        return "row"
+
+    def script(request: ModelRequest) -> Response:
+        if plain_text(request.messages[0]).startswith("Below is"):
+            return "Go on."
+        return ContextTooLong("scripted", "full") if len(request.messages) > 6 else call("look")
+
+    agent = Agent(ScriptedModel(script), tools=[look], checkpointer=store, max_turns=5)
+    result = await agent.run("Look.", thread_id="t")
+    assert (result.status, result.reason, result.turns) == ("interrupted", "max_turns: 5", 5)
+
+
+async def test_what_cannot_be_made_shorter_is_an_error(store: MemoryCheckpointer) -> None:
+    agent = Agent(ScriptedModel([ContextTooLong("scripted", "full")]), checkpointer=store)
+    with pytest.raises(ContextTooLong, match="cannot be made shorter"):
+        await agent.run("A very long prompt.", thread_id="t")
+
+
+class Trip(msgspec.Struct):
+    city: str
+    days: int
+
+
+class PydanticTrip(pydantic.BaseModel):
+    city: str
+    days: int
+
+
+@pytest.mark.parametrize("wanted", [Trip, PydanticTrip])
+async def test_an_answer_of_a_type_is_asked_for_until_it_fits(store: MemoryCheckpointer, wanted: Any) -> None:
+    script: list[Response] = ["Rome, I think.", '```json\n{"city": "Rome", "days": 3}\n```']
+    model = ScriptedModel(script)
+    result = await Agent(model, output=wanted, checkpointer=store).run("Where to?", thread_id="t")
+    assert (type(result.output), result.output.city, result.output.days) == (wanted, "Rome", 3)
+    assert "could not be read" in str(model.requests[1].messages[-1])
+    assert model.requests[0].output_schema is not None
+
+
+async def test_an_answer_that_never_fits_ends_with_the_turns(store: MemoryCheckpointer) -> None:
+    agent = Agent(ScriptedModel(lambda request: "No."), output=Trip, checkpointer=store, max_turns=3)
+    result = await agent.run("Where to?", thread_id="t")
+    assert (result.status, result.reason, result.output) == ("interrupted", "max_turns: 3", None)
+
+
+async def test_an_agent_as_a_tool_works_on_a_child_thread_and_is_resumed_with_its_parent(
+    store: MemoryCheckpointer,
+) -> None:
+    ran: list[str] = []
+
+    @tool
+    async def search(words: str) -> str:
+        ran.append(words)
+        return "found"
+
+    def family(*child_script: Response) -> Agent:
+        child = Agent(ScriptedModel(list(child_script)), name="finder", tools=[search])
+        parent: list[Response] = [call("finder", task="Find it."), "It is found.", "No more."]
+        return Agent(ScriptedModel(parent), name="boss", tools=[child], checkpointer=store)
+
+    class Killed(BaseException):
+        pass
+
+    crash = family(call("search", words="a"), Killed())
+    with pytest.raises(Killed):
+        await crash.run("Go.", thread_id="t")
+    result = await family(call("search", words="a"), "Here.").run("Go.", thread_id="t")
+    assert (result.output, ran) == ("It is found.", ["a"])
+    child = next(name for name in await _threads(store) if name != "t")
+    head = await store.head(child)
+    assert head is not None
+    assert (head.parent, head.status, head.agent) == (("t", 0), "done", "finder")
+    assert (await family("Hi.").resume("More?")).thread_id == "t", "children do not count"
