@@ -34,8 +34,8 @@ $(VENV)/.fuzz: $(VENV)/.ready
 	else $(BIN)/python -m pip install --quiet --group fuzz; fi
 	@touch $@
 
-demo: $(VENV)/.ready ## The main job, offline: work killed with SIGKILL and resumed
-	@$(BIN)/python examples/demo.py
+demo: $(VENV)/.ready ## The main job, offline: an agent killed with SIGKILL inside a tool, and resumed
+	@$(BIN)/python -m clew demo
 
 test: $(VENV)/.ready ## All tests, the long matrices sampled; within ten minutes
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup

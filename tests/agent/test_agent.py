@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -378,3 +379,111 @@ async def test_with_durability_exit_a_tool_that_must_not_run_twice_is_refused() 
 async def test_two_tools_of_one_name_are_refused() -> None:
     with pytest.raises(InvalidInput, match="two tools"):
         Agent(ScriptedModel(["Hi."]), tools=[Bank().charge, Bank().charge])
+
+
+async def test_an_answer_is_for_one_attempt_and_a_call_stopped_again_is_asked_about_again(
+    store: MemoryCheckpointer,
+) -> None:
+    begun: list[int] = []
+
+    class Killed(BaseException):
+        pass
+
+    @tool(in_doubt="ask")
+    async def charge(order: str) -> str:
+        begun.append(1)
+        raise Killed
+
+    await left_in_doubt(store)
+    agent = Agent(ScriptedModel(SCRIPT), tools=[charge], checkpointer=store)
+    assert (await agent.run("Go.", thread_id="t")).status == "waiting"
+    with pytest.raises(Killed):
+        await agent.resume(thread_id="t", answer="run")
+    again = await agent.resume(thread_id="t")
+    assert (again.status, len(begun)) == ("waiting", 1)
+
+
+async def test_a_sync_tool_that_timed_out_is_asked_about_where_that_is_wished(store: MemoryCheckpointer) -> None:
+    @tool(in_doubt="ask", timeout=0.05)
+    def charge(order: str, ctx: ToolContext) -> str:
+        while not ctx.cancelled:
+            time.sleep(0.005)
+        return "late"
+
+    agent = Agent(ScriptedModel(SCRIPT), tools=[charge], checkpointer=store)
+    waiting = await agent.run("Go.", thread_id="t")
+    assert [question.kind for question in waiting.questions] == ["in doubt"]
+    assert (await agent.resume(thread_id="t", answer="it went through")).output == "Done."
+
+
+async def test_several_questions_are_answered_by_call(store: MemoryCheckpointer) -> None:
+    bank = Bank(approve=True)
+    script: list[Response] = [call("charge", order="1") + call("charge", order="2"), "Done."]
+    agent = Agent(ScriptedModel(script), tools=[bank.charge], checkpointer=store)
+    waiting = await agent.run("Go.", thread_id="t")
+    first, second = (question.call_id for question in waiting.questions)
+    assert [question.call_id for question in await agent.questions("t")] == [first, second]
+    with pytest.raises(InvalidInput, match="several answers"):
+        await agent.resume(thread_id="t", answer=True)
+    with pytest.raises(InvalidInput, match="cannot be stored"):
+        await agent.resume(thread_id="t", answer={first: object()})
+    assert (await agent.resume(thread_id="t", answer={second: True})).status == "waiting"
+    result = await agent.resume(thread_id="t", answer={first: False})
+    assert (result.output, bank.charged) == ("Done.", ["2"])
+
+
+async def test_a_question_can_be_answered_whatever_is_redacted(store: MemoryCheckpointer) -> None:
+    @tool(approve=True)
+    async def pay(card: int) -> str:
+        return "paid"
+
+    script: list[Response] = [call("pay", card=4111111111111111), "Done."]
+    agent = Agent(ScriptedModel(script), tools=[pay], checkpointer=store, redact=[r"\b\d{16}\b"])
+    await agent.run("Go.", thread_id="t")
+    assert (await agent.resume(thread_id="t", answer=True)).output == "Done."
+
+
+async def test_a_budget_in_dollars_stops_where_the_cost_is_not_known_any_more(store: MemoryCheckpointer) -> None:
+    await Agent(ScriptedModel(["One.", "Two."]), checkpointer=store).run("First.", thread_id="t")
+    known = Agent(
+        ScriptedModel(["One.", "Two."], name="example"),
+        checkpointer=store,
+        prices={"example": Price(1, 1)},
+        budget=Budget(usd=5.0),
+    )
+    result = await known.run("Second.", thread_id="t")
+    assert (result.status, "not known" in result.reason) == ("interrupted", True)
+
+
+async def test_a_state_that_cannot_be_kept_does_not_undo_what_was_done(store: MemoryCheckpointer) -> None:
+    @tool
+    async def charge(order: str, ctx: ToolContext) -> str:
+        ctx.state["list"] = []
+        ctx.state["list"].append(object())
+        return "charged"
+
+    model = ScriptedModel(SCRIPT)
+    result = await Agent(model, tools=[charge], checkpointer=store).run("Go.", thread_id="t")
+    assert (result.output, "charged" in str(model.requests[-1].messages[-1])) == ("Done.", True)
+
+
+async def test_closing_an_agent_stops_what_still_runs_and_gives_its_lease_back(store: MemoryCheckpointer) -> None:
+    @tool(effect="idempotent")
+    async def slow() -> None:
+        await asyncio.sleep(30)
+
+    async with Agent(ScriptedModel([call("slow"), "Done."]), tools=[slow], checkpointer=store) as agent:
+        run = agent.run("Go.", thread_id="t")
+        while not isinstance(await anext(run), ToolStarted):
+            pass
+    head = await store.head("t")
+    assert head is not None
+    assert (head.status, head.lease) == ("interrupted", None)
+    with pytest.raises(asyncio.CancelledError):
+        await run
+
+
+async def test_a_model_that_pauses_is_asked_to_go_on(store: MemoryCheckpointer) -> None:
+    script: list[Response] = [assistant("Let me see.", stop="pause_turn"), "Done."]
+    result = await Agent(ScriptedModel(script), checkpointer=store).run("Go.", thread_id="t")
+    assert (result.output, result.turns) == ("Done.", 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,21 @@ async def test_files_are_restored_where_there_are_none_and_left_alone_where_ther
     (folder / "a.txt").write_text("the user's own")
     result = await agent().run("And then?", thread_id="t")
     assert ((folder / "a.txt").read_text(), list(result.drift)) == ("the user's own", ["files"])
+
+
+async def test_files_of_a_turn_are_on_record_although_the_run_was_stopped_right_after_it(
+    store: MemoryCheckpointer, tmp_path: Path
+) -> None:
+    write = call("write_file", path="a.txt", content="one")
+    scripts: list[list[Response]] = [[write, RuntimeError("down")], [write, "Written."]]
+    for script in scripts:
+        agent = Agent(ScriptedModel(script), tools=DEFAULT_TOOLS, checkpointer=store, workspace=tmp_path / "files")
+        with suppress(RuntimeError):
+            await agent.run("Write.", thread_id="t")
+    state = await Thread.load(store, "t")
+    assert state.status == "done"
+    assert state.workspace is not None
+    assert state.workspace.files == 1
 
 
 async def test_a_conversation_that_no_longer_fits_is_summed_up_and_goes_on(store: MemoryCheckpointer) -> None:

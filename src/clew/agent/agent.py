@@ -17,14 +17,14 @@ import msgspec
 
 from clew.agent.events import Question
 from clew.agent.journal import Journal
-from clew.agent.loop import Ending, Loop
+from clew.agent.loop import QUESTIONS, Ending, Loop
 from clew.agent.outputs import Output
 from clew.agent.runs import Emit, Run, RunResult
 from clew.agent.sessions import Session, read_handle
 from clew.agent.settings import Budget, Settings
 from clew.checkpointers import Checkpointer, Head, HeadQuery, MemoryCheckpointer, open_checkpointer
 from clew.errors import InvalidInput, ThreadNotFound, UsageError
-from clew.log import Checkpoint, StatusChanged, StepOutcome, Usage
+from clew.log import Checkpoint, Logged, StateSet, StatusChanged, StepOutcome, Usage, encode_entries
 from clew.models import Model, Price, cost_of, resolve_model
 from clew.threads import Thread
 from clew.threads.redacting import Redact
@@ -101,14 +101,15 @@ class Agent:
         self._redact = redact
         self._takeover = takeover
         self._running: dict[str, asyncio.Lock] = {}
+        self._tasks: set[asyncio.Task[Any] | None] = set()
 
     @property
     def name(self) -> str:
         return self._settings.name
 
     def run(self, prompt: str, *, thread_id: str | None = None) -> Run[RunResult]:
-        """Ask the agent. On a thread with an unfinished run, that is brought to its end first; if it was started with
-        this very prompt, it is not asked twice: the same script run again after a crash goes on."""
+        """Ask the agent. On a thread with an unfinished run, what that had begun is settled first, and then this is asked;
+        if it was started with this very prompt, it is not asked twice: the same script run again after a crash goes on."""
         return Run(lambda emit: self._run(thread_id or self.new_id(), prompt, None, emit))
 
     def resume(
@@ -120,7 +121,7 @@ class Agent:
         max_turns: int | None = None,
     ) -> Run[RunResult]:
         """Go on with a thread: without an id, with the one that this agent worked on last. `answer` is for what it waits
-        for; with several questions, a dict by call id."""
+        for; if it waits for several answers, a dict by call id."""
 
         async def work(emit: Emit) -> RunResult:
             found = thread_id or await self._last_thread()
@@ -194,7 +195,12 @@ class Agent:
         return agent
 
     async def aclose(self) -> None:
-        """Close the store and the model's connections, as far as this agent opened them."""
+        """Stop what still runs, and close the store and the model's connections, as far as this agent opened them."""
+        running = [task for task in self._tasks if task is not None and task is not asyncio.current_task()]
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running)
         if self._own_model:
             close = getattr(self._settings.model, "aclose", None)
             if close is not None:
@@ -218,25 +224,30 @@ class Agent:
         if max_turns is not None:
             settings = msgspec.structs.replace(settings, max_turns=max_turns)
         lock = self._running.setdefault(thread_id, asyncio.Lock())
-        async with lock:
-            questions = [] if answer is None else await self._questions(thread_id)
-            head = await (await self._store()).head(thread_id)
-            return await self._run_alone(settings, thread_id, prompt, answer, questions, head, emit)
+        task = asyncio.current_task()
+        self._tasks.add(task)
+        try:
+            async with lock:
+                answers = [] if answer is None else await self._answers(thread_id, answer)
+                head = await (await self._store()).head(thread_id)
+                return await self._run_alone(settings, thread_id, prompt, answers, head, emit)
+        finally:
+            self._tasks.discard(task)
 
     async def _run_alone(
         self,
         settings: Settings,
         thread_id: str,
         prompt: str | None,
-        answer: Any,
-        questions: list[Question],
+        answers: list[Logged],
         head: Head | None,
         emit: Emit,
     ) -> RunResult:
         async with self._thread(thread_id) as thread:
             journal = Journal(thread)
             before = thread.checkpoint
-            await _record_answers(journal, questions, answer)
+            if answers:
+                await journal.record(*answers)
             workspace = None
             if settings.workspace is not None:
                 settings.workspace.mkdir(parents=True, exist_ok=True)
@@ -245,12 +256,27 @@ class Agent:
             ending = await _recorded(journal, loop.run(prompt, again=head is not None and head.status == "done"))
             return _result(thread, before, loop, ending, journal.waited)
 
-    async def _questions(self, thread_id: str) -> list[Question]:
-        """What a thread waits for; to be asked before it is opened, for then it waits no longer."""
+    async def questions(self, thread_id: str) -> list[Question]:
+        """What a thread waits for."""
         state = await Thread.load(await self._store(), thread_id)
-        if state.status != "waiting":
-            raise UsageError(f"thread {thread_id!r} is {state.status} and waits for no answer")
-        return msgspec.json.decode(state.reason, type=list[Question])
+        return msgspec.convert(state.state.get(QUESTIONS) or [], list[Question])
+
+    async def _answers(self, thread_id: str, answer: Any) -> list[Logged]:
+        """A person's answers as outcomes of steps of the calls that asked: checked before the thread is touched."""
+        questions = {question.call_id: question for question in await self.questions(thread_id)}
+        if not questions:
+            raise UsageError(f"thread {thread_id!r} waits for no answer")
+        by_call = isinstance(answer, dict) and answer.keys() <= questions.keys()
+        if not by_call and len(questions) > 1:
+            raise InvalidInput(f"thread {thread_id!r} waits for several answers: give a dict by {', '.join(questions)}")
+        answers = answer if by_call else dict.fromkeys(questions, answer)
+        entries: list[Logged] = [
+            StepOutcome(asked.message, asked.index, asked.key, answers[call_id])
+            for call_id, asked in questions.items()
+            if call_id in answers
+        ]
+        encode_entries(entries)
+        return [*entries, StateSet(QUESTIONS, None)]
 
     @asynccontextmanager
     async def _thread(self, thread_id: str) -> AsyncIterator[Thread]:
@@ -292,17 +318,6 @@ async def _recorded(journal: Journal, running: Any) -> Ending:
     except Exception as error:
         await journal.record(StatusChanged("failed", type(error).__name__))
         raise
-
-
-async def _record_answers(journal: Journal, questions: list[Question], answer: Any) -> None:
-    """A person's answers become outcomes of steps of the calls that asked."""
-    if not questions:
-        return
-    answers = answer if isinstance(answer, dict) and len(questions) > 1 else {questions[0].call_id: answer}
-    for question in questions:
-        if question.call_id in answers:
-            outcome = StepOutcome(question.message, question.index, question.key, answers[question.call_id])
-            await journal.record(outcome)
 
 
 def _result(thread: Thread, before: Checkpoint, loop: Loop, ending: Ending, waited: float) -> RunResult:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from clew.log import Call, Logged, StepIntent, StepOutcome
@@ -19,13 +21,26 @@ class Journal:
     def __init__(self, thread: Thread) -> None:
         self.thread = thread
         self.waited = 0.0
+        """Seconds in which something waited for the record, those that waited at the same time counted once."""
+        self._waiting = 0
+        self._since = 0.0
 
     async def record(self, *entries: Logged) -> None:
-        began = time.perf_counter()
-        try:
+        with self.wait():
             await self.thread.append(*entries)
+
+    @contextmanager
+    def wait(self) -> Iterator[None]:
+        """Around whatever is awaited only so that the record is durable."""
+        if not self._waiting:
+            self._since = time.perf_counter()
+        self._waiting += 1
+        try:
+            yield
         finally:
-            self.waited += time.perf_counter() - began
+            self._waiting -= 1
+            if not self._waiting:
+                self.waited += time.perf_counter() - self._since
 
 
 class CallJournal:

@@ -18,15 +18,21 @@ from clew.agent.runs import Emit
 from clew.agent.settings import Settings, drift_of, started
 from clew.agent.settling import settle_calls
 from clew.errors import ContextTooLong
-from clew.log import Checkpoint, MessageAdded, ModelCallStarted, StatusChanged
+from clew.log import Checkpoint, MessageAdded, ModelCallStarted, StateSet, StatusChanged
 from clew.messages import Assistant, plain_text, tool_calls, user
 from clew.models import ModelRequest, ModelResponse, cost_of
 from clew.tools import State
 from clew.workspace import SnapshotRef, Workspace
 
-__all__ = ["Ending", "Loop", "is_finished"]
+__all__ = ["QUESTIONS", "Ending", "Loop", "is_finished"]
 
 log = logging.getLogger("clew.agent")
+
+
+_PAUSED = "pause_turn"
+"""Why a model stops that only wants to be asked to go on."""
+QUESTIONS = "clew:questions"
+"""The thread's value that holds what it waits for."""
 
 
 class Ending(msgspec.Struct, frozen=True):
@@ -46,7 +52,8 @@ class Loop:
         self._thread = journal.thread
         self._workspace = workspace
         self._emit = emit
-        self._state = State(self._thread.checkpoint.state)
+        values = self._thread.checkpoint.state
+        self._state = State({key: value for key, value in values.items() if not key.startswith("clew:")})
         self._snapshot: asyncio.Task[SnapshotRef] | None = None
         self._since_snapshot = 0
         self.drift: dict[str, tuple[Any, Any]] = {}
@@ -94,15 +101,21 @@ class Loop:
 
     async def _bring_files(self) -> None:
         """The files on record, where there are none: on another machine, say. Those that are there are the user's, and stay
-        as they are; that they differ from the record is told."""
-        recorded = self._thread.checkpoint.workspace
-        if self._workspace is None or recorded is None:
+        as they are; that they differ from the record is told, and what there is goes on record."""
+        state = self._thread.checkpoint
+        recorded = state.workspace
+        if self._workspace is None or not state.turns:
             return
         if not any(self._workspace.path.iterdir()):
-            await self._workspace.restore(recorded)
-            log.info("thread %r: its files are restored to %s", self._thread.thread_id, self._workspace.path)
-        elif (now := await self._workspace.snapshot()).digest != recorded.digest:
-            self.drift["files"] = (recorded.digest, now.digest)
+            if recorded is not None:
+                await self._workspace.restore(recorded)
+                log.info("thread %r: its files are restored to %s", self._thread.thread_id, self._workspace.path)
+            return
+        now = await self._workspace.snapshot()
+        if recorded is None or now.digest != recorded.digest:
+            await self._journal.record(now.entry())
+            if recorded is not None:
+                self.drift["files"] = (recorded.digest, now.digest)
 
     async def _respond(self, state: Checkpoint) -> None:
         """One response of the model: on record before anything acts on it. The snapshot of the turn before overlaps the
@@ -167,13 +180,14 @@ class Loop:
         """The snapshot under way, once it is durable; None if there is none, or nothing has changed since the last."""
         if self._snapshot is None:
             return None
-        taken, self._snapshot = await self._snapshot, None
+        with self._journal.wait():
+            taken, self._snapshot = await self._snapshot, None
         return None if state.workspace is not None and state.workspace.digest == taken.digest else taken
 
     async def _wait(self, questions: list[Question]) -> Ending:
         self._emit(Waiting(tuple(questions)))
-        reason = msgspec.json.encode(questions).decode()
-        return await self._end(Ending("waiting", reason, tuple(questions)))
+        await self._journal.record(StateSet(QUESTIONS, msgspec.to_builtins(questions)))
+        return await self._end(Ending("waiting", "; ".join(asked.text for asked in questions), tuple(questions)))
 
     async def _end(self, ending: Ending) -> Ending:
         """The last snapshot, and how it ended."""
@@ -190,7 +204,7 @@ class Loop:
 def is_finished(state: Checkpoint) -> bool:
     """Whether the model has had the last word: nothing is asked of it, and it asks for nothing."""
     last = state.messages[-1] if state.messages else None
-    return last is None or (type(last) is Assistant and not tool_calls(last))
+    return last is None or (type(last) is Assistant and not tool_calls(last) and last.stop != _PAUSED)
 
 
 def _was_asked(state: Checkpoint, prompt: str) -> bool:

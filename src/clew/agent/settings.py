@@ -28,6 +28,8 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
         spent = state.usage.input_tokens + state.usage.output_tokens
         if self.tokens is not None and spent >= self.tokens:
             return f"budget: {spent} of {self.tokens} tokens"
+        if self.usd is not None and state.cost_usd is None:
+            return "budget: what was spent is not known, because a price is not"
         if self.usd is not None and state.cost_usd is not None and state.cost_usd >= self.usd:
             return f"budget: {state.cost_usd:.4f} of {self.usd:.4f} dollars"
         return None

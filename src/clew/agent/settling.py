@@ -13,6 +13,7 @@ from clew.agent.events import Question, ToolFinished, ToolInDoubt, ToolReplayed,
 from clew.agent.journal import CallJournal, Journal
 from clew.agent.runs import Emit
 from clew.agent.settings import Settings
+from clew.errors import InvalidInput
 from clew.log import Call, StateSet, ToolIntent, ToolOutcome
 from clew.messages import Text, ToolResult
 from clew.tools import NOT_DONE, AnyTool, Interrupted, OutcomeUnknown, State, ToolContext, call_tool
@@ -22,8 +23,8 @@ __all__ = ["settle_calls"]
 
 log = logging.getLogger("clew.agent")
 
-_APPROVAL, _DOUBT = "clew:approval", "clew:in-doubt"
-"""Steps of a call that are a person's answers."""
+_APPROVAL = "clew:approval"
+"""The step of a call that is a person's permission."""
 
 
 class _Ask(Exception):
@@ -60,6 +61,7 @@ class _Settling:
         self._journal = journal
         self._state = state
         self._emit = emit
+        self._thread_id = journal.thread.thread_id
 
     async def settle(self, call: Call) -> Question | None:
         """One call to its outcome; or what a person is asked first."""
@@ -75,6 +77,9 @@ class _Settling:
         except Interrupted as asked:
             return _question(call, "question", asked.question, asked.key)
         except OutcomeUnknown as unknown:
+            if tool.in_doubt == "ask":
+                self._emit(ToolInDoubt(tool.name, call.call.id, "asked"))
+                return _doubt(call, call.attempt + 1)
             result = _told(call, unknown.reason)
             self._emit(ToolInDoubt(tool.name, call.call.id, "told to the model"))
         await self._finish(call, result)
@@ -106,27 +111,24 @@ class _Settling:
             try:
                 found = await ask_reconcile(tool, call.call.arguments, self._context(call, call.key, call.attempt))
             except OutcomeUnknown as unknown:
-                log.warning("thread %r: %s", self._journal.thread.thread_id, unknown)
+                log.warning("thread %r: %s", self._thread_id, unknown)
             else:
                 self._emit(ToolInDoubt(tool.name, call.call.id, "reconciled"))
                 return None if found is NOT_DONE else found
         if tool.in_doubt == "tell":
             self._emit(ToolInDoubt(tool.name, call.call.id, "told to the model"))
             return _told(call, "the process ended while it ran")
-        if _DOUBT not in call.steps:
+        question = _doubt(call, call.attempt)
+        if question.key not in call.steps:
             self._emit(ToolInDoubt(tool.name, call.call.id, "asked"))
-            text = (
-                f"{tool.name} was begun, and it is not known whether it took effect. Answer 'run' to run it again, or say "
-                "what it came to."
-            )
-            raise _Ask(_question(call, "in doubt", text, _DOUBT))
-        answer = call.steps[_DOUBT]
+            raise _Ask(question)
+        answer = call.steps[question.key]
         return None if answer == "run" else ToolResult(call.call.id, (Text(str(answer)),))
 
     def _context(self, call: Call, key: str, attempt: int) -> ToolContext:
         workspace: Path | None = self._settings.workspace
         return ToolContext(
-            thread_id=self._journal.thread.thread_id,
+            thread_id=self._thread_id,
             call_id=call.call.id,
             idempotency_key=key,
             workspace=workspace,
@@ -137,7 +139,13 @@ class _Settling:
 
     async def _finish(self, call: Call, result: ToolResult) -> None:
         """The outcome, with what the tool changed of the thread's values, as one."""
-        changes = [StateSet(name, value) for name, value in self._state.take_changes().items()]
+        try:
+            changes = [StateSet(name, value) for name, value in self._state.take_changes().items()]
+        except InvalidInput as error:  # what was done was done, and is on record whatever the tool left in its state
+            log.warning(
+                "thread %r: what %s changed of the state is not kept: %s", self._thread_id, call.call.name, error
+            )
+            changes = []
         await self._journal.record(*changes, ToolOutcome(call.message, call.index, _for(call, result)))
         self._emit(ToolFinished(call.call.name, call.call.id, result))
 
@@ -168,6 +176,15 @@ def _question(call: Call, kind: str, text: str, key: str) -> Question:
         },
         Question,
     )
+
+
+def _doubt(call: Call, attempt: int) -> Question:
+    """The answer is for this attempt alone: should it be run and be stopped again, it is asked again."""
+    text = (
+        f"{call.call.name} was begun, and it is not known whether it took effect. Answer 'run' to run it again, or say what "
+        "it came to."
+    )
+    return _question(call, "in doubt", text, f"clew:in-doubt:{attempt}")
 
 
 def _told(call: Call, reason: str) -> ToolResult:

@@ -18,7 +18,7 @@ from clew.models._names import find
 __all__ = ["PRICED_ON", "PRICES", "Price", "cost_of"]
 
 PRICED_ON = date(2026, 11, 15)
-"""The day on which the prices below were looked up, in what the vendors had published by then."""
+"""The day on which this table was drawn up. Not every entry was checked against the vendor's own page on that day."""
 
 
 class Price(msgspec.Struct, frozen=True):

@@ -1,0 +1,42 @@
+"""`python -m clew.demo.worker FOLDER`: the demo's agent in a process of its own.
+
+A process that starts the work and one that resumes it run this same code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from pathlib import Path
+
+from clew.agent import ToolFinished, ToolInDoubt, ToolReplayed, TurnFinished
+from clew.demo.job import PROMPT, THREAD, Places, make_agent
+from clew.demo.lines import Ended, say
+from clew.tools import Effect
+
+__all__ = ["main"]
+
+
+async def work(places: Places, slow_at: int, effect: Effect) -> None:
+    async with make_agent(places, slow_at=slow_at, effect=effect) as agent:
+        began = time.perf_counter()
+        run = agent.run(PROMPT, thread_id=THREAD)
+        async for event in run:
+            if isinstance(event, TurnFinished | ToolFinished | ToolReplayed | ToolInDoubt):
+                say(event)
+        result = await run
+        say(Ended(result.status, result.turns, result.waited, time.perf_counter() - began))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m clew.demo.worker", description="A process of `clew demo`.")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--slow-at", type=int, default=0, help="the turn in which the bank answers late")
+    parser.add_argument("--effect", default="once", help="what is promised of paying")
+    given = parser.parse_args()
+    asyncio.run(work(Places(given.folder), given.slow_at, given.effect))
+
+
+if __name__ == "__main__":
+    main()
