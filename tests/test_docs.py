@@ -42,11 +42,18 @@ def test_an_example_runs(code: str, tmp_path: Path) -> None:
 
 
 def test_the_example_of_the_readme_goes_on_when_it_is_run_again(tmp_path: Path) -> None:
-    (tmp_path / "example.py").write_text(EXAMPLE.findall((ROOT / "README.md").read_text())[0])
+    (tmp_path / "example.py").write_text(EXAMPLE.findall((ROOT / "README.md").read_text())[1])
     runs = [
         subprocess.run([sys.executable, "example.py"], cwd=tmp_path, capture_output=True, text=True) for _ in range(2)
     ]
     assert [run.stdout.splitlines()[0] for run in runs] == ["turns so far: 0", "turns so far: 1"]
+
+
+def test_the_agent_of_the_readme_can_be_run_again(tmp_path: Path) -> None:
+    (tmp_path / "example.py").write_text(EXAMPLE.findall((ROOT / "README.md").read_text())[0])
+    for turns in (2, 3):
+        run = subprocess.run([sys.executable, "example.py"], cwd=tmp_path, capture_output=True, text=True)
+        assert run.stdout == f"It is sent. {turns} None\n", run.stderr
 
 
 def test_links_between_guides_lead_somewhere() -> None:
