@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from clew.checkpointers import Checkpointer, MemoryCheckpointer
-from clew.workspace import Workspace, _textdiff
+from clew.errors import InvalidInput
+from clew.workspace import Limits, Workspace, _textdiff
 from clew.workspace._textdiff import as_lines, unified
 from clew.workspace.comparing import Change, Difference
 from tests.workspace.trees import change, grow
@@ -187,6 +188,19 @@ async def test_a_changed_file_with_several_names_is_told_under_each(store: Check
     difference = await workspace.diff(before, text=True)
     assert told(difference) == [("changed", "file", "a/first"), ("changed", "file", "b/second")]
     assert all(change.text and "-one\n+two\n" in change.text for change in difference.changes)
+
+
+async def test_the_limit_of_names_is_for_each_side(store: Checkpointer, folder: Path) -> None:
+    (folder / "a").mkdir()
+    for number in range(6):
+        (folder / f"a/{number}").write_text(f"{number}" * 600)
+    workspace = Workspace(folder, store, limits=Limits(names=7))
+    before = await workspace.snapshot()
+    (folder / "a").rename(folder / "b")
+    assert len((await workspace.diff(before)).changes) == 8
+    small = Workspace(folder.parent, store, limits=Limits(names=6))
+    with pytest.raises(InvalidInput, match="more than 6 names"):
+        await small.diff(before, (await workspace.snapshot()).digest)
 
 
 async def test_folders_that_are_equal_are_not_read(folder: Path) -> None:

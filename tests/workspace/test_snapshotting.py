@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import random
 import shutil
@@ -26,6 +27,7 @@ from clew.log.blobs import pack_blob
 from clew.log.keys import Keyring
 from clew.workspace import Limits, Skipped, _packing, snapshotting, statcache
 from clew.workspace._packing import Content, Outbox, Reader
+from clew.workspace._threads import Threads
 from clew.workspace.manifest import FileNode, FolderNode
 from clew.workspace.scanning import CHANGED, Fact, Folder, Root
 from tests.threads.keeping import STORES, make_store
@@ -379,6 +381,50 @@ async def test_a_file_that_may_not_be_read_is_reported(
     assert await contents(store, ref) == {b"b": b"2"}
 
 
+async def test_one_linked_file_that_may_not_be_read_leaves_the_links_of_others_alone(
+    store: MemoryCheckpointer, folder: Path, monkeypatch: pytest.MonkeyPatch, reads: list[bytes]
+) -> None:
+    make(folder, a=b"both", secret=b"s")
+    os.link(folder / "a", folder / "b")
+    os.link(folder / "secret", folder / "other")
+    time.sleep(0.03)
+    opened = Root.open
+
+    def refuse(self: Root, path: bytes, flags: int) -> int:
+        if path in (b"secret", b"other"):
+            raise PermissionError(13, "Permission denied")
+        return opened(self, path, flags)
+
+    monkeypatch.setattr(Root, "open", refuse)
+    workspace = Workspace(folder, store)
+    ref = await workspace.snapshot()
+    assert ref.skipped == (Skipped("other", "permission denied"), Skipped("secret", "permission denied"))
+    found = {path: node.same_as for path, (node, _) in (await nodes(store, ref)).items() if isinstance(node, FileNode)}
+    assert found == {b"a": b"a", b"b": b"a"}
+    reads.clear()
+    assert (await workspace.snapshot()).digest == ref.digest
+    assert reads == [b"other"]
+
+
+@pytest.mark.parametrize("becomes", ["gone", "a fifo"])
+async def test_a_file_whose_first_name_vanishes_is_kept_under_its_others(
+    store: MemoryCheckpointer, folder: Path, monkeypatch: pytest.MonkeyPatch, becomes: str
+) -> None:
+    make(folder, a=b"both")
+    os.link(folder / "a", folder / "b")
+    left = [1]
+
+    def vanish(path: bytes) -> None:
+        if left:
+            left.pop()
+            (folder / "a").unlink()
+            if becomes == "a fifo":
+                os.mkfifo(folder / "a")
+
+    before_reading(monkeypatch, vanish)
+    assert await contents(store, await Workspace(folder, store).snapshot()) == {b"b": b"both"}
+
+
 async def test_the_store_in_the_workspace_is_no_part_of_it(folder: Path) -> None:
     make(folder, a=b"1")
     async with SQLiteCheckpointer(folder / "clew.db") as store:
@@ -527,6 +573,26 @@ async def test_cancelling_stops_promptly_and_does_no_harm(
     assert await is_whole(store, ref)
 
 
+async def test_asyncio_has_nothing_to_complain_about_after_a_cancellation() -> None:
+    told: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context))
+    with Threads(2) as threads:
+
+        def work() -> None:
+            threads.stop.wait(10)
+            threads.go_on()
+
+        running = asyncio.create_task(threads.run_all([work, work], let_go=lambda: time.sleep(0.1)))
+        await asyncio.sleep(0.05)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    del running
+    await asyncio.sleep(0)  # the loop lets go of the task
+    gc.collect()
+    assert told == []
+
+
 async def test_a_store_that_fails_ends_the_snapshot_with_its_error(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -585,6 +651,18 @@ async def test_what_is_ignored_or_over_the_limit_is_reported(store: MemoryCheckp
 def test_a_bad_pattern_shows_at_once(store: MemoryCheckpointer, folder: Path) -> None:
     with pytest.raises(InvalidInput, match="no pattern"):
         Workspace(folder, store, ignore=["[z-a]"])
+
+
+@pytest.mark.parametrize("limits", [Limits(names=-1), Limits(file_bytes=-1)])
+def test_a_limit_below_zero_shows_at_once(store: MemoryCheckpointer, folder: Path, limits: Limits) -> None:
+    with pytest.raises(InvalidInput, match="below zero"):
+        Workspace(folder, store, limits=limits)
+
+
+@pytest.mark.parametrize("name", ["nul\0", "surrogate\ud800", "~nobody-of-this-name/x"])
+def test_what_can_be_no_path_shows_at_once(store: MemoryCheckpointer, name: str) -> None:
+    with pytest.raises(InvalidInput, match="path"):
+        Workspace(name, store)
 
 
 async def test_a_folder_that_is_not_there_is_refused(store: MemoryCheckpointer, folder: Path) -> None:
@@ -672,6 +750,7 @@ async def test_what_a_sealed_store_keeps_secret_is_not_in_the_cache_either(
 ) -> None:
     (folder / "secret.txt").write_text("the password is swordfish")
     os.utime(folder / "secret.txt", (1, 1))
+    (folder / "link").symlink_to("/where/the/swordfish/lives")
     async with SQLiteCheckpointer(tmp_path / "store" / "c.db") as store:
         store.keys = Keyring(bytes(32))
         await asyncio.sleep(0.03)
@@ -682,4 +761,8 @@ async def test_what_a_sealed_store_keeps_secret_is_not_in_the_cache_either(
         assert (await Workspace(folder, store).snapshot()).digest == first.digest
         (folder / "more.txt").write_text("more")
         ref = await Workspace(folder, store).snapshot()
-        assert await contents(store, ref) == {b"secret.txt": b"the password is swordfish", b"more.txt": b"more"}
+        assert await contents(store, ref) == {
+            b"secret.txt": b"the password is swordfish",
+            b"more.txt": b"more",
+            b"link": b"/where/the/swordfish/lives",
+        }

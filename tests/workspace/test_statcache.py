@@ -12,7 +12,7 @@ import pytest
 from clew.checkpointers import MemoryCheckpointer, SQLiteCheckpointer
 from clew.log.keys import Keyring
 from clew.workspace import statcache
-from clew.workspace.statcache import Moment, Record, StatCache, is_settled, load, save
+from clew.workspace.statcache import Moment, Record, StatCache, drop, is_settled, load, save
 
 SECOND = 1_000_000_000
 NOW = 1_700_000_000 * SECOND + 123_456_789
@@ -37,6 +37,16 @@ def test_what_was_saved_is_loaded(store: SQLiteCheckpointer) -> None:
     cache = some()
     save("/ws", store, cache)
     assert load("/ws", store) == cache
+
+
+def test_what_was_dropped_is_not_loaded(store: SQLiteCheckpointer, cache: Path) -> None:
+    save("/ws", store, some())
+    save("/other", store, some())
+    drop(Path("/ws"), store)
+    drop(Path("/ws"), store)
+    drop(Path("/ws"), MemoryCheckpointer())
+    assert load("/ws", store) == StatCache()
+    assert load("/other", store) != StatCache()
 
 
 def test_the_cache_is_private(store: SQLiteCheckpointer, cache: Path) -> None:

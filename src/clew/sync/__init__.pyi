@@ -271,7 +271,9 @@ class Thread:
            is `MissingBlob` and nothing is written: whoever loads a thread and writes its values elsewhere, however much
            later, puts them again first, as every writer in Clew does.
         5. A tree protects what is below it, read from the tree itself and without any key. Whoever points at a tree that it
-           did not write just now must touch all that is below (`missing_blobs` of `below`) before it appends.
+           did not write just now must touch all that is below (`missing_blobs` of `below`) before it appends. Trees are
+           deleted before what they point at, and one that was touched meanwhile keeps what is below it: a tree that is in
+           the store is whole.
 
         What this asks of a store: an append becomes visible to a listing within the grace of touching its refs. In memory,
         SQLite and files both are one step. Should one `delete_blobs` take longer than the grace, what threads reach is looked

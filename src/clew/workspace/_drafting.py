@@ -10,7 +10,7 @@ import msgspec
 
 from clew.log.keys import Keyring
 from clew.workspace._packing import Content
-from clew.workspace.manifest import FileNode, FolderNode, Node, Tree, pack_folder
+from clew.workspace.manifest import FileNode, FolderNode, LinkNode, Node, Tree, pack_folder
 from clew.workspace.scanning import Fact, Folder, Scan
 from clew.workspace.snapshots import Skipped, shown
 from clew.workspace.statcache import Record, StatCache, split_digests
@@ -167,8 +167,12 @@ def _known(last: Record) -> dict[Fact, Content]:
 
 def _without_content(node: Node) -> Node:
     """What may be remembered where the store is sealed: what is small is read again, and its bytes lie nowhere else."""
+    if isinstance(node, LinkNode):
+        return msgspec.structs.replace(node, target=b"")
     return msgspec.structs.replace(node, inline=b"") if isinstance(node, FileNode) and node.inline else node
 
 
 def _lacks_content(node: Node) -> bool:
+    if isinstance(node, LinkNode):
+        return not node.target
     return isinstance(node, FileNode) and node.size > 0 and node.extents is None and not (node.chunks or node.inline)

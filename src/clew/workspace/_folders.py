@@ -13,6 +13,7 @@ import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from clew.errors import ClewError, InvalidInput, Unavailable
 from clew.workspace.manifest import FileNode, LinkNode, Node
@@ -21,6 +22,7 @@ from clew.workspace.snapshots import shown
 __all__ = [
     "TEMPORARY",
     "Folders",
+    "absolute",
     "changed",
     "check_unchanged",
     "explain",
@@ -81,7 +83,7 @@ class Folders:
     def _walk(self, start: int, rest: bytes, path: bytes) -> int:
         """Open what lies below a descriptor that is no longer needed, unless it is the root."""
         fd = start
-        self._path, self._fd = b"", self._root
+        self._path, self._fd, self._workable = b"", self._root, False
         try:
             for name in rest.split(b"/") if rest else ():
                 above, fd = fd, os.open(name, _FOLDER, dir_fd=fd)
@@ -92,6 +94,18 @@ class Folders:
                 os.close(fd)
             raise
         return fd
+
+
+def absolute(path: str | os.PathLike[str]) -> Path:
+    """A path as somebody gave it, `~` for their home, from the root of the system. What can be none is an error."""
+    if "\0" in os.fspath(path):
+        raise InvalidInput(f"{os.fspath(path)!r}: a path cannot hold NUL characters")
+    try:
+        full = os.path.abspath(Path(path).expanduser())
+        os.fsencode(full)
+    except (UnicodeEncodeError, RuntimeError) as error:
+        raise InvalidInput(f"{os.fspath(path)!r} is no path: {error}") from error
+    return Path(full)
 
 
 def join(folder: bytes, name: bytes) -> bytes:
@@ -173,6 +187,6 @@ def explain(error: OSError, path: bytes) -> ClewError:
         errno.EPERM: "not permitted. Make the folder writable for this user, on a file system that allows this",
         errno.EMFILE: "too many open files. Raise the limit with ulimit -n",
     }.get(error.errno or 0)
-    if error.errno in (errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL, errno.ENOTDIR):
+    if error.errno in (errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL, errno.ENOTDIR, errno.ELOOP):
         return InvalidInput(f"{shown(path)!r} cannot be restored here: {error.strerror}. Restore into another folder.")
     return Unavailable(f"{shown(path)!r}: {hint or error.strerror or error}, then restore again: it goes on from here.")

@@ -13,11 +13,18 @@ from clew.errors import InvalidInput
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
+    from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
-__all__ = ["IGNORE_FILE", "Rules", "read_rules"]
+__all__ = ["IGNORE_FILE", "Rules", "has_rules", "read_rules"]
 
 IGNORE_FILE = ".clewignore"
 _LARGEST = 2**20
+_MOST = 5000
+_LONGEST = 4096
+"""How many patterns count in one place, and how long one may be: every name is held against every pattern."""
+_START, _GAP, _STAR = "^(?:.+/)?", "(?:/.+)?", "[^/]*"
+"""What pathspec makes of `**` at the start of a pattern and within it, and of `*`."""
+_SET = re.compile(r"\\.|\[\^/\]|\[(\^?\]?(?:\\.|[^]\\])*\])", re.DOTALL)
 log = logging.getLogger("clew.workspace")
 
 
@@ -36,10 +43,10 @@ class Rules:
         """The rules that a caller gave for the root; None if there are none. A line that is no pattern is an error."""
         if not patterns:
             return None
-        from pathspec import GitIgnoreSpec
-
+        if len(patterns) > _MOST:
+            raise InvalidInput(f"ignore= has {len(patterns)} lines, and at most {_MOST} count. Name folders instead.")
         try:
-            return cls(None, b"", GitIgnoreSpec.from_lines(patterns))
+            return cls(None, b"", _compiled(patterns))
         except (ValueError, re.error) as error:
             raise InvalidInput(f"ignore= has a line that is no pattern of .gitignore: {error}") from error
 
@@ -59,18 +66,70 @@ class Rules:
 
 def read_rules(above: Rules | None, place: str, folder: bytes, fd: int) -> Rules | None:
     """The rules in this folder with its own file of patterns, on top of those from above it. A file that is no regular
-    one, or too large, is none; a line that is no pattern is passed over, as git does."""
+    one, or too large, is none; a line that is no pattern is passed over, as git does, and so are those after very many."""
     text = _read(place, fd)
     if not text:
         return above
+    lines = [line for line in text.decode("utf-8", "surrogateescape").splitlines() if line and line[0] != "#"]
+    if len(lines) > _MOST:
+        log.warning("%s in %s has %d patterns; the first %d count", IGNORE_FILE, place, len(lines), _MOST)
+        del lines[_MOST:]
+    try:
+        spec = _compiled(lines)
+    except (ValueError, re.error):
+        spec = _compiled([line for line in lines if _is_pattern(line, place)])
+    return Rules(above, folder, spec)
+
+
+def has_rules(place: str, fd: int) -> bool:
+    """Whether there is anything in this folder that has the name of a file of patterns."""
+    try:
+        if fd >= 0:
+            os.stat(IGNORE_FILE, dir_fd=fd, follow_symlinks=False)
+        else:
+            os.lstat(os.path.join(place, IGNORE_FILE))
+    except OSError:
+        return False
+    return True
+
+
+def _compiled(lines: Sequence[str]) -> GitIgnoreSpec:
     from pathspec import GitIgnoreSpec
 
-    lines = text.decode("utf-8", "surrogateescape").splitlines()
-    try:
-        spec = GitIgnoreSpec.from_lines(lines)
-    except (ValueError, re.error):
-        spec = GitIgnoreSpec.from_lines([line for line in lines if _is_pattern(line, place)])
-    return Rules(above, folder, spec)
+    return GitIgnoreSpec.from_lines(lines, _pattern, backend="simple")
+
+
+def _pattern(line: str) -> GitIgnoreSpecPattern:
+    from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
+
+    if len(line) > _LONGEST:
+        raise ValueError(f"it has {len(line)} letters, and may have {_LONGEST}")
+    regex, include = GitIgnoreSpecPattern.pattern_to_regex(line)
+    if regex is None:
+        return GitIgnoreSpecPattern(None, include)
+    return GitIgnoreSpecPattern(re.compile(_linear(regex), re.DOTALL), include)
+
+
+def _linear(regex: str) -> str:
+    """The same pattern, with the time it takes bounded by the length of the path times that of the pattern: a line of many
+    stars, which anybody may write, would else take longer than anybody waits.
+
+    What stands between two stars may be taken where it comes first: if the rest does not fit behind that, it does not fit
+    further on either. So there is no need to go back to it, which `(?>…)` rules out. For that a set of letters must not
+    take a slash, as it does not in git.
+    """
+    regex = _SET.sub(lambda found: "(?!/)[" + re.sub(r"([\[&|~])", r"\\\1", found[1]) if found[1] else found[0], regex)
+    first, *pieces = regex.split(_STAR)
+    for piece in pieces[:-1]:
+        is_within = "/" not in piece.replace("[^/]", "").replace("(?!/)", "")
+        first += f"(?>[^/]*?{piece})" if is_within else _STAR + piece
+    regex = first + "".join(_STAR + piece for piece in pieces[-1:])
+    first, *groups = regex.split(_GAP)
+    if groups and first.startswith(_START):
+        first = f"^(?>(?:.+?/)??{first.removeprefix(_START)}(?=/))"
+    for group in groups[:-1]:
+        first += f"(?>(?:/.+?)??{group}(?=/))"
+    return first + "".join(_GAP + group for group in groups[-1:])
 
 
 def _read(place: str, fd: int) -> bytes:
@@ -91,10 +150,8 @@ def _read(place: str, fd: int) -> bytes:
 
 
 def _is_pattern(line: str, place: str) -> bool:
-    from pathspec import GitIgnoreSpec
-
     try:
-        GitIgnoreSpec.from_lines([line])
+        _compiled([line])
     except (ValueError, re.error):
         log.warning("%s in %s has a line that is no pattern, and does not count", IGNORE_FILE, place)
         return False

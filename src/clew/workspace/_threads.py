@@ -62,7 +62,8 @@ class Threads:
                 done, pending = await asyncio.wait(
                     pending, timeout=_TICK if tick else None, return_when=asyncio.FIRST_COMPLETED
                 )
-                problem = next((error for job in done if (error := job.exception()) is not None), None)
+                # The exception of every job is asked for: asyncio complains in the log of one that nobody has seen.
+                problem = next(iter([error for job in done if (error := job.exception()) is not None]), None)
                 if tick is not None and failure is None and problem is None:
                     tick()
             except BaseException as error:  # noqa: BLE001 - raised below, once nothing is under way any more

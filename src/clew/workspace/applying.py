@@ -16,7 +16,6 @@ from clew.checkpointers._workers import WorkerPool
 from clew.log.blobs import unpack_blob
 from clew.log.keys import Keyring
 from clew.workspace._folders import (
-    TEMPORARY,
     Folders,
     changed,
     check_unchanged,
@@ -26,6 +25,7 @@ from clew.workspace._folders import (
     split,
     temporary,
 )
+from clew.workspace._ignoring import IGNORE_FILE
 from clew.workspace._output import Output
 from clew.workspace.manifest import FolderNode, LinkNode, Node
 from clew.workspace.planning import FileWork, LinkWork, NameWork, Plan, TouchWork
@@ -42,6 +42,7 @@ _BATCH_BYTES = 8 * 2**20
 _BATCH_FILES = 256
 _MOST_CHUNKS = 64
 """Chunks of one file that are in memory at once."""
+_RULES = IGNORE_FILE.encode()
 _OLD = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
@@ -210,65 +211,84 @@ def _clear(plan: Plan, folders: Folders) -> tuple[Skipped, ...]:
     """Remove what should not be there, and make the folders that should."""
     if plan.leftovers:
         _remove_leftovers(folders, plan.leftovers)
-    kept = [path for path, was in reversed(plan.removals) if not _remove(folders, path, was)]
+    kept = _remove_all(plan, folders)
     for path in plan.new_folders:
         folder, name = split(path)
         with explained(path):
             os.mkdir(name, 0o700, dir_fd=folders.work_at(folder))
-    return tuple(Skipped(shown(path), "it holds what is in no snapshot") for path in reversed(kept))
+    return tuple(kept)
 
 
-def _remove(folders: Folders, path: bytes, was: Node) -> bool:
-    """Whether it is gone. A folder that holds what no snapshot saw is not."""
+def _remove_all(plan: Plan, folders: Folders) -> list[Skipped]:
+    """Returns what has to stay. A `.clewignore` goes with its folder or not at all: without it, what is ignored and keeps
+    the folder would be part of the next snapshot."""
+    kept: list[Skipped] = []
+    going = {path for path, was in plan.removals if isinstance(was, FolderNode)}
+    rules: dict[bytes, Node] = {}
+    for path, was in reversed(plan.removals):
+        folder, name = split(path)
+        with explained(path):
+            if isinstance(was, FolderNode):
+                kept += _remove_folder(plan, folders, path, was, rules.pop(path, None))
+            elif name == _RULES and folder in going:
+                rules[folder] = was
+            else:
+                _remove(folders, path, was)
+    return kept[::-1]
+
+
+def _remove(folders: Folders, path: bytes, was: Node) -> None:
     folder, name = split(path)
-    with explained(path):
-        if not isinstance(was, FolderNode):
-            fd = folders.work_at(folder)
-            if check_unchanged(fd, name, was, path):
-                os.unlink(name, dir_fd=fd)
-            return True
-        if _is_folder_gone(folders.work_at(folder), name):
-            return True
-        os.fchmod(folders.at(path), was.mode)
-        return False
+    fd = folders.work_at(folder)
+    if check_unchanged(fd, name, was, path):
+        os.unlink(name, dir_fd=fd)
 
 
-def _is_folder_gone(fd: int, name: bytes) -> bool:
+def _remove_folder(plan: Plan, folders: Folders, path: bytes, was: FolderNode, rules: Node | None) -> list[Skipped]:
+    """Returns what of it is still there: a folder that holds what no snapshot saw is, and its file of patterns too."""
+    if rules is not None:
+        with suppress(FileNotFoundError):
+            if set(os.listdir(folders.at(path))) <= {IGNORE_FILE}:
+                _remove(folders, join(path, _RULES), rules)
+                rules = None
+    folder, name = split(path)
     try:
-        os.rmdir(name, dir_fd=fd)
+        os.rmdir(name, dir_fd=folders.work_at(folder))
     except FileNotFoundError:
-        return True
+        return []
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-            return False
-        raise
-    return True
+            reason = "it holds what is in no snapshot"
+        elif error.errno == errno.EBUSY and path not in plan.emptied:
+            reason = "something is mounted there"
+        else:
+            raise
+    else:
+        return []
+    os.fchmod(folders.at(path), was.mode)
+    kept = [Skipped(shown(path), reason)]
+    if rules is not None:
+        kept.insert(0, Skipped(shown(join(path, _RULES)), "it says what is ignored in a folder that has to stay"))
+    return kept
 
 
-def _remove_leftovers(folders: Folders, reported: Collection[str]) -> None:
-    """Remove what a restore that was interrupted has left. All is searched, because a report is not as exact as a path."""
-    waiting = [b""]
-    while waiting:
-        path = waiting.pop()
-        with explained(path), suppress(PermissionError):
-            with os.scandir(folders.at(path)) as entries:
-                found = [
-                    (join(path, os.fsencode(entry.name)), entry.is_dir(follow_symlinks=False)) for entry in entries
-                ]
-            waiting += [within for within, is_folder in found if is_folder]
-            for within, is_folder in found:
-                if not is_folder and TEMPORARY.fullmatch(split(within)[1]) and shown(within) in reported:
-                    _unlink_quietly(folders, within)
+def _remove_leftovers(folders: Folders, paths: Collection[bytes]) -> None:
+    """Remove what a restore that was interrupted has left, unless it is gone by now or may not be removed."""
+    for path in paths:
+        with suppress(OSError):
+            _unlink_quietly(folders, path)
 
 
 def _unlink_quietly(folders: Folders, path: bytes) -> None:
-    """Remove a name, and leave the mode and the time of its folder as they are."""
+    """Remove a file, and leave the mode and the time of its folder as they are."""
     folder, name = split(path)
     facts = os.fstat(folders.at(folder))
     fd = folders.work_at(folder)
-    os.unlink(name, dir_fd=fd)
-    os.fchmod(fd, stat.S_IMODE(facts.st_mode))
-    os.utime(fd, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+    try:
+        os.unlink(name, dir_fd=fd)
+    finally:
+        os.fchmod(fd, stat.S_IMODE(facts.st_mode))
+        os.utime(fd, ns=(facts.st_atime_ns, facts.st_mtime_ns))
 
 
 def _finish(plan: Plan, folders: Folders) -> None:

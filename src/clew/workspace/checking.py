@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
 
 from clew.errors import InvalidInput, Unavailable, UsageError
-from clew.workspace._folders import TEMPORARY, Folders, explained, join, split
+from clew.workspace._folders import Folders, explained, join, split
 from clew.workspace.manifest import FileNode, LinkNode
 from clew.workspace.planning import FileWork, LinkWork, NameWork, Plan
 from clew.workspace.reading import data_size
@@ -23,6 +23,7 @@ def check_plan(root: int, plan: Plan, own_files: Collection[bytes], skipped: Map
     outside the workspace is moved from those to touch to those to write: changing it in place would change it there.
     """
     _check_lengths(root, plan)
+    leftovers = set(plan.leftovers)
     folders = Folders(root)
     try:
         for added in plan.added:
@@ -30,7 +31,7 @@ def check_plan(root: int, plan: Plan, own_files: Collection[bytes], skipped: Map
                 raise _in_the_way(added, skipped)
         for folder, known in plan.emptied.items():
             for name in _names(folders, folder):
-                if name not in known and not TEMPORARY.fullmatch(name):
+                if name not in known and join(folder, name) not in leftovers:
                     raise _in_the_way(join(folder, name), skipped)
         _spare_shared_files(folders, plan)
     finally:

@@ -110,7 +110,7 @@ class _Comparing:
         self._limits = limits
         self._old = old
         self._new = new
-        self._count = Bounds(limits).count
+        self._bounds = Bounds(limits), Bounds(limits)
         self._pairs: list[tuple[bytes, str, str]] = []
         """Folders by path with their trees in both, empty where there is none."""
 
@@ -130,7 +130,8 @@ class _Comparing:
     def _compare(self, pairs: list[tuple[bytes, str, str]], packed: dict[str, bytes]) -> None:
         for path, *trees in pairs:
             old, new = (self._items(tree, packed) for tree in trees)
-            self._count(path, max(len(old), len(new)))
+            for bounds, side in zip(self._bounds, (old, new), strict=True):
+                bounds.count(path, len(side))
             for name in old.keys() | new.keys():
                 self._compare_name(join(path, name), old.get(name), new.get(name))
 

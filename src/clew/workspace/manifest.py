@@ -113,7 +113,7 @@ def _check(digest: str, nodes: Sequence[Node], trees: Sequence[str], leaves: Seq
                 f"folder {digest} names {name!r}, which is no name of its own in a folder. It is hostile."
             )
         before = name
-        if not 0 <= node.mode <= 0o7777 or abs(node.mtime) >= 2**63:
+        if not 0 <= node.mode <= 0o7777 or not -(2**63) < node.mtime < 2**64:
             raise InvalidInput(f"folder {digest}: {name!r} has an impossible mode or time")
         if isinstance(node, FolderNode):
             folders += 1

@@ -75,8 +75,8 @@ class Plan:
         """Folders whose mode and time are to be set at the end: they differ, or work in the folder changes its time."""
         self.added: list[bytes] = []
         """What nothing may have for a name now: new names in folders that are there."""
-        self.leftovers: set[str] = set()
-        """Files of a restore that was interrupted, as a snapshot reports them."""
+        self.leftovers: Collection[bytes] = ()
+        """Files of a restore that was interrupted."""
         self.emptied: dict[bytes, Collection[bytes]] = {}
         """Folders that something else takes the place of, with all that they may hold now."""
 
@@ -160,10 +160,11 @@ class _Planner:
             before, target = self._items(pair.before, packed), self._items(pair.target, packed)
             if pair.replaced:
                 self._plan.emptied[pair.path] = before.keys()
-            self._count(pair.path, len(target))
+            if pair.target:
+                self._count(pair.path, len(target))
             work = self._plan.made + len(self._plan.removals)
             for name, item in target.items():
-                _check_name(pair.path, name)
+                _check_name(pair.path, item.node)
                 self._compare_name(pair, join(pair.path, name), item, before.get(name))
             for name in sorted(before.keys() - target.keys()):
                 self._remove(join(pair.path, name), before[name], pair.replaced)
@@ -258,9 +259,9 @@ class _Planner:
                 )
 
 
-def _check_name(folder: bytes, name: bytes) -> None:
-    if name.startswith(b".clew-") and TEMPORARY.fullmatch(name):
-        raise InvalidInput(f"{shown(join(folder, name))!r} is a name that no snapshot holds. It is hostile.")
+def _check_name(folder: bytes, node: Node) -> None:
+    if node.name.startswith(b".clew-") and not isinstance(node, FolderNode) and TEMPORARY.fullmatch(node.name):
+        raise InvalidInput(f"{shown(join(folder, node.name))!r} is a name that no snapshot holds. It is hostile.")
 
 
 def _check_file(path: bytes, node: FileNode, limits: Limits) -> None:

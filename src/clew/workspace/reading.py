@@ -11,7 +11,7 @@ from clew.errors import Corrupt, InvalidInput, MissingBlob
 from clew.log import WorkspaceSnapshot
 from clew.log.blobs import unpack_blob
 from clew.log.keys import Keyring
-from clew.workspace.limits import Limits
+from clew.workspace.limits import DEEPEST, LONGEST, Limits, is_too_deep
 from clew.workspace.manifest import FileNode, FolderNode, Node, Tree, unpack_folder
 from clew.workspace.snapshots import SnapshotRef, shown
 
@@ -36,14 +36,10 @@ __all__ = [
 Ref = SnapshotRef | WorkspaceSnapshot | str
 """What names a snapshot: what `snapshot` gave, the entry in a log, or the digest alone."""
 
-_LONGEST = 32 * 1024
-_DEEPEST = 2000
-"""The longest path that is read, in bytes and in folders."""
-
 
 class Bounds:
     """What keeps a snapshot from having more names than the limit, or folders nested almost without end: a hostile one may,
-    with few blobs, as one folder may be in many places."""
+    with few blobs, as one folder may be in many places. One for each snapshot that is not known to come from this disk."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -55,9 +51,9 @@ class Bounds:
             raise InvalidInput(
                 f"the snapshot has more than {self._limits.names} names. If it is your own, raise Limits.names."
             )
-        if len(folder) > _LONGEST or folder.count(b"/") >= _DEEPEST:
+        if is_too_deep(folder):
             raise InvalidInput(
-                f"{shown(folder[:80])!r}… goes deeper than {_DEEPEST} folders or {_LONGEST} bytes. It is hostile."
+                f"{shown(folder[:80])!r}… goes deeper than {DEEPEST} folders or {LONGEST} bytes. It is hostile."
             )
 
 
@@ -79,7 +75,17 @@ class Root(NamedTuple):
 
 
 def digest_of(ref: Ref) -> str:
-    return ref if isinstance(ref, str) else ref.digest
+    """A thread of which no snapshot was taken has None in this place, which is an error that says so."""
+    if isinstance(ref, str):
+        return ref
+    if not isinstance(ref, SnapshotRef | WorkspaceSnapshot):
+        raise InvalidInput(
+            "there is no snapshot to read: the thread, or the turn of it, has none. Take one with Workspace.snapshot() and "
+            "append its entry() to the thread."
+            if ref is None
+            else f"{ref!r} names no snapshot: it takes what snapshot() gave, the entry in a log, or a digest"
+        )
+    return ref.digest
 
 
 async def read_root(checkpointer: Checkpointer, ref: Ref, limits: Limits) -> Root:

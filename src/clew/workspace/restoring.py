@@ -14,7 +14,7 @@ import msgspec
 
 from clew._telemetry import span
 from clew.errors import ClewError, InvalidInput, MissingBlob, Unavailable
-from clew.workspace._folders import TEMPORARY, explain
+from clew.workspace._folders import absolute, explain
 from clew.workspace.applying import apply_plan
 from clew.workspace.checking import check_plan
 from clew.workspace.planning import Plan, make_plan
@@ -22,6 +22,7 @@ from clew.workspace.reading import Ref, Root, read_root
 from clew.workspace.snapshots import Progress, Skipped, SnapshotRef
 
 if TYPE_CHECKING:
+    from clew.workspace.snapshotting import Walked
     from clew.workspace.workspace import Workspace
 
 __all__ = ["Restored", "restore"]
@@ -33,7 +34,7 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
     """What a restore did."""
 
     before_restore: SnapshotRef | None
-    """The folder as it was, to go back to; None if there was nothing in it. The store keeps it for as long as gc's grace,
+    """The folder as it was, to go back to; None if there was nothing in it. It is safe for half a day, half of gc's grace,
     and for good once a thread's log names it."""
     written: int
     """Files, links and folders that were made or replaced."""
@@ -41,7 +42,8 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
     """Files, links and folders of which only the mode or the time was set."""
     deleted: int
     kept: tuple[Skipped, ...] = ()
-    """Folders that are not in the snapshot and had to stay, because of what they hold that is in none."""
+    """Folders that are not in the snapshot and had to stay, because of what they hold that is in none or because something
+    is mounted there, and each `.clewignore` in them."""
 
 
 async def restore(
@@ -65,12 +67,23 @@ async def restore(
     """
     if os.open not in os.supports_dir_fd:
         raise ClewError("this system cannot restore a workspace safely: it has no file names relative to open folders")
-    place = workspace if into is None else _elsewhere(workspace, Path(into))
+    place = workspace if into is None else _elsewhere(workspace, absolute(into))
+    try:
+        return await _restore(place, ref, progress)
+    except MissingBlob:
+        for one in {workspace, place}:
+            await one._forget()
+        raise
+
+
+async def _restore(place: Workspace, ref: Ref, progress: Progress | None) -> Restored:
     with span("clew.restore") as current:
-        target = await read_root(workspace.checkpointer, ref, workspace.limits)
+        target = await read_root(place.checkpointer, ref, place.limits)
         with _held(place.path) as root:
             before = await place.snapshot() if os.listdir(root) else None
-            plan = await _plan(place, root, before, target)
+            walked = place._walked if before is not None else None
+            _check_same(root, place.path, walked)
+            plan = await _plan(place, root, before, target, walked.leftovers if walked is not None else ())
             try:
                 kept = await apply_plan(root, plan, place.checkpointer, progress)
             except BaseException as error:
@@ -140,13 +153,24 @@ def _lock(root: int, path: str) -> None:
         _log.debug("%s cannot be locked", path)
 
 
-async def _plan(place: Workspace, root: int, before: SnapshotRef | None, target: Root) -> Plan:
+def _check_same(root: int, path: Path, walked: Walked | None) -> None:
+    """What was snapshotted is what will be changed."""
+    facts = os.fstat(root)
+    if walked is not None and (facts.st_dev, facts.st_ino) != (walked.dev, walked.ino):
+        raise Unavailable(
+            f"{path} was replaced by another folder while it was about to be restored. Nothing was changed; restore again."
+        )
+
+
+async def _plan(
+    place: Workspace, root: int, before: SnapshotRef | None, target: Root, leftovers: tuple[bytes, ...]
+) -> Plan:
     """What there is to do, with all that can be known to stand against it found out."""
     checkpointer, limits = place.checkpointer, place.limits
     was = await read_root(checkpointer, before, limits) if before is not None else None
     plan = await make_plan(checkpointer, was, target, limits)
+    plan.leftovers = leftovers
     skipped = {found.path: found.reason for found in before.skipped} if before is not None else {}
-    plan.leftovers = {path for path in skipped if TEMPORARY.fullmatch(path.rpartition("/")[2].encode())}
     await asyncio.to_thread(check_plan, root, plan, _own_files(place), skipped)
     needed = {digest for work in plan.files for digest in work.item.leaves}
     if needed and (missing := await checkpointer.missing_blobs(needed)):

@@ -15,8 +15,8 @@ from typing import Self
 
 from clew.errors import InvalidInput
 from clew.workspace._folders import TEMPORARY
-from clew.workspace._ignoring import IGNORE_FILE, Rules, read_rules
-from clew.workspace.limits import Limits
+from clew.workspace._ignoring import IGNORE_FILE, Rules, has_rules, read_rules
+from clew.workspace.limits import DEEPEST, LONGEST, Limits, is_too_deep
 from clew.workspace.snapshots import Skipped, shown
 
 __all__ = ["CHANGED", "Fact", "Folder", "Root", "Scan", "scan", "why"]
@@ -39,6 +39,10 @@ _BY_FD = os.scandir in os.supports_fd and os.open in os.supports_dir_fd
 _FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _LONGEST = 4000 if sys.platform == "linux" else 1000
 """The longest path that is given to the system in one piece: Linux takes 4,095 bytes, macOS 1,023."""
+_AT_ONCE = 65_536
+"""Names of one folder that are looked at before those that are ignored are left out, and the others counted."""
+_OURS = (stat.S_IFREG, stat.S_IFLNK)
+"""What a restore makes under a temporary name."""
 
 
 class Root:
@@ -133,6 +137,8 @@ class Scan:
         self.folders: list[Folder] = []
         """Each before those in it, the root first."""
         self.skipped: list[Skipped] = []
+        self.leftovers: list[bytes] = []
+        """Those of them that are files of a restore that was interrupted."""
         self.links: dict[tuple[int, int], list[tuple[Folder, bytes]]] = {}
         """The names of each file that has several in the workspace, in the order of the walk."""
 
@@ -207,6 +213,9 @@ class _Walk:
     def read(self, folder: Folder) -> list[Folder] | None:
         """Fill in what a folder holds; returns the folders in it, or None if it is not to be had."""
         fd = -1
+        if is_too_deep(folder.path):
+            _drop(self.found, folder, f"deeper than {DEEPEST} folders, or its path is longer than {LONGEST} bytes")
+            return None
         try:
             if _BY_FD:
                 fd = self._root.open(folder.path or b".", _FOLDER)
@@ -234,69 +243,91 @@ class _Walk:
         return folders
 
     def _list(self, folder: Folder, fd: int) -> tuple[list[Folder], list[tuple[bytes, tuple[int, int]]]]:
+        """Batch by batch, so that what is ignored takes none of the room that there is for names, however much it is."""
+        if folder.above is not None:
+            folder.rules = folder.above.rules
+        folders: list[Folder] = []
+        linked: list[tuple[bytes, tuple[int, int]]] = []
+        with os.scandir(fd if fd >= 0 else self._root.full(folder.path)) as entries:
+            batch = list(islice(entries, _AT_ONCE))
+            is_all = len(batch) < _AT_ONCE
+            facts = self._look(folder, batch, folders, linked)
+            self._read_rules(folder, facts, fd, is_all)
+            folder.facts = self._kept(folder, facts)
+            while not is_all and (batch := list(islice(entries, _AT_ONCE))):
+                folder.facts += self._kept(folder, self._look(folder, batch, folders, linked))
+        if not is_all:
+            folder.facts.sort()
+        return folders, linked
+
+    def _look(
+        self,
+        folder: Folder,
+        entries: list[os.DirEntry[str]],
+        folders: list[Folder],
+        linked: list[tuple[bytes, tuple[int, int]]],
+    ) -> list[Fact]:
         """Most of the time of a snapshot is spent in this loop: it looks at each name once, and calls little."""
         found, own = self.found, self._own
         some_own, inodes = bool(own.paths), own.inodes
         largest = self._limits.file_bytes
         facts: list[Fact] = []
-        folders: list[Folder] = []
-        linked: list[tuple[bytes, tuple[int, int]]] = []
-        with os.scandir(fd if fd >= 0 else self._root.full(folder.path)) as entries:
-            for entry in islice(entries, self._room + 1):
-                name = entry.name.encode(_ENCODING, _ERRORS)
-                try:
-                    seen = entry.stat(follow_symlinks=False)
-                except FileNotFoundError:
+        for entry in entries:
+            name = entry.name.encode(_ENCODING, _ERRORS)
+            try:
+                seen = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            mode = seen.st_mode
+            kind = mode & 0o170000
+            ino = seen.st_ino
+            if (some_own or ino in inodes) and own.holds(folder.at(name), seen):
+                found.skip(folder.at(name), "belongs to Clew's own store or cache")
+            elif name.startswith(b".clew-") and kind in _OURS and TEMPORARY.fullmatch(name):
+                found.skip(folder.at(name), "left over from a restore that was interrupted")
+                found.leftovers.append(folder.at(name))
+            elif kind == stat.S_IFREG:
+                if seen.st_size > largest and _data(seen) > largest:
+                    found.skip(folder.at(name), f"larger than the limit of {largest} bytes")
                     continue
-                mode = seen.st_mode
-                kind = mode & 0o170000
-                ino = seen.st_ino
-                if (some_own or ino in inodes) and own.holds(folder.at(name), seen):
-                    found.skip(folder.at(name), "belongs to Clew's own store or cache")
-                elif name.startswith(b".clew-") and TEMPORARY.fullmatch(name):
-                    found.skip(folder.at(name), "left over from a restore that was interrupted")
-                elif kind == stat.S_IFREG:
-                    if seen.st_size > largest and _data(seen) > largest:
-                        found.skip(folder.at(name), f"larger than the limit of {largest} bytes")
-                        continue
-                    facts.append((name, mode, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns, ino, b""))
-                    if seen.st_nlink > 1:
-                        linked.append((name, (seen.st_dev, ino)))
-                elif kind == stat.S_IFDIR:
-                    facts.append((name, mode, 0, seen.st_mtime_ns, 0, 0, b""))
-                    folders.append(Folder(folder, name, seen.st_dev, ino))
-                elif kind == stat.S_IFLNK:
-                    facts.append((name, mode, 0, seen.st_mtime_ns, seen.st_ctime_ns, ino, b""))
-                else:
-                    found.skip(folder.at(name), _SPECIAL.get(kind, "neither a file, a folder nor a link"))
+                facts.append((name, mode, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns, ino, b""))
+                if seen.st_nlink > 1:
+                    linked.append((name, (seen.st_dev, ino)))
+            elif kind == stat.S_IFDIR:
+                facts.append((name, mode, 0, seen.st_mtime_ns, 0, 0, b""))
+                folders.append(Folder(folder, name, seen.st_dev, ino))
+            elif kind == stat.S_IFLNK:
+                facts.append((name, mode, 0, seen.st_mtime_ns, seen.st_ctime_ns, ino, b""))
+            else:
+                found.skip(folder.at(name), _SPECIAL.get(kind, "neither a file, a folder nor a link"))
         facts.sort()
-        folder.facts = facts
-        self._ignore(folder, fd)
-        self._room -= len(folder.facts)
+        return facts
+
+    def _read_rules(self, folder: Folder, facts: list[Fact], fd: int, is_all: bool) -> None:
+        """Add those of this folder to those of the folders above it. With more names to come, the file with them may be
+        among those."""
+        at = bisect(facts, (_IGNORE_FILE,))
+        is_there = at < len(facts) and facts[at][0] == _IGNORE_FILE
+        if is_there or (not is_all and has_rules(self._root.full(folder.path), fd)):
+            folder.rules = read_rules(folder.rules, self._root.full(folder.path), folder.path, fd)
+
+    def _kept(self, folder: Folder, facts: list[Fact]) -> list[Fact]:
+        """All but what the rules name, counted."""
+        kept = facts
+        if (rules := folder.rules) is not None:
+            kept = []
+            for fact in facts:
+                if rules.ignore(folder.at(fact[0]), folder=stat.S_ISDIR(fact[1])):
+                    self.found.skip(folder.at(fact[0]), "ignored")
+                else:
+                    kept.append(fact)
+        self._room -= len(kept)
         if self._room < 0:
             raise InvalidInput(
                 f"the workspace {self._root.path} holds more than {self._limits.names} names. Name what it should not "
                 f"hold in {IGNORE_FILE} or with ignore=, or raise Limits.names."
             )
-        return folders, linked
-
-    def _ignore(self, folder: Folder, fd: int) -> None:
-        """Leave out what the rules name: those of this folder, and those of the folders above it."""
-        if folder.above is not None:
-            folder.rules = folder.above.rules
-        at = bisect(folder.facts, (_IGNORE_FILE,))
-        if folder.facts[at : at + 1] and folder.facts[at][0] == _IGNORE_FILE:
-            folder.rules = read_rules(folder.rules, self._root.full(folder.path), folder.path, fd)
-        rules = folder.rules
-        if rules is None:
-            return
-        kept = []
-        for fact in folder.facts:
-            if rules.ignore(folder.at(fact[0]), folder=stat.S_ISDIR(fact[1])):
-                self.found.skip(folder.at(fact[0]), "ignored")
-            else:
-                kept.append(fact)
-        folder.facts = kept
+        return kept
 
 
 def _name(folder: Folder) -> bytes:
@@ -315,7 +346,10 @@ def _drop(found: Scan, folder: Folder, reason: str | None) -> None:
         raise InvalidInput(f"the workspace cannot be read: {reason or 'it is gone'}")
     if reason is not None:
         found.skip(folder.path, reason)
-    folder.above.facts = [fact for fact in folder.above.facts if fact[0] != folder.name]
+    facts = folder.above.facts
+    at = bisect(facts, (folder.name,))
+    if at < len(facts) and facts[at][0] == folder.name:
+        del facts[at]
 
 
 def _join_links(found: Scan) -> None:

@@ -12,6 +12,7 @@ import stat
 from collections import deque
 from datetime import timedelta
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -24,11 +25,11 @@ from clew.workspace._packing import Content, Outbox, Reader
 from clew.workspace._threads import Threads
 from clew.workspace.limits import Limits
 from clew.workspace.manifest import FolderNode, Tree, pack_folder
-from clew.workspace.scanning import Fact, Root, scan
+from clew.workspace.scanning import CHANGED, Fact, Root, Scan, scan
 from clew.workspace.snapshots import Progress, SnapshotRef
 from clew.workspace.statcache import Moment, StatCache
 
-__all__ = ["CONFIRM_AFTER", "TOP", "snapshot"]
+__all__ = ["CONFIRM_AFTER", "TOP", "Walked", "snapshot"]
 
 log = logging.getLogger("clew.workspace")
 
@@ -37,6 +38,16 @@ TOP = b"workspace"
 CONFIRM_AFTER = timedelta(hours=12)
 """Half of gc's grace: what the store was not asked about for this long may be about to go."""
 _READERS = 2
+
+
+class Walked(NamedTuple):
+    """What a restore has to know of the walk beside the snapshot that came of it."""
+
+    dev: int
+    ino: int
+    """Which folder it was."""
+    leftovers: tuple[bytes, ...]
+    """What a restore that was interrupted has left in it."""
 
 
 class _Lost(Exception):
@@ -58,7 +69,7 @@ async def snapshot(
     ignore: tuple[str, ...],
     known: StatCache | None,
     progress: Progress | None = None,
-) -> tuple[SnapshotRef, StatCache]:
+) -> tuple[SnapshotRef, StatCache, Walked]:
     """Put what the folder holds into the store, durably. `known` is what the last call returned, None for the first.
 
     Cancelling stops it within a file or a chunk. What it has stored by then is garbage for gc, and nothing else is left.
@@ -67,7 +78,7 @@ async def snapshot(
         taking = _Taking(root, checkpointer, limits, ignore, threads, progress)
         ref, cache = await _take(taking, known)
         current.set(files=ref.files, bytes=ref.bytes, new_bytes=ref.new_bytes, skipped=len(ref.skipped))
-    return ref, cache
+    return ref, cache, Walked(root.facts.st_dev, root.facts.st_ino, tuple(taking.found.leftovers))
 
 
 async def _take(taking: _Taking, known: StatCache | None) -> tuple[SnapshotRef, StatCache]:
@@ -103,6 +114,8 @@ class _Taking:
         self._ignore = ignore
         self._threads = threads
         self._progress = progress
+        self.found = Scan()
+        """The last walk."""
         self._sent: set[str] = set()
         self._new_bytes = 0
         self._read_so_far = 0
@@ -111,6 +124,7 @@ class _Taking:
         began = Moment.now()
         self._sent.clear()
         plan, known = await self._threads.run(lambda: self._look(last, links))
+        self.found = plan.found
         confirmed = known.confirmed if known.folders else began
         if _is_old(confirmed):
             confirmed = Moment.now()
@@ -165,7 +179,7 @@ class _Taking:
             draft, seen = names[0]
             content = reader.read(draft.folder, seen, outbox)
             draft.contents[seen[0]] = content
-            if seen[6] and (content.fact is None or content.fact[5] != seen[5]):
+            if seen[6] and _is_another(content, seen):
                 raise _LinksMoved
             for other, also_seen in names[1:]:
                 other.contents[also_seen[0]] = _renamed(content, also_seen[0])
@@ -230,6 +244,13 @@ class _Taking:
 
 def _is_old(confirmed: Moment) -> bool:
     return confirmed.age() > CONFIRM_AFTER.total_seconds()
+
+
+def _is_another(content: Content, seen: Fact) -> bool:
+    """Whether a name is gone, or was something else by the time it was read. One that could not be read is not that."""
+    if content.fact is not None:
+        return content.fact[5] != seen[5]
+    return content.problem in (None, CHANGED)
 
 
 def _renamed(content: Content, name: bytes) -> Content:

@@ -24,11 +24,11 @@ from blake3 import blake3
 from clew.checkpointers import Checkpointer, _files
 from clew.threads.owners import boot
 
-__all__ = ["Moment", "Record", "StatCache", "cache_folder", "is_settled", "load", "save", "split_digests"]
+__all__ = ["Moment", "Record", "StatCache", "cache_folder", "drop", "is_settled", "load", "save", "split_digests"]
 
 log = logging.getLogger("clew.workspace")
 
-_MAGIC = b"clew workspace cache 1\n"
+_MAGIC = b"clew workspace cache 2\n"
 _FINE = 20_000_000
 _WHOLE_SECONDS = 2_000_000_000
 _ELSEWHERE = 60_000_000_000
@@ -174,6 +174,17 @@ def save(root: str, checkpointer: Checkpointer, cache: StatCache) -> None:
         if temporary is not None:
             with contextlib.suppress(OSError):
                 temporary.unlink()
+
+
+def drop(root: Path, checkpointer: Checkpointer) -> None:
+    """Forget what is known of this folder in this store, for every process that has not read it yet."""
+    path = _path(os.path.realpath(root), checkpointer)
+    if path is None:
+        return
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        log.warning("the cache of the workspace %s cannot be dropped: %s. Delete %s.", root, error, path)
 
 
 def _whose(root: str, checkpointer: Checkpointer) -> bytes:

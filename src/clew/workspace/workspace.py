@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from clew.checkpointers import Checkpointer
 from clew.errors import InvalidInput
 from clew.threads.trees import note_fresh
+from clew.workspace import statcache
+from clew.workspace._folders import absolute
 from clew.workspace._ignoring import Rules
 from clew.workspace.limits import Limits
 from clew.workspace.snapshots import Progress, SnapshotRef
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from clew.workspace.comparing import Difference
     from clew.workspace.reading import Ref
     from clew.workspace.restoring import Restored
+    from clew.workspace.snapshotting import Walked
 
 __all__ = ["Workspace"]
 
@@ -44,14 +47,16 @@ class Workspace:
         ignore: Iterable[str] | str = (),
         limits: Limits | None = None,
     ) -> None:
-        if "\0" in os.fspath(path):
-            raise InvalidInput(f"{path!r}: a path cannot hold NUL characters")
-        self._path = Path(os.path.abspath(Path(path).expanduser()))
+        self._path = absolute(path)
         self._checkpointer = checkpointer
         self._ignore = tuple(ignore.splitlines() if isinstance(ignore, str) else ignore)
         self._limits = limits or Limits()
+        if min(self._limits.file_bytes, self._limits.names) < 0:
+            raise InvalidInput(f"{self._limits} has a limit below zero. For no limit, give a very high one.")
         Rules.given(self._ignore)  # a bad pattern shows here, and not at the first snapshot
         self._known: StatCache | None = None
+        self._walked: Walked | None = None
+        """Of the last snapshot, for `restore`."""
         self._taking = asyncio.Lock()
 
     @property
@@ -83,7 +88,7 @@ class Workspace:
         from clew.workspace.snapshotting import snapshot
 
         async with self._taking:
-            ref, self._known = await snapshot(
+            ref, self._known, self._walked = await snapshot(
                 self._path,
                 self._checkpointer,
                 limits=self._limits,
@@ -93,6 +98,13 @@ class Workspace:
             )
         note_fresh(self._checkpointer, ref.digest)
         return ref
+
+    async def _forget(self) -> None:
+        """The store has turned out not to have what it was known to have: let the next snapshot read everything again, and
+        put back what is missing."""
+        async with self._taking:
+            self._known = StatCache()
+            await asyncio.to_thread(statcache.drop, self._path, self._checkpointer)
 
     async def restore(
         self, ref: Ref, into: str | os.PathLike[str] | None = None, progress: Progress | None = None
