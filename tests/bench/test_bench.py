@@ -21,9 +21,7 @@ from bench.words import vocabulary
 from clew.log import fold
 from clew.messages import plain_text
 
-TINY = Scale(
-    turns=(2, 12), repeats=2, reads=2, sessions=3, session_turns=2, threads=5, files=60, files_bytes=200_000
-)
+TINY = Scale(turns=(2, 12), repeats=2, reads=2, sessions=3, session_turns=2, threads=5, files=60, files_bytes=200_000)
 
 
 @pytest.fixture(scope="module")
