@@ -66,7 +66,14 @@ async def test_gc_never_takes_what_a_thread_reaches(kind: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("kind", STORES)
 async def test_the_fire_finds_a_gc_that_breaks_the_promise(kind: str, tmp_path: Path) -> None:
-    url = url_of(kind, tmp_path)
+    """By chance, so it may take more than one try on a machine that is busy."""
+    found: list[str] = []
+    for number in range(5):
+        found = found or await _under_fire_of_a_broken_gc(url_of(kind, tmp_path / str(number)))
+    assert found
+
+
+async def _under_fire_of_a_broken_gc(url: str) -> list[str]:
     async with open_checkpointer(url) as store:
         delete, listed = store.delete_blobs, store.blobs
 
@@ -77,4 +84,4 @@ async def test_the_fire_finds_a_gc_that_breaks_the_promise(kind: str, tmp_path: 
         store.blobs = lambda *, untouched_for: listed(untouched_for=timedelta(0))  # type: ignore[method-assign]
         store.delete_blobs = hasty  # type: ignore[method-assign]
         _, _, wrong = await under_fire(url, 6, deleter=store)
-    assert wrong != []
+    return wrong
