@@ -20,7 +20,7 @@ from clew.workspace import SnapshotRef, Workspace
 
 __all__ = ["folders", "make_tree"]
 
-_TAR, _WALK, _COPY, _RESTIC = "tar | zstd -3 -T2, synced", "scandir + lstat", "cp -a", "restic backup"
+_TAR, _WALK, _COPY, _RESTIC = "tar and zstd -3 -T2, synced", "scandir + lstat", "cp -a", "restic backup"
 _FIRST, _SAME, _ONE = "first snapshot", "snapshot, nothing changed", "snapshot, one file changed"
 _EMPTY, _BACK = "restore into an empty folder", "restore, one file changed"
 _PAIRS: tuple[tuple[str, str, Limit | None], ...] = (

@@ -569,6 +569,7 @@ async def test_after_a_slow_sync_the_loop_leaves_it_to_the_writer_for_a_while(
     await append(store, "thread", b"1", at=1)
     await asyncio.sleep(0.05)
     monkeypatch.setattr(_sqlite_engine, "QUICK", 0.0)
+    monkeypatch.setattr(_sqlite_engine, "SLOW_PAUSE", 10**6)
     await append(store, "thread", b"2", at=2)
     monkeypatch.setattr(_sqlite_engine, "QUICK", float("inf"))
     for at in range(3, 6):

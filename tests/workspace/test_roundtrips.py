@@ -60,6 +60,7 @@ MOMENTS = [
     1_700_000_000_999_999_999,
     2**31 * 10**9 + 5,
     2**63 - 1,
+    14 * 10**18 + 1,
 ]
 
 
@@ -146,14 +147,14 @@ class Add(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """More names for a file, one in each folder, as tools that install packages give."""
+    """More names for a file, one in each folder below the root, as tools that install packages give."""
 
     which: int
     name: bytes
 
     def do(self, root: bytes) -> None:
         if path := pick(root, self.which, FILES):
-            for folder in [folder for folder in walk(root) if kind_of(folder) == FOLDERS]:
+            for folder in [folder for folder in walk(root) if kind_of(folder) == FOLDERS and folder != root]:
                 new = folder + b"/" + self.name
                 if len(new) < LONGEST_PATH and not os.path.lexists(new):
                     with opened_up(folder):
@@ -393,7 +394,7 @@ things: st.SearchStrategy[Thing] = weighted(
     (6, files),
     (3, st.builds(Folder, st.integers(0, 2))),
     (3, st.builds(Name, numbers)),
-    (1, st.builds(Link, st.sampled_from(TARGETS))),
+    (2, st.builds(Link, st.sampled_from(TARGETS))),
     (1, st.builds(Sparse, st.frozensets(st.integers(0, 7), max_size=3), st.sampled_from(SPARSE_SIZES))),
 )
 builds: st.SearchStrategy[Step] = weighted(
@@ -479,15 +480,15 @@ def test_a_restore_is_exact_whatever_was_there_and_whatever_became_of_it(
         place = Path(tempfile.mkdtemp(dir=tmp_path))
         (place / "work").mkdir()
 
-        async def run() -> None:
+        async def run(patch: pytest.MonkeyPatch) -> None:
             async with make_store("sqlite" if kind == "sealed" else kind, place) as store:
                 store.keys = Keyring(bytes(range(32))) if kind == "sealed" else None
-                usage = Habit(habit, place / "work", store, monkeypatch)
+                usage = Habit(habit, place / "work", store, patch)
                 await round_trip(usage.workspace, usage.settle, [built, changed])
 
         try:
-            with monkeypatch.context():
-                asyncio.run(run())
+            with monkeypatch.context() as patch:
+                asyncio.run(run(patch))
         finally:
             remove(os.fsencode(place))
 

@@ -33,8 +33,9 @@ QUICK = 0.002
 """Seconds in which a disk confirms a transaction that an event loop may wait for itself."""
 QUICK_RUNS = 8
 """How many in a row have to be that quick."""
-SLOW_PAUSE = 5.0
-"""Seconds for which the loop leaves all to the writer after it had to wait for longer."""
+SLOW_PAUSE = 50
+"""After it had to wait for longer, the loop leaves all to the writer for this many times as long: slow syncs take a
+fiftieth of its time at most."""
 MOST_HERE, MOST_BYTES_HERE = 64, 2**20
 """The largest transaction that an event loop makes itself: in appends, or refs, and in bytes."""
 _FAULTS = (sqlite3.Error, UnicodeDecodeError)
@@ -131,7 +132,7 @@ class Engine:
         finally:
             self._here_lock.release()
         ended = time.monotonic()
-        self._here_again = ended + (ended - began if self._quick else SLOW_PAUSE)
+        self._here_again = ended + (ended - began) * (1 if self._quick else SLOW_PAUSE)
         for job in batch:
             job.settle()
         return True
