@@ -8,12 +8,15 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
 from pathspec import GitIgnoreSpec
 
+from clew import Workspace
+from clew.checkpointers import MemoryCheckpointer
 from clew.errors import InvalidInput
 from clew.workspace import _ignoring, limits, scanning
 from clew.workspace._threads import Stopped
@@ -351,3 +354,20 @@ def test_patterns_are_only_imported_when_there_are_some(tmp_path: Path) -> None:
         "sys.exit('pathspec' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="needs a file system that keeps any time")
+@pytest.mark.anyio
+async def test_a_time_that_cannot_be_kept_is_reported_and_stops_nothing() -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
+        folder = Path(name)
+        (folder / "far").write_text("x")
+        (folder / "near").write_text("y")
+        (folder / "within").mkdir()
+        (folder / "within" / "file").write_text("z")
+        for path in (folder / "far", folder / "within", folder):
+            os.utime(path, ns=(2**65, 2**65))
+        async with MemoryCheckpointer() as store:
+            ref = await Workspace(folder, store).snapshot()
+        assert ref.files == 2
+        assert [skipped.path for skipped in ref.skipped] == ["far"]

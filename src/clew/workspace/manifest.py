@@ -13,12 +13,28 @@ from clew.errors import Corrupt, InvalidInput
 from clew.log.blobs import is_tree, pack_tree, tree_refs, unpack_blob
 from clew.log.keys import Keyring
 
-__all__ = ["INLINE", "MAX_NODES", "FileNode", "FolderNode", "LinkNode", "Node", "Tree", "pack_folder", "unpack_folder"]
+__all__ = [
+    "EARLIEST",
+    "INLINE",
+    "LATEST",
+    "MAX_NODES",
+    "FileNode",
+    "FolderNode",
+    "LinkNode",
+    "Node",
+    "Tree",
+    "pack_folder",
+    "unpack_folder",
+]
 
 INLINE = 512
 """Files up to this size are kept in the tree itself: a chunk of its own would cost more than it holds."""
 MAX_NODES = 500_000
 """The most names in one folder that are read; more are refused, unless a caller asks for more."""
+
+
+EARLIEST, LATEST = -(2**63) + 1, 2**64 - 1
+"""The times that a node can have, in nanoseconds since 1970: from 1677 to 2554."""
 
 
 class _Node(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -113,7 +129,7 @@ def _check(digest: str, nodes: Sequence[Node], trees: Sequence[str], leaves: Seq
                 f"folder {digest} names {name!r}, which is no name of its own in a folder. It is hostile."
             )
         before = name
-        if not 0 <= node.mode <= 0o7777 or not -(2**63) < node.mtime < 2**64:
+        if not 0 <= node.mode <= 0o7777 or not EARLIEST <= node.mtime <= LATEST:
             raise InvalidInput(f"folder {digest}: {name!r} has an impossible mode or time")
         if isinstance(node, FolderNode):
             folders += 1

@@ -17,6 +17,7 @@ from clew.errors import InvalidInput
 from clew.workspace._folders import TEMPORARY
 from clew.workspace._ignoring import IGNORE_FILE, Rules, has_rules, read_rules
 from clew.workspace.limits import DEEPEST, LONGEST, Limits, is_too_deep
+from clew.workspace.manifest import EARLIEST, LATEST
 from clew.workspace.snapshots import Skipped, shown
 
 __all__ = ["CHANGED", "Fact", "Folder", "Root", "Scan", "scan", "why"]
@@ -281,6 +282,12 @@ class _Walk:
             mode = seen.st_mode
             kind = mode & 0o170000
             ino = seen.st_ino
+            mtime = seen.st_mtime_ns
+            if not EARLIEST <= mtime <= LATEST:
+                if kind != stat.S_IFDIR:
+                    found.skip(folder.at(name), "changed at a time that cannot be kept")
+                    continue
+                mtime = min(max(mtime, EARLIEST), LATEST)
             if (some_own or ino in inodes) and own.holds(folder.at(name), seen):
                 found.skip(folder.at(name), "belongs to Clew's own store or cache")
             elif name.startswith(b".clew-") and kind in _OURS and TEMPORARY.fullmatch(name):
@@ -290,14 +297,14 @@ class _Walk:
                 if seen.st_size > largest and _data(seen) > largest:
                     found.skip(folder.at(name), f"larger than the limit of {largest} bytes")
                     continue
-                facts.append((name, mode, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns, ino, b""))
+                facts.append((name, mode, seen.st_size, mtime, seen.st_ctime_ns, ino, b""))
                 if seen.st_nlink > 1:
                     linked.append((name, (seen.st_dev, ino)))
             elif kind == stat.S_IFDIR:
-                facts.append((name, mode, 0, seen.st_mtime_ns, 0, 0, b""))
+                facts.append((name, mode, 0, mtime, 0, 0, b""))
                 folders.append(Folder(folder, name, seen.st_dev, ino))
             elif kind == stat.S_IFLNK:
-                facts.append((name, mode, 0, seen.st_mtime_ns, seen.st_ctime_ns, ino, b""))
+                facts.append((name, mode, 0, mtime, seen.st_ctime_ns, ino, b""))
             else:
                 found.skip(folder.at(name), _SPECIAL.get(kind, "neither a file, a folder nor a link"))
         facts.sort()

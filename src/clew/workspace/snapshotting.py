@@ -24,7 +24,7 @@ from clew.workspace._drafting import Draft, Plan, compare
 from clew.workspace._packing import Content, Outbox, Reader
 from clew.workspace._threads import Threads
 from clew.workspace.limits import Limits
-from clew.workspace.manifest import FolderNode, Tree, pack_folder
+from clew.workspace.manifest import EARLIEST, LATEST, FolderNode, Tree, pack_folder
 from clew.workspace.scanning import CHANGED, Fact, Root, Scan, scan
 from clew.workspace.snapshots import Progress, SnapshotRef
 from clew.workspace.statcache import Moment, StatCache
@@ -203,7 +203,7 @@ class _Taking:
     async def _top(self, plan: Plan, known: StatCache) -> str:
         """Make the snapshot itself, and see that the store has what it was not given again."""
         facts = self._root.facts
-        node = FolderNode(TOP, stat.S_IMODE(facts.st_mode), facts.st_mtime_ns)
+        node = FolderNode(TOP, stat.S_IMODE(facts.st_mode), min(max(facts.st_mtime_ns, EARLIEST), LATEST))
         digest, packed = pack_folder(Tree((node,), (plan.root.digest,)), self._checkpointer.keys)
         taken_over = plan.taken_over()
         if digest == known.top:
