@@ -31,6 +31,7 @@ from clew.threads.redacting import Redact
 from clew.threads.thread import Durability
 from clew.tools import AnyTool, Tool, ToolContext, ToolError, as_tool, tool
 from clew.workspace import Workspace
+from clew.workspace._folders import absolute
 
 __all__ = ["Agent"]
 
@@ -82,7 +83,7 @@ class Agent:
             model=resolve_model(model),
             system_prompt=system_prompt,
             tools=_by_name(self._as_child(given) if isinstance(given, Agent) else given for given in tools),
-            workspace=None if workspace is None else Path(os.path.abspath(Path(workspace).expanduser())),
+            workspace=None if workspace is None else absolute(workspace),
             max_turns=max_turns,
             budget=budget or Budget(),
             snapshot_every=checkpoint_every_n_iterations,
@@ -146,17 +147,21 @@ class Agent:
         unless `clear_cache_on_success=False`. A thread that the user named is never deleted. `workspace` is the folder that
         tools work in, for this session in place of the agent's own.
         """
-        agent = self if workspace is None else self._in(Path(os.path.abspath(Path(workspace).expanduser())))
-        folder = agent._settings.workspace or Path.cwd()
-        return Session(agent, thread_id, folder=folder, resume=resume, clear=resume and clear_cache_on_success)
+        agent = self if workspace is None else self._in(absolute(workspace))
+        return Session(agent, thread_id, folder=agent._folder, resume=resume, clear=resume and clear_cache_on_success)
 
     def start_session(self, *, thread_id: str | None = None) -> Session:
         """A session on a new thread, whose handle is there before the first prompt."""
-        return Session(self, thread_id or self.new_id(), folder=self._settings.workspace or Path.cwd())
+        return Session(self, thread_id or self.new_id(), folder=self._folder)
 
     def resume_session(self, handle: str) -> Session:
         """Go on with a session, from its handle or its thread's id, in any process that reaches the store."""
-        return Session(self, read_handle(handle), folder=self._settings.workspace or Path.cwd())
+        return Session(self, read_handle(handle), folder=self._folder)
+
+    @property
+    def _folder(self) -> Path:
+        """Where its tasks are at home."""
+        return self._settings.workspace or Path.cwd()
 
     def new_id(self) -> str:
         """A name for a thread that nobody has."""

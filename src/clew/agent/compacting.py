@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import logging
 
+from clew.agent.asking import ask
 from clew.agent.journal import Journal
 from clew.agent.outputs import CORRECTION
 from clew.agent.settings import Settings
 from clew.errors import ContextTooLong
 from clew.log import Compacted
 from clew.messages import Assistant, Message, Text, Tool, ToolCall, ToolResult, User, plain_text, user
-from clew.models import ModelRequest, ModelResponse, cost_of
+from clew.models import ModelRequest
 
 __all__ = ["compact", "is_prompt"]
 
@@ -37,9 +38,8 @@ async def compact(settings: Settings, journal: Journal) -> None:
     older = messages[: len(messages) - keep]
     if len(older) < 2:
         raise ContextTooLong(settings.model.name, "and what is left cannot be made shorter")
-    response = await _summary(settings, older)
+    response, cost = await ask(settings, _summary_of(settings, older), lambda event: None)
     summary = user(_SUMMARY + plain_text(response.message))
-    cost = cost_of([response.model, settings.model.name], response.usage, settings.prices)
     await journal.record(Compacted(summary, keep, response.usage, cost))
     log.info("thread %r: %d messages are summed up for the model", journal.thread.thread_id, len(older))
 
@@ -57,15 +57,11 @@ def _to_keep(messages: tuple[Message, ...]) -> int:
     return 0
 
 
-async def _summary(settings: Settings, messages: tuple[Message, ...]) -> ModelResponse:
+def _summary_of(settings: Settings, messages: tuple[Message, ...]) -> ModelRequest:
     told = [_told(message) for message in messages]
     while len(told) > 2 and sum(map(len, told)) > _LONGEST:
         del told[len(told) // 3]  # the task stands at the beginning, and what matters most now at the end
-    request = ModelRequest(messages=(user("\n\n".join([_ASK, *told])),), max_tokens=settings.max_tokens)
-    async for event in settings.model.stream(request):
-        if isinstance(event, ModelResponse):
-            return event
-    raise RuntimeError(f"the model {settings.model.name} ended its stream without a response")
+    return ModelRequest(messages=(user("\n\n".join([_ASK, *told])),), max_tokens=settings.max_tokens)
 
 
 def _told(message: Message) -> str:

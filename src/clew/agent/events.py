@@ -12,6 +12,7 @@ from clew.models.base import Retrying, TextDelta, ThinkingDelta
 __all__ = [
     "Compacted",
     "Event",
+    "Kind",
     "Question",
     "Retrying",
     "SnapshotSaved",
@@ -86,10 +87,13 @@ class SnapshotSaved(msgspec.Struct, frozen=True, tag="snapshot-saved"):
     files: int
 
 
+Kind = Literal["question", "approval", "in doubt"]
+
+
 class Question(msgspec.Struct, frozen=True):
     """What a run waits for. Answer it with `agent.resume(thread_id=…, answer=…)`, in any process and at any time."""
 
-    kind: Literal["question", "approval", "in doubt"]
+    kind: Kind
     tool: str
     call_id: str
     text: str

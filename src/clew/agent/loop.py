@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from clew.agent.asking import ask
 from clew.agent.compacting import compact, is_prompt
 from clew.agent.events import Compacted, Question, SnapshotSaved, TurnFinished, TurnStarted, Waiting
 from clew.agent.journal import Journal
@@ -20,7 +21,7 @@ from clew.agent.settling import settle_calls
 from clew.errors import ContextTooLong
 from clew.log import Checkpoint, MessageAdded, ModelCallStarted, StateSet, StatusChanged
 from clew.messages import Assistant, plain_text, tool_calls, user
-from clew.models import ModelRequest, ModelResponse, cost_of
+from clew.models import ModelRequest, ModelResponse
 from clew.tools import State
 from clew.workspace import SnapshotRef, Workspace
 
@@ -123,20 +124,17 @@ class Loop:
         self._emit(TurnStarted(state.turns + 1))
         await self._journal.record(ModelCallStarted(self._settings.model.name))
         try:
-            response = await self._call_model(state)
+            response, cost = await self._call_model(state)
         except ContextTooLong:
             await compact(self._settings, self._journal)
             self._emit(Compacted(state.turns))
-            response = await self._call_model(self._thread.checkpoint)
-        cost = cost_of([response.model, self._settings.model.name], response.usage, self._settings.prices)
-        if (snapshot := await self._finished_snapshot(state)) is not None:
-            await self._journal.record(snapshot.entry())
-            self._emit(SnapshotSaved(state.turns, snapshot.digest, snapshot.files))
+            response, cost = await self._call_model(self._thread.checkpoint)
+        await self._record_snapshot(state)
         await self._journal.record(MessageAdded(response.message, response.usage, cost))
         if not tool_calls(response.message):
             self._emit(TurnFinished(state.turns + 1))
 
-    async def _call_model(self, state: Checkpoint) -> ModelResponse:
+    async def _call_model(self, state: Checkpoint) -> tuple[ModelResponse, float | None]:
         request = ModelRequest(
             messages=state.messages,
             system=self._settings.system_prompt,
@@ -145,15 +143,7 @@ class Loop:
             output_schema=None if self._settings.output is None else self._settings.output.schema,
             options=dict(self._settings.options),
         )
-        response: ModelResponse | None = None
-        async for event in self._settings.model.stream(request):
-            if isinstance(event, ModelResponse):
-                response = event
-            else:
-                self._emit(event)
-        if response is None:
-            raise RuntimeError(f"the model {self._settings.model.name} ended its stream without a response")
-        return response
+        return await ask(self._settings, request, self._emit)
 
     def _read_output(self, state: Checkpoint) -> str:
         """Take the answer; what to tell the model, if it is not what was asked for."""
@@ -176,13 +166,15 @@ class Loop:
             self._since_snapshot = 0
             self._snapshot = asyncio.create_task(self._workspace.snapshot())
 
-    async def _finished_snapshot(self, state: Checkpoint) -> SnapshotRef | None:
-        """The snapshot under way, once it is durable; None if there is none, or nothing has changed since the last."""
+    async def _record_snapshot(self, state: Checkpoint) -> None:
+        """Name the snapshot under way, if there is one, once it is durable and if it is another than the last."""
         if self._snapshot is None:
-            return None
+            return
         with self._journal.wait():
             taken, self._snapshot = await self._snapshot, None
-        return None if state.workspace is not None and state.workspace.digest == taken.digest else taken
+        if state.workspace is None or state.workspace.digest != taken.digest:
+            await self._journal.record(taken.entry())
+            self._emit(SnapshotSaved(state.turns, taken.digest, taken.files))
 
     async def _wait(self, questions: list[Question]) -> Ending:
         self._emit(Waiting(tuple(questions)))
@@ -194,9 +186,7 @@ class Loop:
         state = self._thread.checkpoint
         if self._workspace is not None and self._snapshot is None and self._since_snapshot:
             self._snapshot = asyncio.create_task(self._workspace.snapshot())
-        if (snapshot := await self._finished_snapshot(state)) is not None:
-            await self._journal.record(snapshot.entry())
-            self._emit(SnapshotSaved(state.turns, snapshot.digest, snapshot.files))
+        await self._record_snapshot(state)
         await self._journal.record(StatusChanged(ending.status, ending.reason))
         return ending
 

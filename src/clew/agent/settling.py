@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from clew.agent.events import Question, ToolFinished, ToolInDoubt, ToolReplayed, ToolStarted
+from clew.agent.events import Kind, Question, ToolFinished, ToolInDoubt, ToolReplayed, ToolStarted
 from clew.agent.journal import CallJournal, Journal
 from clew.agent.runs import Emit
 from clew.agent.settings import Settings
@@ -162,20 +162,9 @@ def _check_approval(call: Call) -> ToolResult | None:
     return ToolResult(call.call.id, (Text(f"The user did not allow this call.{why}"),), is_error=True)
 
 
-def _question(call: Call, kind: str, text: str, key: str) -> Question:
-    return msgspec.convert(
-        {
-            "kind": kind,
-            "tool": call.call.name,
-            "call_id": call.call.id,
-            "text": text,
-            "arguments": call.call.arguments,
-            "message": call.message,
-            "index": call.index,
-            "key": key,
-        },
-        Question,
-    )
+def _question(call: Call, kind: Kind, text: str, key: str) -> Question:
+    asked = call.call
+    return Question(kind, asked.name, asked.id, text, asked.arguments, call.message, call.index, key)
 
 
 def _doubt(call: Call, attempt: int) -> Question:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from datetime import timedelta
 from itertools import islice
 
@@ -13,10 +13,9 @@ import msgspec
 from clew.checkpointers import Checkpointer
 from clew.errors import Corrupt
 from clew.log.blobs import tree_refs
+from clew.threads.streaming import Progress
 
 __all__ = ["Collected", "Cutoff", "below", "gc", "remove_blobs", "unreached"]
-
-Progress = Callable[[int, int | None], None]
 
 _BATCH = 16
 """Blobs that are read at once: they may be large."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -13,6 +12,7 @@ import msgspec
 
 from clew.tools.context import ToolContext
 from clew.tools.signals import ToolError
+from clew.workspace._folders import temporary_name
 
 __all__ = ["Place", "locate", "read_bytes", "write_bytes"]
 
@@ -91,7 +91,7 @@ def write_bytes(place: Place, data: bytes, mode: int | None) -> None:
     with _folder(place, make=True) as (fd, name):
         if _is_folder(name, fd):
             raise ToolError(f"{str(place)!r} is a folder. Give the path of a file.")
-        temporary = f".clew-{secrets.token_hex(8)}.tmp"  # a name that snapshots of the workspace leave out
+        temporary = os.fsdecode(temporary_name())  # snapshots of the workspace leave it out
         if fd is None:
             temporary = str(Path(name).parent / temporary)
         opened = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK, 0o666, dir_fd=fd)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 import msgspec
 
 from clew.log import WorkspaceSnapshot
+from clew.threads.streaming import Progress
 
 __all__ = ["Progress", "Skipped", "SnapshotRef", "shown"]
-
-Progress = Callable[[int, int | None], None]
-"""Hears how many are done, and of how many, if that is known."""
 
 
 class Skipped(msgspec.Struct, frozen=True):
