@@ -7,14 +7,16 @@ import inspect
 import sys
 import weakref
 from asyncio import AbstractEventLoop
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Generic, Protocol, TypeVar
 
 from clew.errors import InvalidInput, MissingExtra
+from clew.models.base import ModelEvent, ModelRequest, ModelResponse
+from clew.models.retrying import call
 
-__all__ = ["Clients", "arguments"]
+__all__ = ["Clients", "Vendor", "arguments"]
 
 
 class Client(Protocol):
@@ -22,6 +24,70 @@ class Client(Protocol):
 
 
 _C = TypeVar("_C", bound=Client)
+
+
+class Reading(Protocol):
+    """A response that is put together from the events of its stream."""
+
+    def take(self, event: Mapping[str, Any]) -> Iterable[ModelEvent]:
+        """What of it can be told at once."""
+
+    def response(self, asked: str) -> ModelResponse:
+        """The whole; `asked` is the model's name, where the vendor does not say which one answered."""
+
+
+class Vendor(Generic[_C]):
+    """A vendor's API as a model calls it: one client for each event loop, and calls that are made again if they fail."""
+
+    def __init__(
+        self,
+        package: str,
+        maker: str,
+        model: str,
+        *,
+        name: str,
+        client: _C | None,
+        settings: Mapping[str, Any],
+        max_retries: int,
+        advice: Callable[[int | None], str],
+    ) -> None:
+        """`maker` is the SDK's class of async clients, `settings` what it is made with unless there is a `client`."""
+        if client is not None and settings:
+            raise InvalidInput(f"a client of your own has its settings already: {', '.join(sorted(settings))}")
+        self._model = model
+        self._name = name
+        self._max_retries = max_retries
+        self._advice = advice
+        self._clients: Clients[_C] = Clients(
+            package, f"the model {name!r}", lambda sdk: getattr(sdk, maker)(**settings, max_retries=0), client
+        )
+
+    def stream(
+        self, request: ModelRequest, ask: Callable[[_C, bool], tuple[Callable[..., Any], dict[str, Any], Reading]]
+    ) -> AsyncGenerator[ModelEvent, None]:
+        """Make a call, again if it fails. `ask` says, for a client and with or without earlier thinking, which method is
+        called, with what body, and what its stream is read by."""
+
+        async def attempt(thinking: bool) -> AsyncGenerator[ModelEvent, None]:
+            create, body, reading = ask(await self._clients.get(), thinking)
+            async with await create(**arguments(create, {**body, "stream": True})) as events:
+                async for event in events:
+                    for told in reading.take(event.to_dict()):
+                        yield told
+            yield reading.response(self._model)
+
+        return call(
+            attempt,
+            request,
+            model=self._name,
+            max_retries=self._max_retries,
+            secrets=lambda: [self._clients.secret],
+            advice=self._advice,
+        )
+
+    async def aclose(self) -> None:
+        """Close the connections. A later call opens new ones."""
+        await self._clients.aclose()
 
 
 class Clients(Generic[_C]):

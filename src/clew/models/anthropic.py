@@ -14,9 +14,9 @@ from clew.messages import Assistant, Block, System, Text, ToolCall
 from clew.messages.dialects import from_dialect, to_dialect
 from clew.models._asking import merged, parameters, without_thinking
 from clew.models._failures import StreamBroken
-from clew.models._sdk import Clients, arguments
+from clew.models._sdk import Vendor
 from clew.models.base import ModelEvent, ModelRequest, ModelResponse, TextDelta, ThinkingDelta
-from clew.models.retrying import MAX_RETRIES, call
+from clew.models.retrying import MAX_RETRIES
 from clew.models.windows import context_window, output_limit
 
 if TYPE_CHECKING:
@@ -48,14 +48,18 @@ class AnthropicModel:
         cache: bool = True,
         **settings: Any,
     ) -> None:
-        if client is not None and settings:
-            raise InvalidInput(f"a client of your own has its settings already: {', '.join(sorted(settings))}")
         self._model = model
-        self._max_retries = max_retries
         self._window = context_window
         self._cache = cache
-        self._clients: Clients[AsyncAnthropic] = Clients(
-            "anthropic", f"the model {self.name!r}", lambda sdk: sdk.AsyncAnthropic(**settings, max_retries=0), client
+        self._vendor: Vendor[AsyncAnthropic] = Vendor(
+            "anthropic",
+            "AsyncAnthropic",
+            model,
+            name=self.name,
+            client=client,
+            settings=settings,
+            max_retries=max_retries,
+            advice=_advice,
         )
 
     @property
@@ -67,30 +71,13 @@ class AnthropicModel:
         return self._window or context_window(self._model)
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
-        return call(
-            lambda thinking: self._attempt(request, thinking),
-            request,
-            model=self.name,
-            max_retries=self._max_retries,
-            secrets=lambda: [self._clients.secret],
-            advice=_advice,
+        return self._vendor.stream(
+            request, lambda client, thinking: (client.messages.create, self._body(request, thinking), _Reading())
         )
 
     async def aclose(self) -> None:
         """Close the connections. A later call opens new ones."""
-        await self._clients.aclose()
-
-    async def _attempt(self, request: ModelRequest, thinking: bool) -> AsyncGenerator[ModelEvent, None]:
-        client = await self._clients.get()
-        body = self._body(request, thinking)
-        create = client.messages.create
-        reading = _Reading()
-        async with await create(**arguments(create, {**body, "stream": True})) as events:
-            async for event in events:
-                delta = reading.take(event.to_dict())
-                if delta is not None:
-                    yield delta
-        yield reading.response(self._model)
+        await self._vendor.aclose()
 
     def _body(self, request: ModelRequest, thinking: bool) -> dict[str, Any]:
         messages = request.messages if thinking else without_thinking(request.messages)
@@ -167,7 +154,7 @@ class _Reading:
         self._usage: dict[str, Any] = {}
         self._ended = False
 
-    def take(self, event: Mapping[str, Any]) -> TextDelta | ThinkingDelta | None:
+    def take(self, event: Mapping[str, Any]) -> list[TextDelta | ThinkingDelta]:
         kind = event.get("type")
         if kind == "message_start":
             self._message = dict(event["message"])
@@ -175,13 +162,14 @@ class _Reading:
         elif kind == "content_block_start":
             self._blocks[event["index"]] = dict(event["content_block"])
         elif kind == "content_block_delta":
-            return self._add(event["index"], event["delta"])
+            told = self._add(event["index"], event["delta"])
+            return [] if told is None else [told]
         elif kind == "message_delta" and self._message is not None:
             self._message.update(event["delta"])
             self._count(event.get("usage"))
         elif kind == "message_stop":
             self._ended = True
-        return None
+        return []
 
     def _count(self, usage: Any) -> None:
         """Counts are totals so far: a later one replaces an earlier, and none leaves it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -12,9 +12,9 @@ from clew.messages import Assistant, System, Text
 from clew.messages.dialects import from_dialect, to_dialect
 from clew.models._asking import is_strict, merged, parameters, without_thinking
 from clew.models._failures import StreamBroken
-from clew.models._sdk import Clients, arguments
+from clew.models._sdk import Vendor
 from clew.models.base import ModelEvent, ModelRequest, ModelResponse, TextDelta, ThinkingDelta
-from clew.models.retrying import MAX_RETRIES, call
+from clew.models.retrying import MAX_RETRIES
 from clew.models.windows import context_window
 
 if TYPE_CHECKING:
@@ -44,13 +44,17 @@ class OpenAIChatModel:
         context_window: int | None = None,
         **settings: Any,
     ) -> None:
-        if client is not None and settings:
-            raise InvalidInput(f"a client of your own has its settings already: {', '.join(sorted(settings))}")
         self._model = model
-        self._max_retries = max_retries
         self._window = context_window
-        self._clients: Clients[AsyncOpenAI] = Clients(
-            "openai", f"the model {self.name!r}", lambda sdk: sdk.AsyncOpenAI(**settings, max_retries=0), client
+        self._vendor: Vendor[AsyncOpenAI] = Vendor(
+            "openai",
+            "AsyncOpenAI",
+            model,
+            name=self.name,
+            client=client,
+            settings=settings,
+            max_retries=max_retries,
+            advice=openai_advice,
         )
 
     @property
@@ -62,29 +66,15 @@ class OpenAIChatModel:
         return self._window or context_window(self._model)
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
-        return call(
-            lambda thinking: self._attempt(request, thinking),
-            request,
-            model=self.name,
-            max_retries=self._max_retries,
-            secrets=lambda: [self._clients.secret],
-            advice=openai_advice,
-        )
+        def ask(client: AsyncOpenAI, thinking: bool) -> tuple[Callable[..., Any], dict[str, Any], _Reading]:
+            body = self._body(request, thinking, str(client.base_url))
+            return client.chat.completions.create, body, _Reading()
+
+        return self._vendor.stream(request, ask)
 
     async def aclose(self) -> None:
         """Close the connections. A later call opens new ones."""
-        await self._clients.aclose()
-
-    async def _attempt(self, request: ModelRequest, thinking: bool) -> AsyncGenerator[ModelEvent, None]:
-        client = await self._clients.get()
-        create = client.chat.completions.create
-        body = self._body(request, thinking, str(client.base_url))
-        reading = _Reading()
-        async with await create(**arguments(create, {**body, "stream": True})) as chunks:
-            async for chunk in chunks:
-                for delta in reading.take(chunk.to_dict()):
-                    yield delta
-        yield reading.response(self._model)
+        await self._vendor.aclose()
 
     def _body(self, request: ModelRequest, thinking: bool, base_url: str) -> dict[str, Any]:
         messages = request.messages if thinking else without_thinking(request.messages)

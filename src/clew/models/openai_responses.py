@@ -15,10 +15,10 @@ from clew.messages import Assistant
 from clew.messages.dialects import from_dialect, to_dialect
 from clew.models._asking import is_strict, merged, parameters, without_thinking
 from clew.models._failures import StreamBroken, StreamFailed
-from clew.models._sdk import Clients, arguments
+from clew.models._sdk import Vendor
 from clew.models.base import ModelEvent, ModelRequest, ModelResponse, TextDelta, ThinkingDelta
 from clew.models.openai_chat import openai_advice
-from clew.models.retrying import MAX_RETRIES, call
+from clew.models.retrying import MAX_RETRIES
 from clew.models.windows import context_window
 
 if TYPE_CHECKING:
@@ -48,13 +48,17 @@ class OpenAIResponsesModel:
         context_window: int | None = None,
         **settings: Any,
     ) -> None:
-        if client is not None and settings:
-            raise InvalidInput(f"a client of your own has its settings already: {', '.join(sorted(settings))}")
         self._model = model
-        self._max_retries = max_retries
         self._window = context_window
-        self._clients: Clients[AsyncOpenAI] = Clients(
-            "openai", f"the model {self.name!r}", lambda sdk: sdk.AsyncOpenAI(**settings, max_retries=0), client
+        self._vendor: Vendor[AsyncOpenAI] = Vendor(
+            "openai",
+            "AsyncOpenAI",
+            model,
+            name=self.name,
+            client=client,
+            settings=settings,
+            max_retries=max_retries,
+            advice=openai_advice,
         )
 
     @property
@@ -66,30 +70,13 @@ class OpenAIResponsesModel:
         return self._window or context_window(self._model)
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
-        return call(
-            lambda thinking: self._attempt(request, thinking),
-            request,
-            model=self.name,
-            max_retries=self._max_retries,
-            secrets=lambda: [self._clients.secret],
-            advice=openai_advice,
+        return self._vendor.stream(
+            request, lambda client, thinking: (client.responses.create, self._body(request, thinking), _Reading())
         )
 
     async def aclose(self) -> None:
         """Close the connections. A later call opens new ones."""
-        await self._clients.aclose()
-
-    async def _attempt(self, request: ModelRequest, thinking: bool) -> AsyncGenerator[ModelEvent, None]:
-        client = await self._clients.get()
-        create = client.responses.create
-        body = self._body(request, thinking)
-        reading = _Reading()
-        async with await create(**arguments(create, {**body, "stream": True})) as events:
-            async for event in events:
-                delta = reading.take(event.to_dict())
-                if delta is not None:
-                    yield delta
-        yield reading.response(self._model)
+        await self._vendor.aclose()
 
     def _body(self, request: ModelRequest, thinking: bool) -> dict[str, Any]:
         messages = request.messages if thinking else without_thinking(request.messages)
@@ -131,12 +118,12 @@ class _Reading:
         self._items: dict[int, Any] = {}
         self._response: Mapping[str, Any] | None = None
 
-    def take(self, event: Mapping[str, Any]) -> TextDelta | ThinkingDelta | None:
+    def take(self, event: Mapping[str, Any]) -> list[TextDelta | ThinkingDelta]:
         kind = event.get("type")
         if kind == "response.output_text.delta" and event["delta"]:
-            return TextDelta(event["delta"])
+            return [TextDelta(event["delta"])]
         if kind in _THOUGHTS and event["delta"]:
-            return ThinkingDelta(event["delta"])
+            return [ThinkingDelta(event["delta"])]
         if kind == "response.output_item.done":
             self._items[event["output_index"]] = event["item"]
         elif kind in _ENDS:
@@ -145,7 +132,7 @@ class _Reading:
             raise StreamFailed(event["response"].get("error") or {})
         elif kind == "error":
             raise StreamFailed(event)
-        return None
+        return []
 
     def response(self, asked: str) -> ModelResponse:
         if self._response is None:
