@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from clew import open_checkpointer
+from clew import _plugins, open_checkpointer
 from clew.checkpointers import FileCheckpointer, MemoryCheckpointer, SQLiteCheckpointer, registry
 from clew.errors import InvalidInput, MissingExtra
 from clew.testing._contract_builders import append
@@ -28,7 +28,7 @@ def plugins(monkeypatch: pytest.MonkeyPatch) -> Plugins:
         def entry_points(*, group: str) -> list[EntryPoint]:
             return found if group == registry.GROUP else []
 
-        monkeypatch.setattr(registry, "entry_points", entry_points)
+        monkeypatch.setattr(_plugins, "entry_points", entry_points)
 
     return install
 

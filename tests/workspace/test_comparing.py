@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import subprocess
-from collections.abc import AsyncIterator, Collection
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -18,19 +18,6 @@ from clew.workspace.comparing import Change, Difference
 from tests.workspace.trees import change, grow
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def store() -> AsyncIterator[Checkpointer]:
-    async with MemoryCheckpointer() as opened:
-        yield opened
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    path = tmp_path / "work"
-    path.mkdir()
-    return path
 
 
 def told(difference: Difference) -> list[tuple[str, str, str]]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from clew.checkpointers import Checkpointer, MemoryCheckpointer
+from clew.checkpointers import Checkpointer
 from clew.errors import ClewError, Corrupt, InvalidInput, MissingBlob, UsageError
 from clew.log.blobs import pack_blob, pack_tree
 from clew.workspace import Limits, Workspace
@@ -23,12 +22,6 @@ pytestmark = [
 ]
 
 TIME = 10**18
-
-
-@pytest.fixture
-async def store() -> AsyncIterator[Checkpointer]:
-    async with MemoryCheckpointer() as opened:
-        yield opened
 
 
 @pytest.fixture

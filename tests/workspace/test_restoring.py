@@ -32,19 +32,6 @@ async def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIter
         yield opened
 
 
-@pytest.fixture
-async def store() -> AsyncIterator[Checkpointer]:
-    async with MemoryCheckpointer() as opened:
-        yield opened
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    path = tmp_path / "work"
-    path.mkdir()
-    return path
-
-
 class Meddled(Workspace):
     """A workspace in which something happens between the snapshot before a restore and the restore."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 
 from clew import Thread
-from clew.checkpointers import Checkpointer, MemoryCheckpointer, SQLiteCheckpointer
+from clew.checkpointers import Checkpointer, SQLiteCheckpointer
 from clew.errors import InvalidInput, MissingBlob, Unavailable
 from clew.log.blobs import pack_blob
 from clew.workspace import Skipped, SnapshotRef, Workspace, limits, reading
@@ -27,19 +26,6 @@ pytestmark = [
 
 LEFTOVER = ".clew-0123456789abcdef.tmp"
 HOLDS = "it holds what is in no snapshot"
-
-
-@pytest.fixture
-async def store() -> AsyncIterator[Checkpointer]:
-    async with MemoryCheckpointer() as opened:
-        yield opened
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    path = tmp_path / "work"
-    path.mkdir()
-    return path
 
 
 def make(folder: Path, **files: str) -> None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 from collections.abc import Iterable
-from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Protocol
 
+from clew import _plugins
 from clew.checkpointers.base import Checkpointer
-from clew.errors import InvalidInput, MissingExtra
+from clew.errors import InvalidInput
 from clew.log.keys import Keyring
 
 __all__ = ["default_url", "open_checkpointer"]
@@ -71,22 +69,9 @@ def default_url() -> str:
 
 
 def _opener(scheme: str) -> Opener:
-    if scheme in _BUILT_IN:
-        module, _, name = _BUILT_IN[scheme].partition(":")
-        built_in: Opener = getattr(import_module(module), name)
-        return built_in
-    plugins = {plugin.name: plugin for plugin in entry_points(group=GROUP)}
-    if scheme not in plugins:
-        known = sorted({*_BUILT_IN, *plugins})
-        close = difflib.get_close_matches(scheme, known, n=1)
-        guess = f" Did you mean {close[0]}:?" if close else ""
-        raise InvalidInput(f"no store for {scheme!r} URLs.{guess} Known here: {', '.join(known)}.")
-    return _load(plugins[scheme])
-
-
-def _load(plugin: EntryPoint) -> Opener:
     try:
-        opener: Opener = plugin.load()
-    except ImportError as error:
-        raise MissingExtra(f"the {plugin.name} store", plugin.name) from error
+        opener: Opener = _plugins.find(scheme, _BUILT_IN, GROUP, f"the {scheme} store")
+    except _plugins.Unknown as unknown:
+        guess = f" Did you mean {unknown.close}:?" if unknown.close else ""
+        raise InvalidInput(f"no store for {scheme!r} URLs.{guess} Known here: {unknown.known}.") from None
     return opener

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
-from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from clew.errors import InvalidInput, MissingExtra
+from clew import _plugins
+from clew.errors import InvalidInput
 from clew.models.base import Model
 from clew.models.windows import WINDOWS
 
@@ -52,24 +51,13 @@ def _checked(model: Model, settings: dict[str, Any]) -> Model:
 
 
 def _maker(prefix: str, name: str) -> Callable[..., Model]:
-    if prefix in _BUILT_IN:
-        module, _, wanted = _BUILT_IN[prefix].partition(":")
-        built_in: Callable[..., Model] = getattr(import_module(module), wanted)
-        return built_in
-    plugins = {plugin.name: plugin for plugin in entry_points(group=GROUP)}
-    if prefix in plugins:
-        return _load(plugins[prefix])
-    known = sorted({*_BUILT_IN, *plugins})
-    close = difflib.get_close_matches(prefix, known, n=1)
-    guess = f" Did you mean {close[0]}:{name}?" if close else ""
-    raise InvalidInput(f"no models are known by the prefix {prefix + ':'!r}.{guess} Known here: {', '.join(known)}.")
-
-
-def _load(plugin: EntryPoint) -> Callable[..., Model]:
     try:
-        maker: Callable[..., Model] = plugin.load()
-    except ImportError as error:
-        raise MissingExtra(f"the models of {plugin.name!r}", plugin.name) from error
+        maker: Callable[..., Model] = _plugins.find(prefix, _BUILT_IN, GROUP, f"the models of {prefix!r}")
+    except _plugins.Unknown as unknown:
+        guess = f" Did you mean {unknown.close}:{name}?" if unknown.close else ""
+        raise InvalidInput(
+            f"no models are known by the prefix {prefix + ':'!r}.{guess} Known here: {unknown.known}."
+        ) from None
     return maker
 
 
