@@ -118,6 +118,16 @@ async def test_files_are_restored_where_there_are_none_and_left_alone_where_ther
     assert ((folder / "a.txt").read_text(), list(result.drift)) == ("the user's own", ["files"])
 
 
+async def test_a_workspace_that_can_be_no_folder_is_refused_before_the_thread_is_touched(
+    store: MemoryCheckpointer, tmp_path: Path
+) -> None:
+    (tmp_path / "a file").write_text("mine")
+    for path in (tmp_path / "a file", tmp_path / "a file" / "within"):
+        with pytest.raises(InvalidInput, match="a file"):
+            await Agent(ScriptedModel(["Hi."]), checkpointer=store, workspace=path).run("Go.", thread_id="t")
+    assert await _threads(store) == []
+
+
 async def test_files_of_a_turn_are_on_record_although_the_run_was_stopped_right_after_it(
     store: MemoryCheckpointer, tmp_path: Path
 ) -> None:

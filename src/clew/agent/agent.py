@@ -233,6 +233,7 @@ class Agent:
         self._tasks.add(task)
         try:
             async with lock:
+                _make_folder(settings.workspace)
                 answers = [] if answer is None else await self._answers(thread_id, answer)
                 head = await (await self._store()).head(thread_id)
                 return await self._run_alone(settings, thread_id, prompt, answers, head, emit)
@@ -253,10 +254,7 @@ class Agent:
             before = thread.checkpoint
             if answers:
                 await journal.record(*answers)
-            workspace = None
-            if settings.workspace is not None:
-                settings.workspace.mkdir(parents=True, exist_ok=True)
-                workspace = Workspace(settings.workspace, await self._store())
+            workspace = None if settings.workspace is None else Workspace(settings.workspace, await self._store())
             loop = Loop(settings, journal, workspace, emit)
             ending = await _recorded(journal, loop.run(prompt, again=head is not None and head.status == "done"))
             return _result(thread, before, loop, ending, journal.waited)
@@ -340,6 +338,17 @@ def _result(thread: Thread, before: Checkpoint, loop: Loop, ending: Ending, wait
         drift=loop.drift,
         waited=waited,
     )
+
+
+def _make_folder(workspace: Path | None) -> None:
+    """Before the thread is touched: a path that can be no folder is a mistake, and nothing that happened to the run."""
+    try:
+        if workspace is not None:
+            workspace.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidInput(
+            f"the workspace {workspace} cannot be made: {error.strerror}. Choose another folder."
+        ) from error
 
 
 def _by_name(tools: Iterable[AnyTool | Callable[..., Any]]) -> dict[str, AnyTool]:
