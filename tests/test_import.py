@@ -59,7 +59,23 @@ def test_importing_clew_takes_less_than_60_ms() -> None:
 @pytest.mark.parametrize(
     ("module", "names"),
     [
-        ("clew", ["Checkpoint", "Thread", "__version__", "open_checkpointer"]),
+        (
+            "clew",
+            [
+                "Agent",
+                "Budget",
+                "Checkpoint",
+                "Run",
+                "RunResult",
+                "Session",
+                "Thread",
+                "ToolContext",
+                "ToolError",
+                "__version__",
+                "open_checkpointer",
+                "tool",
+            ],
+        ),
         (
             "clew.checkpointers",
             [

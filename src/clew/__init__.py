@@ -6,22 +6,47 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from clew.agent import Agent, Budget, Run, RunResult, Session
     from clew.checkpointers import open_checkpointer
     from clew.log import Checkpoint
     from clew.threads import Thread
+    from clew.tools import ToolContext, ToolError, tool
     from clew.workspace import SnapshotRef, Workspace
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Agent": "clew.agent",
+    "Budget": "clew.agent",
     "Checkpoint": "clew.log",
+    "Run": "clew.agent",
+    "RunResult": "clew.agent",
+    "Session": "clew.agent",
     "SnapshotRef": "clew.workspace",
     "Thread": "clew.threads",
+    "ToolContext": "clew.tools",
+    "ToolError": "clew.tools",
     "Workspace": "clew.workspace",
     "open_checkpointer": "clew.checkpointers",
+    "tool": "clew.tools",
 }
 
-__all__ = ["Checkpoint", "SnapshotRef", "Thread", "Workspace", "__version__", "open_checkpointer"]
+__all__ = [
+    "Agent",
+    "Budget",
+    "Checkpoint",
+    "Run",
+    "RunResult",
+    "Session",
+    "SnapshotRef",
+    "Thread",
+    "ToolContext",
+    "ToolError",
+    "Workspace",
+    "__version__",
+    "open_checkpointer",
+    "tool",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,18 +15,15 @@ from clew import Thread
 from clew.agent import Agent, Compacted
 from clew.checkpointers import HeadQuery, MemoryCheckpointer
 from clew.errors import ContextTooLong, InvalidInput, UsageError
+from clew.log import WorkspaceSnapshot
+from clew.log.codec import decode_frame
 from clew.messages import plain_text
 from clew.models import ModelRequest
 from clew.testing import Response, ScriptedModel, call, turns_in
 from clew.tools import DEFAULT_TOOLS, tool
+from clew.workspace import Workspace
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def store() -> AsyncIterator[MemoryCheckpointer]:
-    async with MemoryCheckpointer() as opened:
-        yield opened
 
 
 async def _threads(store: MemoryCheckpointer) -> list[str]:
@@ -95,6 +91,62 @@ async def test_a_task_goes_on_where_it_was_and_is_cleared_once_it_is_done(
     assert await _threads(store) == [kept]
 
 
+@pytest.mark.parametrize("stop", [{"max_turns": 1}, {}])
+async def test_a_task_that_was_interrupted_is_forgotten_where_nothing_is_to_be_kept(
+    stop: dict[str, Any], store: MemoryCheckpointer, tmp_path: Path
+) -> None:
+    script: list[Response] = [call("nothing"), RuntimeError("down")]
+    agent = Agent(ScriptedModel(script), name="ada", checkpointer=store, **stop)
+    async with agent.session(output_dir=tmp_path / "out", resume=True, cache_on_interrupt=False) as session:
+        with suppress(RuntimeError):
+            await session.run("Do all of it.")
+    assert await _threads(store) == []
+    async with agent.session(thread_id="mine", cache_on_interrupt=False) as session:
+        with suppress(RuntimeError):
+            await session.run("Do all of it.")
+    assert await _threads(store) == ["mine"], "a thread that the user named is never deleted"
+
+
+async def test_the_folder_of_a_session_has_one_name_at_a_time(store: MemoryCheckpointer, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="output_dir"):
+        Agent(ScriptedModel(["Hi."]), checkpointer=store).session(workspace=tmp_path, output_dir=tmp_path)
+
+
+async def test_a_session_in_another_folder_is_on_the_same_store(tmp_path: Path) -> None:
+    agent = Agent(ScriptedModel(["One.", "Two."]), checkpointer=None)
+    async with agent, agent.session(thread_id="t", workspace=tmp_path / "out") as session:
+        await session.run("First.")
+        assert (await agent.resume("Second.", thread_id="t")).output == "Two."
+
+
+async def test_a_store_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="is no store"):
+        Agent(ScriptedModel(["Hi."]), checkpointer=tmp_path / "clew.db")  # type: ignore[arg-type]
+
+
+async def test_files_are_restored_where_that_is_asked_for_and_what_was_there_is_kept(
+    store: MemoryCheckpointer, tmp_path: Path
+) -> None:
+    script: list[Response] = [call("write_file", path="a.txt", content="one"), "Written.", "Again."]
+    folder = tmp_path / "files"
+
+    def agent(**options: Any) -> Agent:
+        return Agent(ScriptedModel(script), tools=DEFAULT_TOOLS, checkpointer=store, workspace=folder, **options)
+
+    await agent().run("Write.", thread_id="t")
+    (folder / "a.txt").write_text("the user's own")
+    result = await agent(restore_files=True).run("And now?", thread_id="t")
+    assert ((folder / "a.txt").read_text(), dict(result.drift)) == ("one", {})
+    kept = [entry for entry in await _entries(store, "t") if isinstance(entry, WorkspaceSnapshot)]
+    await Workspace(folder, store).restore(kept[-2])
+    assert (folder / "a.txt").read_text() == "the user's own"
+
+
+async def _entries(store: MemoryCheckpointer, thread_id: str) -> list[Any]:
+    frames = await store.read(thread_id)
+    return [entry for n, data in enumerate(frames) for entry in decode_frame(data, thread_id, n).entries]
+
+
 async def test_a_task_named_session_has_no_handle_before_its_task(store: MemoryCheckpointer) -> None:
     with pytest.raises(UsageError, match="named by its task"):
         _ = Agent(ScriptedModel(["Hi."]), checkpointer=store).session(resume=True).resume_handle
@@ -157,15 +209,15 @@ async def test_a_conversation_that_no_longer_fits_is_summed_up_and_goes_on(store
         if len(request.messages) > 10:
             refused.append(len(request.messages))
             return ContextTooLong("scripted", "too many messages")
-        return "Done." if text.startswith("Summary") and turns_in(request) >= 2 else call("look")
+        return "Done." if "Summary" in text and turns_in(request) >= 2 else call("look")
 
-    agent = Agent(ScriptedModel(script), tools=[look], checkpointer=store, max_turns=9)
+    agent = Agent(ScriptedModel(script), tools=[look], checkpointer=store, max_turns=9, warn_turns=0)
     events = [event async for event in agent.run("Look around.", thread_id="t")]
     assert sum(isinstance(event, Compacted) for event in events) == 1
     assert refused == [11]
     state = await Thread.load(store, "t")
     assert (state.status, state.turns) == ("done", 7)
-    assert plain_text(state.messages[0]).startswith("Summary")
+    assert plain_text(state.messages[0]).startswith("[clew] Summary")
     assert plain_text(state.history[0]) == "Look around.", "history is whole"
     assert state.unaccounted == 0
 
@@ -243,5 +295,5 @@ async def test_an_agent_as_a_tool_works_on_a_child_thread_and_is_resumed_with_it
     child = next(name for name in await _threads(store) if name != "t")
     head = await store.head(child)
     assert head is not None
-    assert (head.parent, head.status, head.agent) == (("t", 0), "done", "finder")
+    assert (head.parent, head.status, head.agent) == (("t", 1), "done", "finder")
     assert (await family("Hi.").resume("More?")).thread_id == "t", "children do not count"

@@ -9,12 +9,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, get_args, get_origin
 
 import clew
 import clew.checkpointers
 import clew.sync
-from clew.sync._blocking import ASYNC_CLASSES, OWN_METHODS, documentation, public_names, return_annotation
+from clew.sync._blocking import OWN_METHODS, documentation, is_turned, public_names, return_annotation
 
 STUB = Path(clew.sync.__file__).with_suffix(".pyi")
 INDENT = " " * 4
@@ -30,11 +30,11 @@ class Stub:
     def text(self) -> str:
         originals = {name: _original(name) for name in clew.sync.__all__}
         body = [block for name, value in originals.items() if (block := self._block(name, value))]
-        own = {name for name, value in originals.items() if _is_async(value)}
-        plain = {name: getattr(value, "__module__", "") for name, value in originals.items() if not _is_async(value)}
+        own = {name for name, value in originals.items() if is_turned(value)}
+        plain = {name: value.__module__ for name, value in originals.items() if name not in own and callable(value)}
         needed = {name: home for name, home in self.imports.items() if name not in own and name not in plain}
         lines = [f"import {name}" if name == home else f"from {home} import {name}" for name, home in needed.items()]
-        lines += [f"from {plain[name]} import {name} as {name}" for name in plain if isinstance(originals[name], type)]
+        lines += [f"from {home} import {name} as {name}" for name, home in plain.items()]
         names = ", ".join(f'"{name}"' for name in clew.sync.__all__)
         head = '"""Written by `python -m tests.sync.stub`; a test holds it against the async originals."""'
         return "\n".join([head, "", *lines, "", f"__all__ = [{names}]", "", *body])
@@ -42,12 +42,12 @@ class Stub:
     def _block(self, name: str, value: Any) -> str:
         if isinstance(value, str):
             return f"{name}: str\n"
-        if _is_async(value):
-            return self._class(value)
-        return self._function(name, value, "") if inspect.isroutine(value) else ""
+        if not is_turned(value):
+            return ""
+        return self._class(value) if isinstance(value, type) else self._function(name, value, "")
 
     def _class(self, cls: type) -> str:
-        bases = [base.__name__ for base in cls.__bases__ if _is_async(base)]
+        bases = [base.__name__ for base in cls.__bases__ if is_turned(base)] + self._generic(cls)
         lines = [f"class {cls.__name__}{'(' + ', '.join(bases) + ')' if bases else ''}:"]
         if cls.__doc__:
             lines.append(f'{INDENT}"""{documentation(cls.__doc__)}"""\n')
@@ -58,6 +58,13 @@ class Stub:
             if not any(_signature(member) == _signature(self._member(base, name)) for base in _ancestors(cls, name)):
                 lines.append(member)
         return "\n".join(lines)
+
+    def _generic(self, cls: type) -> list[str]:
+        return [
+            self._known(f"Generic[{', '.join(variable.__name__ for variable in get_args(base))}]", cls)
+            for base in getattr(cls, "__orig_bases__", ())
+            if get_origin(base) is Generic
+        ]
 
     def _member(self, cls: type, name: str) -> str:
         found = inspect.getattr_static(cls, name)
@@ -128,12 +135,8 @@ def _original(name: str) -> Any:
     return getattr(clew, name, None) or getattr(clew.checkpointers, name)
 
 
-def _is_async(value: Any) -> bool:
-    return isinstance(value, type) and issubclass(value, ASYNC_CLASSES)
-
-
 def _ancestors(cls: type, name: str) -> list[type]:
-    return [base for base in cls.__mro__[1:] if _is_async(base) and hasattr(base, name)]
+    return [base for base in cls.__mro__[1:] if is_turned(base) and hasattr(base, name)]
 
 
 def _signature(member: str) -> str:

@@ -14,9 +14,12 @@ import pytest
 import clew
 import clew.checkpointers
 import clew.sync
-from clew.sync._blocking import ASYNC_CLASSES, OWN_METHODS, public_names, return_annotation
+from clew.sync._blocking import ASYNC_CLASSES, OWN_METHODS, is_turned, public_names, return_annotation
 from tests.sync.stub import STUB, Stub
 from tests.test_import import HEAVY, imported_by
+
+SHARED = {clew.ToolContext}
+"""With async methods, and the same in both worlds: tools are given one, and there `ctx.blocking` is for those that block."""
 
 
 def pairs() -> list[Any]:
@@ -26,7 +29,7 @@ def pairs() -> list[Any]:
     return [
         pytest.param(original, getattr(clew.sync, name), id=name)
         for name, original in originals.items()
-        if isinstance(original, type) and issubclass(original, ASYNC_CLASSES)
+        if isinstance(original, type) and is_turned(original)
     ]
 
 
@@ -40,16 +43,22 @@ def test_every_public_name_is_there_and_nothing_but_the_checkpointers_beside() -
 def test_what_is_not_async_is_the_very_same() -> None:
     for name in clew.__all__:
         original = getattr(clew, name)
-        if not inspect.isroutine(original) and not (isinstance(original, type) and issubclass(original, ASYNC_CLASSES)):
+        if not is_turned(original):
             assert getattr(clew.sync, name) is original
+    assert clew.sync.tool is clew.tool
+    assert clew.sync.ToolContext is clew.ToolContext
 
 
 def test_every_public_class_with_async_methods_is_turned() -> None:
     for name in clew.__all__:
         original = getattr(clew, name)
-        if isinstance(original, type) and any(
-            inspect.iscoroutinefunction(member) or inspect.isasyncgenfunction(member)
-            for _, member in inspect.getmembers(original)
+        if (
+            isinstance(original, type)
+            and original not in SHARED
+            and any(
+                inspect.iscoroutinefunction(member) or inspect.isasyncgenfunction(member)
+                for _, member in inspect.getmembers(original)
+            )
         ):
             assert issubclass(original, ASYNC_CLASSES), f"add {name} to clew.sync._blocking.ASYNC_CLASSES"
 
@@ -107,9 +116,14 @@ def test_the_types_are_those_of_the_async_originals() -> None:
 def test_a_type_checker_sees_blocking_types(tmp_path: Path) -> None:
     (tmp_path / "user.py").write_text(
         "from typing import assert_type\n"
-        "from collections.abc import Iterator\n"
+        "from collections.abc import Callable, Iterator\n"
         "from clew.checkpointers import Head\n"
-        "from clew.sync import Checkpoint, Checkpointer, Thread, open_checkpointer\n"
+        "from clew.agent import Event\n"
+        "from clew.sync import Agent, Checkpoint, Checkpointer, Run, RunResult, Session, Thread, ToolContext\n"
+        "from clew.sync import open_checkpointer, tool\n"
+        "@tool(effect='none')\n"
+        "def look(at: str, ctx: ToolContext) -> int: return len(at)\n"
+        "assert_type(look('x', ToolContext()), int)\n"
         "with open_checkpointer('memory://') as store, Thread.open(store, 't') as thread:\n"
         "    assert_type(store, Checkpointer)\n"
         "    assert_type(thread, Thread)\n"
@@ -117,6 +131,18 @@ def test_a_type_checker_sees_blocking_types(tmp_path: Path) -> None:
         "    assert_type(Thread.load(store, 't'), Checkpoint)\n"
         "    assert_type(Thread.list(store), Iterator[Head])\n"
         "    assert_type(store.heads(), Iterator[Head])\n"
+        "    with Agent('openai:gpt-5', name='child') as child:\n"
+        "        assert_type(child, Agent)\n"
+        "    agent = Agent('openai:gpt-5', tools=[look, child], checkpointer=store)\n"
+        "    assert_type(agent.run('x'), Run[RunResult])\n"
+        "    assert_type(agent.run('x').result(), RunResult)\n"
+        "    assert_type(agent.resume(thread_id='t', answer=True).result(), RunResult)\n"
+        "    assert_type([event for event in agent.run('x')], list[Event])\n"
+        "    assert_type(agent.aclose, Callable[[], None])\n"
+        "    with agent.session(resume=True) as session:\n"
+        "        assert_type(session, Session)\n"
+        "        assert_type(session.run('x').result(), RunResult)\n"
+        "    assert_type(agent.resume_session(agent.start_session().resume_handle), Session)\n"
     )
     run = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "--config-file", "", "--cache-dir", str(tmp_path / "c"), "user.py"],

@@ -11,6 +11,7 @@ import pytest
 from clew.errors import InvalidInput
 from clew.models.base import ToolSpec
 from clew.tools import DEFAULT_TOOLS, Tool, ToolContext, as_tool, tool
+from clew.tools.declaring import Effect
 
 
 class Simulation:
@@ -193,17 +194,18 @@ def test_a_step_of_something_else_does_not_make_a_tool_run_again() -> None:
     assert [made.effect for made in (simulate, told, explicit)] == ["once"] * 3
 
 
-def test_the_digest_changes_with_the_schema_and_the_name_only() -> None:
-    def make(name: str, hint: type, text: str) -> str:
+def test_the_digest_changes_with_the_schema_the_words_and_the_effect() -> None:
+    def make(name: str, hint: type, text: str, effect: Effect = "once") -> str:
         def fn(a: Any) -> None: ...
 
         fn.__annotations__ = {"a": hint}
-        return tool(name=name, description=text)(fn).schema_digest
+        return tool(name=name, description=text, effect=effect)(fn).digest
 
     first = make("fn", int, "one")
     assert len(first) == 64
-    assert first == make("fn", int, "two")
-    assert len({first, make("fn", str, "one"), make("gn", int, "one")}) == 3
+    assert first == make("fn", int, "one")
+    others = [make("fn", str, "one"), make("gn", int, "one"), make("fn", int, "two"), make("fn", int, "one", "none")]
+    assert len({first, *others}) == 5
 
 
 def test_the_default_tools_say_what_they_do() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from clew.agent.agent import Agent
 from clew.agent.events import (
+    CheckpointSaved,
     Compacted,
     Event,
     Question,
@@ -17,6 +18,7 @@ from clew.agent.events import (
     ToolStarted,
     TurnFinished,
     TurnStarted,
+    Unwound,
     Waiting,
 )
 from clew.agent.runs import Run, RunResult
@@ -26,6 +28,7 @@ from clew.agent.settings import Budget
 __all__ = [
     "Agent",
     "Budget",
+    "CheckpointSaved",
     "Compacted",
     "Event",
     "Question",
@@ -42,5 +45,6 @@ __all__ = [
     "ToolStarted",
     "TurnFinished",
     "TurnStarted",
+    "Unwound",
     "Waiting",
 ]

@@ -7,35 +7,55 @@ import copy
 import logging
 import os
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+import traceback
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
 from types import EllipsisType, TracebackType
-from typing import Any, Self
+from typing import Any, Self, get_args
+from weakref import WeakValueDictionary
 
 import msgspec
 
+from clew.agent.children import child_tool
 from clew.agent.events import Question
+from clew.agent.finishing import finish_tool
 from clew.agent.journal import Journal
 from clew.agent.loop import QUESTIONS, Ending, Loop
 from clew.agent.outputs import Output
 from clew.agent.runs import Emit, Run, RunResult
 from clew.agent.sessions import Session, read_handle
-from clew.agent.settings import Budget, Settings
-from clew.checkpointers import Checkpointer, Head, HeadQuery, MemoryCheckpointer, open_checkpointer
-from clew.errors import InvalidInput, ThreadNotFound, UsageError
+from clew.agent.settings import Budget, Overflow, Settings
+from clew.agent.signalling import by_id, same_command, stops_with_a_signal
+from clew.agent.stores import Store
+from clew.checkpointers import Checkpointer, HeadQuery
+from clew.errors import ClewError, InvalidInput, ThreadNotFound, UsageError
 from clew.log import Checkpoint, Logged, StateSet, StatusChanged, StepOutcome, Usage, encode_entries
 from clew.models import Model, Price, cost_of, resolve_model
+from clew.models.windows import context_window
 from clew.threads import Thread
 from clew.threads.redacting import Redact
 from clew.threads.thread import Durability
-from clew.tools import AnyTool, Tool, ToolContext, ToolError, as_tool, tool
+from clew.tools import AnyTool, Tool, ToolContext, as_tool
 from clew.workspace import Workspace
 from clew.workspace._folders import absolute
 
 __all__ = ["Agent"]
 
 log = logging.getLogger("clew.agent")
+_LONGEST_REASON = 500
+
+
+class _Job(msgspec.Struct, frozen=True):
+    """What one run is to do."""
+
+    thread_id: str
+    prompt: str | None
+    answer: Any = None
+    max_turns: int | None = None
+    timeout: float | None = None
+    named: bool = False
+    """Whether the same program, run again, finds this thread again."""
 
 
 class Agent:
@@ -65,24 +85,56 @@ class Agent:
         options: Mapping[str, Any] | None = None,
         prices: Mapping[str, Price] | None = None,
         output: Any = None,
+        finish: bool | AnyTool | Callable[..., Any] = False,
+        warn_turns: int = 5,
+        context_window: int | None = None,
+        compact_at: float | None = 0.8,
+        on_overflow: Overflow = "compact",
+        restore_files: bool = False,
         redact: Redact | None = None,
         takeover: bool = False,
+        allow_repeats: bool = False,
+        handle_signals: bool | Callable[[str], str] = False,
     ) -> None:
         """`checkpointer` is a store or its URL; left out, it is the default store; None keeps nothing beyond the process.
 
         `checkpoint_every_n_iterations` is how often the workspace is snapshotted, in turns that called tools. Responses,
         intents and outcomes are always recorded before anything depends on them.
 
-        `output` is a type that the last answer is to have; the model is told where its answer does not fit. Another agent
-        among the `tools` works on a thread of its own, which is resumed with this one's.
+        `output` is a type that the last answer is to have; the model is told where its answer does not fit. `finish=True`
+        gives the model a tool to end the task with, and nothing else ends it then; or the user's own tool, whose result is
+        the answer. Another agent among the `tools` works on a thread of its own, which is resumed with this one's.
+
+        The model is told when `warn_turns` turns are left, and at the last; 0 tells it nothing. When a share `compact_at` of
+        its context window is full (`context_window`, for models that Clew does not know), or when the vendor says that the
+        conversation is too long, a summary takes the place of what came before; with `on_overflow="unwind"` the last turn is
+        taken back instead.
+
+        A resume restores the workspace's files if the folder is gone or empty, and with `restore_files=True` always: what is
+        there then is snapshotted first. `takeover=True` takes a thread from a live process. `durability="exit"` refuses
+        tools of effect `once`, unless `allow_repeats=True` says that they may be repeated after a crash.
+
+        `handle_signals=True`, for programs: SIGTERM does as Ctrl+C does; the run records that, the command that resumes it
+        is printed to stderr, and the process exits with 130. A function from the thread's id gives other words for that
+        command. A second signal ends the process at once.
         """
-        if max_turns < 1 or checkpoint_every_n_iterations < 1:
-            raise InvalidInput("max_turns and checkpoint_every_n_iterations are 1 or more")
+        if max_turns < 1 or checkpoint_every_n_iterations < 1 or warn_turns < 0:
+            raise InvalidInput("max_turns and checkpoint_every_n_iterations are 1 or more, and warn_turns 0 or more")
+        if compact_at is not None and not 0 < compact_at <= 1:
+            raise InvalidInput(
+                f"compact_at={compact_at} is no share of the context window: more than 0, at most 1, or None"
+            )
+        if on_overflow not in get_args(Overflow):
+            raise InvalidInput(f"on_overflow is one of {', '.join(get_args(Overflow))}, not {on_overflow!r}")
+        resolved = resolve_model(model)
+        answer = None if output is None else Output(output)
+        ending = finish_tool(finish, answer)
+        given_tools = [self._as_child(given) if isinstance(given, Agent) else given for given in tools]
         self._settings = Settings(
             name=name,
-            model=resolve_model(model),
+            model=resolved,
             system_prompt=system_prompt,
-            tools=_by_name(self._as_child(given) if isinstance(given, Agent) else given for given in tools),
+            tools=_by_name(given_tools if ending is None else [*given_tools, ending]),
             workspace=None if workspace is None else absolute(workspace),
             max_turns=max_turns,
             budget=budget or Budget(),
@@ -90,28 +142,45 @@ class Agent:
             max_tokens=max_tokens,
             options=options or {},
             prices=prices,
-            output=None if output is None else Output(output),
+            output=answer,
+            finish=ending,
+            warn_turns=warn_turns,
+            window=_window(resolved, context_window, compact_at),
+            on_overflow=on_overflow,
+            restore_files=restore_files,
         )
         _check_budget(self._settings)
-        _check_durability(durability, self._settings)
+        _check_durability(durability, self._settings, allow_repeats)
         self._own_model = isinstance(model, str)
-        self._given = checkpointer
-        self._opened: Checkpointer | None = None
-        self._above: Agent | None = None
+        self._store = Store(checkpointer)
         self._durability = durability
         self._redact = redact
         self._takeover = takeover
-        self._running: dict[str, asyncio.Lock] = {}
+        self._handle_signals = handle_signals
+        self._running: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[Any] | None] = set()
 
     @property
     def name(self) -> str:
         return self._settings.name
 
-    def run(self, prompt: str, *, thread_id: str | None = None) -> Run[RunResult]:
+    def run(
+        self,
+        prompt: str,
+        *,
+        thread_id: str | None = None,
+        max_turns: int | None = None,
+        timeout: float | None = None,
+    ) -> Run[RunResult]:
         """Ask the agent. On a thread with an unfinished run, what that had begun is settled first, and then this is asked;
-        if it was started with this very prompt, it is not asked twice: the same script run again after a crash goes on."""
-        return Run(lambda emit: self._run(thread_id or self.new_id(), prompt, None, emit))
+        if it was started with this very prompt, it is not asked twice: the same script run again after a crash goes on.
+
+        `max_turns` is for this run in place of the agent's own. After `timeout` seconds the run is interrupted, in the
+        middle of whatever it does, and can be resumed."""
+        _check_prompt(prompt)
+        found = thread_id or self.new_id()
+        job = _Job(found, prompt, max_turns=max_turns, timeout=timeout, named=thread_id is not None)
+        return Run(lambda emit: self._run(job, emit))
 
     def resume(
         self,
@@ -120,15 +189,18 @@ class Agent:
         thread_id: str | None = None,
         answer: Any = None,
         max_turns: int | None = None,
+        timeout: float | None = None,
     ) -> Run[RunResult]:
         """Go on with a thread: without an id, with the one that this agent worked on last. `answer` is for what it waits
         for; if it waits for several answers, a dict by call id."""
+        if prompt is not None:
+            _check_prompt(prompt)
 
         async def work(emit: Emit) -> RunResult:
             found = thread_id or await self._last_thread()
-            if await (await self._store()).head(found) is None:
+            if await self._store.open().head(found) is None:
                 raise ThreadNotFound(found)
-            return await self._run(found, prompt, answer, emit, max_turns)
+            return await self._run(_Job(found, prompt, answer, max_turns, timeout), emit)
 
         return Run(work)
 
@@ -138,17 +210,30 @@ class Agent:
         thread_id: str | None = None,
         resume: bool = False,
         workspace: str | os.PathLike[str] | None = None,
+        output_dir: str | os.PathLike[str] | None = None,
         clear_cache_on_success: bool = True,
+        cache_on_interrupt: bool = True,
     ) -> Session:
         """Several prompts on one thread: `async with agent.session(...) as session: await session.run(...)`.
 
         Without a `thread_id` the first prompt is the task. With `resume=True` the thread is named by the agent, the task and
         the folder, so that the same script run again goes on where it was; once the task is done its thread is deleted,
-        unless `clear_cache_on_success=False`. A thread that the user named is never deleted. `workspace` is the folder that
-        tools work in, for this session in place of the agent's own.
+        unless `clear_cache_on_success=False`; with `cache_on_interrupt=False` also once it was interrupted or has failed. A
+        thread that the user named is never deleted. `workspace`, or `output_dir`, is the folder that tools work in, for this
+        session in place of the agent's own.
         """
-        agent = self if workspace is None else self._in(absolute(workspace))
-        return Session(agent, thread_id, folder=agent._folder, resume=resume, clear=resume and clear_cache_on_success)
+        if workspace is not None and output_dir is not None:
+            raise InvalidInput("workspace and output_dir are two names for the same folder. Give one of them.")
+        folder = output_dir if workspace is None else workspace
+        agent = self if folder is None else self._in(absolute(folder))
+        return Session(
+            agent,
+            thread_id,
+            folder=agent._folder,
+            resume=resume,
+            clear=resume and clear_cache_on_success,
+            keep=not resume or cache_on_interrupt,
+        )
 
     def start_session(self, *, thread_id: str | None = None) -> Session:
         """A session on a new thread, whose handle is there before the first prompt."""
@@ -167,31 +252,27 @@ class Agent:
         """A name for a thread that nobody has."""
         return f"{self.name or 'run'}-{secrets.token_hex(6)}"
 
-    async def run_on(self, thread_id: str, prompt: str, emit: Emit) -> RunResult:
-        """The work of `run`, told to `emit` as it happens."""
-        return await self._run(thread_id, prompt, None, emit)
+    async def run_on(self, thread_id: str, prompt: str, emit: Emit, *, named: bool) -> RunResult:
+        """The work of `run`, told to `emit` as it happens. `named`: the same program run again finds the thread again."""
+        return await self._run(_Job(thread_id, prompt, named=named), emit)
 
     def _as_child(self, child: Agent) -> AnyTool:
-        """Another agent as a tool. Its thread is named by the call, so that resuming the call resumes the child."""
+        """Another agent as a tool of this one: on this one's store, unless it was given its own."""
         if not child.name:
             raise InvalidInput("an agent that is a tool needs a name: Agent(…, name=…)")
 
-        async def ask(task: str, ctx: ToolContext) -> str:
+        async def work(ctx: ToolContext, thread_id: str, task: str, answers: Any) -> RunResult:
             made = copy.copy(child)
-            made._above = self
-            made._settings = msgspec.structs.replace(child._settings, parent=(ctx.thread_id, 0))
-            result = await made.run_on(
-                f"{ctx.thread_id}/{child.name}:{ctx.idempotency_key[:16]}", task, lambda event: None
-            )
-            if result.status != "done":
-                raise ToolError(f"{child.name} did not finish: it is {result.status} ({result.reason or 'a question'})")
-            return result.output if isinstance(result.output, str) else msgspec.json.encode(result.output).decode()
+            made._store = self._store if child._store.is_default else child._store
+            made._handle_signals = False
+            made._settings = msgspec.structs.replace(child._settings, parent=(ctx.thread_id, ctx.turn))
+            return await made._run(_Job(thread_id, task, answers), lambda event: None)
 
-        return tool(name=child.name, description=child._settings.system_prompt[:1000], effect="steps")(ask)
+        return child_tool(child.name, child._settings.system_prompt[:1000], work)
 
     async def forget(self, thread_id: str) -> None:
         """Delete a thread."""
-        await (await self._store()).delete(thread_id)
+        await self._store.open().delete(thread_id)
 
     def _in(self, workspace: Path) -> Agent:
         """The same agent, working in another folder."""
@@ -210,9 +291,7 @@ class Agent:
             close = getattr(self._settings.model, "aclose", None)
             if close is not None:
                 await close()
-        if self._opened is not None and self._opened is not self._given:
-            await self._opened.close()
-            self._opened = None
+        await self._store.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -222,46 +301,50 @@ class Agent:
     ) -> None:
         await self.aclose()
 
-    async def _run(
-        self, thread_id: str, prompt: str | None, answer: Any, emit: Emit, max_turns: int | None = None
-    ) -> RunResult:
-        settings = self._settings
-        if max_turns is not None:
-            settings = msgspec.structs.replace(settings, max_turns=max_turns)
-        lock = self._running.setdefault(thread_id, asyncio.Lock())
+    async def _run(self, job: _Job, emit: Emit) -> RunResult:
+        lock = self._running.setdefault(job.thread_id, asyncio.Lock())
         task = asyncio.current_task()
         self._tasks.add(task)
         try:
-            async with lock:
-                _make_folder(settings.workspace)
-                answers = [] if answer is None else await self._answers(thread_id, answer)
-                head = await (await self._store()).head(thread_id)
-                return await self._run_alone(settings, thread_id, prompt, answers, head, emit)
+            with self._stops(job):
+                async with lock:
+                    return await self._run_alone(job, emit)
         finally:
             self._tasks.discard(task)
 
-    async def _run_alone(
-        self,
-        settings: Settings,
-        thread_id: str,
-        prompt: str | None,
-        answers: list[Logged],
-        head: Head | None,
-        emit: Emit,
-    ) -> RunResult:
-        async with self._thread(thread_id) as thread:
-            journal = Journal(thread)
+    def _stops(self, job: _Job) -> AbstractContextManager[None]:
+        """How signals end this run."""
+        if self._handle_signals is False:
+            return nullcontext()
+        resume = same_command if job.named else by_id
+        return stops_with_a_signal(job.thread_id, resume if self._handle_signals is True else self._handle_signals)
+
+    async def _run_alone(self, job: _Job, emit: Emit) -> RunResult:
+        settings = self._settings
+        if job.max_turns is not None:
+            settings = msgspec.structs.replace(settings, max_turns=job.max_turns)
+        _make_folder(settings.workspace)
+        store = self._store.open()
+        answers = [] if job.answer is None else await self._answers(job.thread_id, job.answer)
+        head = await store.head(job.thread_id)
+        async with self._thread(job.thread_id) as thread:
             before = thread.checkpoint
+            if job.prompt is None and not before.messages:
+                raise UsageError(
+                    f"thread {job.thread_id!r} has no prompt to go on from. Give one: agent.run(prompt, …)"
+                )
+            journal = Journal(thread)
             if answers:
                 await journal.record(*answers)
-            workspace = None if settings.workspace is None else Workspace(settings.workspace, await self._store())
+            workspace = None if settings.workspace is None else Workspace(settings.workspace, store)
             loop = Loop(settings, journal, workspace, emit)
-            ending = await _recorded(journal, loop.run(prompt, again=head is not None and head.status == "done"))
+            running = loop.run(job.prompt, again=head is not None and head.status == "done")
+            ending = await _recorded(journal, running, job.timeout)
             return _result(thread, before, loop, ending, journal.waited)
 
     async def questions(self, thread_id: str) -> list[Question]:
         """What a thread waits for."""
-        state = await Thread.load(await self._store(), thread_id)
+        state = await Thread.load(self._store.open(), thread_id)
         return msgspec.convert(state.state.get(QUESTIONS) or [], list[Question])
 
     async def _answers(self, thread_id: str, answer: Any) -> list[Logged]:
@@ -285,42 +368,44 @@ class Agent:
     async def _thread(self, thread_id: str) -> AsyncIterator[Thread]:
         durability: Durability = "exit" if self._durability == "exit" else "async"
         opening = Thread.open(
-            await self._store(), thread_id, takeover=self._takeover, durability=durability, redact=self._redact
+            self._store.open(), thread_id, takeover=self._takeover, durability=durability, redact=self._redact
         )
         async with opening as thread:
             yield thread
 
-    async def _store(self) -> Checkpointer:
-        if self._above is not None and self._given is ...:
-            return await self._above._store()
-        if self._opened is None:
-            if self._given is None:
-                self._opened = MemoryCheckpointer()
-            elif isinstance(self._given, Checkpointer):
-                self._opened = self._given
-            else:
-                self._opened = open_checkpointer(self._given if isinstance(self._given, str) else None)
-        return self._opened
-
     async def _last_thread(self) -> str:
         if not self.name:
             raise UsageError("resume without a thread_id goes by the agent's name. Give it one: Agent(…, name=…)")
-        async for head in Thread.list(await self._store(), HeadQuery(agent=self.name)):
+        async for head in Thread.list(self._store.open(), HeadQuery(agent=self.name)):
             if head.parent is None:
                 return head.thread_id
         raise UsageError(f"the agent {self.name!r} has no thread in this store yet. Start one with agent.run(…)")
 
 
-async def _recorded(journal: Journal, running: Any) -> Ending:
-    """A run that fails or is cancelled says so on record before it raises."""
+async def _recorded(journal: Journal, running: Coroutine[Any, Any, Ending], timeout: float | None) -> Ending:
+    """A run that fails or is cancelled says so on record before it raises; one that takes too long, before it ends."""
     try:
-        return await running  # type: ignore[no-any-return]
-    except asyncio.CancelledError:
-        await asyncio.shield(journal.record(StatusChanged("interrupted", "cancelled")))
+        async with asyncio.timeout(timeout) as limit:
+            return await running
+    except asyncio.CancelledError as error:
+        await asyncio.shield(_record_end(journal, StatusChanged("interrupted", "cancelled"), error))
         raise
     except Exception as error:
-        await journal.record(StatusChanged("failed", type(error).__name__))
+        if limit.expired() and isinstance(error, TimeoutError):
+            ending = Ending("interrupted", f"timeout: {timeout:g} s")
+            await journal.record(StatusChanged(ending.status, ending.reason))
+            return ending
+        last_line = traceback.format_exception_only(error)[-1].strip()
+        await _record_end(journal, StatusChanged("failed", last_line[:_LONGEST_REASON]), error)
         raise
+
+
+async def _record_end(journal: Journal, ending: StatusChanged, error: BaseException) -> None:
+    """If even this cannot be recorded, the error itself still tells what happened."""
+    try:
+        await journal.record(ending)
+    except ClewError as second:
+        error.add_note(f"that the run is {ending.status} could not be recorded: {second}")
 
 
 def _result(thread: Thread, before: Checkpoint, loop: Loop, ending: Ending, waited: float) -> RunResult:
@@ -328,11 +413,12 @@ def _result(thread: Thread, before: Checkpoint, loop: Loop, ending: Ending, wait
     return RunResult(
         output=loop.output if ending.status == "done" else None,
         thread_id=thread.thread_id,
+        session_id=thread.thread_id,
         status=ending.status,
         reason="" if ending.status == "waiting" else ending.reason,
         questions=ending.questions,
         usage=state.usage,
-        cost_usd=state.cost_usd,
+        cost=state.cost_usd,
         turns=state.turns,
         resumed_from=before.turns if before.history else None,
         drift=loop.drift,
@@ -369,10 +455,24 @@ def _check_budget(settings: Settings) -> None:
         )
 
 
-def _check_durability(durability: Durability, settings: Settings) -> None:
+def _check_prompt(prompt: str) -> None:
+    if not isinstance(prompt, str) or not prompt.strip():
+        raise InvalidInput(
+            f"a prompt is a text that is not empty, and not {prompt!r}. To go on with a thread without one: "
+            "agent.resume(thread_id=…)"
+        )
+
+
+def _window(model: Model, given: int | None, share: float | None) -> int | None:
+    """How many tokens the conversation may fill before it is compacted."""
+    window = context_window(model.name) if given is None else given
+    return None if window is None or share is None else int(window * share)
+
+
+def _check_durability(durability: Durability, settings: Settings, allow_repeats: bool) -> None:
     once = [tool.name for tool in settings.tools.values() if tool.effect == "once"]
-    if durability == "exit" and once:
+    if durability == "exit" and once and not allow_repeats:
         raise InvalidInput(
             f"with durability='exit' nothing is on record before the run ends, and {', '.join(once)} must not run twice. "
-            "Use durability='sync', or say effect='none' or 'idempotent' where that is true."
+            "Use durability='sync', say effect='none' or 'idempotent' where that is true, or accept it: allow_repeats=True."
         )

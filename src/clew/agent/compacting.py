@@ -1,6 +1,6 @@
-"""When a conversation no longer fits: the model sums up what came before, and for it the summary takes its place.
+"""When a conversation no longer fits: a summary takes the place of what came before, or the last turn is unwound.
 
-The history stays whole on record, and a rewind brings back what the model saw then.
+Both are entries, and for the model alone: the history stays whole on record, and a rewind brings back what it saw then.
 """
 
 from __future__ import annotations
@@ -8,15 +8,17 @@ from __future__ import annotations
 import logging
 
 from clew.agent.asking import ask
+from clew.agent.events import Compacted as CompactedEvent
+from clew.agent.events import Unwound
 from clew.agent.journal import Journal
-from clew.agent.outputs import CORRECTION
+from clew.agent.notes import is_note, note
 from clew.agent.settings import Settings
 from clew.errors import ContextTooLong
-from clew.log import Compacted
-from clew.messages import Assistant, Message, Text, Tool, ToolCall, ToolResult, User, plain_text, user
-from clew.models import ModelRequest
+from clew.log import Compacted, MessageAdded, Rewound
+from clew.messages import Assistant, Message, Text, Tool, ToolCall, ToolResult, User, plain_text, tool_calls, user
+from clew.models import ModelRequest, ModelResponse
 
-__all__ = ["compact", "is_prompt"]
+__all__ = ["compact", "make_room"]
 
 log = logging.getLogger("clew.agent")
 
@@ -25,28 +27,51 @@ _ASK = (
     "from your summary alone: the task and its constraints, what was done and with what result, what was decided and why, "
     "names, numbers and paths that are still needed, and what is left to do."
 )
-_SUMMARY = "Summary of the conversation so far:\n\n"
+_UNWOUND = "Your last response and the results of its calls did not fit, and were removed. "
 _LONGEST_PART = 2_000
-_LONGEST = 200_000
-"""Characters of one message, and of all of them, that the model is given to sum up."""
+_LONGEST, _SHORTEST = 200_000, 4_000
+"""Characters of one message, and of all of them, that the model is given to sum up; and where trying with fewer ends."""
 
 
-async def compact(settings: Settings, journal: Journal) -> None:
-    """Replace all but the newest messages, for the model, by a summary; `ContextTooLong` if there is nothing to replace."""
-    messages = journal.thread.checkpoint.messages
-    keep = _to_keep(messages)
-    older = messages[: len(messages) - keep]
-    if len(older) < 2:
-        raise ContextTooLong(settings.model.name, "and what is left cannot be made shorter")
-    response, cost = await ask(settings, _summary_of(settings, older), lambda event: None)
-    summary = user(_SUMMARY + plain_text(response.message))
+async def make_room(settings: Settings, journal: Journal) -> CompactedEvent | Unwound:
+    """Make the conversation shorter, first in the way the agent was told, else in the other; `ContextTooLong` if neither
+    helps."""
+    for way in (compact, _unwind) if settings.on_overflow == "compact" else (_unwind, compact):
+        done = await way(settings, journal)
+        if done is not None:
+            return done
+    raise ContextTooLong(settings.model.name, "and what is left cannot be made shorter")
+
+
+async def compact(settings: Settings, journal: Journal) -> CompactedEvent | None:
+    """Replace all but the newest messages, for the model, by a summary; None if there is nothing to replace."""
+    state = journal.thread.checkpoint
+    keep = _to_keep(state.messages)
+    older = state.messages[: len(state.messages) - keep]
+    if len(older) < 2 or all(map(is_note, older)):
+        return None
+    response, cost = await _summary_of(settings, older)
+    summary = note("Summary of the conversation so far:\n\n" + plain_text(response.message))
     await journal.record(Compacted(summary, keep, response.usage, cost))
     log.info("thread %r: %d messages are summed up for the model", journal.thread.thread_id, len(older))
+    return CompactedEvent(state.turns)
 
 
-def is_prompt(message: Message) -> bool:
-    """Whether a message is a user's own, and none that Clew has written in its place."""
-    return type(message) is User and not plain_text(message).startswith((_SUMMARY, CORRECTION))
+async def _unwind(settings: Settings, journal: Journal) -> Unwound | None:
+    """Take back the last response and its results, with the turn's metadata, and tell the model so: the calls were made.
+    None if there is no such turn, or if this was done just before and did not help."""
+    state = journal.thread.checkpoint
+    before, response = len(state.messages) - 2, state.messages[-2] if len(state.messages) > 2 else None
+    if type(response) is not Assistant or type(state.messages[-1]) is not Tool:
+        return None
+    last = state.messages[before - 1]
+    if is_note(last) and _UNWOUND in plain_text(last):
+        return None
+    made = ", ".join(dict.fromkeys(call.name for call in tool_calls(response)))
+    said = f"{_UNWOUND}The calls were made ({made}): do not repeat what has an effect, and ask for less at a time."
+    await journal.record(Rewound(messages=before), MessageAdded(note(said)))
+    log.info("thread %r: turn %d did not fit and is unwound", journal.thread.thread_id, state.turns)
+    return Unwound(state.turns)
 
 
 def _to_keep(messages: tuple[Message, ...]) -> int:
@@ -57,11 +82,20 @@ def _to_keep(messages: tuple[Message, ...]) -> int:
     return 0
 
 
-def _summary_of(settings: Settings, messages: tuple[Message, ...]) -> ModelRequest:
+async def _summary_of(settings: Settings, messages: tuple[Message, ...]) -> tuple[ModelResponse, float | None]:
+    """The model's summary of these; of less and less of them, while that is too long too."""
     told = [_told(message) for message in messages]
-    while len(told) > 2 and sum(map(len, told)) > _LONGEST:
-        del told[len(told) // 3]  # the task stands at the beginning, and what matters most now at the end
-    return ModelRequest(messages=(user("\n\n".join([_ASK, *told])),), max_tokens=settings.max_tokens)
+    longest = _LONGEST
+    while True:
+        while len(told) > 2 and sum(map(len, told)) > longest:
+            del told[len(told) // 3]  # the task stands at the beginning, and what matters most now at the end
+        request = ModelRequest(messages=(user("\n\n".join([_ASK, *told])),), max_tokens=settings.max_tokens)
+        try:
+            return await ask(settings, request, lambda event: None)
+        except ContextTooLong:
+            longest //= 4
+            if longest < _SHORTEST:
+                raise
 
 
 def _told(message: Message) -> str:

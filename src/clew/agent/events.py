@@ -10,6 +10,7 @@ from clew.messages import ToolResult
 from clew.models.base import Retrying, TextDelta, ThinkingDelta
 
 __all__ = [
+    "CheckpointSaved",
     "Compacted",
     "Event",
     "Kind",
@@ -24,6 +25,7 @@ __all__ = [
     "ToolStarted",
     "TurnFinished",
     "TurnStarted",
+    "Unwound",
     "Waiting",
 ]
 
@@ -79,6 +81,18 @@ class Compacted(msgspec.Struct, frozen=True, tag="compacted"):
     turn: int
 
 
+class Unwound(msgspec.Struct, frozen=True, tag="unwound"):
+    """The conversation no longer fitted: for the model, its last response and the results are gone. History is whole."""
+
+    turn: int
+
+
+class CheckpointSaved(msgspec.Struct, frozen=True, tag="checkpoint-saved"):
+    """A response, or the results of its calls, are durable: a crash from now on is resumed from here."""
+
+    turn: int
+
+
 class SnapshotSaved(msgspec.Struct, frozen=True, tag="snapshot-saved"):
     """The files of the workspace, as of the end of a turn, are in the store."""
 
@@ -120,7 +134,9 @@ Event = (
     | ToolFinished
     | ToolReplayed
     | ToolInDoubt
+    | CheckpointSaved
     | Compacted
+    | Unwound
     | SnapshotSaved
     | Waiting
 )

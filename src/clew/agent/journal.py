@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from clew.log import Call, Logged, StepIntent, StepOutcome
+from clew.log import Call, Logged, MessageAdded, Spend, StatusChanged, StepIntent, StepOutcome, ToolOutcome
 from clew.threads import Thread
 from clew.tools.journal import Missing
 
@@ -16,7 +16,8 @@ __all__ = ["CallJournal", "Journal"]
 
 class Journal:
     """A thread's log, as the loop writes to it. Barriers are durable when `record` returns; all else follows behind, in
-    order: a response, an intent, an outcome, a step and a status are barriers."""
+    order: a response, an intent, an outcome, a step and a status are barriers. Whatever ends a piece of work says how long
+    was worked, so that a budget of time outlives a crash."""
 
     def __init__(self, thread: Thread) -> None:
         self.thread = thread
@@ -24,10 +25,17 @@ class Journal:
         """Seconds in which something waited for the record, those that waited at the same time counted once."""
         self._waiting = 0
         self._since = 0.0
+        self._counted = time.monotonic()
 
     async def record(self, *entries: Logged) -> None:
         with self.wait():
-            await self.thread.append(*entries)
+            worked = [self._worked()] if any(map(_ends_work, entries)) else []
+            await self.thread.append(*worked, *entries)
+
+    def _worked(self) -> Spend:
+        """The seconds since this was last said."""
+        before, self._counted = self._counted, time.monotonic()
+        return Spend(cost_usd=0.0, seconds=round(self._counted - before, 6))
 
     @contextmanager
     def wait(self) -> Iterator[None]:
@@ -41,6 +49,12 @@ class Journal:
             self._waiting -= 1
             if not self._waiting:
                 self.waited += time.perf_counter() - self._since
+
+
+def _ends_work(entry: Logged) -> bool:
+    return isinstance(entry, ToolOutcome | StatusChanged) or (
+        isinstance(entry, MessageAdded) and entry.usage is not None
+    )
 
 
 class CallJournal:

@@ -12,9 +12,11 @@ from typing import Any, Literal
 import msgspec
 
 from clew.agent.asking import ask
-from clew.agent.compacting import compact, is_prompt
-from clew.agent.events import Compacted, Question, SnapshotSaved, TurnFinished, TurnStarted, Waiting
+from clew.agent.compacting import compact, make_room
+from clew.agent.events import CheckpointSaved, Question, SnapshotSaved, TurnFinished, TurnStarted, Waiting
+from clew.agent.finishing import finished_with, not_finished, value_of
 from clew.agent.journal import Journal
+from clew.agent.notes import is_note, is_prompt, note
 from clew.agent.runs import Emit
 from clew.agent.settings import Settings, drift_of, started
 from clew.agent.settling import settle_calls
@@ -25,7 +27,7 @@ from clew.models import ModelRequest, ModelResponse
 from clew.tools import State
 from clew.workspace import SnapshotRef, Workspace
 
-__all__ = ["QUESTIONS", "Ending", "Loop", "is_finished"]
+__all__ = ["QUESTIONS", "Ending", "Loop"]
 
 log = logging.getLogger("clew.agent")
 
@@ -57,6 +59,8 @@ class Loop:
         self._state = State({key: value for key, value in values.items() if not key.startswith("clew:")})
         self._snapshot: asyncio.Task[SnapshotRef] | None = None
         self._since_snapshot = 0
+        self._filled = 0
+        """Tokens of the conversation, as of the last response."""
         self.drift: dict[str, tuple[Any, Any]] = {}
         self.output: Any = None
 
@@ -72,17 +76,18 @@ class Loop:
                     questions = await settle_calls(self._settings, self._journal, self._state, self._emit)
                     if questions:
                         return await self._wait(questions)
-                    self._emit(TurnFinished(state.turns))
-                    self._snapshot_soon()
-                elif prompt is not None and (again or not _was_asked(state, prompt)):
+                    self._turn_is_settled(state)
+                elif prompt is not None and (again or not self._was_asked(state, prompt)):
                     await self._journal.record(MessageAdded(user(prompt)))
                     prompt = None
-                elif is_finished(state) and not (correction := self._read_output(state)):
+                elif self._is_finished(state) and not (correction := self._read_output(state)):
                     return await self._end(Ending("done"))
                 elif reason := self._limit(state):
                     return await self._end(Ending("interrupted", reason))
-                elif is_finished(state):
-                    await self._journal.record(MessageAdded(user(correction)))
+                elif self._is_finished(state):
+                    await self._journal.record(MessageAdded(note(correction)))
+                elif warning := self._warning(state):
+                    await self._journal.record(MessageAdded(note(warning)))
                 else:
                     prompt = None
                     await self._respond(state)
@@ -102,15 +107,19 @@ class Loop:
 
     async def _bring_files(self) -> None:
         """The files on record, where there are none: on another machine, say. Those that are there are the user's, and stay
-        as they are; that they differ from the record is told, and what there is goes on record."""
+        as they are, unless it was asked otherwise; that they differ from the record is told, and what there is goes on
+        record."""
         state = self._thread.checkpoint
         recorded = state.workspace
         if self._workspace is None or not state.turns:
             return
-        if not any(self._workspace.path.iterdir()):
-            if recorded is not None:
-                await self._workspace.restore(recorded)
-                log.info("thread %r: its files are restored to %s", self._thread.thread_id, self._workspace.path)
+        is_empty = not any(self._workspace.path.iterdir())
+        if recorded is not None and (is_empty or self._settings.restore_files):
+            restored = await self._workspace.restore(recorded)
+            log.info("thread %r: its files are restored to %s", self._thread.thread_id, self._workspace.path)
+            if restored.before_restore is not None and restored.before_restore.digest != recorded.digest:
+                await self._journal.record(restored.before_restore.entry(), recorded)
+        if is_empty or self._settings.restore_files:
             return
         now = await self._workspace.snapshot()
         if recorded is None or now.digest != recorded.digest:
@@ -123,31 +132,57 @@ class Loop:
         call, and is durable before the response is recorded."""
         self._emit(TurnStarted(state.turns + 1))
         await self._journal.record(ModelCallStarted(self._settings.model.name))
-        try:
-            response, cost = await self._call_model(state)
-        except ContextTooLong:
-            await compact(self._settings, self._journal)
-            self._emit(Compacted(state.turns))
-            response, cost = await self._call_model(self._thread.checkpoint)
+        if self._is_full() and (compacted := await compact(self._settings, self._journal)):
+            self._emit(compacted)
+        while True:
+            try:
+                response, cost = await self._call_model(self._thread.checkpoint)
+                break
+            except ContextTooLong:
+                self._emit(await make_room(self._settings, self._journal))
         await self._record_snapshot(state)
         await self._journal.record(MessageAdded(response.message, response.usage, cost))
+        self._filled = response.usage.input_tokens + response.usage.output_tokens
+        self._emit(CheckpointSaved(state.turns + 1))
         if not tool_calls(response.message):
             self._emit(TurnFinished(state.turns + 1))
 
     async def _call_model(self, state: Checkpoint) -> tuple[ModelResponse, float | None]:
+        output = self._settings.output
         request = ModelRequest(
             messages=state.messages,
             system=self._settings.system_prompt,
             tools=tuple(tool.spec for tool in self._settings.tools.values()),
             max_tokens=self._settings.max_tokens,
-            output_schema=None if self._settings.output is None else self._settings.output.schema,
+            output_schema=None if output is None or self._settings.finish is not None else output.schema,
             options=dict(self._settings.options),
         )
         return await ask(self._settings, request, self._emit)
 
+    def _turn_is_settled(self, state: Checkpoint) -> None:
+        self._emit(CheckpointSaved(state.turns))
+        self._emit(TurnFinished(state.turns))
+        self._snapshot_soon()
+
+    def _is_full(self) -> bool:
+        """Whether the last response left no more of the window than is to be kept free."""
+        return self._settings.window is not None and self._filled >= self._settings.window
+
+    def _is_finished(self, state: Checkpoint) -> bool:
+        """Whether the model has had the last word: nothing is asked of it, and it asks for nothing."""
+        last = state.messages[-1]
+        fell_silent = type(last) is Assistant and not tool_calls(last) and last.stop != _PAUSED
+        return fell_silent or finished_with(state, self._settings.finish) is not None
+
     def _read_output(self, state: Checkpoint) -> str:
         """Take the answer; what to tell the model, if it is not what was asked for."""
-        text = plain_text(state.messages[-1]) if state.messages else ""
+        if self._settings.finish is not None:
+            result = finished_with(state, self._settings.finish)
+            if result is None:
+                return not_finished(self._settings.finish)
+            self.output, correction = value_of(result, self._settings.output)
+            return correction
+        text = plain_text(state.messages[-1])
         if self._settings.output is None:
             self.output = text
             return ""
@@ -159,6 +194,20 @@ class Loop:
         if _turns_of_task(state) >= self._settings.max_turns:
             return f"max_turns: {self._settings.max_turns}"
         return self._settings.budget.exceeded(state)
+
+    def _warning(self, state: Checkpoint) -> str:
+        """What the model is told when its turns run out: some before the end, and at the last."""
+        left, early = self._settings.max_turns - _turns_of_task(state), self._settings.warn_turns
+        if left not in (early, 1) or not 0 < early < self._settings.max_turns or is_note(state.messages[-1]):
+            return ""
+        if left == 1:
+            return "This is the last turn: give your answer now, with what you have."
+        return f"{left} turns are left. Bring the task to its end within them."
+
+    def _was_asked(self, state: Checkpoint, prompt: str) -> bool:
+        """Whether this very prompt is what the unfinished run was started with: the same script, run again after a crash."""
+        last = next(filter(is_prompt, reversed((*state.history, *state.messages))), None)
+        return last is not None and [MessageAdded(last)] == self._thread.redacted([MessageAdded(user(prompt))])
 
     def _snapshot_soon(self) -> None:
         self._since_snapshot += 1
@@ -189,18 +238,6 @@ class Loop:
         await self._record_snapshot(state)
         await self._journal.record(StatusChanged(ending.status, ending.reason))
         return ending
-
-
-def is_finished(state: Checkpoint) -> bool:
-    """Whether the model has had the last word: nothing is asked of it, and it asks for nothing."""
-    last = state.messages[-1] if state.messages else None
-    return last is None or (type(last) is Assistant and not tool_calls(last) and last.stop != _PAUSED)
-
-
-def _was_asked(state: Checkpoint, prompt: str) -> bool:
-    """Whether this very prompt is what the unfinished run was started with: the same script, run again after a crash."""
-    last = next(filter(is_prompt, reversed((*state.history, *state.messages))), None)
-    return last is not None and plain_text(last) == prompt
 
 
 def _turns_of_task(state: Checkpoint) -> int:

@@ -10,9 +10,8 @@ import msgspec
 from clew.errors import InvalidInput
 from clew.tools import _pydantic
 
-__all__ = ["CORRECTION", "Output"]
+__all__ = ["Output"]
 
-CORRECTION = "Your answer could not be read. "
 _FENCED = re.compile(r"\s*```(?:json)?\s*\n(.*?)\n?```\s*", re.DOTALL)
 
 
@@ -21,7 +20,7 @@ class Output:
     Python's own."""
 
     def __init__(self, wanted: Any) -> None:
-        self._wanted = wanted
+        self.wanted = wanted
         self._adapter = _pydantic.make_adapter(wanted) if _pydantic.needs_pydantic(wanted) else None
         try:
             self.schema: dict[str, Any] = self._adapter.json_schema() if self._adapter else msgspec.json.schema(wanted)
@@ -38,10 +37,13 @@ class Output:
             except ValueError as error:
                 return None, self._correction(str(error))
         try:
-            return msgspec.json.decode(words, type=self._wanted), ""
+            return msgspec.json.decode(words, type=self.wanted), ""
         except (msgspec.MsgspecError, UnicodeError) as error:
             return None, self._correction(str(error))
 
     def _correction(self, reason: str) -> str:
         schema = msgspec.json.encode(self.schema).decode()
-        return f"{CORRECTION}It is to be JSON of this schema, and nothing else: {schema}\nWhat is wrong: {reason}"
+        return (
+            "Your answer could not be read. It is to be JSON of this schema, and nothing else: "
+            f"{schema}\nWhat is wrong: {reason}"
+        )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+import warnings
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
 from typing import Any, Generic, Literal, TypeVar
@@ -26,15 +28,17 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     output: Any = None
     """The model's last words; None if it did not get that far."""
     thread_id: str
+    session_id: str = ""
+    """What the session that this was part of is known by: the thread's id, for an agent of Clew's own."""
     status: Literal["done", "waiting", "interrupted"]
     reason: str = ""
-    """Why it was interrupted: `max_turns`, `budget: …`."""
+    """Why it was interrupted: `max_turns: …`, `budget: …`, `timeout: …`."""
     questions: tuple[Question, ...] = ()
     """What it waits for."""
     usage: Usage = Usage()
     """Of the whole thread."""
-    cost_usd: float | None = 0.0
-    """Of the whole thread; None if a price is not known."""
+    cost: float | None = 0.0
+    """Dollars, of the whole thread; None if a price is not known."""
     turns: int = 0
     resumed_from: int | None = None
     """The turn that the thread had reached when this run began; None for a new thread."""
@@ -45,7 +49,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Run(Generic[T]):
-    """Lazy: nothing happens before it is awaited or iterated, and it runs once.
+    """Lazy: nothing happens before its result is asked for or it is iterated, and it runs once.
 
     One that is iterated and then dropped is cancelled: it stops at its next barrier, records that, and gives its lease back.
     """
@@ -53,7 +57,7 @@ class Run(Generic[T]):
     def __init__(self, work: Callable[[Emit], Awaitable[T]]) -> None:
         self._work = work
         self._task: asyncio.Task[T] | None = None
-        self._events: asyncio.Queue[Any] = asyncio.Queue()
+        self._events: asyncio.Queue[Any] | None = None
         self._used = False
 
     def __await__(self) -> Generator[Any, None, T]:
@@ -62,12 +66,16 @@ class Run(Generic[T]):
         self._begin()
         return self._work(lambda event: None).__await__()
 
+    async def result(self) -> T:
+        """Run it to its end, if it is not there yet, and say what it came to. May be asked again, and after the events."""
+        return await (self._task or self._start(lambda event: None))
+
     def __aiter__(self) -> AsyncIterator[Event]:
         return self
 
     async def __anext__(self) -> Event:
-        if self._task is None:
-            self._start()
+        if self._events is None:
+            self._events = self._start_telling()
         event = await self._events.get()
         if event is _END:
             self._events.put_nowait(_END)
@@ -88,21 +96,32 @@ class Run(Generic[T]):
             raise UsageError("a run runs once, and this one was used before. Call agent.run again.")
         self._used = True
 
-    def _start(self) -> None:
-        """Run it beside whoever iterates; it does not hold on to the run, so that a run nobody has any more can be told."""
+    def _start_telling(self) -> asyncio.Queue[Any]:
+        events: asyncio.Queue[Any] = asyncio.Queue()
+        self._start(events.put_nowait).add_done_callback(lambda task: events.put_nowait(_END))
+        return events
+
+    def _start(self, emit: Emit) -> asyncio.Task[T]:
+        """Run it beside whoever waits; it does not hold on to the run, so that a run nobody has any more can be told."""
         self._begin()
-        events, work = self._events, self._work
+        work = self._work
 
         async def run() -> T:
-            try:
-                return await work(events.put_nowait)
-            finally:
-                events.put_nowait(_END)
+            return await work(emit)
 
         loop = asyncio.get_running_loop()
         self._task = loop.create_task(run())
         self._task.add_done_callback(_retrieve)
         weakref.finalize(self, _cancel, loop, self._task).atexit = False
+        return self._task
+
+    def __del__(self) -> None:
+        if not self._used and not sys.is_finalizing():
+            warnings.warn(
+                "a run was dropped unused, so nothing happened: await agent.run(…), or in clew.sync agent.run(…).result()",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
 
 def _cancel(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any]) -> None:

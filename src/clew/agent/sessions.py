@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from pathlib import Path
@@ -36,13 +37,22 @@ class Session:
     """A thread of an agent, over several prompts. Made by `agent.session`, `start_session` and `resume_session`."""
 
     def __init__(
-        self, agent: Agent, thread_id: str | None, *, folder: Path, resume: bool = False, clear: bool = False
+        self,
+        agent: Agent,
+        thread_id: str | None,
+        *,
+        folder: Path,
+        resume: bool = False,
+        clear: bool = False,
+        keep: bool = True,
     ) -> None:
         self._agent = agent
         self._thread_id = thread_id
+        self._named = thread_id is not None
         self._folder = folder
         self._resume = resume
         self._clear = clear
+        self._keep = keep
 
     @property
     def thread_id(self) -> str:
@@ -62,18 +72,27 @@ class Session:
         named_by_task = self._thread_id is None
         if self._thread_id is None:
             self._thread_id = task_id(self._agent.name, prompt, self._folder) if self._resume else self._agent.new_id()
-        thread_id, clear = self._thread_id, named_by_task and self._clear
+        thread_id, named = self._thread_id, self._named or self._resume
 
         async def work(emit: Emit) -> RunResult:
-            result = await self._agent.run_on(thread_id, prompt, emit)
-            if clear and result.status == "done":
-                await self._agent.forget(thread_id)
-                log.info("thread %r: its task is done, and what was kept for it is cleared", thread_id)
-            elif result.status != "done":
-                log.info("thread %r: kept at turn %d; run the same task again to go on", thread_id, result.turns)
+            try:
+                result = await self._agent.run_on(thread_id, prompt, emit, named=named)
+            except BaseException:
+                await asyncio.shield(self._settle(thread_id, named_by_task, "stopped"))
+                raise
+            await self._settle(thread_id, named_by_task, result.status)
             return result
 
         return Run(work)
+
+    async def _settle(self, thread_id: str, named_by_task: bool, status: str) -> None:
+        """What becomes of a task's thread when a run on it has ended: one that the user named always stays."""
+        done = status == "done"
+        if named_by_task and (self._clear if done else not self._keep and status != "waiting"):
+            await self._agent.forget(thread_id)
+            log.info("thread %r: its task is %s, and what was kept for it is cleared", thread_id, status)
+        elif not done:
+            log.info("thread %r: all of it is kept; run the same task again to go on", thread_id)
 
     send = run
 

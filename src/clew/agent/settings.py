@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from clew.agent.outputs import Output
+from clew.errors import InvalidInput
 from clew.log import Checkpoint, ThreadStarted
 from clew.models import Model, Price
 from clew.tools import AnyTool
 
-__all__ = ["Budget", "Settings", "drift_of", "started"]
+__all__ = ["Budget", "Overflow", "Settings", "drift_of", "started"]
+
+Overflow = Literal["compact", "unwind"]
+"""What is tried first when a conversation no longer fits."""
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,6 +26,15 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int | None = None
     """Input and output."""
     usd: float | None = None
+    seconds: float | None = None
+    """Of work, looked at between turns: time in which no run was under way does not count."""
+
+    def __post_init__(self) -> None:
+        for name, value in msgspec.structs.asdict(self).items():
+            if value is not None and not value > 0:
+                raise InvalidInput(
+                    f"a budget of {value} {name} allows nothing. Give more than 0, or None for no limit."
+                )
 
     def exceeded(self, state: Checkpoint) -> str | None:
         """What has been spent, if it is all or more."""
@@ -32,6 +45,8 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
             return "budget: what was spent is not known, because a price is not"
         if self.usd is not None and state.cost_usd is not None and state.cost_usd >= self.usd:
             return f"budget: {state.cost_usd:.4f} of {self.usd:.4f} dollars"
+        if self.seconds is not None and state.seconds >= self.seconds:
+            return f"budget: {state.seconds:.0f} of {self.seconds:g} seconds"
         return None
 
 
@@ -50,6 +65,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     options: Mapping[str, Any]
     prices: Mapping[str, Price] | None
     output: Output | None = None
+    finish: AnyTool | None = None
+    warn_turns: int = 0
+    window: int | None = None
+    """Tokens that the conversation may fill before it is compacted."""
+    on_overflow: Overflow = "compact"
+    restore_files: bool = False
     parent: tuple[str, int] | None = None
     """The thread and turn that a new thread is the child of."""
 
@@ -61,7 +82,7 @@ def started(settings: Settings, state: Checkpoint) -> ThreadStarted:
         agent=settings.name,
         model=settings.model.name,
         system_prompt=settings.system_prompt,
-        tools={name: tool.schema_digest for name, tool in settings.tools.items()},
+        tools={name: tool.digest for name, tool in settings.tools.items()},
         limits={"max_turns": settings.max_turns, **budget},
         parent=state.parent or settings.parent,
     )
@@ -79,5 +100,5 @@ def drift_of(state: Checkpoint, now: ThreadStarted) -> dict[str, tuple[Any, Any]
         found["tools"] = (sorted(state.tools), sorted(now.tools))
         changed = {name for name in state.tools.keys() & now.tools.keys() if state.tools[name] != now.tools[name]}
         if changed:
-            found["tool schemas"] = (sorted(changed), sorted(changed))
+            found["changed tools"] = (sorted(changed), sorted(changed))
     return found

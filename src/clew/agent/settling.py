@@ -6,14 +6,16 @@ import asyncio
 import logging
 import secrets
 from pathlib import Path
+from typing import Any, cast
 
 import msgspec
 
+from clew._telemetry import span
 from clew.agent.events import Kind, Question, ToolFinished, ToolInDoubt, ToolReplayed, ToolStarted
 from clew.agent.journal import CallJournal, Journal
 from clew.agent.runs import Emit
 from clew.agent.settings import Settings
-from clew.errors import InvalidInput
+from clew.errors import InvalidInput, UsageError
 from clew.log import Call, StateSet, ToolIntent, ToolOutcome
 from clew.messages import Text, ToolResult
 from clew.tools import NOT_DONE, AnyTool, Interrupted, OutcomeUnknown, State, ToolContext, call_tool
@@ -40,11 +42,12 @@ async def settle_calls(settings: Settings, journal: Journal, state: State, emit:
     Each call is on its own: its intent is durable before its body starts, its outcome as soon as it ends, whatever becomes
     of its neighbours.
     """
-    calls = journal.thread.checkpoint.calls
+    open_turn = journal.thread.checkpoint
+    calls = open_turn.calls
     for call in calls:
         if call.result is not None:
             emit(ToolReplayed(call.call.name, call.call.id, call.result))
-    settling = _Settling(settings, journal, state, emit)
+    settling = _Settling(settings, journal, state, emit, open_turn.turns)
     works = [settling.settle(call) for call in calls if call.result is None]
     questions: list[Question] = []
     for outcome in await asyncio.gather(*works, return_exceptions=True):
@@ -56,11 +59,12 @@ async def settle_calls(settings: Settings, journal: Journal, state: State, emit:
 
 
 class _Settling:
-    def __init__(self, settings: Settings, journal: Journal, state: State, emit: Emit) -> None:
+    def __init__(self, settings: Settings, journal: Journal, state: State, emit: Emit, turn: int) -> None:
         self._settings = settings
         self._journal = journal
         self._state = state
         self._emit = emit
+        self._turn = turn
         self._thread_id = journal.thread.thread_id
 
     async def settle(self, call: Call) -> Question | None:
@@ -75,7 +79,12 @@ class _Settling:
         except _Ask as ask:
             return ask.question
         except Interrupted as asked:
-            return _question(call, "question", asked.question, asked.key)
+            if tool.effect == "once":
+                raise UsageError(
+                    f"the tool {tool.name!r} asks a person, so it runs again once there is an answer, and its effect is "
+                    "'once'. Say @tool(effect='steps'), and make what must not happen twice a ctx.step."
+                ) from None
+            return _question(call, cast(Kind, asked.kind), asked.question, asked.key, asked.arguments)
         except OutcomeUnknown as unknown:
             if tool.in_doubt == "ask":
                 self._emit(ToolInDoubt(tool.name, call.call.id, "asked"))
@@ -103,7 +112,10 @@ class _Settling:
         if tool.effect != "none":
             await self._journal.record(ToolIntent(call.message, call.index, key, attempt))
         self._emit(ToolStarted(tool.name, call.call.id, call.call.arguments, attempt))
-        return await call_tool(tool, call.call.arguments, self._context(call, key, attempt))
+        with span("clew.tool_call", thread_id=self._thread_id, tool=tool.name, attempt=attempt) as current:
+            result = await call_tool(tool, call.call.arguments, self._context(call, key, attempt))
+            current.set(is_error=result.is_error)
+        return result
 
     async def _decide(self, tool: AnyTool, call: Call) -> ToolResult | None:
         """What becomes of a `once` call in doubt: its result, or None if it is certain that it can be run."""
@@ -134,6 +146,7 @@ class _Settling:
             workspace=workspace,
             state=self._state,
             attempt=attempt,
+            turn=self._turn,
             journal=CallJournal(self._journal, call),
         )
 
@@ -162,9 +175,10 @@ def _check_approval(call: Call) -> ToolResult | None:
     return ToolResult(call.call.id, (Text(f"The user did not allow this call.{why}"),), is_error=True)
 
 
-def _question(call: Call, kind: Kind, text: str, key: str) -> Question:
+def _question(call: Call, kind: Kind, text: str, key: str, arguments: Any = None) -> Question:
     asked = call.call
-    return Question(kind, asked.name, asked.id, text, asked.arguments, call.message, call.index, key)
+    about = asked.arguments if arguments is None else arguments
+    return Question(kind, asked.name, asked.id, text, about, call.message, call.index, key)
 
 
 def _doubt(call: Call, attempt: int) -> Question:

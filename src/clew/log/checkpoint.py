@@ -80,6 +80,8 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     open_steps: dict[int, tuple[str, ...]] = {}
     in_flight: bool = False
     """A model call was started and has not been answered yet."""
+    seconds: float = 0.0
+    """How long runs worked on this thread, all together."""
 
     @property
     def messages(self) -> tuple[Message, ...]:

@@ -53,7 +53,7 @@ class ThreadStarted(_Entry, tag="started", frozen=True):
     model: str = ""
     system_prompt: str = ""
     tools: dict[str, str] = {}
-    """Digest of its schema, by the tool's name."""
+    """Digest of what the model is told of it and of its effect, by the tool's name."""
     limits: dict[str, Any] = {}
     parent: tuple[str, int] | None = None
     """The thread and turn that this one was forked or called from."""
@@ -171,10 +171,11 @@ class Described(_Entry, tag="described", frozen=True):
 
 
 class Spend(_Entry, tag="spend", frozen=True):
-    """Tokens and money spent apart from any message on record."""
+    """Tokens and money spent apart from any message on record, and seconds of work since it was last said."""
 
-    usage: Usage
+    usage: Usage = Usage()
     cost_usd: float | None = None
+    seconds: float = 0.0
 
 
 class UnknownEntry(msgspec.Struct, frozen=True):

@@ -75,6 +75,7 @@ class Fold:
         self.reason = state.reason
         self._tokens: list[int] = list(msgspec.structs.astuple(state.usage))
         self.cost_usd = state.cost_usd
+        self.seconds = state.seconds
         self.unaccounted = state.unaccounted
         self.in_flight = state.in_flight
         self._history: list[Message] = list(state.history)
@@ -137,6 +138,7 @@ class Fold:
             steps={index: dict(steps) for index, steps in self._steps.items()},
             open_steps=dict(self._open_steps),
             in_flight=self.in_flight,
+            seconds=self.seconds,
         )
 
     def _started(self, entry: ThreadStarted) -> None:
@@ -260,6 +262,7 @@ class Fold:
 
     def _spent(self, entry: Spend) -> None:
         self._spend(entry.usage, entry.cost_usd)
+        self.seconds += entry.seconds
 
     def _is_open(self, entry: ToolIntent | ToolOutcome | StepIntent | StepOutcome) -> bool:
         """Whether this is about a call of the turn that is not settled yet."""

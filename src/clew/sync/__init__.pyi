@@ -1,18 +1,24 @@
 """Written by `python -m tests.sync.stub`; a test holds it against the async originals."""
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from types import EllipsisType, TracebackType
+from typing import Any, Generic, Self
 
+from clew.agent.events import Event, Question
+from clew.agent.runs import Emit, T
+from clew.agent.runs import RunResult as RunResult
+from clew.agent.settings import Budget as Budget
+from clew.agent.settings import Overflow
 from clew.checkpointers import Head, HeadQuery
 from clew.checkpointers._sqlite_backup import Backup
 from clew.checkpointers.heads import Status
 from clew.log import Logged
 from clew.log.checkpoint import Checkpoint as Checkpoint
 from clew.log.keys import Keyring
+from clew.models import Model, Price
 from clew.threads.collecting import Collected
 from clew.threads.copying import Copied
 from clew.threads.exporting import Exported, File
@@ -22,6 +28,10 @@ from clew.threads.redacting import Redact
 from clew.threads.rekeying import Rekeyed
 from clew.threads.thread import Durability
 from clew.threads.verifying import Verdict
+from clew.tools import AnyTool
+from clew.tools.context import ToolContext as ToolContext
+from clew.tools.declaring import tool as tool
+from clew.tools.signals import ToolError as ToolError
 from clew.workspace.comparing import Difference
 from clew.workspace.limits import Limits
 from clew.workspace.reading import Ref
@@ -30,17 +40,129 @@ from clew.workspace.snapshots import Progress
 from clew.workspace.snapshots import SnapshotRef as SnapshotRef
 
 __all__ = [
+    "Agent",
+    "Budget",
     "Checkpoint",
     "Checkpointer",
     "FileCheckpointer",
     "MemoryCheckpointer",
+    "Run",
+    "RunResult",
     "SQLiteCheckpointer",
+    "Session",
     "SnapshotRef",
     "Thread",
+    "ToolContext",
+    "ToolError",
     "Workspace",
     "__version__",
     "open_checkpointer",
+    "tool",
 ]
+
+class Agent:
+    """Runs a conversation between a model and tools, each step on record before the next depends on it.
+
+        agent = Agent("anthropic:claude-opus-4-7", tools=[send_invoice], checkpointer="sqlite:///clew.db")
+        result = agent.run("Send the invoices of May.", thread_id="user-42").result()
+
+    Killed at any point, the same call in a new process goes on where it stopped: no response on record is asked for again,
+    and no tool that must not run twice does.
+    """
+
+    def __init__(
+        self,
+        model: str | Model,
+        *,
+        name: str = "",
+        system_prompt: str = "",
+        tools: Iterable[AnyTool | Agent | Callable[..., Any]] = (),
+        checkpointer: Checkpointer | str | EllipsisType | None = ...,
+        workspace: str | os.PathLike[str] | None = None,
+        max_turns: int = 50,
+        budget: Budget | None = None,
+        durability: Durability = "sync",
+        checkpoint_every_n_iterations: int = 1,
+        max_tokens: int | None = None,
+        options: Mapping[str, Any] | None = None,
+        prices: Mapping[str, Price] | None = None,
+        output: Any = None,
+        finish: bool | AnyTool | Callable[..., Any] = False,
+        warn_turns: int = 5,
+        context_window: int | None = None,
+        compact_at: float | None = 0.8,
+        on_overflow: Overflow = "compact",
+        restore_files: bool = False,
+        redact: Redact | None = None,
+        takeover: bool = False,
+        allow_repeats: bool = False,
+        handle_signals: bool | Callable[[str], str] = False,
+    ) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+    def aclose(self) -> None:
+        """Stop what still runs, and close the store and the model's connections, as far as this agent opened them."""
+
+    def forget(self, thread_id: str) -> None:
+        """Delete a thread."""
+
+    @property
+    def name(self) -> str: ...
+    def new_id(self) -> str:
+        """A name for a thread that nobody has."""
+
+    def questions(self, thread_id: str) -> list[Question]:
+        """What a thread waits for."""
+
+    def resume(
+        self,
+        prompt: str | None = None,
+        *,
+        thread_id: str | None = None,
+        answer: Any = None,
+        max_turns: int | None = None,
+        timeout: float | None = None,
+    ) -> Run[RunResult]:
+        """Go on with a thread: without an id, with the one that this agent worked on last. `answer` is for what it waits
+        for; if it waits for several answers, a dict by call id."""
+
+    def resume_session(self, handle: str) -> Session:
+        """Go on with a session, from its handle or its thread's id, in any process that reaches the store."""
+
+    def run(
+        self, prompt: str, *, thread_id: str | None = None, max_turns: int | None = None, timeout: float | None = None
+    ) -> Run[RunResult]:
+        """Ask the agent. On a thread with an unfinished run, what that had begun is settled first, and then this is asked;
+        if it was started with this very prompt, it is not asked twice: the same script run again after a crash goes on.
+
+        `max_turns` is for this run in place of the agent's own. After `timeout` seconds the run is interrupted, in the
+        middle of whatever it does, and can be resumed."""
+
+    def run_on(self, thread_id: str, prompt: str, emit: Emit, *, named: bool) -> RunResult:
+        """The work of `run`, told to `emit` as it happens. `named`: the same program run again finds the thread again."""
+
+    def session(
+        self,
+        *,
+        thread_id: str | None = None,
+        resume: bool = False,
+        workspace: str | os.PathLike[str] | None = None,
+        output_dir: str | os.PathLike[str] | None = None,
+        clear_cache_on_success: bool = True,
+        cache_on_interrupt: bool = True,
+    ) -> Session:
+        """Several prompts on one thread: `with agent.session(...) as session: session.run(...).result()`.
+
+        Without a `thread_id` the first prompt is the task. With `resume=True` the thread is named by the agent, the task and
+        the folder, so that the same script run again goes on where it was; once the task is done its thread is deleted,
+        unless `clear_cache_on_success=False`; with `cache_on_interrupt=False` also once it was interrupted or has failed. A
+        thread that the user named is never deleted. `workspace`, or `output_dir`, is the folder that tools work in, for this
+        session in place of the agent's own."""
+
+    def start_session(self, *, thread_id: str | None = None) -> Session:
+        """A session on a new thread, whose handle is there before the first prompt."""
 
 class Checkpointer:
     """Where threads live: logs of opaque frames with a head each, and content-addressed blobs.
@@ -139,6 +261,21 @@ class MemoryCheckpointer(Checkpointer):
     @staticmethod
     def from_url(url: str, namespace: str = "") -> MemoryCheckpointer: ...
 
+class Run(Generic[T]):
+    """Lazy: nothing happens before its result is asked for or it is iterated, and it runs once.
+
+    One that is iterated and then dropped is cancelled: it stops at its next barrier, records that, and gives its lease back.
+    """
+
+    def __init__(self, work: Callable[[Emit], Awaitable[T]]) -> None: ...
+    def __iter__(self) -> Iterator[Event]: ...
+    def __next__(self) -> Event: ...
+    def aclose(self) -> None:
+        """Stop it, and return once all is on record."""
+
+    def result(self) -> T:
+        """Run it to its end, if it is not there yet, and say what it came to. May be asked again, and after the events."""
+
 class SQLiteCheckpointer(Checkpointer):
     """Threads in one SQLite database, in WAL mode with synchronous FULL: what is acknowledged is on the disk.
 
@@ -155,6 +292,38 @@ class SQLiteCheckpointer(Checkpointer):
     @staticmethod
     def from_url(url: str, namespace: str = "") -> SQLiteCheckpointer:
         """`sqlite:///relative.db` or `sqlite:////absolute.db`."""
+
+class Session:
+    """A thread of an agent, over several prompts. Made by `agent.session`, `start_session` and `resume_session`."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        thread_id: str | None,
+        *,
+        folder: Path,
+        resume: bool = False,
+        clear: bool = False,
+        keep: bool = True,
+    ) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+    @property
+    def resume_handle(self) -> str:
+        """A string from which any process that reaches the store can go on: `agent.resume_session(handle)`."""
+
+    def run(self, prompt: str) -> Run[RunResult]:
+        """Ask, and go on until the agent has the last word. The first prompt is the task that names the thread, if nobody
+        has named it: the same task of the same agent in the same folder goes on where it was."""
+
+    def send(self, prompt: str) -> Run[RunResult]:
+        """Ask, and go on until the agent has the last word. The first prompt is the task that names the thread, if nobody
+        has named it: the same task of the same agent in the same folder goes on where it was."""
+
+    @property
+    def thread_id(self) -> str: ...
 
 class Thread:
     """A thread that this process holds: `with Thread.open(checkpointer, "user-42") as thread: ...`
@@ -393,6 +562,9 @@ class Thread:
         is done again. No log is there (after 2): the new one is written from the copy. The new log is there (after 3): what is
         left is 4. Between 2 and 3 the thread is not found; if somebody makes another one of its name there, that is a
         `Conflict` and nothing is lost: the copy stays until that thread is deleted and this is called again."""
+
+    def redacted(self, entries: Sequence[Logged]) -> Sequence[Logged]:
+        """These entries as they would be on record."""
 
     @staticmethod
     def rekey(checkpointer: Checkpointer, progress: Progress | None = None) -> Rekeyed:

@@ -11,23 +11,36 @@ import functools
 import inspect
 import os
 import re
+import types
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
+from clew.agent import Agent, Run, Session
 from clew.checkpointers import Checkpointer
 from clew.errors import UsageError
-from clew.sync._portal import call, close_at_exit
+from clew.sync._portal import call, close_at_exit, stop_at_exit
 from clew.threads import Thread
 from clew.workspace import Workspace
 
-__all__ = ["ASYNC_CLASSES", "OWN_METHODS", "Blocking", "blocking", "documentation", "public_names", "return_annotation"]
+__all__ = [
+    "ASYNC_CLASSES",
+    "OWN_METHODS",
+    "Blocking",
+    "blocking",
+    "documentation",
+    "is_turned",
+    "public_names",
+    "return_annotation",
+]
 
-ASYNC_CLASSES: tuple[type, ...] = (Checkpointer, Thread, Workspace)
+ASYNC_CLASSES: tuple[type, ...] = (Agent, Checkpointer, Run, Session, Thread, Workspace)
 """Those whose objects live on an event loop. All others are the same in `clew` and in `clew.sync`."""
 
-OWN_METHODS = {"__aenter__": "__enter__", "__aexit__": "__exit__"}
+OWN_METHODS = {"__aenter__": "__enter__", "__aexit__": "__exit__", "__aiter__": "__iter__", "__anext__": "__next__"}
 _ASYNC_RETURNS = re.compile(r"\bAsync(Iterator|Iterable)\b")
+_AWAITED_RUN = re.compile(r"\bawait (\w+\.(?:run|send|resume)\([^)]*\))")
 _ASYNC_WORDS = re.compile(r"\b(?:an async |async (?=with|for)|await )")
+_NESTING = (list, tuple, set, frozenset)
 _END = object()
 
 
@@ -43,10 +56,20 @@ class Blocking:
 
 
 def blocking(value: Any) -> Any:
-    """The blocking form of a public class or function; anything else is returned as it is."""
+    """The blocking form of a public class or function; what is the same in both worlds is returned as it is."""
+    if not is_turned(value):
+        return value
+    return _blocking_class(value) if isinstance(value, type) else _class_level(value, value)
+
+
+def is_turned(value: Any) -> bool:
+    """Whether it has a blocking form: a class whose objects live on the loop, or a function that is async or gives one."""
     if isinstance(value, type):
-        return _blocking_class(value) if issubclass(value, ASYNC_CLASSES) else value
-    return _class_level(value, value) if inspect.isroutine(value) else value
+        return issubclass(value, ASYNC_CLASSES)
+    if not inspect.isroutine(value):
+        return False
+    returned = set(re.findall(r"\w+", str(inspect.signature(value).return_annotation)))
+    return inspect.iscoroutinefunction(value) or not returned.isdisjoint(cls.__name__ for cls in ASYNC_CLASSES)
 
 
 def public_names(cls: type) -> list[str]:
@@ -61,7 +84,10 @@ def return_annotation(annotation: str) -> str:
 
 def documentation(text: str | None) -> str | None:
     """What is said of a blocking form, given what is said of the original."""
-    return text and _ASYNC_WORDS.sub(lambda found: "a " if found[0] == "an async " else "", text)
+    if not text:
+        return text
+    text = _AWAITED_RUN.sub(r"\1.result()", text)
+    return _ASYNC_WORDS.sub(lambda found: "a " if found[0] == "an async " else "", text)
 
 
 def _blocking_class(cls: type[Any]) -> type[Blocking]:
@@ -75,6 +101,8 @@ def _blocking_class(cls: type[Any]) -> type[Blocking]:
         "__doc__": documentation(cls.__doc__),
         "__init__": _constructor(cls),
     }
+    if hasattr(cls, "__class_getitem__"):
+        members["__class_getitem__"] = classmethod(types.GenericAlias)
     for name in public_names(cls):
         members[OWN_METHODS.get(name, name)] = _member(cls, name)
     return _made.setdefault(cls, type(cls.__name__, bases, members))
@@ -95,6 +123,8 @@ def _bind(form: Blocking, origin: Any) -> None:
     form._origin, form._pid = origin, os.getpid()
     if isinstance(origin, Checkpointer):
         close_at_exit(origin)
+    elif isinstance(origin, Agent):
+        stop_at_exit(origin)
 
 
 def _form_of(origin: Any) -> Blocking:
@@ -135,6 +165,8 @@ def _method(name: str, original: Callable[..., Any], *, attribute: bool = False)
             result = call(getattr, origin, name)
         elif name == "__aenter__":
             result = _entered(origin)
+        elif name == "__anext__":
+            result = _advanced(origin)
         else:
             result = call(getattr(origin, name), *map(_origin, args), **_origins(kwargs))
         return self if result is origin else _turned(result)
@@ -160,6 +192,19 @@ def _entered(origin: Any) -> Any:
         raise
 
 
+def _advanced(run: Run[Any]) -> Any:
+    """What happens next in a run. If the caller is interrupted while it waits, the run is stopped first: whoever gets the
+    interrupt may not have the run."""
+    try:
+        event = call(anext, run, _END)
+    except BaseException:
+        call(run.aclose)
+        raise
+    if event is _END:
+        raise StopIteration
+    return event
+
+
 def _dressed(forward: Callable[..., Any], original: Any) -> Callable[..., Any]:
     """With the name, the documentation and the signature of the original."""
     functools.update_wrapper(forward, original)
@@ -173,9 +218,10 @@ def _dressed(forward: Callable[..., Any], original: Any) -> Callable[..., Any]:
 
 
 def _origin(value: Any) -> Any:
-    """What the loop knows an argument as."""
+    """What the loop knows an argument as: the agents among the tools of another, too."""
     if not isinstance(value, Blocking):
-        return value
+        nests = type(value) in _NESTING and any(isinstance(item, Blocking) for item in value)
+        return type(value)(map(_origin, value)) if nests else value
     _check_process(value._pid, type(value).__name__)
     return value._origin
 
@@ -188,7 +234,7 @@ def _check_process(pid: int, what: str) -> None:
     if pid != os.getpid():
         raise UsageError(
             f"this {what} was made in process {pid} and this is its forked child {os.getpid()}. "
-            "Open a checkpointer of its own in the child."
+            "Make agents and open checkpointers of its own in the child."
         )
 
 

@@ -11,7 +11,6 @@ import asyncio
 import atexit
 import contextvars
 import functools
-import inspect
 import os
 import sys
 import threading
@@ -21,10 +20,10 @@ from typing import Any, Protocol
 
 from clew.errors import UsageError
 
-__all__ = ["call", "close_at_exit"]
+__all__ = ["call", "close_at_exit", "stop_at_exit"]
 
 EXIT_TIME = 1.0
-"""How many seconds each step of the end may take: calls under way, what they left behind, closing the open stores."""
+"""How many seconds each step of the end may take: calls under way, agents, what they left behind, the open stores."""
 
 _PATIENCE = 0.1 if sys.platform == "win32" else None
 """Windows does not interrupt a wait; elsewhere one without an end is interrupted by a signal."""
@@ -34,8 +33,14 @@ class Closes(Protocol):
     def close(self) -> Coroutine[Any, Any, None]: ...
 
 
+class Stops(Protocol):
+    def aclose(self) -> Coroutine[Any, Any, None]: ...
+
+
 def call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Run a function in the loop's thread, await what it returns if that can be awaited, and return the outcome here.
+    """Run a function in the loop's thread, await what it returns if it is async, and return the outcome here.
+
+    What can be awaited and is no coroutine or future, such as a run of an agent, is a result like any other.
 
     A caller that is interrupted meanwhile (Ctrl+C) cancels the operation, and goes on once that has settled. A second
     interrupt does not wait for it.
@@ -46,6 +51,11 @@ def call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
 def close_at_exit(resource: Closes) -> None:
     """Close this when the interpreter exits, if it is still around by then. Closing twice must be no error."""
     _to_close.add(resource)
+
+
+def stop_at_exit(worker: Stops) -> None:
+    """Let this end what it runs when the interpreter exits, before anything that its work depends on is ended."""
+    _to_stop.add(worker)
 
 
 class _Operation:
@@ -76,7 +86,7 @@ class _Operation:
         function, args, kwargs = self._work
         try:
             result = function(*args, **kwargs)
-            self._result = await result if inspect.isawaitable(result) else result
+            self._result = await result if isinstance(result, Coroutine | asyncio.Future) else result
         except BaseException as error:  # noqa: BLE001 - it belongs to the caller, whatever it is
             self._error = error
 
@@ -126,7 +136,7 @@ class _Portal:
 
     def stop(self) -> None:
         self.loop.call_soon_threadsafe(self.stopping.set)
-        self._thread.join(3 * EXIT_TIME)
+        self._thread.join(4 * EXIT_TIME)
 
     def _run(self) -> None:
         asyncio.run(self._serve())
@@ -137,6 +147,7 @@ class _Portal:
         self._ready.set()
         await self.stopping.wait()
         await _cancelled(self.running.copy())  # first, as these may wait for other tasks that settle what they began
+        await _ended([asyncio.ensure_future(worker.aclose()) for worker in list(_to_stop)])
         await _cancelled(asyncio.all_tasks() - self.running - {asyncio.current_task()})
         await _ended([asyncio.ensure_future(resource.close()) for resource in list(_to_close)])
 
@@ -159,6 +170,7 @@ _lock = threading.Lock()
 _current: _Portal | None = None
 _exiting = False
 _to_close: weakref.WeakSet[Closes] = weakref.WeakSet()
+_to_stop: weakref.WeakSet[Stops] = weakref.WeakSet()
 
 
 def _portal() -> _Portal:
@@ -183,9 +195,9 @@ def _stop() -> None:
 
 def _forget() -> None:
     """In a forked child: the loop's thread stayed with the parent, and so did all that it runs."""
-    global _current, _lock, _to_close
-    _inherited.append((_current, _to_close))
-    _current, _lock, _to_close = None, threading.Lock(), weakref.WeakSet()
+    global _current, _lock, _to_close, _to_stop
+    _inherited.append((_current, _to_close, _to_stop))
+    _current, _lock, _to_close, _to_stop = None, threading.Lock(), weakref.WeakSet(), weakref.WeakSet()
 
 
 _inherited: list[object] = []

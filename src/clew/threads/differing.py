@@ -51,9 +51,9 @@ def _spend(old: Checkpoint, new: Checkpoint) -> list[Logged]:
     """Spend only ever grows: a checkpoint that knows of less than the record does adds nothing."""
     usage = Usage(*(max(0, getattr(new.usage, field) - getattr(old.usage, field)) for field in Usage.__struct_fields__))
     cost = None if new.cost_usd is None or old.cost_usd is None else max(0.0, new.cost_usd - old.cost_usd)
-    return (
-        [Spend(usage, cost)] if cost or usage != Usage() or (new.cost_usd is None and old.cost_usd is not None) else []
-    )
+    seconds = max(0.0, new.seconds - old.seconds)
+    unknown = new.cost_usd is None and old.cost_usd is not None
+    return [Spend(usage, cost, seconds)] if cost or seconds or unknown or usage != Usage() else []
 
 
 def _facts(old: Checkpoint, new: Checkpoint) -> list[Logged]:

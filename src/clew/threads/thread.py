@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Literal, Self, get_args
@@ -199,11 +199,15 @@ class Thread:
         writer = self._open_writer()
         if WorkspaceSnapshot in map(type, entries):
             await check_trees(self._checkpointer, named_trees(entries), self._thread_id)
-        through = writer.accept(entries if self._redact is None else self._redact(entries))
+        through = writer.accept(self.redacted(entries))
         if self._durability == "sync" or (self._durability == "async" and any(map(_is_barrier, entries))):
             await writer.flush(through)
         elif self._durability == "async":
             self._spawn(self._flush_behind(writer))
+
+    def redacted(self, entries: Sequence[Logged]) -> Sequence[Logged]:
+        """These entries as they would be on record."""
+        return entries if self._redact is None else self._redact(entries)
 
     async def flush(self) -> None:
         """Return once everything appended is durable, whatever the durability."""

@@ -40,6 +40,7 @@ class ToolContext:
         workspace: Path | None = None,
         state: MutableMapping[str, Any] | None = None,
         attempt: int = 1,
+        turn: int = 0,
         journal: Journal | None = None,
     ) -> None:
         self.thread_id = thread_id
@@ -54,6 +55,8 @@ class ToolContext:
         """The thread's values. What a tool changes here is recorded."""
         self.attempt = attempt
         """1 the first time; more if the call was begun before, in this process or one that died."""
+        self.turn = turn
+        """The turn of the thread that the call is part of, counted from 1."""
         self._journal: Journal = MemoryJournal() if journal is None else journal
         self._stop = threading.Event()
         self._above: ToolContext | None = None
@@ -117,12 +120,16 @@ class ToolContext:
 
         Answers are matched to questions by their order, so ask them in the same order every time.
         """
-        key = answer_key(self._questions)
+        answer = self._answer(answer_key(self._questions), question)
+        self._questions += 1
+        return answer
+
+    def _answer(self, key: str, question: str, **about: Any) -> Any:
+        """The answer on record under a key; if there is none, the tool ends here, to ask for it."""
         found = self._journal.recorded(key)
         if isinstance(found, Missing):
             self._check_going_on()
-            raise Interrupted(question, key)
-        self._questions += 1
+            raise Interrupted(question, key, **about)
         return json_like(found, "the answer")
 
     def _find(self, key: str) -> Any:
@@ -163,6 +170,7 @@ class ToolContext:
             workspace=self.workspace,
             state=self.state,
             attempt=attempt,
+            turn=self.turn,
             journal=self._journal,
         )
         made._above = self

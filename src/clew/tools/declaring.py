@@ -78,9 +78,11 @@ class Tool(Generic[P, R]):
         return self.parameters.schema
 
     @property
-    def schema_digest(self) -> str:
-        """The blake3 of its name and schema, which is on record: by it a resumed thread sees that a tool has changed."""
-        return blake3(msgspec.json.encode([self.name, self.schema], order="deterministic")).hexdigest()
+    def digest(self) -> str:
+        """The blake3 of what the model is told of it and of its effect, which is on record: by it a resumed thread sees that
+        a tool has changed."""
+        told = [self.name, self.description, self.schema, self.effect]
+        return blake3(msgspec.json.encode(told, order="deterministic")).hexdigest()
 
     @property
     def spec(self) -> ToolSpec:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from clew.errors import ClewError
 
@@ -28,11 +28,14 @@ class Interrupted(BaseException):
     Not an `Exception`: a tool that catches all errors of its own must not swallow its question.
     """
 
-    def __init__(self, question: str, key: str) -> None:
+    def __init__(self, question: str, key: str, *, kind: str = "question", arguments: Any = None) -> None:
         super().__init__(question)
         self.question = question
         self.key = key
         """Where the answer is to be recorded, as the outcome of a step, before the tool is run again."""
+        self.kind = kind
+        self.arguments = arguments
+        """What the question is about, where that is not the call itself: a call that another agent is about to make."""
 
 
 class OutcomeUnknown(BaseException):

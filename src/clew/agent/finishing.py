@@ -1,0 +1,60 @@
+"""The finish tool: with it the model says that it is done, instead of falling silent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from clew.agent.outputs import Output
+from clew.log import Checkpoint
+from clew.messages import Assistant, Json, Text, Tool, ToolResult, tool_calls
+from clew.tools import AnyTool, as_tool, tool
+
+__all__ = ["finish_tool", "finished_with", "not_finished", "value_of"]
+
+
+def finish_tool(given: bool | AnyTool | Callable[..., Any], output: Output | None) -> AnyTool | None:
+    """The tool that ends a run: Clew's own, which takes the answer, or the user's, whose result is the answer."""
+    if given is False:
+        return None
+    if given is True:
+        return _own(str if output is None else output.wanted)
+    return as_tool(given)
+
+
+def _own(answer: Any) -> AnyTool:
+    def finish(answer: Any) -> Any:
+        return answer
+
+    finish.__annotations__ = {"answer": answer}
+    description = "Call this once, when the task is done, with your whole answer. The user sees nothing else."
+    return tool(name="finish", description=description, effect="none")(finish)
+
+
+def finished_with(state: Checkpoint, finish: AnyTool | None) -> ToolResult | None:
+    """The result of the finish tool, if the last turn called it and it was no error."""
+    if finish is None or len(state.messages) < 2:
+        return None
+    response, results = state.messages[-2:]
+    if type(response) is not Assistant or type(results) is not Tool:
+        return None
+    for call, result in zip(tool_calls(response), results.content, strict=False):
+        if call.name == finish.name and isinstance(result, ToolResult) and not result.is_error:
+            return result
+    return None
+
+
+def value_of(result: ToolResult, output: Output | None) -> tuple[Any, str]:
+    """The answer in a result of the finish tool; and what to tell the model, if it is not what was asked for."""
+    json = next((block.value for block in result.content if isinstance(block, Json)), None)
+    text = "\n".join(block.text for block in result.content if isinstance(block, Text))
+    if output is None or output.wanted is str:
+        return text if json is None else json, ""
+    return output.read(text if json is None else msgspec.json.encode(json).decode())
+
+
+def not_finished(finish: AnyTool) -> str:
+    """What a model is told that stops without calling it."""
+    return f"Nothing ends the task but a call of {finish.name}. Go on; when you are done, call it with your answer."

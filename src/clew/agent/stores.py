@@ -1,0 +1,45 @@
+"""The store of an agent: given, or opened on first use and closed with the agent."""
+
+from __future__ import annotations
+
+from types import EllipsisType
+
+from clew.checkpointers import Checkpointer, MemoryCheckpointer, open_checkpointer
+from clew.errors import InvalidInput
+
+__all__ = ["Store"]
+
+
+class Store:
+    """One for an agent and all forms of it: those in another folder, and its children that have none of their own."""
+
+    def __init__(self, given: Checkpointer | str | EllipsisType | None) -> None:
+        """A store, its URL, nothing said (the default store), or None: nothing is kept beyond the process."""
+        if not (given is None or given is ... or isinstance(given, str | Checkpointer)):
+            raise InvalidInput(
+                f"checkpointer={given!r} is no store. Give a checkpointer, its URL such as 'sqlite:///clew.db', or None."
+            )
+        self._given = given
+        self._opened: Checkpointer | None = None
+
+    @property
+    def is_default(self) -> bool:
+        """Whether nobody said which."""
+        return self._given is ...
+
+    def open(self) -> Checkpointer:
+        """The store, opened if it is not yet."""
+        if self._opened is None:
+            if isinstance(self._given, Checkpointer):
+                self._opened = self._given
+            elif self._given is None:
+                self._opened = MemoryCheckpointer()
+            else:
+                self._opened = open_checkpointer(None if self._given is ... else self._given)
+        return self._opened
+
+    async def close(self) -> None:
+        """Close what was opened here; a store that was given is its giver's."""
+        if self._opened is not None and self._opened is not self._given:
+            opened, self._opened = self._opened, None
+            await opened.close()

@@ -1,0 +1,250 @@
+"""Agents without an event loop of one's own: in scripts, in threads, in notebooks, in tools."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import clew
+from clew.agent import ToolFinished, ToolStarted, TurnStarted
+from clew.errors import ThreadNotFound, UsageError
+from clew.sync import (
+    Agent,
+    Checkpointer,
+    MemoryCheckpointer,
+    Run,
+    RunResult,
+    Session,
+    Thread,
+    ToolContext,
+    open_checkpointer,
+    tool,
+)
+from clew.testing import ScriptedModel, call, turns_in
+
+
+@pytest.fixture(params=["memory://", "sqlite:///{}/c.db", "file://{}/threads"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Checkpointer]:
+    with open_checkpointer(request.param.format(tmp_path)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def memory() -> Iterator[MemoryCheckpointer]:
+    with MemoryCheckpointer() as opened:
+        yield opened
+
+
+@tool
+def greet(name: str) -> str:
+    return f"hello {name}"
+
+
+@tool(effect="idempotent")
+async def wait() -> None:
+    await asyncio.sleep(60)
+
+
+def test_an_agent_runs_in_a_script_without_an_event_loop(store: Checkpointer) -> None:
+    @tool
+    async def greet_later(name: str, ctx: ToolContext) -> str:
+        await asyncio.sleep(0)
+        return f"hello {name} of {ctx.thread_id}"
+
+    model = ScriptedModel([call("greet", name="Ada") + call("greet_later", name="Bob"), "Both greeted."])
+    with Agent(model, name="host", tools=[greet, greet_later], checkpointer=store) as agent:
+        assert isinstance(agent, Agent)
+        run = agent.run("Greet them.", thread_id="party")
+        assert isinstance(run, Run)
+        result = run.result()
+        assert isinstance(result, RunResult)
+        assert (agent.name, result.output, result.status, result.turns) == ("host", "Both greeted.", "done", 2)
+    said = str(Thread.load(store, "party").messages)
+    assert "hello Ada" in said
+    assert "hello Bob of party" in said
+
+
+def test_the_same_script_run_again_goes_on_in_the_same_store(tmp_path: Path) -> None:
+    for turns in (1, 2):
+        with Agent(ScriptedModel(["One.", "Two."]), checkpointer=f"sqlite:///{tmp_path}/c.db") as agent:
+            assert agent.run("Count.", thread_id="t").result().turns == turns
+
+
+def test_events_come_as_they_happen_and_the_result_after_them(memory: Checkpointer) -> None:
+    with Agent(ScriptedModel([call("greet", name="Ada"), "Done."]), tools=[greet], checkpointer=memory) as agent:
+        run = agent.run("Go.")
+        kinds = [type(event) for event in run if isinstance(event, TurnStarted | ToolStarted | ToolFinished)]
+        assert kinds == [TurnStarted, ToolStarted, ToolFinished, TurnStarted]
+        assert run.result().output == "Done."
+        assert list(run) == []
+
+
+def test_a_run_is_lazy_and_its_result_may_be_asked_again(memory: Checkpointer) -> None:
+    model = ScriptedModel(["Done."])
+    with Agent(model, checkpointer=memory) as agent:
+        run = agent.run("Go.", thread_id="t")
+        assert memory.head("t") is None
+        assert run.result() is run.result()
+        assert model.calls == 1
+        with pytest.raises(UsageError, match="runs once"):
+            next(run)
+
+
+def test_the_error_of_a_run_comes_each_time_its_result_is_asked_for(memory: Checkpointer) -> None:
+    with Agent(ScriptedModel([ValueError("no model")]), checkpointer=memory) as agent:
+        run = agent.run("Go.", thread_id="t")
+        for _ in range(2):
+            with pytest.raises(ValueError, match="no model"):
+                run.result()
+        with pytest.raises(ValueError, match="no model"):
+            list(agent.run("Go.", thread_id="t"))
+        with pytest.raises(ThreadNotFound):
+            agent.resume(thread_id="nope").result()
+
+
+def test_a_run_that_nobody_used_says_that_nothing_happened(memory: Checkpointer) -> None:
+    with Agent(ScriptedModel(["Done."]), checkpointer=memory) as agent:
+        with pytest.warns(RuntimeWarning, match=r"nothing happened.*result\(\)") as told:
+            agent.run("Go.", thread_id="t")
+        assert told[0].filename == __file__
+
+
+def test_sessions_block(store: Checkpointer, tmp_path: Path) -> None:
+    model = ScriptedModel(["I will.", "staging-eu", "Bye."])
+    with Agent(model, name="ops", checkpointer=store) as agent:
+        session = agent.start_session()
+        handle = session.resume_handle
+        assert isinstance(session, Session)
+        assert session.send("My target is staging-eu. Remember that.").result().output == "I will."
+    with Agent(model, name="ops", checkpointer=store) as agent:
+        assert agent.resume_session(handle).send("What is my target?").result().output == "staging-eu"
+        assert agent.resume("Bye.").result().thread_id == session.thread_id
+        with agent.session(resume=True, workspace=tmp_path / "out") as task:
+            assert task.run("Say it.").result().output == "I will."
+        assert store.head(task.thread_id) is None, "a task that is done is cleared"
+
+
+def test_a_question_is_listed_and_answered(store: Checkpointer) -> None:
+    @tool
+    def book(city: str, ctx: ToolContext) -> str:
+        return f"{city}: {ctx.blocking.interrupt('Which hotel?')}"
+
+    model = ScriptedModel([call("book", city="Paris"), "Booked."])
+    with Agent(model, tools=[book], checkpointer=store) as agent:
+        assert agent.run("Book.", thread_id="t").result().status == "waiting"
+        assert [question.text for question in agent.questions("t")] == ["Which hotel?"]
+        assert agent.resume(thread_id="t", answer="the Ritz").result().output == "Booked."
+    assert "Paris: the Ritz" in str(Thread.load(store, "t").messages)
+
+
+def test_a_sync_tool_may_use_blocking_names_itself(memory: Checkpointer) -> None:
+    helper = Agent(ScriptedModel(["42"]), checkpointer=memory)
+
+    @tool
+    def look(ctx: ToolContext) -> str:
+        prompts = len(Thread.load(memory, ctx.thread_id).messages)
+        return f"{prompts} messages, {helper.run('Think.').result().output}"
+
+    with Agent(ScriptedModel([call("look"), "Done."]), tools=[look], checkpointer=memory) as agent:
+        agent.run("Go.", thread_id="t").result()
+    assert "2 messages, 42" in str(Thread.load(memory, "t").messages)
+
+
+def test_an_async_tool_that_blocks_the_loop_is_told_so_and_nothing_hangs(memory: Checkpointer) -> None:
+    @tool
+    async def look() -> str:
+        return str(Thread.load(memory, "t"))
+
+    with Agent(ScriptedModel([call("look"), "Done."]), tools=[look], checkpointer=memory) as agent:
+        assert agent.run("Go.", thread_id="t").result().output == "Done."
+    assert "would wait for itself for ever" in str(Thread.load(memory, "t").messages)
+
+
+@pytest.mark.parametrize("collection", [list, tuple, set, frozenset])
+def test_an_agent_is_a_tool_of_another(collection: type, memory: Checkpointer) -> None:
+    child = Agent(ScriptedModel(["It rains."]), name="weather", checkpointer=memory)
+    model = ScriptedModel([call("weather", task="How is it outside?"), "Take an umbrella."])
+    with Agent(model, tools=collection([child, greet]), checkpointer=memory) as agent:
+        assert agent.run("What do I need?", thread_id="t").result().output == "Take an umbrella."
+    assert "It rains." in str(Thread.load(memory, "t").messages)
+    assert len(list(Thread.list(memory))) == 2
+
+
+def test_a_run_that_is_closed_stops_and_says_so_on_record(store: Checkpointer) -> None:
+    with Agent(ScriptedModel([call("wait"), "Done."]), tools=[wait], checkpointer=store) as agent:
+        run = agent.run("Go.", thread_id="t")
+        assert isinstance(next(run), TurnStarted)
+        run.aclose()
+        head = store.head("t")
+        assert head is not None
+        assert (head.status, head.lease) == ("interrupted", None)
+        with pytest.raises(asyncio.CancelledError):
+            run.result()
+
+
+def test_a_run_dropped_after_its_first_event_gives_its_lease_back_and_the_next_one_works(store: Checkpointer) -> None:
+    model = ScriptedModel(lambda asked: "Done." if turns_in(asked) else call("greet", name="Ada"), delay=0.05)
+    with Agent(model, tools=[greet], checkpointer=store) as agent:
+        for event in agent.run("Go.", thread_id="t"):
+            assert isinstance(event, TurnStarted)
+            break
+        assert agent.run("Go.", thread_id="t").result().output == "Done."
+    head = store.head("t")
+    assert head is not None
+    assert (head.status, head.lease) == ("done", None)
+
+
+def test_closing_an_agent_ends_what_other_threads_wait_for(memory: Checkpointer) -> None:
+    started = threading.Event()
+
+    @tool(effect="idempotent")
+    async def begin() -> None:
+        started.set()
+        await asyncio.sleep(60)
+
+    agent = Agent(ScriptedModel([call("begin"), "Done."]), tools=[begin], checkpointer=memory)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(agent.run("Go.", thread_id="t").result)
+        started.wait()
+        agent.aclose()
+        assert isinstance(waiting.exception(), asyncio.CancelledError)
+    head = memory.head("t")
+    assert head is not None
+    assert (head.status, head.lease) == ("interrupted", None)
+
+
+def test_it_works_where_a_loop_is_running_already_as_in_a_notebook(store: Checkpointer) -> None:
+    async def cell() -> tuple[int, int]:
+        with Agent(ScriptedModel([call("greet", name="Ada"), "Done."]), tools=[greet], checkpointer=store) as agent:
+            run = agent.run("Go.")
+            events = [event for event in run if isinstance(event, ToolFinished)]
+            await asyncio.sleep(0)
+            return len(events), run.result().turns
+
+    assert asyncio.run(cell()) == (1, 2)
+
+
+def test_one_agent_serves_many_threads(store: Checkpointer) -> None:
+    model = ScriptedModel([call("greet", name="Ada"), "Done."])
+    with Agent(model, tools=[greet], checkpointer=store) as agent, ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(lambda number: agent.run("Go.", thread_id=f"t{number}").result(), range(16)))
+    assert [(result.output, result.thread_id) for result in results] == [("Done.", f"t{n}") for n in range(16)]
+
+
+def test_what_is_generic_can_be_written_with_its_type() -> None:
+    assert Run[RunResult].__origin__ is Run  # type: ignore[attr-defined]
+
+
+def test_an_async_agent_runs_the_same_by_name() -> None:
+    async def main() -> None:
+        async with clew.Agent(ScriptedModel(["Done."]), checkpointer=None) as agent:
+            run = agent.run("Go.")
+            assert (await run.result()).output == "Done."
+            assert await run.result() is await run
+
+    asyncio.run(main())
