@@ -146,6 +146,7 @@ ONE_LOSS: list[tuple[tuple[str, ...], tuple[Message, ...], str]] = [
     ((C,), with_call(CALL, Opaque(C, {"type": "input_audio"})), "a block the API does not take there"),
     ((C,), (user("a", Opaque(C, {"message": {"name": "b"}})),), "what a vendor said of the message"),
     ((C,), (user("a"), user(Opaque(C, {"message": {"name": "b"}}))), "what a vendor said of the message"),
+    ((C,), (user(Opaque(C, {"message": {}}), "a"),), "what a vendor said of the message"),
     ((C,), said(Opaque(C, {"message": {"name": "b"}})), "what a vendor said of the message"),
     ((R,), (user("a"), user(Opaque(R, {"type": "web_search_call"}))), "the message that an item is in"),
     ((R,), (*said(Opaque(R, {"type": "x_call", "id": "1"})) * 2,), "an item with an id that is taken"),

@@ -127,7 +127,7 @@ def _take_fields(pieces: list[Piece], role: str, notes: Notes) -> tuple[dict[str
         return {}, pieces
     said = said_of_message(holders[0].block) or {}
     fields = _message_fields(said, role == "system")
-    if fields != said or pieces[0] is not holders[0] or len(holders) > 1:
+    if not fields or fields != said or pieces[0] is not holders[0] or len(holders) > 1:
         notes.add(holders[0].at, "what a vendor said of the message", "a part of it has no place there")
     return fields, [piece for piece in pieces if said_of_message(piece.block) is None]
 
