@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from bench import show
+from bench.agent_runs import agent_runs
 from bench.appending import appending
 from bench.counting import counting
 from bench.crowd import crowd
@@ -30,6 +31,7 @@ MEASUREMENTS: dict[str, Callable[[Scale], Awaitable[list[Result]]]] = {
     "crowd": crowd,
     "list": listing,
     "folders": folders,
+    "agent": agent_runs,
     "peers": beside_peers,
 }
 

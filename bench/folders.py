@@ -6,14 +6,13 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from random import Random
 
 from bench.corpus import Corpus
 from bench.results import Limit, Result, at_most, spread
-from bench.scale import Scale, progress, scratch
+from bench.scale import Scale, own_cache, progress, scratch
 from bench.show import micros
 from clew.checkpointers import SQLiteCheckpointer
 from clew.workspace import SnapshotRef, Workspace
@@ -38,7 +37,7 @@ _TEXT = 12_000_000
 
 async def folders(scale: Scale) -> list[Result]:
     times: dict[str, list[float]] = {}
-    with scratch() as folder, _own_cache(folder / "cache"):
+    with scratch() as folder, own_cache(folder / "cache"):
         tree = folder / "tree"
         size = make_tree(tree, scale.files, scale.files_bytes)
         for repeat in range(scale.repeats):
@@ -176,16 +175,3 @@ def make_tree(tree: Path, files: int, size: int) -> int:
         (folder / f"{number:05d}.txt").write_bytes(b"%d\n" % number + text[start : start + length])
         total += length
     return total
-
-
-@contextmanager
-def _own_cache(path: Path) -> Iterator[None]:
-    """What Clew remembers of a folder, beside what is measured and not in the user's own place."""
-    before = os.environ.get("CLEW_CACHE")
-    os.environ["CLEW_CACHE"] = str(path)
-    try:
-        yield
-    finally:
-        os.environ.pop("CLEW_CACHE")
-        if before is not None:
-            os.environ["CLEW_CACHE"] = before

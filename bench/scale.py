@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-__all__ = ["FULL", "QUICK", "Scale", "files_size", "progress", "scratch"]
+__all__ = ["FULL", "QUICK", "Scale", "files_size", "own_cache", "progress", "scratch"]
 
 
 class Scale(msgspec.Struct, frozen=True):
@@ -29,6 +29,12 @@ class Scale(msgspec.Struct, frozen=True):
     files: int = 10_000
     """Files in a folder that is snapshotted, and their bytes."""
     files_bytes: int = 500_000_000
+    agent_turns: int = 30
+    """Turns of an agent's run, and the files of its workspace with their bytes."""
+    agent_files: int = 1000
+    agent_files_bytes: int = 20_000_000
+    model_seconds: float = 0.2
+    """Seconds that a model takes to answer."""
 
 
 FULL = Scale()
@@ -41,6 +47,7 @@ QUICK = Scale(
     threads=100,
     files=400,
     files_bytes=10_000_000,
+    agent_turns=5,
 )
 
 
@@ -51,6 +58,19 @@ def scratch() -> Iterator[Path]:
     beside = here.parent if os.access(here.parent, os.W_OK) else here
     with tempfile.TemporaryDirectory(prefix=".clew-bench-", dir=os.environ.get("CLEW_BENCH_DIR") or beside) as folder:
         yield Path(folder)
+
+
+@contextmanager
+def own_cache(path: Path) -> Iterator[None]:
+    """What Clew remembers of a folder, beside what is measured and not in the user's own place."""
+    before = os.environ.get("CLEW_CACHE")
+    os.environ["CLEW_CACHE"] = str(path)
+    try:
+        yield
+    finally:
+        os.environ.pop("CLEW_CACHE")
+        if before is not None:
+            os.environ["CLEW_CACHE"] = before
 
 
 def files_size(path: Path) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bench.results import Result
+from bench.results import Limit, Result
 
 __all__ = ["markdown", "micros", "plain", "rate", "size"]
 
@@ -35,9 +35,14 @@ def _number(value: float) -> str:
 def _cells(result: Result) -> tuple[str, ...]:
     ratio = result.ratio
     spread = f" ({_number(ratio.low)}-{_number(ratio.high)})" if ratio.repeats > 1 else ""
-    limit = "" if result.limit is None else f"{result.limit.sign} {result.limit.value:.1f}"
     met = {None: "", True: "yes", False: "no"}[result.met]
-    return result.measurement, result.ours, result.other, _number(ratio.median) + spread, limit, met
+    return result.measurement, result.ours, result.other, _number(ratio.median) + spread, _limit(result.limit), met
+
+
+def _limit(limit: Limit | None) -> str:
+    if limit is None:
+        return ""
+    return f"{limit.sign} {limit.value:.1f}" if limit.value >= 0.1 else f"{limit.sign} {limit.value:g}"
 
 
 def plain(results: Sequence[Result]) -> str:

@@ -21,7 +21,20 @@ from bench.words import vocabulary
 from clew.log import fold
 from clew.messages import plain_text
 
-TINY = Scale(turns=(2, 12), repeats=2, reads=2, sessions=3, session_turns=2, threads=5, files=60, files_bytes=200_000)
+TINY = Scale(
+    turns=(2, 12),
+    repeats=2,
+    reads=2,
+    sessions=3,
+    session_turns=2,
+    threads=5,
+    files=60,
+    files_bytes=200_000,
+    agent_turns=3,
+    agent_files=60,
+    agent_files_bytes=200_000,
+    model_seconds=0.001,
+)
 
 
 @pytest.fixture(scope="module")
@@ -160,6 +173,11 @@ def test_a_table_says_what_was_measured_and_whether_it_is_enough() -> None:
     assert append.split(" | ")[3:] == ["1.20 (1.15-1.25) ", "<= 1.3", "yes"]
     assert size.split(" | ")[3].strip(" |") == "500.00"
     assert show.markdown(results).splitlines()[2] == "| append | 12 µs | 10 µs | 1.20 (1.15-1.25) | <= 1.3 | yes |"
+
+
+def test_a_small_limit_is_shown_as_it_is() -> None:
+    row = show.markdown([Result("agent", "90 ms", "6,000 ms", spread([0.015]), at_most(0.02))]).splitlines()[2]
+    assert row == "| agent | 90 ms | 6,000 ms | 0.015 | <= 0.02 | yes |"
 
 
 def test_sizes_count_every_file_of_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import copy
 import logging
 import os
 import secrets
+import time
 import traceback
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
@@ -326,14 +327,15 @@ class Agent:
         _make_folder(settings.workspace)
         store = self._store.open()
         answers = [] if job.answer is None else await self._answers(job.thread_id, job.answer)
+        opening = time.perf_counter()
         head = await store.head(job.thread_id)
-        async with self._thread(job.thread_id) as thread:
+        async with self._thread(job.thread_id) as thread, Journal(thread) as journal:
+            journal.count_since(opening)
             before = thread.checkpoint
             if job.prompt is None and not before.messages:
                 raise UsageError(
                     f"thread {job.thread_id!r} has no prompt to go on from. Give one: agent.run(prompt, …)"
                 )
-            journal = Journal(thread)
             if answers:
                 await journal.record(*answers)
             workspace = None if settings.workspace is None else Workspace(settings.workspace, store)

@@ -37,7 +37,7 @@ class TurnStarted(msgspec.Struct, frozen=True, tag="turn-started"):
 
 
 class TurnFinished(msgspec.Struct, frozen=True, tag="turn-finished"):
-    """A response and all calls it asked for are on record."""
+    """A response and all calls it asked for are done."""
 
     turn: int
 
@@ -52,7 +52,7 @@ class ToolStarted(msgspec.Struct, frozen=True, tag="tool-started"):
 
 
 class ToolFinished(msgspec.Struct, frozen=True, tag="tool-finished"):
-    """A call's result is on record."""
+    """A call's result is on record. The work does not wait for that: where the disk is slow, the turn may have finished."""
 
     name: str
     call_id: str
@@ -88,7 +88,8 @@ class Unwound(msgspec.Struct, frozen=True, tag="unwound"):
 
 
 class CheckpointSaved(msgspec.Struct, frozen=True, tag="checkpoint-saved"):
-    """A response, or the results of its calls, are durable: a crash from now on is resumed from here."""
+    """A response and the results of its calls are durable: a crash from now on is resumed from there. May come a little
+    after the turn has finished, as nothing waits for it."""
 
     turn: int
 

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
+from clew.errors import LeaseLost, Unavailable
 from clew.log import Call, Logged, MessageAdded, Spend, StatusChanged, StepIntent, StepOutcome, ToolOutcome
 from clew.threads import Thread
 from clew.tools.journal import Missing
 
 __all__ = ["CallJournal", "Journal"]
 
+log = logging.getLogger("clew.agent")
+
 
 class Journal:
-    """A thread's log, as the loop writes to it. Barriers are durable when `record` returns; all else follows behind, in
-    order: a response, an intent, an outcome, a step and a status are barriers. Whatever ends a piece of work says how long
-    was worked, so that a budget of time outlives a crash."""
+    """A thread's log, as the loop writes to it: what is recorded, in the order it was said, and what waits for that.
+
+    Whatever ends a piece of work says how long was worked, so that a budget of time outlives a crash.
+    """
 
     def __init__(self, thread: Thread) -> None:
         self.thread = thread
@@ -26,16 +33,64 @@ class Journal:
         self._waiting = 0
         self._since = 0.0
         self._counted = time.monotonic()
+        self._behind: set[asyncio.Task[Any]] = set()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """What was started ends before the thread is given back."""
+        if self._behind:
+            await asyncio.wait(self._behind)
 
     async def record(self, *entries: Logged) -> None:
+        """Barriers are durable when this returns, with all that was said before: a response, an intent, an outcome, a step,
+        a status. All else follows behind."""
         with self.wait():
-            worked = [self._worked()] if any(map(_ends_work, entries)) else []
-            await self.thread.append(*worked, *entries)
+            await self.thread.append(*self._with_time(entries))
 
-    def _worked(self) -> Spend:
-        """The seconds since this was last said."""
+    def hold(self, *entries: Logged) -> None:
+        """To be durable with what comes next, in one write: a response with the intents of its calls, an outcome with what
+        else has ended."""
+        self.thread.hold(*self._with_time(entries))
+
+    async def write(self) -> None:
+        """Make all that was said so far durable, beside the work: an outcome is durable before the next effect, as that
+        waits for its intent, and the model needs not wait for it. It begins at once, whatever else is about to run."""
+        if self._keeps:
+            try:
+                await self.thread.flush()
+            except (LeaseLost, Unavailable) as error:  # whoever waits for what is recorded next is told
+                log.warning("thread %r: not yet durable: %s", self.thread.thread_id, error)
+
+    def follow(self, tasks: Iterable[asyncio.Task[Any]]) -> None:
+        """These are still writing, beside the work: see to it that they end before the thread is given back."""
+        self._behind |= set(tasks)
+        self._behind = {task for task in self._behind if not task.done()}
+
+    def count_since(self, moment: float) -> None:
+        """From this moment, of `time.perf_counter`, up to now something waited for the record."""
+        self.waited += time.perf_counter() - moment
+
+    async def flush(self) -> None:
+        """All that was said so far is durable when this returns."""
+        if self._keeps:
+            with self.wait():
+                await self.thread.flush()
+
+    @property
+    def _keeps(self) -> bool:
+        """Whether anything is to be durable before the run ends."""
+        return self.thread.durability != "exit"
+
+    def _with_time(self, entries: tuple[Logged, ...]) -> tuple[Logged, ...]:
+        """These, and if they end a piece of work the seconds since that was last said."""
+        if not any(map(_ends_work, entries)):
+            return entries
         before, self._counted = self._counted, time.monotonic()
-        return Spend(cost_usd=0.0, seconds=round(self._counted - before, 6))
+        return (Spend(cost_usd=0.0, seconds=round(self._counted - before, 6)), *entries)
 
     @contextmanager
     def wait(self) -> Iterator[None]:

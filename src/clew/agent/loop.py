@@ -25,7 +25,7 @@ from clew.log import Checkpoint, MessageAdded, ModelCallStarted, StateSet, Statu
 from clew.messages import Assistant, plain_text, tool_calls, user
 from clew.models import ModelRequest, ModelResponse
 from clew.tools import State
-from clew.workspace import SnapshotRef, Workspace
+from clew.workspace import Workspace
 
 __all__ = ["QUESTIONS", "Ending", "Loop"]
 
@@ -57,7 +57,7 @@ class Loop:
         self._emit = emit
         values = self._thread.checkpoint.state
         self._state = State({key: value for key, value in values.items() if not key.startswith("clew:")})
-        self._snapshot: asyncio.Task[SnapshotRef] | None = None
+        self._snapshot: asyncio.Task[None] | None = None
         self._since_snapshot = 0
         self._filled = 0
         """Tokens of the conversation, as of the last response."""
@@ -69,16 +69,18 @@ class Loop:
         to its end, so that the same prompt is another question."""
         try:
             await self._begin()
-            await self._bring_files()
+            with self._journal.wait():
+                await self._bring_files()
             while True:
                 state = self._thread.checkpoint
                 if state.calls:
                     questions = await settle_calls(self._settings, self._journal, self._state, self._emit)
                     if questions:
                         return await self._wait(questions)
-                    self._turn_is_settled(state)
+                    self._turn_is_settled(state.turns)
                 elif prompt is not None and (again or not self._was_asked(state, prompt)):
                     await self._journal.record(MessageAdded(user(prompt)))
+                    await self._journal.flush()
                     prompt = None
                 elif self._is_finished(state) and not (correction := self._read_output(state)):
                     return await self._end(Ending("done"))
@@ -128,8 +130,8 @@ class Loop:
                 self.drift["files"] = (recorded.digest, now.digest)
 
     async def _respond(self, state: Checkpoint) -> None:
-        """One response of the model: on record before anything acts on it. The snapshot of the turn before overlaps the
-        call, and is durable before the response is recorded."""
+        """One response of the model: on record before anything acts on it, which for its calls is with their intents. The
+        snapshot of the turn before overlaps the call, and is durable before the response is recorded."""
         self._emit(TurnStarted(state.turns + 1))
         await self._journal.record(ModelCallStarted(self._settings.model.name))
         if self._is_full() and (compacted := await compact(self._settings, self._journal)):
@@ -140,11 +142,13 @@ class Loop:
                 break
             except ContextTooLong:
                 self._emit(await make_room(self._settings, self._journal))
-        await self._record_snapshot(state)
-        await self._journal.record(MessageAdded(response.message, response.usage, cost))
+        await self._wait_for_snapshot()
         self._filled = response.usage.input_tokens + response.usage.output_tokens
-        self._emit(CheckpointSaved(state.turns + 1))
-        if not tool_calls(response.message):
+        if tool_calls(response.message):
+            self._journal.hold(MessageAdded(response.message, response.usage, cost))
+        else:
+            await self._journal.record(MessageAdded(response.message, response.usage, cost))
+            self._emit(CheckpointSaved(state.turns + 1))
             self._emit(TurnFinished(state.turns + 1))
 
     async def _call_model(self, state: Checkpoint) -> tuple[ModelResponse, float | None]:
@@ -159,10 +163,14 @@ class Loop:
         )
         return await ask(self._settings, request, self._emit)
 
-    def _turn_is_settled(self, state: Checkpoint) -> None:
-        self._emit(CheckpointSaved(state.turns))
-        self._emit(TurnFinished(state.turns))
+    def _turn_is_settled(self, turn: int) -> None:
+        self._emit(TurnFinished(turn))
+        self._journal.follow([asyncio.ensure_future(self._tell_when_saved(turn))])
         self._snapshot_soon()
+
+    async def _tell_when_saved(self, turn: int) -> None:
+        await self._journal.write()
+        self._emit(CheckpointSaved(turn))
 
     def _is_full(self) -> bool:
         """Whether the last response left no more of the window than is to be kept free."""
@@ -212,18 +220,22 @@ class Loop:
     def _snapshot_soon(self) -> None:
         self._since_snapshot += 1
         if self._workspace is not None and self._since_snapshot >= self._settings.snapshot_every:
-            self._since_snapshot = 0
-            self._snapshot = asyncio.create_task(self._workspace.snapshot())
+            self._snapshot = asyncio.create_task(self._take_snapshot(self._workspace))
 
-    async def _record_snapshot(self, state: Checkpoint) -> None:
-        """Name the snapshot under way, if there is one, once it is durable and if it is another than the last."""
-        if self._snapshot is None:
-            return
-        with self._journal.wait():
-            taken, self._snapshot = await self._snapshot, None
+    async def _take_snapshot(self, workspace: Workspace) -> None:
+        """The files as they are, on record if they are others than the last."""
+        self._since_snapshot = 0
+        state = self._thread.checkpoint
+        taken = await workspace.snapshot()
         if state.workspace is None or state.workspace.digest != taken.digest:
-            await self._journal.record(taken.entry())
+            await self._thread.append(taken.entry())
             self._emit(SnapshotSaved(state.turns, taken.digest, taken.files))
+
+    async def _wait_for_snapshot(self) -> None:
+        if self._snapshot is not None:
+            with self._journal.wait():
+                await self._snapshot
+            self._snapshot = None
 
     async def _wait(self, questions: list[Question]) -> Ending:
         self._emit(Waiting(tuple(questions)))
@@ -232,10 +244,10 @@ class Loop:
 
     async def _end(self, ending: Ending) -> Ending:
         """The last snapshot, and how it ended."""
-        state = self._thread.checkpoint
-        if self._workspace is not None and self._snapshot is None and self._since_snapshot:
-            self._snapshot = asyncio.create_task(self._workspace.snapshot())
-        await self._record_snapshot(state)
+        await self._wait_for_snapshot()
+        if self._workspace is not None and self._since_snapshot:
+            with self._journal.wait():
+                await self._take_snapshot(self._workspace)
         await self._journal.record(StatusChanged(ending.status, ending.reason))
         return ending
 

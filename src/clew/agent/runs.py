@@ -45,7 +45,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     drift: Mapping[str, tuple[Any, Any]] = {}
     """What differs from the record, and was applied: what it was, and what it is."""
     waited: float = 0.0
-    """Seconds that the run waited for its record to be durable."""
+    """Seconds that the run waited for its record: to be opened, and to be durable. Giving it back comes after the result."""
 
 
 class Run(Generic[T]):

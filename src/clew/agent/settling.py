@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import time
 from pathlib import Path
 from typing import Any, cast
 
@@ -39,8 +40,8 @@ class _Ask(Exception):
 async def settle_calls(settings: Settings, journal: Journal, state: State, emit: Emit) -> list[Question]:
     """Bring every call of the open turn to its outcome, all at once; what is asked of a person instead.
 
-    Each call is on its own: its intent is durable before its body starts, its outcome as soon as it ends, whatever becomes
-    of its neighbours.
+    Each call is on its own: its intent is durable before its body starts, its outcome goes on record as soon as it ends and
+    is durable before the next effect, whatever becomes of its neighbours.
     """
     open_turn = journal.thread.checkpoint
     calls = open_turn.calls
@@ -48,14 +49,20 @@ async def settle_calls(settings: Settings, journal: Journal, state: State, emit:
         if call.result is not None:
             emit(ToolReplayed(call.call.name, call.call.id, call.result))
     settling = _Settling(settings, journal, state, emit, open_turn.turns)
-    works = [settling.settle(call) for call in calls if call.result is None]
-    questions: list[Question] = []
-    for outcome in await asyncio.gather(*works, return_exceptions=True):
-        if isinstance(outcome, BaseException):
-            raise outcome
-        if outcome is not None:
-            questions.append(outcome)
-    return questions
+    tasks = [asyncio.ensure_future(settling.settle(call)) for call in calls if call.result is None]
+    try:
+        await settling.all_ended(len(tasks))
+    except asyncio.CancelledError:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
+    journal.follow(task for task in tasks if not task.done())
+    ended = await asyncio.gather(*(task for task in tasks if task.done()), return_exceptions=True)
+    for error in ended:
+        if isinstance(error, BaseException):
+            raise error
+    return [question for question in ended if isinstance(question, Question)]
 
 
 class _Settling:
@@ -66,14 +73,34 @@ class _Settling:
         self._emit = emit
         self._turn = turn
         self._thread_id = journal.thread.thread_id
+        self._ended = asyncio.Semaphore(0)
+        self._last_ended = time.perf_counter()
+
+    async def all_ended(self, calls: int) -> None:
+        """Return once this many have ended. The outcome of the last may still be on its way to the disk: the model needs
+        not wait for that, and the next effect does."""
+        for _ in range(calls):
+            await self._ended.acquire()
+        self._journal.count_since(self._last_ended)
 
     async def settle(self, call: Call) -> Question | None:
-        """One call to its outcome; or what a person is asked first."""
+        """One call to its outcome, said and then durable; or what a person is asked first."""
+        try:
+            settled = await self._settle(call)
+        finally:
+            self._last_ended = time.perf_counter()
+            self._ended.release()
+        if isinstance(settled, Question):
+            return settled
+        await self._journal.write()
+        self._emit(ToolFinished(call.call.name, call.call.id, settled))
+        return None
+
+    async def _settle(self, call: Call) -> ToolResult | Question:
         tool = self._settings.tools.get(call.call.name)
         if tool is None:
             known = self._settings.tools.keys()
-            await self._finish(call, unknown_tool(call.call.name, known, call.call.id))
-            return None
+            return self._finish(call, unknown_tool(call.call.name, known, call.call.id))
         try:
             result = await self._result(tool, call)
         except _Ask as ask:
@@ -91,8 +118,7 @@ class _Settling:
                 return _doubt(call, call.attempt + 1)
             result = _told(call, unknown.reason)
             self._emit(ToolInDoubt(tool.name, call.call.id, "told to the model"))
-        await self._finish(call, result)
-        return None
+        return self._finish(call, result)
 
     async def _result(self, tool: AnyTool, call: Call) -> ToolResult:
         if call.status == "in_doubt" and tool.effect == "once":
@@ -101,15 +127,17 @@ class _Settling:
                 return decided
         elif call.status == "in_doubt":
             self._emit(ToolInDoubt(tool.name, call.call.id, "run again"))
-        elif await needs_approval(tool, call.call.arguments):
-            refused = _check_approval(call)
-            if refused is not None:
+        elif tool.approve is not False:
+            await self._journal.flush()
+            if await needs_approval(tool, call.call.arguments) and (refused := _check_approval(call)):
                 return refused
         return await self._run(tool, call)
 
     async def _run(self, tool: AnyTool, call: Call) -> ToolResult:
         key, attempt = call.key or secrets.token_hex(16), call.attempt + 1
-        if tool.effect != "none":
+        if tool.effect == "none":
+            await self._journal.flush()  # nothing acts on a response that is not on record
+        else:
             await self._journal.record(ToolIntent(call.message, call.index, key, attempt))
         self._emit(ToolStarted(tool.name, call.call.id, call.call.arguments, attempt))
         with span("clew.tool_call", thread_id=self._thread_id, tool=tool.name, attempt=attempt) as current:
@@ -150,8 +178,8 @@ class _Settling:
             journal=CallJournal(self._journal, call),
         )
 
-    async def _finish(self, call: Call, result: ToolResult) -> None:
-        """The outcome, with what the tool changed of the thread's values, as one."""
+    def _finish(self, call: Call, result: ToolResult) -> ToolResult:
+        """Say the outcome, with what the tool changed of the thread's values, as one."""
         try:
             changes = [StateSet(name, value) for name, value in self._state.take_changes().items()]
         except InvalidInput as error:  # what was done was done, and is on record whatever the tool left in its state
@@ -159,8 +187,8 @@ class _Settling:
                 "thread %r: what %s changed of the state is not kept: %s", self._thread_id, call.call.name, error
             )
             changes = []
-        await self._journal.record(*changes, ToolOutcome(call.message, call.index, _for(call, result)))
-        self._emit(ToolFinished(call.call.name, call.call.id, result))
+        self._journal.hold(*changes, ToolOutcome(call.message, call.index, _for(call, result)))
+        return result
 
 
 def _check_approval(call: Call) -> ToolResult | None:

@@ -18,8 +18,21 @@ __all__ = ["default_url", "open_checkpointer"]
 GROUP = "clew.checkpointers"
 
 _BUILT_IN = {
+    "az": "clew.checkpointers.objects:ObjectCheckpointer",
     "file": "clew.checkpointers.files:FileCheckpointer",
+    "gs": "clew.checkpointers.objects:ObjectCheckpointer",
+    "http": "clew.checkpointers.http:HTTPCheckpointer",
+    "https": "clew.checkpointers.http:HTTPCheckpointer",
     "memory": "clew.checkpointers.memory:MemoryCheckpointer",
+    "mysql": "clew.checkpointers.mysql:MySQLCheckpointer",
+    "oci": "clew.checkpointers.oci:OCICheckpointer",
+    "opensearch": "clew.checkpointers.opensearch:OpenSearchCheckpointer",
+    "oracle": "clew.checkpointers.oracle:OracleCheckpointer",
+    "postgres": "clew.checkpointers.postgres:PostgresCheckpointer",
+    "postgresql": "clew.checkpointers.postgres:PostgresCheckpointer",
+    "redis": "clew.checkpointers.redis:RedisCheckpointer",
+    "rediss": "clew.checkpointers.redis:RedisCheckpointer",
+    "s3": "clew.checkpointers.objects:ObjectCheckpointer",
     "sqlite": "clew.checkpointers.sqlite:SQLiteCheckpointer",
 }
 

@@ -8,11 +8,13 @@ import typer
 
 from clew import __version__
 from clew.cli.demo import demo
+from clew.cli.serve import serve
 
 __all__ = ["app", "main"]
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, context_settings={"help_option_names": ["-h", "--help"]})
 app.command()(demo)
+app.command()(serve)
 
 
 def _print_version(wanted: bool) -> None:

@@ -392,6 +392,8 @@ class Thread:
 
         This object is closed by it."""
 
+    @property
+    def durability(self) -> Durability: ...
     @staticmethod
     def export(
         checkpointer: Checkpointer,
@@ -455,6 +457,12 @@ class Thread:
     @property
     def head(self) -> Head:
         """The head as it is on record."""
+
+    def hold(self, *entries: Logged) -> None:
+        """Take these in, after all that came before, without waiting: they go out with what is appended or flushed next.
+
+        For entries that something durable is about to follow anyway, so that both cost one write. Snapshots of files
+        cannot be held: they are checked first, which takes a look into the store."""
 
     @staticmethod
     def import_(

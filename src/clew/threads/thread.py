@@ -205,6 +205,20 @@ class Thread:
         elif self._durability == "async":
             self._spawn(self._flush_behind(writer))
 
+    def hold(self, *entries: Logged) -> None:
+        """Take these in, after all that came before, without waiting: they go out with what is appended or flushed next.
+
+        For entries that something durable is about to follow anyway, so that both cost one write. Snapshots of files
+        cannot be held: they are checked first, which takes a look into the store.
+        """
+        if WorkspaceSnapshot in map(type, entries):
+            raise UsageError("a snapshot of a workspace cannot be held. Append it.")
+        self._open_writer().accept(self.redacted(entries))
+
+    @property
+    def durability(self) -> Durability:
+        return self._durability
+
     def redacted(self, entries: Sequence[Logged]) -> Sequence[Logged]:
         """These entries as they would be on record."""
         return entries if self._redact is None else self._redact(entries)

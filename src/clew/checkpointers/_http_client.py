@@ -1,0 +1,217 @@
+"""Calls to `clew serve`: what is asked again, what an answer means, and what is not an answer of Clew at all."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+
+import h11
+import msgspec
+
+from clew.checkpointers._http_connection import Address, Answer, NotSent, Pool
+from clew.checkpointers._http_wire import (
+    MSGPACK,
+    NAMESPACE_HEADER,
+    PROTOCOL,
+    PROTOCOL_HEADER,
+    RECORDS,
+    Broken,
+    Failure,
+    RecordReader,
+    encode_text,
+)
+from clew.errors import (
+    ClewError,
+    Conflict,
+    Corrupt,
+    InvalidInput,
+    MissingBlob,
+    NewerFormat,
+    Unavailable,
+    UsageError,
+    _rebuild,
+)
+
+__all__ = ["Client", "Reply"]
+
+_PAUSES = (0.05, 0.2, 0.6)
+"""Seconds before the second attempt, the third, and every further one; up to half as much again, by chance."""
+_LONGEST_WAIT = 30.0
+"""Seconds a server may ask to wait; a call that should wait longer is `Unavailable` at once."""
+_decode_failure = msgspec.json.Decoder(Failure).decode
+
+
+class Reply:
+    """An answer of a Clew server with its body: the records of a stream, or the bytes."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.status = answer.status
+        self.kind = answer.headers.get("content-type", "").partition(";")[0].strip()
+        self.retry_after = _seconds(answer.headers.get("retry-after", ""))
+        self.protocol = answer.headers.get(PROTOCOL_HEADER, "")
+        self.server = answer.headers.get("server", "")
+        self.body = bytearray()
+        self.reader = RecordReader()
+        self.taker: Callable[[bytes], None] = (
+            self.reader.feed if self.kind == RECORDS and self.status == 200 else self.body.extend
+        )
+
+    @property
+    def records(self) -> list[bytes]:
+        return self.reader.records
+
+
+class Client:
+    """One server, one token, one namespace."""
+
+    def __init__(
+        self, where: str, address: Address, base: str, *, token: str, namespace: str, timeout: float, retries: int
+    ):
+        self._where = where
+        self._base = base
+        self._pool = Pool(address, timeout)
+        self._timeout = timeout
+        self._retries = retries
+        self._has_token = bool(token)
+        named = f"[{address.host}]" if ":" in address.host else address.host
+        headers = [
+            ("host", f"{named}:{address.port}"),
+            ("accept", f"{MSGPACK}, {RECORDS}"),
+            ("accept-encoding", "identity"),
+        ]
+        if token:
+            headers.append(("authorization", f"Bearer {token}"))
+        if namespace:
+            headers.append((NAMESPACE_HEADER, encode_text(namespace)))
+        self._headers = headers
+        self._active = 0
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        *,
+        kind: str = MSGPACK,
+        safe: bool = True,
+        headers: tuple[tuple[str, str], ...] = (),
+        thread_id: str | None = None,
+        absent: bool = False,
+    ) -> Reply | None:
+        """One call, made again where that does no harm; None only if `absent` is allowed and the server says so.
+
+        A call that is not `safe` to repeat is repeated only if the server has not seen it, or says that it did nothing.
+        """
+        all_headers = [*self._headers, *headers, *([("content-type", kind)] if body else [])]
+        self._active += 1
+        self._quiet.clear()
+        try:
+            for attempt in range(self._retries + 1):
+                reply, problem, wait = await self._attempt(method, path, all_headers, body, safe)
+                if reply is not None:
+                    return self._settle(reply, thread_id, absent)
+                if wait is None or wait > _LONGEST_WAIT or attempt == self._retries:
+                    break
+                await asyncio.sleep(max(wait, _PAUSES[min(attempt, len(_PAUSES) - 1)] * random.uniform(1, 1.5)))  # noqa: S311
+            raise Unavailable(f"{self._where}: {problem}. The same call may be made again.")
+        finally:
+            self._active -= 1
+            if not self._active:
+                self._quiet.set()
+
+    async def close(self) -> None:
+        """After what is under way."""
+        await self._quiet.wait()
+        await self._pool.close()
+
+    async def _attempt(
+        self, method: str, path: str, headers: list[tuple[str, str]], body: bytes, safe: bool
+    ) -> tuple[Reply | None, str, float | None]:
+        """A reply that settles the call; or what is the problem, with the seconds to wait, or None: not again."""
+        replies: list[Reply] = []
+
+        def begin(answer: Answer) -> Callable[[bytes], None]:
+            replies.append(Reply(answer))
+            return replies[-1].taker
+
+        again = 0.0 if safe else None
+        try:
+            await self._pool.exchange(method, self._base + path, headers, body, begin)
+            reply = replies[-1]
+            self._check_origin(reply)
+            if reply.kind == RECORDS and reply.status == 200:
+                reply.reader.finish()
+        except NotSent as error:
+            return None, f"cannot be reached ({error})", 0.0
+        except Broken as error:
+            if error.failure is not None and error.failure.code not in ("unavailable", "conflict"):
+                raise self._error(error.failure, None) from None
+            return None, f"broke off its answer: {error}", again
+        except TimeoutError:
+            return None, f"did not answer within {self._timeout:g} s", again
+        except (OSError, EOFError, h11.ProtocolError, msgspec.MsgspecError) as error:
+            return None, f"broke off ({error or type(error).__name__})", again
+        if reply.status == 429:
+            return None, f"takes no more calls for now; wait {reply.retry_after:g} s", reply.retry_after
+        if reply.status >= 500:
+            failure = self._failure(reply)
+            if failure.code == "draining":
+                return None, "is shutting down", reply.retry_after
+            if failure.code not in ("corrupt", "newer_format"):
+                return None, f"answered {reply.status}: {failure.message}", again
+        return reply, "", None
+
+    def _check_origin(self, reply: Reply) -> None:
+        if not reply.protocol:
+            found = f"status {reply.status}, {reply.kind or 'no content type'}" + (
+                f", from {reply.server!r}" if reply.server else ""
+            )
+            raise Unavailable(
+                f"{self._where} did not answer as a Clew server does ({found}). "
+                "Check the URL, and what stands between here and the server."
+            )
+        if reply.protocol != str(PROTOCOL):
+            version = int(reply.protocol) if reply.protocol.isdecimal() else 0
+            raise NewerFormat(f"the protocol of {self._where}", version, PROTOCOL)
+
+    def _settle(self, reply: Reply, thread_id: str | None, absent: bool) -> Reply | None:
+        if reply.status < 300:
+            return reply
+        failure = self._failure(reply)
+        if reply.status == 404 and failure.code == "absent" and absent:
+            return None
+        raise self._error(failure, thread_id)
+
+    def _failure(self, reply: Reply) -> Failure:
+        try:
+            return _decode_failure(reply.body)
+        except msgspec.MsgspecError:
+            raise Unavailable(
+                f"{self._where} answered {reply.status} and did not say why. The same call may be made again."
+            ) from None
+
+    def _error(self, failure: Failure, thread_id: str | None) -> ClewError:
+        """The error that the store raised behind the server, or what the server itself has to say."""
+        match failure.code:
+            case "conflict":
+                return _rebuild(Conflict, (failure.message,), {"thread_id": thread_id})
+            case "missing_blobs":
+                return MissingBlob(failure.digests, thread_id=thread_id)
+            case "invalid" | "too_large":
+                return InvalidInput(failure.message)
+            case "corrupt":
+                return Corrupt(failure.message)
+            case "newer_format":
+                return NewerFormat(f"the store behind {self._where}", failure.found, failure.supported)
+            case "unauthenticated" | "forbidden":
+                lack = "" if self._has_token else " No token was given: pass token=… or set CLEW_TOKEN."
+                return UsageError(f"{self._where}: {failure.message}{lack}")
+            case _:
+                return Unavailable(f"{self._where}: {failure.message}")
+
+
+def _seconds(text: str) -> float:
+    return float(text) if text.isdecimal() else 1.0

@@ -1,0 +1,65 @@
+"""Statements, and values in PostgreSQL's binary form."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+import msgspec
+
+__all__ = [
+    "BYTES",
+    "BYTES_LIST",
+    "NUMBER",
+    "NUMBER_LIST",
+    "Statement",
+    "bytes_list",
+    "number",
+    "number_list",
+    "numbers_of",
+]
+
+BYTES, NUMBER, BYTES_LIST, NUMBER_LIST = 17, 20, 1001, 1016
+"""The types of values, by PostgreSQL's numbers: bytea, bigint, bytea[], bigint[]."""
+
+_LENGTH = struct.Struct(">i")
+_NUMBER = struct.Struct(">q")
+_LIST = struct.Struct(">iiIii")
+_EMPTY = struct.Struct(">iiI")
+
+
+class Statement(msgspec.Struct, frozen=True):
+    """SQL, and the types of its values; None if it has none, and may then be several statements in one transaction."""
+
+    sql: bytes
+    types: tuple[int, ...] | None = None
+
+
+def number(value: int) -> bytes:
+    return _NUMBER.pack(value)
+
+
+def number_list(values: Sequence[int]) -> bytes:
+    if not values:
+        return _EMPTY.pack(0, 0, NUMBER)
+    flat = [part for value in values for part in (8, value)]
+    return _LIST.pack(1, 0, NUMBER, len(values), 1) + struct.pack(">" + "iq" * len(values), *flat)
+
+
+def bytes_list(values: Sequence[bytes | None]) -> bytes:
+    if not values:
+        return _EMPTY.pack(0, 0, BYTES)
+    parts = [_LIST.pack(1, int(None in values), BYTES, len(values), 1)]
+    for value in values:
+        if value is None:
+            parts.append(_LENGTH.pack(-1))
+        else:
+            parts += (_LENGTH.pack(len(value)), value)
+    return b"".join(parts)
+
+
+def numbers_of(value: bytes) -> list[int]:
+    """A bigint[] of one dimension, without NULLs."""
+    if len(value) < _LIST.size:
+        return []
+    return [one for (_, one) in struct.iter_unpack(">iq", value[_LIST.size :])]

@@ -1,0 +1,10 @@
+"""The checkpoint service: any store, over HTTP, for many tenants. `clew serve` runs it; `create_app` embeds it."""
+
+from __future__ import annotations
+
+from clew.server.app import create_app
+from clew.server.running import Server, serve
+from clew.server.settings import Settings
+from clew.server.tokens import Token, new_token, read_tokens
+
+__all__ = ["Server", "Settings", "Token", "create_app", "new_token", "read_tokens", "serve"]

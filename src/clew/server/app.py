@@ -1,0 +1,43 @@
+"""The application: the routes, with the gate before them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from litestar import Litestar
+
+from clew.server import blobs, threads
+from clew.server.failures import HANDLERS
+from clew.server.gate import Gate
+from clew.server.probes import Probes
+from clew.server.settings import Settings
+from clew.server.stores import Stores
+
+__all__ = ["create_app"]
+
+
+def create_app(settings: Settings) -> Gate:
+    """An ASGI application that serves this store. It opens the store at once, and closes it at the end of its lifespan."""
+    settings.check()
+    stores = Stores(settings.store)
+    probes = Probes(stores)
+
+    @asynccontextmanager
+    async def lifespan(_: Litestar) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            await stores.close()
+
+    routes = Litestar(
+        [*threads.ROUTES, *blobs.ROUTES, *probes.routes()],
+        exception_handlers=HANDLERS,
+        lifespan=[lifespan],
+        openapi_config=None,
+        logging_config=None,
+        request_max_body_size=None,
+    )
+    gate = Gate(routes, stores, settings)
+    probes.counted = lambda: gate.metrics.text(gate.under_way)
+    return gate

@@ -1,0 +1,95 @@
+"""From an error to an answer: a status for everybody, and a body that names what happened."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from litestar import Request, Response
+from litestar.exceptions import HTTPException
+
+from clew.checkpointers._http_wire import JSON, Code, Failure
+from clew.errors import ClewError, Conflict, Corrupt, InvalidInput, MissingBlob, NewerFormat, Unavailable
+
+__all__ = ["HANDLERS", "STATUS", "Refused", "failure_of", "log_unexpected"]
+
+STATUS: dict[Code, HTTPStatus] = {
+    "absent": HTTPStatus.NOT_FOUND,
+    "conflict": HTTPStatus.PRECONDITION_FAILED,
+    "corrupt": HTTPStatus.INTERNAL_SERVER_ERROR,
+    "draining": HTTPStatus.SERVICE_UNAVAILABLE,
+    "forbidden": HTTPStatus.FORBIDDEN,
+    "internal": HTTPStatus.INTERNAL_SERVER_ERROR,
+    "invalid": HTTPStatus.BAD_REQUEST,
+    "limited": HTTPStatus.TOO_MANY_REQUESTS,
+    "missing_blobs": HTTPStatus.CONFLICT,
+    "newer_format": HTTPStatus.INTERNAL_SERVER_ERROR,
+    "no_such_path": HTTPStatus.NOT_FOUND,
+    "too_large": HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    "unauthenticated": HTTPStatus.UNAUTHORIZED,
+    "unavailable": HTTPStatus.SERVICE_UNAVAILABLE,
+}
+
+logger = logging.getLogger("clew.server")
+
+
+class Refused(Exception):
+    """The service itself has something to say against a request."""
+
+    def __init__(self, code: Code, message: str) -> None:
+        super().__init__(message)
+        self.code: Code = code
+
+
+def failure_of(error: Exception) -> Failure:
+    """What a client is told of an error. What is not expected is told to the log instead, and to nobody else."""
+    match error:
+        case Refused():
+            return Failure(error.code, str(error))
+        case InvalidInput():
+            return Failure("invalid", str(error))
+        case Conflict():
+            return Failure("conflict", str(error))
+        case MissingBlob():
+            return Failure("missing_blobs", str(error), digests=sorted(error.digests))
+        case Corrupt():
+            return Failure("corrupt", str(error))
+        case NewerFormat():
+            return Failure("newer_format", str(error), found=error.found, supported=error.supported)
+        case Unavailable():
+            return Failure("unavailable", "the store behind the server cannot be reached or did not answer")
+        case _:
+            log_unexpected(error)
+            return Failure("internal", "the server failed; its log says how")
+
+
+def log_unexpected(error: BaseException) -> None:
+    """Where it happened and of which kind it was, without its words: they may hold what is a tenant's."""
+    places = [f"{place.filename}:{place.lineno} {place.name}" for place in traceback.extract_tb(error.__traceback__)]
+    logger.error(msgspec.json.encode({"event": "error", "kind": type(error).__name__, "at": places[-8:]}).decode())
+
+
+def _answer(_: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    failure = failure_of(error)
+    return Response(msgspec.json.encode(failure), media_type=JSON, status_code=STATUS[failure.code])
+
+
+def _of_litestar(_: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
+    """What the router refuses: paths and methods that are not there."""
+    code: Code = "no_such_path" if error.status_code == HTTPStatus.NOT_FOUND else "invalid"
+    if error.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        code = "internal"
+    failure = Failure(code, error.detail or HTTPStatus(error.status_code).phrase)
+    headers = {name: value for name, value in (error.headers or {}).items() if name.lower() == "allow"}
+    return Response(msgspec.json.encode(failure), media_type=JSON, status_code=error.status_code, headers=headers)
+
+
+HANDLERS: dict[int | type[Exception], Any] = {
+    HTTPException: _of_litestar,
+    Refused: _answer,
+    ClewError: _answer,
+    Exception: _answer,
+}

@@ -1,0 +1,193 @@
+"""What every request passes before it reaches a route: is the service still open, who asks, and how often."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from litestar.types import ASGIApp
+
+from clew.checkpointers._http_wire import (
+    JSON,
+    NAMESPACE_HEADER,
+    PROTOCOL,
+    PROTOCOL_HEADER,
+    Failure,
+    decode_text,
+)
+from clew.errors import InvalidInput
+from clew.server.calls import KEY, Call
+from clew.server.failures import STATUS, log_unexpected
+from clew.server.metrics import Metrics
+from clew.server.namespaces import in_store
+from clew.server.rates import Rates
+from clew.server.settings import Settings
+from clew.server.stores import Stores
+from clew.server.tokens import ANYBODY, EVERY_NAMESPACE, Token, Tokens
+
+__all__ = ["OPEN", "Gate"]
+
+OPEN = frozenset({"/healthz", "/readyz", "/openapi.json"})
+"""Paths that need no token: they tell nothing of what is stored."""
+_LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
+_FROM_CLEW = (PROTOCOL_HEADER.encode(), str(PROTOCOL).encode())
+
+access = logging.getLogger("clew.server.access")
+
+
+class Gate:
+    """An ASGI 3 application around the routes. It also counts, writes the access log and knows when all is done."""
+
+    def __init__(self, inner: ASGIApp, stores: Stores, settings: Settings) -> None:
+        self.metrics = Metrics()
+        self.is_draining = False
+        self.under_way = 0
+        self._quiet = asyncio.Event()
+        self.inner = inner
+        self._stores = stores
+        self._settings = settings
+        self._tokens = Tokens(settings.tokens)
+        self._rates = Rates(settings.rate, settings.burst)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await self.inner(scope, receive, send)
+            return
+        await _Exchange(self, scope, receive, send).run()
+
+    async def drain(self, grace: float) -> None:
+        """Take no more requests, and wait for those that are under way, for so many seconds at most."""
+        self.is_draining = True
+        if not self.under_way:
+            return
+        try:
+            async with asyncio.timeout(grace):
+                await self._quiet.wait()
+        except TimeoutError:
+            return
+
+    def enter(self) -> None:
+        self.under_way += 1
+
+    def leave(self) -> None:
+        self.under_way -= 1
+        if self.is_draining and not self.under_way:
+            self._quiet.set()
+
+    def admit(self, path: str, headers: Mapping[bytes, bytes]) -> Call | Failure | None:
+        """The call that a request is; or why it is none; or None, if it needs to be none."""
+        if self.is_draining and path != "/healthz":
+            return Failure("draining", "the server is shutting down and takes no more requests", retry_after=1)
+        if path in OPEN:
+            return None
+        token = self._who(headers)
+        if isinstance(token, Failure):
+            return token
+        if wait := self._rates.wait(token.sha256):
+            reason = f"this token may make {self._settings.rate:g} requests a second; wait {wait} s"
+            return Failure("limited", reason, retry_after=wait)
+        if path == "/metrics" and not (token.namespace == EVERY_NAMESPACE and "admin" in token.scopes):
+            return Failure("forbidden", "metrics are of all tenants; this needs a token of the namespace * with admin")
+        try:
+            inner = decode_text("a namespace", headers.get(NAMESPACE_HEADER.encode(), b"").decode("latin-1"))
+            namespace = in_store(token.namespace, inner)
+        except InvalidInput as error:
+            return Failure("invalid", str(error))
+        return Call(token, namespace, self._stores, self._settings)
+
+    def _who(self, headers: Mapping[bytes, bytes]) -> Token | Failure:
+        if self._tokens:
+            found = self._tokens.find(headers.get(b"authorization", b""))
+            return found or Failure("unauthenticated", "a token that this server knows is needed, and none was given")
+        host = headers.get(b"host", b"").decode("latin-1").lower()
+        name = host if host.endswith("]") else host.rpartition(":")[0] or host
+        if name not in _LOCAL_NAMES:
+            return Failure(
+                "forbidden",
+                "this server has no tokens and answers only to a name of this machine, so that no web page elsewhere "
+                "can use it through a browser here",
+            )
+        return ANYBODY
+
+    def log(self, entry: dict[str, Any]) -> None:
+        if self._settings.access_log:
+            access.info(msgspec.json.encode(entry).decode())
+
+
+class _Exchange:
+    """One request from its first byte to its last."""
+
+    def __init__(self, gate: Gate, scope: Any, receive: Any, send: Any) -> None:
+        self._gate = gate
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._status = 0
+        self._received = 0
+        self._sent = 0
+
+    async def run(self) -> None:
+        gate, scope = self._gate, self._scope
+        start = time.perf_counter()
+        admitted = gate.admit(scope["path"], dict(scope["headers"]))
+        gate.enter()
+        try:
+            if isinstance(admitted, Failure):
+                await self._refuse(admitted)
+            else:
+                scope[KEY] = admitted
+                await gate.inner(scope, self._hear, self._say)
+        except Exception as error:  # noqa: BLE001 - logged without its words, which a server's log would show
+            log_unexpected(error)
+        finally:
+            gate.leave()
+            self._record(admitted, time.perf_counter() - start)
+
+    async def _hear(self) -> Any:
+        message = await self._receive()
+        if message["type"] == "http.request":
+            self._received += len(message.get("body", b""))
+        return message
+
+    async def _say(self, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            self._status = message["status"]
+            message["headers"] = [*message["headers"], _FROM_CLEW]
+        else:
+            self._sent += len(message.get("body", b""))
+        await self._send(message)
+
+    async def _refuse(self, failure: Failure) -> None:
+        body = msgspec.json.encode(failure)
+        headers = [(b"content-type", JSON.encode()), (b"content-length", str(len(body)).encode())]
+        if failure.code == "unauthenticated":
+            headers.append((b"www-authenticate", b"Bearer"))
+        if failure.retry_after:
+            headers.append((b"retry-after", str(failure.retry_after).encode()))
+        if failure.code == "draining":
+            headers.append((b"connection", b"close"))
+        await self._say({"type": "http.response.start", "status": STATUS[failure.code].value, "headers": headers})
+        await self._say({"type": "http.response.body", "body": body})
+
+    def _record(self, admitted: Call | Failure | None, seconds: float) -> None:
+        scope = self._scope
+        route = str(scope.get("path_template") or "other") if not isinstance(admitted, Failure) else "refused"
+        self._gate.metrics.count(scope["method"], route, self._status, seconds, self._received, self._sent)
+        entry = {
+            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "event": "request",
+            "method": scope["method"],
+            "route": route,
+            "status": self._status,
+            "ms": round(seconds * 1000, 3),
+            "received": self._received,
+            "sent": self._sent,
+        }
+        if isinstance(admitted, Call):
+            entry |= {"token": admitted.token.label, "tenant": admitted.token.namespace, "thread": admitted.thread}
+        self._gate.log(entry)

@@ -1,0 +1,138 @@
+"""Long answers as records, page by page: a thread of any length passes through, and never sits in memory whole."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from typing import Any
+
+import msgspec
+from litestar import Response
+from litestar.response import Stream
+
+from clew.checkpointers import Checkpointer, HeadQuery
+from clew.checkpointers._http_wire import END, RECORDS, failure_record, record_size
+from clew.server.calls import Call
+from clew.server.failures import Refused, failure_of
+
+__all__ = ["FIRST_FRAMES", "MOST_FRAMES", "blob_records", "digest_records", "frame_records", "head_records", "respond"]
+
+FIRST_FRAMES = 64
+"""Frames that are asked for at first. A read that is no longer than this is one read of the store."""
+MOST_FRAMES = 128
+"""Frames of a further page at most: how large they are is known only when they are there."""
+_PAGE = 2**21
+"""Bytes that a page should come to."""
+_CHUNK = 2**16
+"""Bytes that are sent together."""
+_PIECE = 2**18
+"""Bytes of a large value that are handed on at a time."""
+
+_encode = msgspec.msgpack.Encoder().encode
+
+Parts = AsyncGenerator[bytes, None]
+
+
+async def respond(parts: Parts) -> Response[Any]:
+    """Answer with these records: as one body if they are few, else as a stream. What fails at the start is a status."""
+    chunks = _gathered(parts)
+    first = await anext(chunks, b"")
+    second = await anext(chunks, None)
+    if second is None:
+        return Response(first + END, media_type=RECORDS)
+    return Stream(_rest(first, second, chunks), media_type=RECORDS)
+
+
+async def _rest(first: bytes, second: bytes, chunks: Parts) -> Parts:
+    """All of it; a failure on the way is told in the stream, where no status can tell it any more."""
+    yield first
+    yield second
+    try:
+        async for chunk in chunks:
+            yield chunk
+    except Exception as error:  # noqa: BLE001 - whatever it was, the client must learn that this is not all
+        yield failure_record(failure_of(error))
+    else:
+        yield END
+
+
+async def _gathered(parts: Parts) -> Parts:
+    """Small parts joined, large ones cut, so that a chunk is worth sending and never large."""
+    gathered: list[bytes] = []
+    size = 0
+    async for part in parts:
+        if len(part) > _PIECE:
+            yield b"".join(gathered)
+            gathered, size = [], 0
+            view = memoryview(part)
+            for start in range(0, len(part), _PIECE):
+                yield bytes(view[start : start + _PIECE])
+            continue
+        gathered.append(part)
+        size += len(part)
+        if size >= _CHUNK:
+            yield b"".join(gathered)
+            gathered, size = [], 0
+    if gathered:
+        yield b"".join(gathered)
+
+
+async def frame_records(call: Call, thread_id: str, start: int, stop: int | None) -> Parts:
+    async with call.store() as store:
+        async for page in _pages(store, thread_id, start, stop):
+            for frame in page:
+                yield record_size(len(frame))
+                yield frame
+
+
+async def _pages(store: Checkpointer, thread_id: str, start: int, stop: int | None) -> AsyncIterator[Sequence[bytes]]:
+    """The frames as of one moment. A log that is replaced by another under the same id is never mixed with it."""
+    end = start + FIRST_FRAMES if stop is None else min(stop, start + FIRST_FRAMES)
+    page = await store.read(thread_id, start=start, stop=end)
+    if end == stop or len(page) < end - start:
+        yield page
+        return
+    head = await store.head(thread_id)
+    if head is None:
+        return
+    end = head.frames if stop is None else min(stop, head.frames)
+    count = FIRST_FRAMES
+    while start < end:
+        page = await store.read(thread_id, start=start, stop=min(start + count, end))
+        now = await store.head(thread_id)
+        if now is None or now.log_id != head.log_id or len(page) != min(count, end - start):
+            raise Refused("unavailable", "the thread was deleted while it was being read")
+        yield page
+        start += len(page)
+        count = _next_count(len(page), sum(map(len, page)), MOST_FRAMES)
+
+
+async def blob_records(call: Call, digests: Sequence[str]) -> Parts:
+    """Each blob that is there, after its digest. The waist hands over a blob whole, so one is in memory at a time, or as
+    many small ones as make a page."""
+    async with call.store() as store:
+        start, count = 0, 8
+        while start < len(digests):
+            found = await store.get_blobs(digests[start : start + count])
+            start += count
+            count = _next_count(max(1, len(found)), sum(map(len, found.values())), 256)
+            while found:
+                digest, data = found.popitem()
+                yield record_size(32 + len(data)) + bytes.fromhex(digest)
+                yield data
+
+
+async def head_records(call: Call, query: HeadQuery) -> Parts:
+    async with call.store() as store:
+        async for head in store.heads(query):
+            data = _encode(head)
+            yield record_size(len(data)) + data
+
+
+async def digest_records(call: Call, digests: AsyncIterator[str]) -> Parts:
+    async for digest in digests:
+        yield record_size(32) + bytes.fromhex(digest)
+
+
+def _next_count(count: int, size: int, most: int) -> int:
+    """How many to ask for next, if they are as large as the last ones were."""
+    return max(1, min(most, _PAGE * count // max(1, size)))
