@@ -41,6 +41,8 @@ from clew.log import (
 )
 from clew.messages import File, Image, Json, Text, Thinking, ToolCall, ToolResult, assistant, system, tool, user
 from clew.sync._blocking import blocking
+from clew.testing import ScriptedModel, call
+from clew.tools import tool as tool_of_ours
 
 SECRET = "hunter2-swordfish"
 KEY, OTHER_KEY = "5ec7e7" + "00" * 29, "07be7" + "1" * 59
@@ -73,6 +75,29 @@ def test_spans_inside_one_another_are_parent_and_child(spans: InMemorySpanExport
     assert inner.parent is not None
     assert outer.context is not None
     assert inner.parent.span_id == outer.context.span_id
+
+
+def test_an_agent_tells_of_its_calls_and_nothing_of_what_is_in_them(
+    spans: InMemorySpanExporter, caplog: pytest.LogCaptureFixture
+) -> None:
+    @tool_of_ours(effect="idempotent")
+    def look(word: str) -> str:
+        raise ValueError(SECRET)
+
+    caplog.set_level(logging.DEBUG, "clew")
+    model = ScriptedModel([call("look", word=SECRET), f"It is {SECRET}."])
+    with clew.sync.Agent(model, name="ada", tools=[look], checkpointer=None) as agent:
+        assert SECRET in agent.run(f"Look for {SECRET}.", thread_id="t").result().output
+    found = {span.name: dict(span.attributes or {}) for span in spans.get_finished_spans()}
+    assert found["clew.model_call"]["clew.model"] == "scripted"
+    assert found["clew.tool_call"] == {
+        "clew.thread_id": "t",
+        "clew.tool": "look",
+        "clew.attempt": 1,
+        "clew.is_error": True,
+    }
+    assert SECRET not in str(found) + str([span.events for span in spans.get_finished_spans()])
+    assert SECRET not in "\n".join(record.getMessage() for record in caplog.records)
 
 
 def test_a_failed_span_names_the_type_of_the_error_and_nothing_of_its_text(spans: InMemorySpanExporter) -> None:
