@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import traceback
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,7 +14,7 @@ from clew.messages import File, Image, Json, Opaque, Text, ToolResult
 from clew.tools import _pydantic
 from clew.tools._values import json_like
 
-__all__ = ["error_result", "error_text", "to_result"]
+__all__ = ["error_place", "error_result", "error_text", "to_result"]
 
 _BLOCKS = (Text, Json, Image, File, Opaque)
 _LONGEST_ERROR = 4000
@@ -86,6 +87,13 @@ def error_text(error: BaseException) -> str:
         said = _said(error)
         text = f"{type(error).__name__}: {said}" if said else type(error).__name__
     return text if len(text) <= _LONGEST_ERROR else text[:_LONGEST_ERROR] + " …"
+
+
+def error_place(error: BaseException) -> str:
+    """An exception as a log line may tell of it: its type and where it was raised, for its words may hold content."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    return f"{type(error).__name__}{where}"
 
 
 def _storable(text: str) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from clew.messages import ToolResult
-from clew.tools._results import error_result, error_text, to_result
+from clew.tools._results import error_place, error_result, error_text, to_result
 from clew.tools._threads import run_in_thread
 from clew.tools.context import ToolContext
 from clew.tools.declaring import AnyTool
@@ -52,9 +52,9 @@ async def call_tool(tool: AnyTool, arguments: Any, ctx: ToolContext) -> ToolResu
             return error_result(str(error), ctx.call_id)
         except _TimedOut:
             failure = _given_up(tool)
-        except (Exception, SystemExit) as error:  # a tool may raise anything
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # a tool may raise anything
             failure = error_text(error)
-            log.debug("tool %s raised %s", tool.name, type(error).__name__, exc_info=error)
+            log.debug("tool %s raised %s", tool.name, error_place(error))
         else:
             return to_result(value, ctx.call_id)
     return error_result(failure, ctx.call_id)
@@ -129,8 +129,8 @@ async def needs_approval(tool: AnyTool, arguments: Any) -> bool:
         return bool(await _ask(tool.approve, None, values, tool))
     except BadArguments:
         return False
-    except Exception:
-        log.warning("approve= of tool %s failed, so a person is asked", tool.name, exc_info=True)
+    except Exception as error:  # noqa: BLE001  # a user's function may raise anything
+        log.warning("approve= of tool %s raised %s, so a person is asked", tool.name, error_place(error))
         return True
 
 
