@@ -93,9 +93,11 @@ async def test_a_run_is_lazy_and_runs_once(store: MemoryCheckpointer) -> None:
     agent = Agent(ScriptedModel(["Hi."]), checkpointer=store)
     run = agent.run("Go.", thread_id="t")
     assert await store.head("t") is None
-    await run
-    with pytest.raises(UsageError, match="once"):
-        await run
+    result = await run
+    assert await run is result
+    head = await store.head("t")
+    assert head is not None
+    assert head.turns == 1
 
 
 async def test_a_second_prompt_goes_on_with_the_conversation(store: MemoryCheckpointer) -> None:
@@ -411,18 +413,21 @@ async def test_a_sync_tool_that_timed_out_is_asked_about_where_that_is_wished(st
     assert (await agent.resume(thread_id="t", answer="it went through")).output == "Done."
 
 
-async def test_several_questions_are_answered_by_call(store: MemoryCheckpointer) -> None:
+async def test_several_questions_are_answered_by_their_ids(store: MemoryCheckpointer) -> None:
     bank = Bank(approve=True)
     script: list[Response] = [call("charge", order="1") + call("charge", order="2"), "Done."]
     agent = Agent(ScriptedModel(script), tools=[bank.charge], checkpointer=store)
     waiting = await agent.run("Go.", thread_id="t")
-    first, second = (question.call_id for question in waiting.questions)
-    assert [question.call_id for question in await agent.questions("t")] == [first, second]
+    first, second = (question.id for question in waiting.questions)
+    assert [question.id for question in await agent.questions("t")] == [first, second]
     with pytest.raises(InvalidInput, match="several answers"):
         await agent.resume(thread_id="t", answer=True)
     with pytest.raises(InvalidInput, match="cannot be stored"):
         await agent.resume(thread_id="t", answer={first: object()})
+    assert (await Thread.load(store, "t")).status == "waiting", "a mistake changes nothing"
     assert (await agent.resume(thread_id="t", answer={second: True})).status == "waiting"
+    with pytest.raises(InvalidInput, match="any more"):
+        await agent.resume(thread_id="t", answer={second: False})
     result = await agent.resume(thread_id="t", answer={first: False})
     assert (result.output, bank.charged) == ("Done.", ["2"])
 

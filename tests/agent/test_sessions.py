@@ -13,14 +13,15 @@ import pytest
 
 from clew import Thread
 from clew.agent import Agent, Compacted
+from clew.agent.sessions import task_id
 from clew.checkpointers import HeadQuery, MemoryCheckpointer
-from clew.errors import ContextTooLong, InvalidInput, UsageError
+from clew.errors import ContextTooLong, InvalidInput, ThreadBusy, Unavailable, UsageError
 from clew.log import WorkspaceSnapshot
 from clew.log.codec import decode_frame
 from clew.messages import plain_text
 from clew.models import ModelRequest
 from clew.testing import Response, ScriptedModel, call, turns_in
-from clew.tools import DEFAULT_TOOLS, tool
+from clew.tools import DEFAULT_TOOLS, ToolContext, tool
 from clew.workspace import Workspace
 
 pytestmark = pytest.mark.anyio
@@ -89,6 +90,93 @@ async def test_a_task_goes_on_where_it_was_and_is_cleared_once_it_is_done(
     async with again.session(workspace=tmp_path / "out", resume=True, clear_cache_on_success=False) as session:
         await session.run("Do all of it.")
     assert await _threads(store) == [kept]
+
+
+async def test_a_task_of_several_prompts_is_one_conversation_and_goes_on_where_it_was(
+    store: MemoryCheckpointer, tmp_path: Path
+) -> None:
+    asked: list[int] = []
+
+    def script(request: ModelRequest) -> Response:
+        asked.append(len(request.messages))
+        if len(asked) == 2:
+            return RuntimeError("down")
+        return f"Seen {len(request.messages)}."
+
+    async def work() -> list[str]:
+        agent = Agent(ScriptedModel(script), name="ada", checkpointer=store)
+        async with agent.session(workspace=tmp_path / "out", resume=True) as session:
+            return [(await session.run(prompt)).output for prompt in ("First.", "Second.", "Third.")]
+
+    with pytest.raises(RuntimeError):
+        await work()
+    assert await work() == ["Seen 1.", "Seen 3.", "Seen 5."]
+    assert asked == [1, 3, 3, 5], "what the record has answered is not asked again"
+    assert await _threads(store) == []
+
+
+async def test_a_task_that_is_done_and_could_not_be_cleared_is_answered_from_the_record(
+    store: MemoryCheckpointer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> str:
+        agent = Agent(model, name="ada", checkpointer=store)
+        async with agent.session(workspace=tmp_path / "out", resume=True) as session:
+            return str((await session.run("Do it.")).output)
+
+    async def away(thread_id: str) -> None:
+        raise Unavailable("the store is away")
+
+    model = ScriptedModel(["Done.", "Done again."])
+    with monkeypatch.context() as broken:
+        broken.setattr(store, "delete", away)
+        assert await work() == "Done."
+    assert await work() == "Done."
+    assert (model.calls, await _threads(store)) == (1, [])
+
+
+async def test_a_task_that_another_process_works_on_is_not_deleted(store: MemoryCheckpointer, tmp_path: Path) -> None:
+    agent = Agent(ScriptedModel(["Hi."]), name="ada", checkpointer=store)
+    thread_id = task_id("ada", "Do it.", tmp_path)
+    async with Thread.open(store, thread_id):
+        async with agent.session(workspace=tmp_path, resume=True, cache_on_interrupt=False) as session:
+            with pytest.raises(ThreadBusy):
+                await session.run("Do it.")
+        assert await _threads(store) == [thread_id]
+
+
+async def test_a_question_of_a_session_is_answered_in_its_folder(store: MemoryCheckpointer, tmp_path: Path) -> None:
+    @tool(approve=True)
+    async def where(ctx: ToolContext) -> str:
+        return str(ctx.workspace)
+
+    model = ScriptedModel([call("where"), "Done."])
+    agent = Agent(model, name="ada", tools=[where], checkpointer=store)
+    async with agent.session(workspace=tmp_path / "out", resume=True) as session:
+        assert (await session.run("Where?")).status == "waiting"
+        assert (await session.resume(answer=True)).output == "Done."
+    assert str(tmp_path / "out") in str(model.requests[-1].messages[-1])
+    assert await _threads(store) == []
+
+
+async def test_the_threads_of_children_go_with_a_task_that_is_cleared(
+    store: MemoryCheckpointer, tmp_path: Path
+) -> None:
+    child = Agent(ScriptedModel(["Found."]), name="finder")
+    agent = Agent(ScriptedModel([call("finder", task="It."), "Done."]), name="ada", tools=[child], checkpointer=store)
+    async with agent.session(workspace=tmp_path / "out", resume=True) as session:
+        await session.run("Find it.")
+        assert len(await _threads(store)) == 2
+    assert await _threads(store) == []
+
+
+async def test_the_last_thread_of_an_agent_may_be_a_fork(store: MemoryCheckpointer) -> None:
+    agent = Agent(ScriptedModel(["One.", "Two."]), name="ada", checkpointer=store)
+    await agent.run("First.", thread_id="t")
+    async with Thread.open(store, "t") as thread:
+        await thread.fork("of mine")
+    async with Thread.open(store, "of mine"):
+        pass
+    assert (await agent.resume("Second.")).thread_id == "of mine"
 
 
 @pytest.mark.parametrize("stop", [{"max_turns": 1}, {}])

@@ -18,6 +18,7 @@ from clew.log import (
     StatusChanged,
     StepOutcome,
     ThreadStarted,
+    ToolIntent,
     ToolOutcome,
 )
 from clew.messages import Json, Opaque, Text, Thinking, ToolCall, ToolResult, assistant, user
@@ -68,3 +69,23 @@ async def test_patterns_that_are_none_are_refused() -> None:
             Thread.open(store, "t", redact=["("])
         with pytest.raises(InvalidInput, match=r"redact=\[pattern\]"):
             Thread.open(store, "t", redact="sk-.*")
+
+
+async def test_keys_by_which_one_thing_finds_another_are_left_alone() -> None:
+    key, digest = "a1b2" * 8, "c3d4" * 16
+    calls = [ToolCall("id-1", "pay", {"order": "1"}), ToolCall("id-2", "pay", {"order": "2"})]
+    entries: list[Logged] = [
+        ThreadStarted("ada", "m", "", {"pay": digest}),
+        MessageAdded(assistant(*calls)),
+        ToolIntent(0, 0, key),
+        StepOutcome(0, 0, "step-1", "ok"),
+        StateSet("clew:questions", [{"key": "x"}]),
+    ]
+    async with MemoryCheckpointer() as store:
+        async with Thread.open(store, "t", redact=[r"[0-9a-f]{32}", r"\bpay\b", r"id-\d", r"step", r"clew"]) as thread:
+            await thread.append(*entries)
+        state = await Thread.load(store, "t")
+    first, second = state.calls
+    assert (first.key, first.steps, [first.call, second.call]) == (key, {"step-1": "ok"}, calls)
+    assert state.tools == {"pay": digest}
+    assert state.state == {"clew:questions": [{"key": "x"}]}

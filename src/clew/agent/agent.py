@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextvars import ContextVar
 from pathlib import Path
 from types import EllipsisType, TracebackType
 from typing import Any, Self, get_args
@@ -18,24 +19,26 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from clew.agent.children import child_tool
+from clew.agent.answering import answered_before, answers_to, open_questions
+from clew.agent.children import child_tool, is_child
 from clew.agent.events import Question
 from clew.agent.finishing import finish_tool
 from clew.agent.journal import Journal
-from clew.agent.loop import QUESTIONS, Ending, Loop
+from clew.agent.loop import Ending, Loop
 from clew.agent.outputs import Output
+from clew.agent.prompts import check_prompt
 from clew.agent.runs import Emit, Run, RunResult
 from clew.agent.sessions import Session, read_handle
 from clew.agent.settings import Budget, Overflow, Settings
 from clew.agent.signalling import by_id, same_command, stops_with_a_signal
 from clew.agent.stores import Store
 from clew.checkpointers import Checkpointer, HeadQuery
-from clew.errors import ClewError, InvalidInput, ThreadNotFound, UsageError
-from clew.log import Checkpoint, Logged, StateSet, StatusChanged, StepOutcome, Usage, encode_entries
+from clew.errors import ClewError, InvalidInput, ThreadNotFound, Unavailable, UsageError
+from clew.log import Checkpoint, StatusChanged, Usage
 from clew.models import Model, Price, cost_of, resolve_model
 from clew.models.windows import context_window
 from clew.threads import Thread
-from clew.threads.redacting import Redact
+from clew.threads.redacting import Redact, both
 from clew.threads.thread import Durability
 from clew.tools import AnyTool, Tool, ToolContext, as_tool
 from clew.workspace import Workspace
@@ -45,6 +48,8 @@ __all__ = ["Agent"]
 
 log = logging.getLogger("clew.agent")
 _LONGEST_REASON = 500
+_running: ContextVar[Agent] = ContextVar("clew_running_agent")
+"""The agent whose tools run here: its children work on its store, and keep to what it keeps to."""
 
 
 class _Job(msgspec.Struct, frozen=True):
@@ -57,6 +62,16 @@ class _Job(msgspec.Struct, frozen=True):
     timeout: float | None = None
     named: bool = False
     """Whether the same program, run again, finds this thread again."""
+    nth: int | None = None
+    """Which prompt of its task this is: one that the record has already is not asked again, but answered from there."""
+    clear: frozenset[str] = frozenset()
+    """With which statuses the thread is of no more use, and is deleted."""
+
+    def __post_init__(self) -> None:
+        if self.max_turns is not None and self.max_turns < 1:
+            raise InvalidInput(f"max_turns is 1 or more, not {self.max_turns}")
+        if self.timeout is not None and not self.timeout > 0:
+            raise InvalidInput(f"timeout is a number of seconds above 0, not {self.timeout}")
 
 
 class Agent:
@@ -130,6 +145,7 @@ class Agent:
         resolved = resolve_model(model)
         answer = None if output is None else Output(output)
         ending = finish_tool(finish, answer)
+        self._children: list[Agent] = []
         given_tools = [self._as_child(given) if isinstance(given, Agent) else given for given in tools]
         self._settings = Settings(
             name=name,
@@ -151,7 +167,8 @@ class Agent:
             restore_files=restore_files,
         )
         _check_budget(self._settings)
-        _check_durability(durability, self._settings, allow_repeats)
+        if durability == "exit" and not allow_repeats:
+            _refuse_once(self._once())
         self._own_model = isinstance(model, str)
         self._store = Store(checkpointer)
         self._durability = durability
@@ -178,8 +195,8 @@ class Agent:
 
         `max_turns` is for this run in place of the agent's own. After `timeout` seconds the run is interrupted, in the
         middle of whatever it does, and can be resumed."""
-        _check_prompt(prompt)
-        found = thread_id or self.new_id()
+        check_prompt(prompt)
+        found = self.new_id() if thread_id is None else thread_id
         job = _Job(found, prompt, max_turns=max_turns, timeout=timeout, named=thread_id is not None)
         return Run(lambda emit: self._run(job, emit))
 
@@ -195,13 +212,14 @@ class Agent:
         """Go on with a thread: without an id, with the one that this agent worked on last. `answer` is for what it waits
         for; if it waits for several answers, a dict by call id."""
         if prompt is not None:
-            _check_prompt(prompt)
+            check_prompt(prompt)
+        asked = _Job(thread_id or "", prompt, answer, max_turns, timeout)
 
         async def work(emit: Emit) -> RunResult:
-            found = thread_id or await self._last_thread()
+            found = await self._last_thread() if thread_id is None else thread_id
             if await self._store.open().head(found) is None:
                 raise ThreadNotFound(found)
-            return await self._run(_Job(found, prompt, answer, max_turns, timeout), emit)
+            return await self._run(msgspec.structs.replace(asked, thread_id=found), emit)
 
         return Run(work)
 
@@ -232,13 +250,13 @@ class Agent:
             thread_id,
             folder=agent._folder,
             resume=resume,
-            clear=resume and clear_cache_on_success,
-            keep=not resume or cache_on_interrupt,
+            clear_done=clear_cache_on_success,
+            keep_stopped=cache_on_interrupt,
         )
 
     def start_session(self, *, thread_id: str | None = None) -> Session:
         """A session on a new thread, whose handle is there before the first prompt."""
-        return Session(self, thread_id or self.new_id(), folder=self._folder)
+        return Session(self, self.new_id() if thread_id is None else thread_id, folder=self._folder)
 
     def resume_session(self, handle: str) -> Session:
         """Go on with a session, from its handle or its thread's id, in any process that reaches the store."""
@@ -253,9 +271,9 @@ class Agent:
         """A name for a thread that nobody has."""
         return f"{self.name or 'run'}-{secrets.token_hex(6)}"
 
-    async def run_on(self, thread_id: str, prompt: str, emit: Emit, *, named: bool) -> RunResult:
-        """The work of `run`, told to `emit` as it happens. `named`: the same program run again finds the thread again."""
-        return await self._run(_Job(thread_id, prompt, named=named), emit)
+    async def run_on(self, thread_id: str, prompt: str | None, emit: Emit, **how: Any) -> RunResult:
+        """The work of `run` and `resume`, told to `emit` as it happens; for sessions."""
+        return await self._run(_Job(thread_id, prompt, **how), emit)
 
     def _as_child(self, child: Agent) -> AnyTool:
         """Another agent as a tool of this one: on this one's store, unless it was given its own."""
@@ -263,17 +281,29 @@ class Agent:
             raise InvalidInput("an agent that is a tool needs a name: Agent(…, name=…)")
 
         async def work(ctx: ToolContext, thread_id: str, task: str, answers: Any) -> RunResult:
-            made = copy.copy(child)
-            made._store = self._store if child._store.is_default else child._store
+            above, made = _running.get(), copy.copy(child)
+            made._store = above._store if child._store.is_default else child._store
+            made._redact = both(above._redact, child._redact)
+            made._takeover = above._takeover or child._takeover
             made._handle_signals = False
             made._settings = msgspec.structs.replace(child._settings, parent=(ctx.thread_id, ctx.turn))
             return await made._run(_Job(thread_id, task, answers), lambda event: None)
 
+        self._children.append(child)
         return child_tool(child.name, child._settings.system_prompt[:1000], work)
 
+    def _once(self) -> list[str]:
+        """The tools that must not run twice, those of its children included."""
+        own = [tool.name for tool in self._settings.tools.values() if tool.effect == "once"]
+        return [*own, *(f"{child.name}'s {name}" for child in self._children for name in child._once())]
+
     async def forget(self, thread_id: str) -> None:
-        """Delete a thread."""
-        await self._store.open().delete(thread_id)
+        """Delete a thread, and those of its children."""
+        store = self._store.open()
+        children = [head.thread_id async for head in store.heads(HeadQuery(parent=thread_id)) if is_child(head)]
+        await store.delete(thread_id)
+        for child in children:
+            await self.forget(child)
 
     def _in(self, workspace: Path) -> Agent:
         """The same agent, working in another folder."""
@@ -306,12 +336,14 @@ class Agent:
         lock = self._running.setdefault(job.thread_id, asyncio.Lock())
         task = asyncio.current_task()
         self._tasks.add(task)
+        _running.set(self)
         try:
             with self._stops(job):
                 async with lock:
-                    return await self._run_alone(job, emit)
+                    result = await self._run_alone(job, emit)
         finally:
             self._tasks.discard(task)
+        return result
 
     def _stops(self, job: _Job) -> AbstractContextManager[None]:
         """How signals end this run."""
@@ -325,10 +357,10 @@ class Agent:
         if job.max_turns is not None:
             settings = msgspec.structs.replace(settings, max_turns=job.max_turns)
         _make_folder(settings.workspace)
-        store = self._store.open()
-        answers = [] if job.answer is None else await self._answers(job.thread_id, job.answer)
         opening = time.perf_counter()
-        head = await store.head(job.thread_id)
+        store = self._store.open()
+        if job.answer is not None:  # a mistake in it is told before the thread is touched
+            answers_to(job.thread_id, await Thread.load(store, job.thread_id), job.answer)
         async with self._thread(job.thread_id) as thread, Journal(thread) as journal:
             journal.count_since(opening)
             before = thread.checkpoint
@@ -336,35 +368,20 @@ class Agent:
                 raise UsageError(
                     f"thread {job.thread_id!r} has no prompt to go on from. Give one: agent.run(prompt, …)"
                 )
-            if answers:
-                await journal.record(*answers)
+            if job.answer is not None:
+                await journal.record(*answers_to(job.thread_id, before, job.answer))
             workspace = None if settings.workspace is None else Workspace(settings.workspace, store)
             loop = Loop(settings, journal, workspace, emit)
-            running = loop.run(job.prompt, again=head is not None and head.status == "done")
-            ending = await _recorded(journal, running, job.timeout)
+            if job.nth is not None and (then := answered_before(before, job.nth, job.prompt)) is not None:
+                loop.read_output(then)
+                await journal.record(StatusChanged("done"))
+                return _result(thread, before, loop, Ending("done"), journal.waited)
+            ending = await _recorded(journal, loop.run(job.prompt, again=job.nth is None), job.timeout)
             return _result(thread, before, loop, ending, journal.waited)
 
     async def questions(self, thread_id: str) -> list[Question]:
         """What a thread waits for."""
-        state = await Thread.load(self._store.open(), thread_id)
-        return msgspec.convert(state.state.get(QUESTIONS) or [], list[Question])
-
-    async def _answers(self, thread_id: str, answer: Any) -> list[Logged]:
-        """A person's answers as outcomes of steps of the calls that asked: checked before the thread is touched."""
-        questions = {question.call_id: question for question in await self.questions(thread_id)}
-        if not questions:
-            raise UsageError(f"thread {thread_id!r} waits for no answer")
-        by_call = isinstance(answer, dict) and answer.keys() <= questions.keys()
-        if not by_call and len(questions) > 1:
-            raise InvalidInput(f"thread {thread_id!r} waits for several answers: give a dict by {', '.join(questions)}")
-        answers = answer if by_call else dict.fromkeys(questions, answer)
-        entries: list[Logged] = [
-            StepOutcome(asked.message, asked.index, asked.key, answers[call_id])
-            for call_id, asked in questions.items()
-            if call_id in answers
-        ]
-        encode_entries(entries)
-        return [*entries, StateSet(QUESTIONS, None)]
+        return open_questions(await Thread.load(self._store.open(), thread_id))
 
     @asynccontextmanager
     async def _thread(self, thread_id: str) -> AsyncIterator[Thread]:
@@ -372,14 +389,18 @@ class Agent:
         opening = Thread.open(
             self._store.open(), thread_id, takeover=self._takeover, durability=durability, redact=self._redact
         )
-        async with opening as thread:
-            yield thread
+        try:
+            async with opening as thread:
+                yield thread
+        except Unavailable:
+            opening.abandon()
+            raise
 
     async def _last_thread(self) -> str:
         if not self.name:
             raise UsageError("resume without a thread_id goes by the agent's name. Give it one: Agent(…, name=…)")
         async for head in Thread.list(self._store.open(), HeadQuery(agent=self.name)):
-            if head.parent is None:
+            if not is_child(head):
                 return head.thread_id
         raise UsageError(f"the agent {self.name!r} has no thread in this store yet. Start one with agent.run(…)")
 
@@ -457,23 +478,14 @@ def _check_budget(settings: Settings) -> None:
         )
 
 
-def _check_prompt(prompt: str) -> None:
-    if not isinstance(prompt, str) or not prompt.strip():
-        raise InvalidInput(
-            f"a prompt is a text that is not empty, and not {prompt!r}. To go on with a thread without one: "
-            "agent.resume(thread_id=…)"
-        )
-
-
 def _window(model: Model, given: int | None, share: float | None) -> int | None:
     """How many tokens the conversation may fill before it is compacted."""
     window = context_window(model.name) if given is None else given
     return None if window is None or share is None else int(window * share)
 
 
-def _check_durability(durability: Durability, settings: Settings, allow_repeats: bool) -> None:
-    once = [tool.name for tool in settings.tools.values() if tool.effect == "once"]
-    if durability == "exit" and once and not allow_repeats:
+def _refuse_once(once: list[str]) -> None:
+    if once:
         raise InvalidInput(
             f"with durability='exit' nothing is on record before the run ends, and {', '.join(once)} must not run twice. "
             "Use durability='sync', say effect='none' or 'idempotent' where that is true, or accept it: allow_repeats=True."

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
+
 from clew._telemetry import span
 from clew.agent.runs import Emit
 from clew.agent.settings import Settings
+from clew.messages import Assistant
 from clew.models import ModelRequest, ModelResponse, cost_of
 
 __all__ = ["ask"]
@@ -23,4 +28,24 @@ async def ask(settings: Settings, request: ModelRequest, emit: Emit) -> tuple[Mo
         if response is None:
             raise RuntimeError(f"the model {model.name} ended its stream without a response")
         current.set(input_tokens=response.usage.input_tokens, output_tokens=response.usage.output_tokens)
-    return response, cost_of([response.model, model.name], response.usage, settings.prices)
+    return _storable(response), cost_of([response.model, model.name], response.usage, settings.prices)
+
+
+def _storable(response: ModelResponse) -> ModelResponse:
+    """A model may end a text with half a character, which no store can keep: what was paid for is kept without it."""
+    try:
+        msgspec.msgpack.encode(response.message)
+    except UnicodeEncodeError:
+        plain = msgspec.to_builtins(response.message, builtin_types=(bytes,))
+        return msgspec.structs.replace(response, message=msgspec.convert(_cleaned(plain), Assistant))
+    return response
+
+
+def _cleaned(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, list | tuple):
+        return [_cleaned(item) for item in value]
+    if isinstance(value, dict):
+        return {_cleaned(key): _cleaned(item) for key, item in value.items()}
+    return value

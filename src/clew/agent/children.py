@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from clew.agent.events import Question
 from clew.agent.runs import RunResult
-from clew.tools import AnyTool, ToolContext, ToolError, tool
+from clew.checkpointers import Head
+from clew.errors import LeaseLost, ModelUnavailable, ThreadBusy, Unavailable
+from clew.tools import AnyTool, Stopped, ToolContext, ToolError, tool
 
-__all__ = ["Work", "child_tool"]
+__all__ = ["Work", "child_tool", "is_child"]
+
+_CHILD = re.compile(r"/[A-Za-z0-9_-]{1,64}:[0-9a-f]{1,16}")
 
 Work = Callable[[ToolContext, str, str, Any], Awaitable[RunResult]]
 """Goes on with the child's thread, given the call, the thread's name, the task, and answers to what it waits for."""
@@ -17,19 +22,41 @@ Work = Callable[[ToolContext, str, str, Any], Awaitable[RunResult]]
 
 def child_tool(name: str, description: str, work: Work) -> AnyTool:
     """The thread is named by the call, so that the call run again after a crash goes on where the child was. What the child
-    asks a person, its parent asks; the answers reach the child when the parent is resumed with them."""
+    asks a person, its parent asks; the answers reach the child when the parent is resumed with them.
+
+    What ends a child that can be resumed, a model or a store that is away or somebody else who works on it, ends its parent
+    too, and is resumed with it. Other failures of the child are told to the parent's model.
+    """
 
     async def ask(task: str, ctx: ToolContext) -> Any:
-        thread_id = f"{ctx.thread_id}/{name}:{ctx.idempotency_key[:16]}"
+        thread_id = child_id(ctx.thread_id, name, ctx.idempotency_key)
+        try:
+            return await follow(thread_id, task, ctx)
+        except (LeaseLost, ModelUnavailable, ThreadBusy, Unavailable) as error:
+            raise Stopped(error) from error
+
+    async def follow(thread_id: str, task: str, ctx: ToolContext) -> Any:
         result = await work(ctx, thread_id, task, None)
         while result.status == "waiting":
-            answers = {asked.call_id: _answer(ctx, name, asked) for asked in result.questions}
+            answers = {asked.id: _answer(ctx, name, asked) for asked in result.questions}
             result = await work(ctx, thread_id, task, answers)
         if result.status != "done":
             raise ToolError(f"{name} did not finish: it is {result.status} ({result.reason})")
         return result.output
 
     return tool(name=name, description=description, effect="steps")(ask)
+
+
+def child_id(parent: str, name: str, key: str) -> str:
+    """The name of a child's thread: the same for every attempt at the call."""
+    return f"{parent}/{name}:{key[:16]}"
+
+
+def is_child(head: Head) -> bool:
+    """Whether a thread is that of a child, and no fork."""
+    if head.parent is None:
+        return False
+    return _CHILD.fullmatch(head.thread_id.removeprefix(head.parent[0])) is not None
 
 
 def _answer(ctx: ToolContext, name: str, asked: Question) -> Any:

@@ -11,11 +11,11 @@ from clew.agent.asking import ask
 from clew.agent.events import Compacted as CompactedEvent
 from clew.agent.events import Unwound
 from clew.agent.journal import Journal
-from clew.agent.notes import is_note, note
+from clew.agent.notes import is_note, is_prompt, note
 from clew.agent.settings import Settings
 from clew.errors import ContextTooLong
-from clew.log import Compacted, MessageAdded, Rewound
-from clew.messages import Assistant, Message, Text, Tool, ToolCall, ToolResult, User, plain_text, tool_calls, user
+from clew.log import Compacted, MessageAdded, ModelCallStarted, Rewound
+from clew.messages import Assistant, Message, Text, Tool, ToolCall, ToolResult, plain_text, tool_calls, user
 from clew.models import ModelRequest, ModelResponse
 
 __all__ = ["compact", "make_room"]
@@ -69,7 +69,8 @@ async def _unwind(settings: Settings, journal: Journal) -> Unwound | None:
         return None
     made = ", ".join(dict.fromkeys(call.name for call in tool_calls(response)))
     said = f"{_UNWOUND}The calls were made ({made}): do not repeat what has an effect, and ask for less at a time."
-    await journal.record(Rewound(messages=before), MessageAdded(note(said)))
+    again = ModelCallStarted(settings.model.name)
+    await journal.record(Rewound(messages=before), MessageAdded(note(said)), again)
     log.info("thread %r: turn %d did not fit and is unwound", journal.thread.thread_id, state.turns)
     return Unwound(state.turns)
 
@@ -77,7 +78,7 @@ async def _unwind(settings: Settings, journal: Journal) -> Unwound | None:
 def _to_keep(messages: tuple[Message, ...]) -> int:
     """The last response with its results, or the last prompt: what the model is about to answer."""
     for count, message in enumerate(reversed(messages), 1):
-        if type(message) in (Assistant, User):
+        if type(message) is Assistant or is_prompt(message):
             return count
     return 0
 

@@ -118,6 +118,11 @@ class Question(msgspec.Struct, frozen=True):
     key: str = ""
     """Where the answer is recorded: the call, and the step of it."""
 
+    @property
+    def id(self) -> str:
+        """What tells this question from every other of its thread: the key of its answer, where several are given."""
+        return f"{self.message}:{self.index}:{self.key}"
+
 
 class Waiting(msgspec.Struct, frozen=True, tag="waiting"):
     """The run ends here, until there are answers."""

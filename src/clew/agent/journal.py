@@ -5,19 +5,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar, cast
 
 from clew.errors import LeaseLost, Unavailable
 from clew.log import Call, Logged, MessageAdded, Spend, StatusChanged, StepIntent, StepOutcome, ToolOutcome
 from clew.threads import Thread
+from clew.tools import Stopped
 from clew.tools.journal import Missing
 
-__all__ = ["CallJournal", "Journal"]
+__all__ = ["CallJournal", "Journal", "settled"]
 
 log = logging.getLogger("clew.agent")
+E = TypeVar("E", bound=Logged)
+
+PATIENCE = 20.0
+"""Seconds that a store which is away is waited for: less than a lease lasts."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 
 
 class Journal:
@@ -49,21 +55,38 @@ class Journal:
         """Barriers are durable when this returns, with all that was said before: a response, an intent, an outcome, a step,
         a status. All else follows behind."""
         with self.wait():
-            await self.thread.append(*self._with_time(entries))
+            await self._patiently(self.thread.append(*self._with_time(entries)))
+
+    async def _patiently(self, writing: Awaitable[None]) -> None:
+        """A store that is away for a moment, restarted say, is waited for: what was said is kept, and goes out then."""
+        end, pause = time.monotonic() + PATIENCE, _FIRST_PAUSE
+        while True:
+            try:
+                return await writing
+            except Unavailable as error:
+                if time.monotonic() + pause > end:
+                    raise
+                log.warning("thread %r: waiting for the store: %s", self.thread.thread_id, error)
+            await asyncio.sleep(pause)
+            pause = min(_LONGEST_PAUSE, 2 * pause)
+            writing = self.thread.flush()
 
     def hold(self, *entries: Logged) -> None:
         """To be durable with what comes next, in one write: a response with the intents of its calls, an outcome with what
         else has ended."""
         self.thread.hold(*self._with_time(entries))
 
-    async def write(self) -> None:
+    async def write(self) -> bool:
         """Make all that was said so far durable, beside the work: an outcome is durable before the next effect, as that
-        waits for its intent, and the model needs not wait for it. It begins at once, whatever else is about to run."""
+        waits for its intent, and the model needs not wait for it. It begins at once, whatever else is about to run. Returns
+        whether it is durable."""
         if self._keeps:
             try:
-                await self.thread.flush()
+                await self._patiently(self.thread.flush())
             except (LeaseLost, Unavailable) as error:  # whoever waits for what is recorded next is told
                 log.warning("thread %r: not yet durable: %s", self.thread.thread_id, error)
+                return False
+        return True
 
     def follow(self, tasks: Iterable[asyncio.Task[Any]]) -> None:
         """These are still writing, beside the work: see to it that they end before the thread is given back."""
@@ -78,7 +101,12 @@ class Journal:
         """All that was said so far is durable when this returns."""
         if self._keeps:
             with self.wait():
-                await self.thread.flush()
+                await self._patiently(self.thread.flush())
+
+    def as_recorded(self, entry: E) -> E:
+        """This entry as it would be on record, with what must not be there taken out."""
+        (kept,) = self.thread.redacted([entry])
+        return cast(E, kept)
 
     @property
     def _keeps(self) -> bool:
@@ -106,6 +134,18 @@ class Journal:
                 self.waited += time.perf_counter() - self._since
 
 
+async def settled(work: Coroutine[Any, Any, None]) -> None:
+    """Do this to its end, whoever is cancelled meanwhile: the cancellation goes on once it is done."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()
+        raise
+
+
 def _ends_work(entry: Logged) -> bool:
     return isinstance(entry, ToolOutcome | StatusChanged) or (
         isinstance(entry, MessageAdded) and entry.usage is not None
@@ -122,11 +162,19 @@ class CallJournal:
         self._begun = set(call.open_steps)
 
     async def step_intent(self, key: str) -> None:
-        await self._journal.record(StepIntent(self._message, self._index, key))
+        self._begun.add(key)
+        await self._record(StepIntent(self._message, self._index, key))
 
     async def step_outcome(self, key: str, value: Any) -> None:
-        await self._journal.record(StepOutcome(self._message, self._index, key, value))
         self._outcomes[key] = value
+        await self._record(StepOutcome(self._message, self._index, key, value))
+
+    async def _record(self, entry: Logged) -> None:
+        """If the record is out of reach, that is no error of the tool, which would be told to the model: the run stops."""
+        try:
+            await self._journal.record(entry)
+        except (LeaseLost, Unavailable) as error:
+            raise Stopped(error) from error
 
     def recorded(self, key: str) -> Any:
         if key in self._outcomes:

@@ -13,10 +13,11 @@ import msgspec
 
 from clew.agent.asking import ask
 from clew.agent.compacting import compact, make_room
-from clew.agent.events import CheckpointSaved, Question, SnapshotSaved, TurnFinished, TurnStarted, Waiting
+from clew.agent.events import CheckpointSaved, Question, SnapshotSaved, TurnFinished, TurnStarted, Unwound, Waiting
 from clew.agent.finishing import finished_with, not_finished, value_of
-from clew.agent.journal import Journal
-from clew.agent.notes import is_note, is_prompt, note
+from clew.agent.journal import Journal, settled
+from clew.agent.notes import is_note, note
+from clew.agent.prompts import PROMPTS, last_prompt, prompts_waiting, turns_of_task
 from clew.agent.runs import Emit
 from clew.agent.settings import Settings, drift_of, started
 from clew.agent.settling import settle_calls
@@ -55,8 +56,9 @@ class Loop:
         self._thread = journal.thread
         self._workspace = workspace
         self._emit = emit
-        values = self._thread.checkpoint.state
-        self._state = State({key: value for key, value in values.items() if not key.startswith("clew:")})
+        self._state = State()
+        self._turns = 0
+        """Responses since the last prompt."""
         self._snapshot: asyncio.Task[None] | None = None
         self._since_snapshot = 0
         self._filled = 0
@@ -64,13 +66,17 @@ class Loop:
         self.drift: dict[str, tuple[Any, Any]] = {}
         self.output: Any = None
 
-    async def run(self, prompt: str | None, *, again: bool = False) -> Ending:
-        """From wherever the thread is to the end of its work, or to what stops it. `again`: the last run on it was brought
-        to its end, so that the same prompt is another question."""
+    async def run(self, prompt: str | None, *, again: bool = True) -> Ending:
+        """From wherever the thread is to the end of its work, or to what stops it. `again`: the prompt of work that is done
+        may be asked again."""
         try:
             await self._begin()
+            if prompt is not None:
+                await self._take(prompt, again)
             with self._journal.wait():
                 await self._bring_files()
+            self._turns = turns_of_task(self._thread.checkpoint)
+            waiting = prompts_waiting(self._thread.checkpoint)
             while True:
                 state = self._thread.checkpoint
                 if state.calls:
@@ -78,11 +84,11 @@ class Loop:
                     if questions:
                         return await self._wait(questions)
                     self._turn_is_settled(state.turns)
-                elif prompt is not None and (again or not self._was_asked(state, prompt)):
-                    await self._journal.record(MessageAdded(user(prompt)))
-                    await self._journal.flush()
-                    prompt = None
-                elif self._is_finished(state) and not (correction := self._read_output(state)):
+                elif waiting:
+                    asked = [MessageAdded(user(text)) for text in waiting]
+                    await self._journal.record(StateSet(PROMPTS, None), *asked)
+                    waiting, self._turns = [], 0
+                elif self._is_finished(state) and not (correction := self.read_output(state)):
                     return await self._end(Ending("done"))
                 elif reason := self._limit(state):
                     return await self._end(Ending("interrupted", reason))
@@ -91,7 +97,6 @@ class Loop:
                 elif warning := self._warning(state):
                     await self._journal.record(MessageAdded(note(warning)))
                 else:
-                    prompt = None
                     await self._respond(state)
         finally:
             if self._snapshot is not None:
@@ -100,12 +105,30 @@ class Loop:
     async def _begin(self) -> None:
         """Who works here now and with what: on record if it is new or has changed."""
         state = self._thread.checkpoint
-        now = started(self._settings, state)
+        now = self._journal.as_recorded(started(self._settings, state))
         self.drift = drift_of(state, now)
         if self.drift or not (state.model or state.history):
             await self._journal.record(now)
         if self.drift:
             log.info("thread %r: resumed with other %s", self._thread.thread_id, ", ".join(self.drift))
+        self._read_state()
+
+    def _read_state(self) -> None:
+        values = self._thread.checkpoint.state
+        self._state = State({key: value for key, value in values.items() if not key.startswith("clew:")})
+
+    async def _take(self, prompt: str, again: bool) -> None:
+        """The prompt on record before anything else is done, so that no stop loses it. While calls of a turn are open it
+        waits there: results come right after their calls."""
+        state = self._thread.checkpoint
+        is_new = again and state.done_at == len(state.history)
+        if not is_new and self._was_asked(state, prompt):
+            return
+        if state.calls:
+            await self._journal.record(StateSet(PROMPTS, [*prompts_waiting(state), prompt]))
+        else:
+            await self._journal.record(MessageAdded(user(prompt)))
+        await self._journal.flush()
 
     async def _bring_files(self) -> None:
         """The files on record, where there are none: on another machine, say. Those that are there are the user's, and stay
@@ -141,15 +164,29 @@ class Loop:
                 response, cost = await self._call_model(self._thread.checkpoint)
                 break
             except ContextTooLong:
-                self._emit(await make_room(self._settings, self._journal))
+                await self._make_room()
+        await settled(self._keep(MessageAdded(response.message, response.usage, cost), state.turns + 1))
+
+    async def _make_room(self) -> None:
         await self._wait_for_snapshot()
-        self._filled = response.usage.input_tokens + response.usage.output_tokens
+        done = await make_room(self._settings, self._journal)
+        self._emit(done)
+        if isinstance(done, Unwound):  # its files stay, and are on record again; what it left in the state does not
+            self._read_state()
+            self._snapshot_soon()
+
+    async def _keep(self, response: MessageAdded, turn: int) -> None:
+        """A response that was paid for, on record: with the intents of its calls, if it has any."""
+        await self._wait_for_snapshot()
+        self._turns += 1
+        if response.usage is not None:
+            self._filled = response.usage.input_tokens + response.usage.output_tokens
         if tool_calls(response.message):
-            self._journal.hold(MessageAdded(response.message, response.usage, cost))
+            self._journal.hold(response)
         else:
-            await self._journal.record(MessageAdded(response.message, response.usage, cost))
-            self._emit(CheckpointSaved(state.turns + 1))
-            self._emit(TurnFinished(state.turns + 1))
+            await self._journal.record(response)
+            self._emit(CheckpointSaved(turn))
+            self._emit(TurnFinished(turn))
 
     async def _call_model(self, state: Checkpoint) -> tuple[ModelResponse, float | None]:
         output = self._settings.output
@@ -169,8 +206,8 @@ class Loop:
         self._snapshot_soon()
 
     async def _tell_when_saved(self, turn: int) -> None:
-        await self._journal.write()
-        self._emit(CheckpointSaved(turn))
+        if await self._journal.write():
+            self._emit(CheckpointSaved(turn))
 
     def _is_full(self) -> bool:
         """Whether the last response left no more of the window than is to be kept free."""
@@ -178,11 +215,11 @@ class Loop:
 
     def _is_finished(self, state: Checkpoint) -> bool:
         """Whether the model has had the last word: nothing is asked of it, and it asks for nothing."""
-        last = state.messages[-1]
+        last = state.messages[-1] if state.messages else None
         fell_silent = type(last) is Assistant and not tool_calls(last) and last.stop != _PAUSED
         return fell_silent or finished_with(state, self._settings.finish) is not None
 
-    def _read_output(self, state: Checkpoint) -> str:
+    def read_output(self, state: Checkpoint) -> str:
         """Take the answer; what to tell the model, if it is not what was asked for."""
         if self._settings.finish is not None:
             result = finished_with(state, self._settings.finish)
@@ -199,13 +236,13 @@ class Loop:
 
     def _limit(self, state: Checkpoint) -> str | None:
         """Why no further response may be asked for; counted from the record, so that a crash does not reset it."""
-        if _turns_of_task(state) >= self._settings.max_turns:
+        if self._turns >= self._settings.max_turns:
             return f"max_turns: {self._settings.max_turns}"
         return self._settings.budget.exceeded(state)
 
     def _warning(self, state: Checkpoint) -> str:
         """What the model is told when its turns run out: some before the end, and at the last."""
-        left, early = self._settings.max_turns - _turns_of_task(state), self._settings.warn_turns
+        left, early = self._settings.max_turns - self._turns, self._settings.warn_turns
         if left not in (early, 1) or not 0 < early < self._settings.max_turns or is_note(state.messages[-1]):
             return ""
         if left == 1:
@@ -214,8 +251,8 @@ class Loop:
 
     def _was_asked(self, state: Checkpoint, prompt: str) -> bool:
         """Whether this very prompt is what the unfinished run was started with: the same script, run again after a crash."""
-        last = next(filter(is_prompt, reversed((*state.history, *state.messages))), None)
-        return last is not None and [MessageAdded(last)] == self._thread.redacted([MessageAdded(user(prompt))])
+        words = plain_text(self._journal.as_recorded(MessageAdded(user(prompt))).message)
+        return words == (prompts_waiting(state) or [last_prompt(state)])[-1]
 
     def _snapshot_soon(self) -> None:
         self._since_snapshot += 1
@@ -250,13 +287,3 @@ class Loop:
                 await self._take_snapshot(self._workspace)
         await self._journal.record(StatusChanged(ending.status, ending.reason))
         return ending
-
-
-def _turns_of_task(state: Checkpoint) -> int:
-    """Responses since the last prompt."""
-    turns = 0
-    for message in reversed(state.messages if any(map(is_prompt, state.messages)) else state.history):
-        if is_prompt(message):
-            break
-        turns += type(message) is Assistant
-    return turns

@@ -61,10 +61,7 @@ class Run(Generic[T]):
         self._used = False
 
     def __await__(self) -> Generator[Any, None, T]:
-        if self._task is not None:
-            return self._task.__await__()
-        self._begin()
-        return self._work(lambda event: None).__await__()
+        return self.result().__await__()
 
     async def result(self) -> T:
         """Run it to its end, if it is not there yet, and say what it came to. May be asked again, and after the events."""

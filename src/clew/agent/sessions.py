@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 from blake3 import blake3
 
+from clew.agent.prompts import check_prompt
 from clew.agent.runs import Emit, Run, RunResult
-from clew.errors import InvalidInput, UsageError
+from clew.errors import ClewError, InvalidInput, LeaseLost, ThreadBusy, Unavailable, UsageError
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 __all__ = ["Session", "read_handle", "task_id"]
 
 log = logging.getLogger("clew.agent")
+
+_NOT_OURS = (InvalidInput, LeaseLost, ThreadBusy, Unavailable, UsageError)
+"""Errors that say nothing of the task: somebody else has the thread, or nobody had it."""
 
 
 class _Handle(msgspec.Struct, frozen=True):
@@ -43,16 +47,19 @@ class Session:
         *,
         folder: Path,
         resume: bool = False,
-        clear: bool = False,
-        keep: bool = True,
+        clear_done: bool = True,
+        keep_stopped: bool = True,
     ) -> None:
         self._agent = agent
         self._thread_id = thread_id
-        self._named = thread_id is not None
+        self._is_task = thread_id is None and resume
+        self._named = thread_id is not None or resume
         self._folder = folder
-        self._resume = resume
-        self._clear = clear
-        self._keep = keep
+        self._clear_done = clear_done
+        self._keep_stopped = keep_stopped
+        self._asked = 0
+        self._ended_with = ""
+        """The status of the last run, once that had the thread for itself."""
 
     @property
     def thread_id(self) -> str:
@@ -68,33 +75,43 @@ class Session:
 
     def run(self, prompt: str) -> Run[RunResult]:
         """Ask, and go on until the agent has the last word. The first prompt is the task that names the thread, if nobody
-        has named it: the same task of the same agent in the same folder goes on where it was."""
-        named_by_task = self._thread_id is None
+        has named it: the same prompts of the same agent in the same folder go on where they were, and those that the record
+        has answered are answered from there."""
+        check_prompt(prompt)
         if self._thread_id is None:
-            self._thread_id = task_id(self._agent.name, prompt, self._folder) if self._resume else self._agent.new_id()
-        thread_id, named = self._thread_id, self._named or self._resume
+            self._thread_id = task_id(self._agent.name, prompt, self._folder) if self._is_task else self._agent.new_id()
+        number, self._asked = self._asked, self._asked + 1
+        return self._run(self._thread_id, prompt, nth=number if self._is_task else None, named=self._named)
 
+    send = run
+
+    def resume(
+        self,
+        prompt: str | None = None,
+        *,
+        answer: Any = None,
+        max_turns: int | None = None,
+        timeout: float | None = None,
+    ) -> Run[RunResult]:
+        """Go on with this session's thread, as `agent.resume` does; `answer` is for what it waits for."""
+        if prompt is not None:
+            check_prompt(prompt)
+        return self._run(self.thread_id, prompt, answer=answer, max_turns=max_turns, timeout=timeout, named=self._named)
+
+    def _run(self, thread_id: str, prompt: str | None, **how: Any) -> Run[RunResult]:
         async def work(emit: Emit) -> RunResult:
             try:
-                result = await self._agent.run_on(thread_id, prompt, emit, named=named)
-            except BaseException:
-                await asyncio.shield(self._settle(thread_id, named_by_task, "stopped"))
+                result = await self._agent.run_on(thread_id, prompt, emit, **how)
+            except (ClewError, TimeoutError) as error:
+                self._ended_with = "" if isinstance(error, _NOT_OURS) else "failed"
                 raise
-            await self._settle(thread_id, named_by_task, result.status)
+            except BaseException:
+                self._ended_with = "stopped"
+                raise
+            self._ended_with = result.status
             return result
 
         return Run(work)
-
-    async def _settle(self, thread_id: str, named_by_task: bool, status: str) -> None:
-        """What becomes of a task's thread when a run on it has ended: one that the user named always stays."""
-        done = status == "done"
-        if named_by_task and (self._clear if done else not self._keep and status != "waiting"):
-            await self._agent.forget(thread_id)
-            log.info("thread %r: its task is %s, and what was kept for it is cleared", thread_id, status)
-        elif not done:
-            log.info("thread %r: all of it is kept; run the same task again to go on", thread_id)
-
-    send = run
 
     async def __aenter__(self) -> Self:
         return self
@@ -102,7 +119,28 @@ class Session:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """All is on record as it happens, so that there is nothing to save here."""
+        """All is on record as it happens. A task's thread that is of no more use is deleted; one that was named stays."""
+        if not self._is_task or self._thread_id is None:
+            return
+        if self._ended_with == "done":
+            clear = self._clear_done and error is None
+        else:
+            clear = not self._keep_stopped and self._ended_with in ("failed", "interrupted", "stopped")
+        if clear:
+            await self._clear(self._thread_id)
+        elif self._ended_with not in ("", "done"):
+            log.info("thread %r: all of it is kept; run the same task again to go on", self._thread_id)
+
+    async def _clear(self, thread_id: str) -> None:
+        """That it could not be deleted is no reason to lose what was done."""
+        try:
+            await asyncio.shield(self._agent.forget(thread_id))
+        except Unavailable as error:
+            log.warning(
+                "thread %r: its task is %s, and it could not be cleared: %s", thread_id, self._ended_with, error
+            )
+        else:
+            log.info("thread %r: its task is %s, and what was kept for it is cleared", thread_id, self._ended_with)
 
 
 def task_id(agent: str, task: str, folder: Path) -> str:

@@ -19,7 +19,7 @@ from clew.agent.settings import Settings
 from clew.errors import InvalidInput, UsageError
 from clew.log import Call, StateSet, ToolIntent, ToolOutcome
 from clew.messages import Text, ToolResult
-from clew.tools import NOT_DONE, AnyTool, Interrupted, OutcomeUnknown, State, ToolContext, call_tool
+from clew.tools import NOT_DONE, AnyTool, Interrupted, OutcomeUnknown, State, Stopped, ToolContext, call_tool
 from clew.tools.calling import ask_reconcile, needs_approval, unknown_tool
 
 __all__ = ["settle_calls"]
@@ -92,12 +92,15 @@ class _Settling:
             self._ended.release()
         if isinstance(settled, Question):
             return settled
-        await self._journal.write()
-        self._emit(ToolFinished(call.call.name, call.call.id, settled))
+        if await self._journal.write():
+            self._emit(ToolFinished(call.call.name, call.call.id, settled))
         return None
 
     async def _settle(self, call: Call) -> ToolResult | Question:
         tool = self._settings.tools.get(call.call.name)
+        if tool is None and call.status == "in_doubt":
+            self._emit(ToolInDoubt(call.call.name, call.call.id, "told to the model"))
+            return self._finish(call, _told(call, "it was begun, and there is no such tool any more"))
         if tool is None:
             known = self._settings.tools.keys()
             return self._finish(call, unknown_tool(call.call.name, known, call.call.id))
@@ -105,6 +108,8 @@ class _Settling:
             result = await self._result(tool, call)
         except _Ask as ask:
             return ask.question
+        except Stopped as stopped:
+            raise stopped.error from None
         except Interrupted as asked:
             if tool.effect == "once":
                 raise UsageError(
@@ -121,12 +126,10 @@ class _Settling:
         return self._finish(call, result)
 
     async def _result(self, tool: AnyTool, call: Call) -> ToolResult:
-        if call.status == "in_doubt" and tool.effect == "once":
+        if call.status == "in_doubt":
             decided = await self._decide(tool, call)
             if decided is not None:
                 return decided
-        elif call.status == "in_doubt":
-            self._emit(ToolInDoubt(tool.name, call.call.id, "run again"))
         elif tool.approve is not False:
             await self._journal.flush()
             if await needs_approval(tool, call.call.arguments) and (refused := _check_approval(call)):
@@ -146,7 +149,14 @@ class _Settling:
         return result
 
     async def _decide(self, tool: AnyTool, call: Call) -> ToolResult | None:
-        """What becomes of a `once` call in doubt: its result, or None if it is certain that it can be run."""
+        """What becomes of a call in doubt: its result, or None if it can be run."""
+        question = _doubt(call, call.attempt)
+        if question.key in call.steps:
+            answer = call.steps[question.key]
+            return None if answer == "run" else ToolResult(call.call.id, (Text(str(answer)),))
+        if tool.effect != "once":
+            self._emit(ToolInDoubt(tool.name, call.call.id, "run again"))
+            return None
         if tool.reconcile is not None:
             try:
                 found = await ask_reconcile(tool, call.call.arguments, self._context(call, call.key, call.attempt))
@@ -158,12 +168,8 @@ class _Settling:
         if tool.in_doubt == "tell":
             self._emit(ToolInDoubt(tool.name, call.call.id, "told to the model"))
             return _told(call, "the process ended while it ran")
-        question = _doubt(call, call.attempt)
-        if question.key not in call.steps:
-            self._emit(ToolInDoubt(tool.name, call.call.id, "asked"))
-            raise _Ask(question)
-        answer = call.steps[question.key]
-        return None if answer == "run" else ToolResult(call.call.id, (Text(str(answer)),))
+        self._emit(ToolInDoubt(tool.name, call.call.id, "asked"))
+        raise _Ask(question)
 
     def _context(self, call: Call, key: str, attempt: int) -> ToolContext:
         workspace: Path | None = self._settings.workspace

@@ -32,6 +32,8 @@ def stops_with_a_signal(thread_id: str, resume: Callable[[str], str]) -> Iterato
         if not _running.stopped:
             raise
         print(f"Stopped; all is on record. To go on: {resume(thread_id)}", file=sys.stderr, flush=True)
+        if _running.others(task):
+            raise  # those have still to record that they were stopped
         raise SystemExit(EXIT_CODE) from None
     finally:
         _running.leave(task)
@@ -67,6 +69,9 @@ class _Running:
         task = asyncio.current_task()
         self._tasks[task] = asyncio.get_running_loop()
         return task
+
+    def others(self, task: asyncio.Task[Any] | None) -> bool:
+        return bool(self._tasks.keys() - {task})
 
     def leave(self, task: asyncio.Task[Any] | None) -> None:
         self._tasks.pop(task, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import EllipsisType
 
 from clew.checkpointers import Checkpointer, MemoryCheckpointer, open_checkpointer
-from clew.errors import InvalidInput
+from clew.errors import InvalidInput, UsageError
 
 __all__ = ["Store"]
 
@@ -21,6 +21,7 @@ class Store:
             )
         self._given = given
         self._opened: Checkpointer | None = None
+        self._closed = False
 
     @property
     def is_default(self) -> bool:
@@ -29,6 +30,8 @@ class Store:
 
     def open(self) -> Checkpointer:
         """The store, opened if it is not yet."""
+        if self._closed:
+            raise UsageError("this agent is closed. Make another.")
         if self._opened is None:
             if isinstance(self._given, Checkpointer):
                 self._opened = self._given
@@ -40,6 +43,7 @@ class Store:
 
     async def close(self) -> None:
         """Close what was opened here; a store that was given is its giver's."""
+        self._closed = True
         if self._opened is not None and self._opened is not self._given:
             opened, self._opened = self._opened, None
             await opened.close()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from clew.agent import ToolFinished, TurnFinished
+from clew.agent import ToolFinished
 from clew.demo.job import Places
 from clew.demo.lines import Ended, InBank, Line, decode
 from clew.tools import Effect
@@ -70,9 +70,7 @@ def run_worker(
 
 def _is_in_doubt(lines: list[Line]) -> bool:
     """Whether of the two calls of the turn one is on record, and the other has taken effect and is not."""
-    turn: list[type[Line]] = []
-    for line in reversed(lines):
-        if isinstance(line, TurnFinished):
-            break
-        turn.append(type(line))
-    return InBank in turn and ToolFinished in turn
+    in_bank = next((line for line in lines if isinstance(line, InBank)), None)
+    return in_bank is not None and any(
+        isinstance(line, ToolFinished) and line.call_id.startswith(f"call_{in_bank.turn}_") for line in lines
+    )

@@ -82,6 +82,8 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """A model call was started and has not been answered yet."""
     seconds: float = 0.0
     """How long runs worked on this thread, all together."""
+    done_at: int = -1
+    """How long the history was when the work was last said to be done; -1 if it never was."""
 
     @property
     def messages(self) -> tuple[Message, ...]:

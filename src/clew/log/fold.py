@@ -76,6 +76,7 @@ class Fold:
         self._tokens: list[int] = list(msgspec.structs.astuple(state.usage))
         self.cost_usd = state.cost_usd
         self.seconds = state.seconds
+        self.done_at = state.done_at
         self.unaccounted = state.unaccounted
         self.in_flight = state.in_flight
         self._history: list[Message] = list(state.history)
@@ -139,6 +140,7 @@ class Fold:
             open_steps=dict(self._open_steps),
             in_flight=self.in_flight,
             seconds=self.seconds,
+            done_at=self.done_at,
         )
 
     def _started(self, entry: ThreadStarted) -> None:
@@ -315,6 +317,8 @@ class Fold:
     def _status(self, entry: StatusChanged) -> None:
         self.status = entry.status
         self.reason = entry.reason
+        if entry.status == "done":
+            self.done_at = len(self._history)
 
     def _rewound(self, entry: Rewound) -> None:
         """Go on from an earlier point. Calls left open there stay closed: what they did is not known any more."""

@@ -106,7 +106,7 @@ class Agent:
         """Stop what still runs, and close the store and the model's connections, as far as this agent opened them."""
 
     def forget(self, thread_id: str) -> None:
-        """Delete a thread."""
+        """Delete a thread, and those of its children."""
 
     @property
     def name(self) -> str: ...
@@ -140,8 +140,8 @@ class Agent:
         `max_turns` is for this run in place of the agent's own. After `timeout` seconds the run is interrupted, in the
         middle of whatever it does, and can be resumed."""
 
-    def run_on(self, thread_id: str, prompt: str, emit: Emit, *, named: bool) -> RunResult:
-        """The work of `run`, told to `emit` as it happens. `named`: the same program run again finds the thread again."""
+    def run_on(self, thread_id: str, prompt: str | None, emit: Emit, **how: Any) -> RunResult:
+        """The work of `run` and `resume`, told to `emit` as it happens; for sessions."""
 
     def session(
         self,
@@ -303,24 +303,36 @@ class Session:
         *,
         folder: Path,
         resume: bool = False,
-        clear: bool = False,
-        keep: bool = True,
+        clear_done: bool = True,
+        keep_stopped: bool = True,
     ) -> None: ...
     def __enter__(self) -> Self: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
+    def resume(
+        self,
+        prompt: str | None = None,
+        *,
+        answer: Any = None,
+        max_turns: int | None = None,
+        timeout: float | None = None,
+    ) -> Run[RunResult]:
+        """Go on with this session's thread, as `agent.resume` does; `answer` is for what it waits for."""
+
     @property
     def resume_handle(self) -> str:
         """A string from which any process that reaches the store can go on: `agent.resume_session(handle)`."""
 
     def run(self, prompt: str) -> Run[RunResult]:
         """Ask, and go on until the agent has the last word. The first prompt is the task that names the thread, if nobody
-        has named it: the same task of the same agent in the same folder goes on where it was."""
+        has named it: the same prompts of the same agent in the same folder go on where they were, and those that the record
+        has answered are answered from there."""
 
     def send(self, prompt: str) -> Run[RunResult]:
         """Ask, and go on until the agent has the last word. The first prompt is the task that names the thread, if nobody
-        has named it: the same task of the same agent in the same folder goes on where it was."""
+        has named it: the same prompts of the same agent in the same folder go on where they were, and those that the record
+        has answered are answered from there."""
 
     @property
     def thread_id(self) -> str: ...
@@ -348,6 +360,10 @@ class Thread:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
+    def abandon(self) -> None:
+        """Let go without another word: what is not durable yet is dropped, and the lease is left to run out. For whoever
+        could not leave the block because the store was `Unavailable`, and does not want to wait for it."""
+
     def append(self, *entries: Logged) -> None:
         """Record these entries together, after all that came before.
 

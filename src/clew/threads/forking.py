@@ -74,6 +74,7 @@ def _branch(thread_id: str, state: Checkpoint, turn: int) -> Checkpoint:
         cost_usd=0.0,
         unaccounted=0,
         seconds=0.0,
+        done_at=-1,
         in_flight=False,
         history=at.history[:reached],
         intents=at.intents | unsettled,

@@ -9,21 +9,62 @@ from typing import Any
 import msgspec
 
 from clew.errors import InvalidInput
-from clew.log import Logged, UnknownEntry
+from clew.log import (
+    LeaseTaken,
+    Logged,
+    ModelCallStarted,
+    ProviderKey,
+    StateSet,
+    StatusChanged,
+    StepIntent,
+    StepOutcome,
+    ThreadStarted,
+    ToolIntent,
+    UnknownEntry,
+    WorkspaceSnapshot,
+)
+from clew.messages import Assistant, Thinking, ToolCall, ToolResult
 
-__all__ = ["REDACTED", "Redact", "redactor"]
+__all__ = ["REDACTED", "Redact", "both", "redactor"]
 
 REDACTED = "[redacted]"
 
 Redact = Callable[[str], str] | Iterable[str | re.Pattern[str]]
 """A function from text to text, or patterns whose matches are replaced by `[redacted]`."""
 
-_KEPT = {"status", "scope", "owner", "token"}  # words of Clew's own, not of the work
+_KEPT: dict[type, frozenset[str]] = {
+    Assistant: frozenset({"model", "stop"}),
+    LeaseTaken: frozenset({"owner", "token"}),
+    ModelCallStarted: frozenset({"model", "request"}),
+    ProviderKey: frozenset({"provider", "key"}),
+    StateSet: frozenset({"scope"}),
+    StatusChanged: frozenset({"status"}),
+    StepIntent: frozenset({"key"}),
+    StepOutcome: frozenset({"key"}),
+    Thinking: frozenset({"signature", "encrypted"}),
+    ThreadStarted: frozenset({"agent", "model", "tools"}),
+    ToolCall: frozenset({"id", "name"}),
+    ToolIntent: frozenset({"key"}),
+    ToolResult: frozenset({"call_id"}),
+    WorkspaceSnapshot: frozenset({"digest"}),
+}
+"""Names, keys and digests, by which one thing is found by another: no words of the work. To change one is to lose it."""
+_OWN = "clew:"
+"""How the names begin of what Clew keeps for itself in a thread's state."""
+
+
+def both(first: Redact | None, second: Redact | None) -> Redact | None:
+    """What takes out all that either of them does."""
+    if first is None or second is None:
+        return first or second
+    one, other = (given if callable(given) else _replacing(given) for given in (first, second))
+    return lambda text: other(one(text))
 
 
 def redactor(redact: Redact | None) -> Callable[[Sequence[Logged]], Sequence[Logged]] | None:
     """What turns entries into what may be recorded of them. Every text in them is looked at: words, arguments, results,
-    state, titles; keys of dictionaries too. Bytes of images and files are left alone."""
+    state, titles; keys of dictionaries too. Names and keys of Clew's and the vendors' own are left alone, and so are the
+    bytes of images and files."""
     if redact is None:
         return None
     change = redact if callable(redact) else _replacing(redact)
@@ -55,9 +96,12 @@ def _redacted(value: Any, change: Callable[[str], str]) -> Any:
         )
     if isinstance(value, msgspec.Struct):
         changed = {}
+        kept = _KEPT.get(type(value), frozenset[str]())
+        if type(value) is StateSet and value.key.startswith(_OWN):
+            kept |= {"key"}
         for field in value.__struct_fields__:
             old = getattr(value, field)
-            new = old if field in _KEPT else _redacted(old, change)
+            new = old if field in kept else _redacted(old, change)
             if new is not old:
                 changed[field] = new
         return msgspec.structs.replace(value, **changed) if changed else value

@@ -174,8 +174,17 @@ class Thread:
             self._end()
             if error is None:
                 raise
+        except asyncio.CancelledError:
+            self._end()
+            raise
         else:
             self._end()
+
+    def abandon(self) -> None:
+        """Let go without another word: what is not durable yet is dropped, and the lease is left to run out. For whoever
+        could not leave the block because the store was `Unavailable`, and does not want to wait for it."""
+        self._open_writer().drop()
+        self._end()
 
     @property
     def thread_id(self) -> str:
@@ -318,7 +327,7 @@ class Thread:
     async def _keep_lease(self, writer: LogWriter) -> None:
         """Renew while nothing else is written, for example while a tool runs for long."""
         pause = RENEW_AFTER.total_seconds()
-        while not writer.lost:
+        while not writer.lost and writer.lease is not None:
             await asyncio.sleep(pause)
             idle = (datetime.now(UTC) - writer.head.updated_at).total_seconds()
             if idle < 0 or idle >= pause / 2:

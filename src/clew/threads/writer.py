@@ -99,6 +99,12 @@ class LogWriter:
         while self._durable < through:
             await self._write()
 
+    def drop(self) -> None:
+        """Nothing more is written here."""
+        self._buffer = []
+        self._unsettled = None
+        self._durable = self._accepted
+
     async def renew(self) -> None:
         """Extend the lease: with what is pending if there is any, else with a head alone."""
         await self._write()

@@ -10,7 +10,7 @@ from clew.tools.files import edit_file, list_files, read_file, write_file
 from clew.tools.journal import Journal, MemoryJournal, Missing, answer_key
 from clew.tools.mcp import MCPTools, mcp_tools
 from clew.tools.shell import run_command
-from clew.tools.signals import NOT_DONE, BadArguments, Interrupted, NotDone, OutcomeUnknown, ToolError
+from clew.tools.signals import NOT_DONE, BadArguments, Interrupted, NotDone, OutcomeUnknown, Stopped, ToolError
 from clew.tools.state import State
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "NotDone",
     "OutcomeUnknown",
     "State",
+    "Stopped",
     "Tool",
     "ToolContext",
     "ToolError",

@@ -16,7 +16,7 @@ from clew.tools._results import error_place, error_result, error_text, to_result
 from clew.tools._threads import run_in_thread
 from clew.tools.context import ToolContext
 from clew.tools.declaring import AnyTool
-from clew.tools.signals import NOT_DONE, BadArguments, Interrupted, NotDone, OutcomeUnknown, ToolError
+from clew.tools.signals import NOT_DONE, BadArguments, Interrupted, NotDone, OutcomeUnknown, Stopped, ToolError
 
 __all__ = ["ask_reconcile", "call_tool", "needs_approval", "unknown_tool"]
 
@@ -31,9 +31,9 @@ class _TimedOut(Exception):
 async def call_tool(tool: AnyTool, arguments: Any, ctx: ToolContext) -> ToolResult:
     """Run a tool once, or as often as its `retries` allow, and say what it came to.
 
-    Whatever goes wrong in the tool or with its arguments is a result with `is_error`, in words for the model. Three things
+    Whatever goes wrong in the tool or with its arguments is a result with `is_error`, in words for the model. Four things
     are none, and are raised: `Interrupted` (the tool waits for a person), `OutcomeUnknown` (its body may go on; the call is
-    in doubt) and cancellation.
+    in doubt), `Stopped` (the run itself cannot go on) and cancellation.
     """
     try:
         values = tool.parameters.decode(arguments)
@@ -97,7 +97,7 @@ def _signal_in(group: BaseExceptionGroup[BaseException]) -> BaseException | None
     """A question, or a doubt, that a task group inside the tool wrapped."""
     for inner in group.exceptions:
         found = _signal_in(inner) if isinstance(inner, BaseExceptionGroup) else inner
-        if isinstance(found, (Interrupted, OutcomeUnknown)):
+        if isinstance(found, (Interrupted, OutcomeUnknown, Stopped)):
             return found
     return None
 

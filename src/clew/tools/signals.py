@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 from clew.errors import ClewError
 
-__all__ = ["NOT_DONE", "BadArguments", "Interrupted", "NotDone", "OutcomeUnknown", "ToolError"]
+__all__ = ["NOT_DONE", "BadArguments", "Interrupted", "NotDone", "OutcomeUnknown", "Stopped", "ToolError"]
 
 
 class ToolError(ClewError):
@@ -48,6 +48,18 @@ class OutcomeUnknown(BaseException):
         super().__init__(f"{tool}: {reason}")
         self.tool = tool
         self.reason = reason
+
+
+class Stopped(BaseException):
+    """The run itself cannot go on: its record or its lease is out of reach, or what a child agent needs is. That is no
+    outcome of the call, which stays in doubt for a resume. For the agent, not for tools.
+
+    Not an `Exception`, for the same reason as `Interrupted`.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 class NotDone(Enum):

@@ -1,0 +1,66 @@
+"""What a person answered, and what the record has answered already."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from clew.agent.events import Question
+from clew.agent.loop import QUESTIONS
+from clew.agent.notes import is_prompt
+from clew.errors import InvalidInput, UsageError
+from clew.log import Checkpoint, Logged, StateSet, StepOutcome, encode_entries
+from clew.messages import plain_text
+
+__all__ = ["answered_before", "answers_to", "open_questions"]
+
+_ANSWERED = "clew:answered"
+"""The thread's value that holds the last answers, by question: the same ones, given again after a stop, are no mistake."""
+_ID = re.compile(r"\d+:\d+:.+")
+
+
+def open_questions(state: Checkpoint) -> list[Question]:
+    """What a thread waits for."""
+    return msgspec.convert(state.state.get(QUESTIONS) or [], list[Question])
+
+
+def answers_to(thread_id: str, state: Checkpoint, answer: Any) -> list[Logged]:
+    """A person's answers as outcomes of steps of the calls that asked, to be recorded while nobody else can."""
+    questions = {question.id: question for question in open_questions(state)}
+    by_id = (
+        isinstance(answer, dict) and bool(answer) and all(isinstance(key, str) and _ID.fullmatch(key) for key in answer)
+    )
+    if not questions:
+        return _given_again(thread_id, state.state.get(_ANSWERED) or {}, answer, by_id)
+    if by_id and (unknown := answer.keys() - questions.keys()):
+        raise InvalidInput(
+            f"thread {thread_id!r} does not ask {', '.join(sorted(unknown))} any more. It asks {', '.join(questions)}."
+        )
+    if not by_id and len(questions) > 1:
+        raise InvalidInput(f"thread {thread_id!r} waits for several answers: give a dict by id, {', '.join(questions)}")
+    answers = answer if by_id else dict.fromkeys(questions, answer)
+    entries: list[Logged] = [
+        StepOutcome(asked.message, asked.index, asked.key, answers[key])
+        for key, asked in questions.items()
+        if key in answers
+    ]
+    encode_entries(entries)
+    return [*entries, StateSet(QUESTIONS, None), StateSet(_ANSWERED, dict(answers))]
+
+
+def _given_again(thread_id: str, before: dict[str, Any], answer: Any, by_id: bool) -> list[Logged]:
+    same = answer.items() <= before.items() if by_id else answer in before.values()
+    if not same:
+        raise UsageError(f"thread {thread_id!r} waits for no answer")
+    return []
+
+
+def answered_before(state: Checkpoint, number: int, prompt: str | None) -> Checkpoint | None:
+    """The state in which a task's prompt of this number had been answered, if others were asked after it since."""
+    prompts = [place for place, message in enumerate(state.history) if is_prompt(message)]
+    if number + 1 >= len(prompts) or plain_text(state.history[prompts[number]]) != prompt:
+        return None
+    end = prompts[number + 1]
+    return msgspec.structs.replace(state, history=state.history[:end], view=((0, end),), open_message=-1)
