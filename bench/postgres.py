@@ -18,7 +18,6 @@ import msgspec
 
 from bench.corpus import Corpus
 from bench.lanes import Lane, Prepared, interleave, prepare
-from bench.peers import langchain
 from bench.results import Limit, Result, at_least, at_most, paired, spread
 from bench.scale import Scale, progress
 from bench.show import micros, rate, size
@@ -68,11 +67,9 @@ async def _crowd(scale: Scale, server: PostgresServer) -> list[Result]:
     corpus = Corpus()
     conversations = [prepare(corpus.conversation(scale.session_turns)) for _ in range(scale.sessions)]
     ways: dict[str, Work] = {OURS: _sessions, POOL: _pooled_inserts}
-    if find_spec("langgraph.checkpoint.postgres") is not None if find_spec("langgraph") else False:
+    if find_spec("langgraph") is not None and find_spec("langgraph.checkpoint.postgres") is not None:
         ways[SAVER] = _savers
-        conversations = [
-            [msgspec.structs.replace(turn, langchain=langchain(turn)) for turn in turns] for turns in conversations
-        ]
+        conversations = [[_with_langchain(turn) for turn in turns] for turns in conversations]
     else:
         progress(f"postgres: {HOW_TO_INSTALL_PEER}")
     appends = scale.sessions * scale.session_turns
@@ -80,7 +77,9 @@ async def _crowd(scale: Scale, server: PostgresServer) -> list[Result]:
     for repeat in range(scale.repeats):
         names = list(ways)
         for name in names[repeat % len(names) :] + names[: repeat % len(names)]:
-            progress(f"postgres: {scale.sessions} x {scale.session_turns}, {name}, repeat {repeat + 1} of {scale.repeats}")
+            progress(
+                f"postgres: {scale.sessions} x {scale.session_turns}, {name}, repeat {repeat + 1} of {scale.repeats}"
+            )
             gc.collect()
             rates[name].append(appends / await ways[name](server, server.new_schema(), conversations))
     what = f"{scale.sessions} sessions x {scale.session_turns} turns at once"
@@ -119,7 +118,7 @@ async def _sizes(scale: Scale, server: PostgresServer) -> list[Result]:
 @asynccontextmanager
 async def _clew(server: PostgresServer, schema: str) -> AsyncIterator[Callable[[Prepared], Awaitable[object]]]:
     async with (
-        PostgresCheckpointer(server.url(socket=True), schema=schema) as checkpointer,
+        PostgresCheckpointer(server.url(local=True), schema=schema) as checkpointer,
         Thread.open(checkpointer, "bench") as thread,
     ):
         append = thread.append
@@ -130,7 +129,7 @@ async def _clew(server: PostgresServer, schema: str) -> AsyncIterator[Callable[[
 async def _one_insert(server: PostgresServer, table: str) -> AsyncIterator[Callable[[Prepared], Awaitable[object]]]:
     """Floor: one INSERT of the JSON text into a plain table, through one connection, with its statement prepared."""
     _plain_table(server, table)
-    connection = await import_module("asyncpg").connect(server.url(socket=True))
+    connection = await import_module("asyncpg").connect(server.url(local=True))
     yield partial(_insert, connection, table)
     await connection.close()
 
@@ -145,7 +144,7 @@ def _plain_table(server: PostgresServer, table: str) -> None:
 
 async def _sessions(server: PostgresServer, schema: str, conversations: list[list[Prepared]]) -> float:
     async with (
-        PostgresCheckpointer(server.url(socket=True), schema=schema) as checkpointer,
+        PostgresCheckpointer(server.url(local=True), schema=schema) as checkpointer,
         AsyncExitStack() as stack,
     ):
         threads = [
@@ -164,7 +163,7 @@ async def _sessions(server: PostgresServer, schema: str, conversations: list[lis
 
 async def _pooled_inserts(server: PostgresServer, table: str, conversations: list[list[Prepared]]) -> float:
     _plain_table(server, table)
-    pool = await import_module("asyncpg").create_pool(server.url(socket=True), min_size=_POOL, max_size=_POOL)
+    pool = await import_module("asyncpg").create_pool(server.url(local=True), min_size=_POOL, max_size=_POOL)
 
     async def session(conversation: list[Prepared]) -> None:
         for turn in conversation:
@@ -178,6 +177,12 @@ async def _pooled_inserts(server: PostgresServer, table: str, conversations: lis
     return taken
 
 
+def _with_langchain(turn: Prepared) -> Prepared:
+    """The turn also as LangGraph's users have it."""
+    convert = import_module("langchain_core.messages").convert_to_messages
+    return msgspec.structs.replace(turn, langchain=tuple(convert(turn.messages)))
+
+
 async def _savers(server: PostgresServer, schema: str, conversations: list[list[Prepared]]) -> float:
     """LangGraph's own: a checkpoint after each turn, with the messages so far, over a pool of as many connections."""
     base = import_module("langgraph.checkpoint.base")
@@ -186,7 +191,7 @@ async def _savers(server: PostgresServer, schema: str, conversations: list[list[
     rows = import_module("psycopg.rows")
     server.execute(f"CREATE SCHEMA {schema}")
     settings = {"autocommit": True, "prepare_threshold": 0, "row_factory": rows.dict_row}
-    url = server.url(socket=True, options=f"-c search_path={schema}")
+    url = server.url(local=True, options=f"-c search_path={schema}")
     pool = import_module("psycopg_pool").AsyncConnectionPool(url, min_size=_POOL, kwargs=settings, open=False)
     async with pool:
         saver = saver_class(pool)

@@ -117,8 +117,9 @@ class ObjectBlobs:
         return isinstance(state, Record) and state.name == name
 
     async def _put(self, digest: str, data: bytes) -> None:
+        asked = self.clock.now()
         async with self._locks[digest]:
-            if (len(data) > INLINE or digest in self._records) and await self._touch(digest, check_data=True):
+            if (len(data) > INLINE or digest in self._records) and await self._touch(digest, asked, check_data=True):
                 return
             name = ""
             began = time.time()
@@ -129,8 +130,9 @@ class ObjectBlobs:
                 await self._bucket.delete([self._data_key(digest, name)] if name else [])
 
     async def _ask(self, digest: str) -> bool:
+        asked = self.clock.now()
         async with self._locks[digest]:
-            return await self._touch(digest)
+            return await self._touch(digest, asked)
 
     async def _settle(self, digest: str, data: bytes, name: str, began: float) -> bool:
         """Make the blob's object say that it is there; False if it did already, and was touched."""
@@ -165,7 +167,7 @@ class ObjectBlobs:
             self._remember(digest, found.tag, state)
             if name and state.name == name:
                 return True
-            if await self._touch(digest, check_data=bool(name)):
+            if await self._touch(digest, self.clock.now(), check_data=bool(name)):
                 return False
             when = found.tag
 
@@ -191,10 +193,9 @@ class ObjectBlobs:
             tag = found.tag
         return None
 
-    async def _touch(self, digest: str, *, check_data: bool = False) -> bool:
-        """Touch the blob if it is there. With `check_data` one whose bytes are gone counts as absent, so that putting it
-        again mends it."""
-        began = self.clock.now()
+    async def _touch(self, digest: str, asked: int, *, check_data: bool = False) -> bool:
+        """Touch the blob if it is there, unless somebody has since we were asked to. With `check_data` one whose bytes are
+        gone counts as absent, so that putting it again mends it."""
         known = self._records.get(digest)
         while True:
             if known is None:
@@ -206,7 +207,7 @@ class ObjectBlobs:
             tag, state = known
             if check_data and state.name and await self._bucket.get(self._data_key(digest, state.name), 0, 1) is None:
                 return False
-            if state.touched >= began:
+            if state.touched >= asked:
                 return True
             touched = state._replace(touched=self.clock.now())
             try:

@@ -129,7 +129,7 @@ class ThreadParts(NamedTuple):
     """The first part of a thread's object, checked."""
 
     head: Head
-    index: Index | None
+    contents: Index | None
     """None if the bytes given end before it."""
     tail: int
     """Where the tail starts."""
@@ -144,7 +144,8 @@ class PackTable(NamedTuple):
 
     def frames(self, data: bytes | memoryview, start: int, stop: int) -> list[bytes]:
         """Check and take apart the bytes of the frames from `start` up to `stop`."""
-        found, at = [], 0
+        found: list[bytes] = []
+        at = 0
         for size, expected in zip(self.sizes[start:stop], self.sums[start:stop], strict=True):
             frame = bytes(data[at : at + size])
             if len(frame) != size or crc32(frame) != expected:
@@ -205,16 +206,16 @@ def thread_parts(data: bytes) -> tuple[ThreadParts | None, int]:
 
 def thread_tail(data: bytes, parts: ThreadParts) -> tuple[list[bytes], list[str]]:
     """The frames and refs of the tail, given the whole object."""
-    if parts.index is None:
+    if parts.contents is None:
         raise BadObject("it is cut short")
     tail = data[parts.tail :]
-    if _sum(tail) != parts.index.sum or len(tail) != sum(parts.index.sizes):
+    if _sum(tail) != parts.contents.sum or len(tail) != sum(parts.contents.sizes):
         raise BadObject("its newest frames fail their check")
     frames, at = [], 0
-    for size in parts.index.sizes:
+    for size in parts.contents.sizes:
         frames.append(tail[at : at + size])
         at += size
-    return frames, _refs(parts.index.refs)
+    return frames, _refs(parts.contents.refs)
 
 
 def make_pack(frames: Sequence[bytes], refs: Sequence[str]) -> tuple[Pack, bytes]:

@@ -10,7 +10,6 @@ from clew.errors import Corrupt
 
 __all__ = ["PackGone", "Packs", "merged_with"]
 
-SMALLEST = 32 * 2**10
 GROWTH = 4
 """Packs of one level that become one of the next, which is as many times larger."""
 LARGEST = 64 * 2**20
@@ -48,10 +47,8 @@ def merged_with(sizes: Sequence[int], new: int) -> int:
 
 
 def _level(size: int) -> int:
-    level = 0
-    while size >= SMALLEST * GROWTH ** (level + 1):
-        level += 1
-    return level
+    """How often four equal ones have to become one to make this size from one byte."""
+    return (size.bit_length() - 1) // 2
 
 
 class Packs:

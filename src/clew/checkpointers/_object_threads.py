@@ -133,7 +133,7 @@ class ObjectThreads:
             try:
                 return await self._frames(key, found, start, end)
             except PackGone as error:
-                found = await self._changed(thread_id, found, error.pack)
+                found = await self._changed(thread_id, error.pack)
         return []
 
     async def head(self, thread_id: str) -> Head | None:
@@ -155,7 +155,7 @@ class ObjectThreads:
             try:
                 packed = await together([self.packs.refs(key, pack) for pack in found.packs])
             except PackGone as error:
-                found = await self._changed(thread_id, found, error.pack)
+                found = await self._changed(thread_id, error.pack)
             else:
                 return {*found.refs, *(ref for refs in packed for ref in refs)}
         return set()
@@ -174,8 +174,8 @@ class ObjectThreads:
             except Corrupt:
                 parts = None  # which packs it had nobody can tell: they are swept
             await self._bucket.delete([name])
-            if parts and parts.index:
-                await self.packs.delete(key, parts.index.packs)
+            if parts and parts.contents:
+                await self.packs.delete(key, parts.contents.packs)
 
     async def packs_of(self, key: str) -> set[str]:
         """The names of the packs that this thread's object names."""
@@ -229,7 +229,7 @@ class ObjectThreads:
         try:
             return await self._frames(key, found, append.at, end) == list(map(bytes, append.frames))
         except PackGone as error:
-            changed = await self._changed(append.thread_id, found, error.pack)
+            changed = await self._changed(append.thread_id, error.pack)
             return changed is not None and await self._holds(key, changed, append)
 
     async def _frames(self, key: str, found: _Log, start: int, stop: int) -> list[bytes]:
@@ -244,7 +244,7 @@ class ObjectThreads:
         tail = found.tail[max(0, start - first) : max(0, stop - first)]
         return [frame for frames in packed for frame in frames] + tail
 
-    async def _changed(self, thread_id: str, found: _Log, pack: Pack) -> _Log | None:
+    async def _changed(self, thread_id: str, pack: Pack) -> _Log | None:
         """The thread as it is now, since a pack it named is not there. `Corrupt` if it still names that."""
         now = await self._load(thread_key(thread_id))
         if now is not None and pack in now.packs:
@@ -254,8 +254,8 @@ class ObjectThreads:
     def _gone(self, thread_id: str, pack: Pack) -> Corrupt:
         return Corrupt(
             f"thread {thread_id!r} in {self._where} lacks the pack {self.packs.key(thread_key(thread_id), pack)} with "
-            f"{pack.frames} of its frames. It was deleted behind Clew's back, most likely by a lifecycle rule of the bucket. "
-            "Take this prefix out of all rules that expire objects, and restore the pack from a copy or an old version."
+            f"{pack.frames} of its frames. It was deleted behind Clew's back, most likely by a lifecycle rule of the "
+            "bucket. Take this prefix out of all rules that expire objects, and restore the pack from a copy or a version."
         )
 
     async def _contradicted(self, thread_id: str, times: int) -> None:
@@ -275,13 +275,13 @@ class ObjectThreads:
             return None
         parts = read_parts(found.data, name, self._where)
         try:
-            if parts is None or parts.index is None:
+            if parts is None or parts.contents is None:
                 raise BadObject("it is cut short")
             tail, refs = thread_tail(found.data, parts)
-            self._check_count(parts.head, parts.index)
+            self._check_count(parts.head, parts.contents)
         except BadObject as error:
             raise Corrupt(f"{name} in {self._where} is damaged: {error}. Restore it from a copy.") from error
-        head, index = parts.head, parts.index
+        head, index = parts.head, parts.contents
         loaded = _Log(found.tag, head.log_id, head.frames, index.packs, tail, refs, index.rewritten)
         self._remember(key, loaded)
         return loaded

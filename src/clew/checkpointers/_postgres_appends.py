@@ -9,17 +9,24 @@ import msgspec
 
 from clew.checkpointers._postgres_statements import MOST
 from clew.checkpointers._postgres_values import (
+    BYTES,
     BYTES_LIST,
+    NUMBER,
     NUMBER_LIST,
     Statement,
     bytes_list,
+    number,
     number_list,
     numbers_of,
 )
 from clew.errors import ClewError, Conflict, MissingBlob
 
-__all__ = ["Append", "outcomes", "statement", "values"]
+__all__ = ["Append", "AppendStatements", "outcomes"]
 
+_TYPES_OF_ONE = (
+    *(BYTES, BYTES, BYTES, NUMBER, BYTES, BYTES, BYTES, BYTES),
+    *(NUMBER, NUMBER, BYTES, BYTES, BYTES, BYTES),
+)
 _TYPES = (
     *(BYTES_LIST, BYTES_LIST, BYTES_LIST, NUMBER_LIST, NUMBER_LIST),
     *(BYTES_LIST, BYTES_LIST, BYTES_LIST, BYTES_LIST, NUMBER_LIST, NUMBER_LIST, BYTES_LIST, BYTES_LIST, BYTES_LIST),
@@ -43,13 +50,29 @@ class Append(msgspec.Struct, frozen=True, gc=False):
     """Bytes of the frames and the head."""
 
 
-def statement(schema: str) -> Statement:
-    places = ", ".join(f"${number}" for number in range(1, len(_TYPES) + 1))
-    return Statement(f'SELECT "{schema}".clew_append({places})'.encode(), _TYPES)
+class AppendStatements:
+    """How a store in this schema is asked to append."""
+
+    def __init__(self, schema: str) -> None:
+        self._one = _call(schema, "clew_append_one", _TYPES_OF_ONE)
+        self._many = _call(schema, "clew_append", _TYPES)
+
+    def make(self, appends: Sequence[Append]) -> tuple[Statement, Sequence[bytes | None]]:
+        """The statement and its values. The appends are of different threads, in the order of their places."""
+        append = appends[0]
+        if len(appends) == 1 and len(append.frames) == 1 and not append.refs:
+            row = append.row
+            ids = (row[0], row[1], row[2], row[3], number(row[4]), number(row[5]), row[6], row[7], row[8])
+            return self._one, (*append.place, append.log_id, number(min(append.at, MOST)), *ids, append.frames[0])
+        return self._many, _values(appends)
 
 
-def values(appends: Sequence[Append]) -> list[bytes]:
-    """What the function takes. The appends are in the order of their places; the refs are in that of theirs."""
+def _call(schema: str, function: str, types: tuple[int, ...]) -> Statement:
+    places = ", ".join(f"${place}" for place in range(1, len(types) + 1))
+    return Statement(f'SELECT "{schema}".{function}({places})'.encode(), types)
+
+
+def _values(appends: Sequence[Append]) -> list[bytes]:
     ids, statuses, agents, parents, created, updated, titles, tags, heads = zip(*[a.row for a in appends], strict=True)
     refs = _refs(appends)
     return [

@@ -11,8 +11,8 @@ from typing import Any
 from psycopg import pq
 
 from clew import _forks
-from clew.checkpointers import _postgres_appends, _postgres_schema
-from clew.checkpointers._postgres_appends import Append
+from clew.checkpointers import _postgres_schema
+from clew.checkpointers._postgres_appends import Append, AppendStatements, outcomes
 from clew.checkpointers._postgres_url import Address
 from clew.checkpointers._postgres_values import Statement
 from clew.checkpointers._postgres_wire import LATE, LOST, Connection, Failure, connect, rows_of
@@ -29,10 +29,10 @@ PATIENCE = 10.0
 """Seconds for a server that was there to come back: a restart is a pause, an outage is `Unavailable`."""
 RESENDS = 3
 """How often a statement is sent again when its connection broke under it or it met another transaction."""
-WRITERS = 2
+WRITERS = 3
 """Transactions of appends under way at once: while one waits for the disk, the next is made ready."""
-MAX_BATCH, MAX_BYTES = 128, 4 * 2**20
-"""The appends of one transaction. Large ones go alone."""
+MAX_BATCH, MAX_BYTES = 32, 4 * 2**20
+"""The appends of one transaction, and their bytes; a large one goes alone. Few enough that the next is made meanwhile."""
 OLDEST = 13_00_00
 """PostgreSQL 13 sorts a listing bucket by bucket; older ones are out of support."""
 
@@ -70,11 +70,13 @@ class Engine:
         self.address = address
         self.users = 0
         self.loop = loop
-        self._append = _postgres_appends.statement(address.schema)
+        self._statements = AppendStatements(address.schema)
         self._requests: deque[_Request] = deque()
         self._appends: deque[Job] = deque()
         self._busy_threads: set[tuple[bytes, bytes]] = set()
         self._batches = 0
+        self._appended_last = False
+        self._crowded = False
         self._open: set[Connection] = set()
         self._idle: list[Connection] = []
         self._connecting: set[asyncio.Task[None]] = set()
@@ -90,7 +92,10 @@ class Engine:
         """Ask for this append to be part of the next transaction; what is returned settles once that is durable."""
         job = Job(append, self.loop)
         self._appends.append(job)
-        self._wake()
+        if self._crowded or not self._idle:
+            self._wake()
+        else:
+            self._dispatch()
         return settled(job)
 
     async def write(self, statement: Statement, *values: bytes | None) -> pq.abc.PGresult:
@@ -141,13 +146,17 @@ class Engine:
     # Who gets a connection
 
     def _wake(self) -> None:
-        """Look at the queues once all that is ready to run has run: so the appends of many tasks go out together."""
+        """Look at the queues once all that is ready to run has run: so the appends of many tasks go out together. One that
+        nobody else was there to share with does not wait for that."""
         if not self._woken:
             self._woken = True
-            self.loop.call_soon(self._dispatch)
+            self.loop.call_soon(self._look)
+
+    def _look(self) -> None:
+        self._woken = False
+        self._dispatch()
 
     def _dispatch(self) -> None:
-        self._woken = False
         while self._idle and (request := self._next()) is not None:
             self._begin(self._idle.pop(), request)
         if not self._idle:
@@ -156,13 +165,15 @@ class Engine:
             self._drained.set_result(None)
 
     def _next(self) -> _Request | None:
-        if self._appends and self._batches < WRITERS and (batch := self._gather()):
+        """What goes out next: appends first, but never twice in a row while somebody else waits."""
+        while self._requests and not self._requests[0].is_wanted():
+            self._requests.popleft()
+        appends_first = not (self._requests and self._appended_last)
+        self._appended_last = False
+        if appends_first and self._appends and self._batches < WRITERS and (batch := self._gather()):
+            self._appended_last = True
             return self._request(batch)
-        while self._requests:
-            request = self._requests.popleft()
-            if request.is_wanted():
-                return request
-        return None
+        return self._requests.popleft() if self._requests else None
 
     def _gather(self) -> list[Job]:
         """The next appends, one of each thread, in the order in which all processes lock them."""
@@ -179,7 +190,8 @@ class Engine:
             size += job.work.size
         later.extend(self._appends)
         self._appends = later
-        if len(batch) > 1:
+        self._crowded = len(batch) > 1
+        if self._crowded:
             batch.sort(key=lambda job: job.work.place)
         return batch
 
@@ -191,9 +203,7 @@ class Engine:
             self._batches -= 1
             self._busy_threads.difference_update([append.place for append in appends])
             if result is not None:
-                for job, outcome in zip(
-                    batch, _postgres_appends.outcomes(appends, result.get_value(0, 0)), strict=True
-                ):
+                for job, outcome in zip(batch, outcomes(appends, result.get_value(0, 0)), strict=True):
                     job.error = outcome
                     job.settle()
             else:
@@ -201,7 +211,8 @@ class Engine:
                     job.error = error
                     job.settle()
 
-        return _Request(self._append, _postgres_appends.values(appends), done)
+        statement, values = self._statements.make(appends)
+        return _Request(statement, values, done)
 
     def _begin(self, connection: Connection, request: _Request) -> None:
         def done(result: pq.abc.PGresult | None, failure: Failure | None) -> None:

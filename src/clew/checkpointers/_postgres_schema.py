@@ -195,6 +195,33 @@ BEGIN
     RETURN NULL;
 END $f$;
 
+-- The same for one append of one frame without refs to a thread that goes on: a third less work, for client and server.
+CREATE FUNCTION "{schema}".clew_append_one(
+    p_ns bytea, p_key bytea, p_log bytea, p_at bigint, p_id bytea, p_status bytea, p_agent bytea, p_parent bytea,
+    p_created bigint, p_updated bigint, p_title bytea, p_tags bytea, p_head bytea, p_frame bytea
+) RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $f$
+DECLARE
+    v_thread bigint;
+BEGIN
+    IF current_setting('synchronous_commit') IN ('off', 'local', 'remote_write') THEN
+        PERFORM set_config('synchronous_commit', 'on', true);
+    END IF;
+    UPDATE "{schema}".clew_heads h
+    SET created = p_created, updated = p_updated, frames = p_at + 1, status = p_status,
+        agent = p_agent, parent = p_parent, title = p_title, tags = p_tags, head = p_head
+    WHERE h.ns = p_ns AND h.key = p_key AND h.log_id = p_log AND h.frames = p_at
+    RETURNING h.id INTO v_thread;
+    IF FOUND THEN
+        INSERT INTO "{schema}".clew_frames VALUES (v_thread, p_at, p_frame);
+        RETURN NULL;
+    END IF;
+    RETURN "{schema}".clew_append(
+        ARRAY[p_ns], ARRAY[p_key], ARRAY[p_log], ARRAY[p_at], ARRAY[1::bigint], ARRAY[p_id], ARRAY[p_status],
+        ARRAY[p_agent], ARRAY[p_parent], ARRAY[p_created], ARRAY[p_updated], ARRAY[p_title], ARRAY[p_tags],
+        ARRAY[p_head], ARRAY[p_frame], ARRAY[]::bigint[], ARRAY[]::bytea[]
+    );
+END $f$;
+
 CREATE FUNCTION "{schema}".clew_delete(p_ns bytea, p_key bytea) RETURNS void LANGUAGE plpgsql VOLATILE AS $f$
 DECLARE
     v_thread bigint;

@@ -46,14 +46,17 @@ class Address(msgspec.Struct, frozen=True):
 
 def parse(url: str, schema: str | None, connections: int | None) -> Address:
     """The address that a URL names; what is given beside it goes before what the URL says."""
-    base, _, query = url.partition("?")
-    scheme, slashes, rest = base.partition("://")
+    scheme, slashes, rest = url.partition("://")
     if not slashes or scheme not in ("postgresql", "postgres"):
         raise InvalidInput(f"this is no PostgreSQL URL. {_FORM}")
-    _, at, after = rest.partition("@")
-    if "@" in after or (at and "/" in rest.partition("@")[0]):
+    login, at, place = rest.partition("@")
+    if not at or "/" in login:  # libpq looks for a user only before the first slash
+        login, at, place = "", "", rest
+    place, _, query = place.partition("?")
+    if "@" in place:
         raise InvalidInput(f"a PostgreSQL URL has one @ at most, before the host. {_FORM}")
     own, theirs = _options(query)
+    base = f"{scheme}://{login}{at}{place}"
     try:
         found = conninfo_to_dict(f"{base}?{theirs}" if theirs else base)
     except psycopg.Error as error:

@@ -87,6 +87,8 @@ def parse_url(url: str, options: set[str], keys: set[str]) -> tuple[str, dict[st
     """The address without its options, and those. None of them may be a key, and a URL with one is never shown."""
     parts = urlsplit(url)
     scheme = parts.scheme
+    if not parts.netloc:
+        raise InvalidInput(f"{url[:100]!r} names no bucket: after {scheme}: come two slashes and its name")
     if "@" in parts.netloc:
         raise InvalidInput(
             f"a {scheme}:// URL takes no password: credentials come from the environment. Remove the part before @"

@@ -35,9 +35,9 @@ _NEVER = datetime.min.replace(tzinfo=UTC)
 class OCICheckpointer(BucketCheckpointer):
     """Threads in a bucket of OCI Object Storage: `oci://namespace/bucket/prefix`.
 
-    `auth` says who we are: `config`, a profile of the SDK's configuration file; `instance` or `resource`, the principal of the
-    machine or function this runs on. Or give a `client` that is ready to use. The first path of the URL is the tenancy's
-    Object Storage namespace; `namespace` is Clew's own.
+    `auth` says who we are: `config`, a profile of the SDK's configuration file; `instance` or `resource`, the principal
+    of the machine or function this runs on. Or give a `client` that is ready to use. What comes first in the URL is the
+    tenancy's Object Storage namespace; the argument `namespace` is Clew's own.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class OCICheckpointer(BucketCheckpointer):
         client: Any = None,
     ) -> None:
         try:
-            import oci
+            import oci  # type: ignore[import-untyped, unused-ignore]
         except ImportError as error:
             raise MissingExtra("the OCI store", "oci") from error
         if auth not in get_args(Auth):
@@ -173,8 +173,8 @@ class _OCIBucket:
         if error.status in (408, 409, 429) or error.status >= 500:
             return Transient(said)
         return Unavailable(
-            f"{self._where} refuses a request ({said}). Check that the bucket exists, and that the policies let this user or "
-            "principal read, write, list and delete objects in it."
+            f"{self._where} refuses a request ({said}). Check that the bucket exists, and that the policies let this user "
+            "or principal read, write, list and delete objects in it."
         )
 
 
@@ -202,8 +202,8 @@ def _client(
         return oci.object_storage.ObjectStorageClient(config, **given)
     except (oci.exceptions.ClientError, ValueError, OSError) as error:
         raise InvalidInput(
-            f"{where}: no way to sign requests with auth={auth!r} ({type(error).__name__}). Give auth=config with a profile of "
-            "the SDK's configuration file, or auth=instance or auth=resource where OCI gives the machine a principal."
+            f"{where}: no way to sign requests with auth={auth!r} ({type(error).__name__}). Give auth=config with a profile "
+            "of the SDK's configuration file, or auth=instance or auth=resource where OCI gives the machine a principal."
         ) from None
 
 

@@ -1,0 +1,20 @@
+"""Opens a PostgreSQL store at the moment it is told, appends once, and leaves: run as a process by test_postgres.py."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from clew.checkpointers.postgres import PostgresCheckpointer
+from clew.testing._contract_builders import append
+
+
+async def main(url: str, schema: str, name: str) -> None:
+    async with PostgresCheckpointer(url, schema=schema) as store:
+        print("ready", flush=True)
+        sys.stdin.readline()
+        await append(store, name, b"frame")
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

@@ -1,0 +1,589 @@
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clew.checkpointers import open_checkpointer
+from clew.checkpointers._object_clock import Clock
+from clew.checkpointers._object_format import BLOB_HEADER, dead_record
+from clew.checkpointers._object_obstore import open_obstore
+from clew.checkpointers._object_packs import LARGEST, merged_with
+from clew.checkpointers._object_store import BucketCheckpointer
+from clew.checkpointers.objects import ObjectCheckpointer
+from clew.errors import Conflict, Corrupt, InvalidInput, MissingExtra, NewerFormat, Unavailable
+from clew.testing._contract_builders import all_blobs, append, digest_of, heads, listed, put, state
+from tests.servers.buckets import WatchedBucket
+from tests.servers.proxy import Proxy
+from tests.servers.rclone import rclone
+from tests.servers.seaweedfs import BUCKET, SECRET, SeaweedFS, seaweedfs
+
+pytestmark = [pytest.mark.anyio, pytest.mark.xdist_group("seaweedfs")]
+
+_DAY = 86_400_000_000
+_LARGE = random.Random(1).randbytes(100_000)
+_numbers = count()
+
+
+# One object is the commit
+
+
+async def test_an_append_is_one_put_and_nothing_else() -> None:
+    bucket = WatchedBucket()
+    store = bucket.store()
+    await append(store, "thread", b"one")
+    bucket.forget()
+    for number in range(1, 20):
+        await append(store, "thread", b"frame", at=number)
+    assert bucket.asked == {"put": 19}
+
+
+async def test_whoever_has_read_a_thread_appends_to_it_with_one_put() -> None:
+    bucket = WatchedBucket()
+    await append(bucket.store(), "thread", b"one")
+    other = bucket.store()
+    assert await other.read("thread") == [b"one"]
+    bucket.forget()
+    await append(other, "thread", b"two", at=1)
+    assert bucket.asked == {"put": 1}
+
+
+async def test_a_thousand_turns_are_a_handful_of_objects_and_a_small_multiple_of_bytes() -> None:
+    bucket = WatchedBucket()
+    store = bucket.store()
+    dice = random.Random(7)
+    frames: list[bytes] = []
+    for _ in range(1000):
+        turn = [dice.randbytes(dice.randrange(500, 3000)) for _ in range(3)]
+        await append(store, "thread", *turn, at=len(frames))
+        frames += turn
+    size = sum(map(len, frames))
+    print(len(await bucket.keys()), bucket.bytes_put / size, size)
+    assert len(await bucket.keys()) <= 8
+    assert bucket.bytes_put < 16 * size
+    assert await bucket.store().read("thread") == frames
+    assert await bucket.store().read("thread", start=1234, stop=1240) == frames[1234:1240]
+
+
+@given(st.lists(st.integers(1, 16 * 2**20), max_size=300))
+def test_packs_stay_few_and_each_byte_is_written_a_few_times(spilled: list[int]) -> None:
+    sizes: list[int] = []
+    written = 0
+    for new in spilled:
+        taken = merged_with(sizes, new)
+        merged = new + sum(sizes[len(sizes) - taken :])
+        assert merged <= max(LARGEST, new)
+        sizes[len(sizes) - taken :] = [merged]
+        written += merged
+    total = sum(spilled)
+    levels = math.log(max(total, 4), 4) + 1
+    assert len(sizes) <= 3 * levels + 8 * total // LARGEST
+    assert written <= (levels + 1) * total
+
+
+async def test_a_few_frames_of_a_large_pack_are_read_without_the_rest() -> None:
+    bucket = WatchedBucket()
+    frames = [random.Random(number).randbytes(20_000) for number in range(400)]
+    await append(bucket.store(), "thread", *frames)
+    store = bucket.store()
+    await store.head("thread")
+    bucket.forget()
+    assert await store.read("thread", start=200, stop=203) == frames[200:203]
+    assert bucket.bytes_got < 100_000
+
+
+async def test_a_head_of_any_size_is_read_and_listed() -> None:
+    bucket = WatchedBucket()
+    head = await append(bucket.store(), "thread", b"frame", tags={f"tag {number}": "x" * 50 for number in range(300)})
+    assert await bucket.store().head("thread") == head
+    assert await heads(bucket.store()) == [head]
+
+
+@pytest.mark.parametrize("kind", ["absent", "unchanged"])
+async def test_a_store_that_ignores_one_kind_of_condition_is_refused_before_anything_is_kept(kind: str) -> None:
+    bucket = WatchedBucket()
+    bucket.ignores = kind
+    with pytest.raises(InvalidInput, match=kind):
+        await append(bucket.store(), "thread", b"frame")
+    assert await bucket.keys() == []
+
+
+# Answers that do not come
+
+
+async def test_a_put_that_was_done_although_no_answer_came_is_a_success_and_done_once() -> None:
+    bucket = WatchedBucket()
+    store = bucket.store()
+    await append(store, "thread", b"one")
+    bucket.lose_answers = 1
+    await append(store, "thread", b"two", at=1)
+    bucket.lose_answers = 1
+    await append(store, "thread", b"x" * 300_000, at=2)
+    bucket.lose_answers = 1
+    head = await append(store, "thread", at=3, title="new")
+    assert await state(bucket.store(), "thread") == ([b"one", b"two", b"x" * 300_000], head, set())
+    bucket.lose_answers = 1
+    [blob] = await put(store, b"blob")
+    bucket.lose_answers = 1
+    assert await store.missing_blobs([blob]) == set()
+    assert await store.get_blobs([blob]) == {blob: b"blob"}
+
+
+async def test_a_writer_that_knows_an_old_state_gets_a_conflict() -> None:
+    bucket = WatchedBucket()
+    store, other = bucket.store(), bucket.store()
+    await append(store, "thread", b"one")
+    assert await other.read("thread") == [b"one"]
+    await append(store, "thread", b"two", at=1)
+    with pytest.raises(Conflict):
+        await append(other, "thread", b"mine", at=1)
+    assert await other.read("thread") == [b"one", b"two"]
+
+
+async def test_a_head_replaced_by_another_is_no_conflict_for_frames_at_the_same_position() -> None:
+    bucket = WatchedBucket()
+    store, other = bucket.store(), bucket.store()
+    await append(store, "thread", b"one")
+    assert await other.read("thread") == [b"one"]
+    await append(store, "thread", at=1, title="renewed")
+    await append(other, "thread", b"two", at=1)
+    assert await store.read("thread") == [b"one", b"two"]
+
+
+# Packs
+
+
+async def test_a_pack_deleted_behind_our_back_is_corrupt_and_the_message_names_it_and_the_likely_cause() -> None:
+    bucket = WatchedBucket()
+    store = bucket.store()
+    [blob] = await put(store, b"blob")
+    await append(store, "thread", _LARGE * 3, refs=[blob])
+    await append(store, "thread", b"two", at=1)
+    [pack] = await bucket.keys("packs/")
+    await bucket.remove(pack)
+    for call in (store.read, store.refs):
+        with pytest.raises(Corrupt) as caught:
+            await call("thread")
+        assert pack in str(caught.value)
+        assert "lifecycle rule" in str(caught.value)
+    with pytest.raises(Corrupt, match="lifecycle rule"):
+        await append(store, "thread", b"other", at=0)
+    assert await store.read("thread", start=1) == [b"two"]
+
+
+async def test_a_reader_is_not_disturbed_by_packs_being_merged() -> None:
+    bucket = WatchedBucket()
+    store, reader = bucket.store(), bucket.store()
+    frames: list[bytes] = []
+    writing = True
+
+    async def write() -> None:
+        nonlocal writing
+        for number in range(60):
+            frame = random.Random(number).randbytes(280_000)
+            await append(store, "thread", frame, at=number)
+            frames.append(frame)
+        writing = False
+
+    async def read() -> None:
+        while writing:
+            known = len(frames)
+            assert (await reader.read("thread"))[:known] == frames[:known]
+
+    await asyncio.gather(write(), read(), read())
+    assert await reader.read("thread") == frames
+    assert len(await bucket.keys("packs/")) <= 12
+
+
+async def test_the_loser_of_a_race_leaves_no_pack() -> None:
+    bucket = WatchedBucket()
+    store, other = bucket.store(), bucket.store()
+    await append(store, "thread", b"one")
+    assert await other.read("thread") == [b"one"]
+    await append(store, "thread", b"two", at=1)
+    with pytest.raises(Conflict):
+        await append(other, "thread", _LARGE * 3, at=1)
+    assert await bucket.keys("packs/") == []
+
+
+async def test_a_deleted_thread_leaves_no_objects() -> None:
+    bucket = WatchedBucket()
+    store = bucket.store()
+    await append(store, "thread", _LARGE * 3)
+    await append(store, "thread", b"two", at=1)
+    await store.delete("thread")
+    assert await bucket.keys() == []
+
+
+async def test_packs_that_nothing_names_are_swept_after_a_day_and_no_others() -> None:
+    bucket = WatchedBucket()
+    store = bucket.store()
+    frames = [_LARGE * 3, b"two"]
+    await append(store, "thread", *frames)
+    [large] = await put(store, _LARGE)
+    [pack] = await bucket.keys("packs/")
+    [data] = await bucket.keys("data/")
+    folder = pack.rpartition("/")[0]
+    left = [f"{folder}/{'0' * 32}", f"{folder[:-64]}{'1' * 64}/{'0' * 32}", f"{data.rpartition('/')[0]}/{'0' * 32}"]
+    for key in left:
+        await bucket.replace(key, b"left by a crash")
+    await store.delete_blobs([], untouched_for=timedelta(0))
+    assert set(left) <= set(await bucket.keys())
+    other = bucket.store()
+    await _set_ahead(other, 2 * _DAY)
+    await other.delete_blobs([], untouched_for=timedelta(days=100))
+    assert not set(left) & set(await bucket.keys())
+    assert await other.read("thread") == frames
+    assert await other.get_blobs([large]) == {large: _LARGE}
+
+
+# Damage
+
+
+async def test_damaged_objects_are_corrupt_and_never_absent() -> None:
+    bucket = WatchedBucket()
+    store = bucket.store()
+    small, large = await put(store, b"small", _LARGE)
+    await append(store, "thread", _LARGE * 3, refs=[small])
+    await append(store, "thread", b"tail", at=1)
+    for key in await bucket.keys():
+        sound = await bucket.read(key)
+        for damaged in (
+            b"",
+            sound[: len(sound) // 2],
+            bytes([sound[0] ^ 1]) + sound[1:],
+            sound[:-1] + bytes([sound[-1] ^ 1]),
+        ):
+            await bucket.replace(key, damaged)
+            fresh = bucket.store()
+            with pytest.raises(Corrupt):
+                await _everything(fresh, [small, large])
+        await bucket.replace(key, sound)
+    await _everything(bucket.store(), [small, large])
+
+
+async def test_an_object_of_a_later_format_is_refused_and_left_alone() -> None:
+    bucket = WatchedBucket()
+    store = bucket.store()
+    [blob] = await put(store, b"blob")
+    await append(store, "thread", b"frame")
+    for key in await bucket.keys():
+        await bucket.replace(key, _with_version(await bucket.read(key), 9, 24 if "threads/" in key else BLOB_HEADER))
+    before = {key: await bucket.read(key) for key in await bucket.keys()}
+    for call in (
+        lambda: store.read("thread"),
+        lambda: store.delete("thread"),
+        lambda: append(bucket.store(), "thread", b"two", at=1),
+        lambda: store.get_blobs([blob]),
+        lambda: put(bucket.store(), b"blob"),
+    ):
+        with pytest.raises(NewerFormat):
+            await call()
+    assert {key: await bucket.read(key) for key in await bucket.keys()} == before
+
+
+async def test_damaged_threads_do_not_hide_the_others_in_a_listing() -> None:
+    bucket = WatchedBucket()
+    for number in range(3):
+        await append(bucket.store(), f"thread {number}", b"frame")
+    await bucket.replace((await bucket.keys("threads/"))[0], b"rubbish")
+    listing = aiter(bucket.store().heads())
+    assert {(await anext(listing)).frames, (await anext(listing)).frames} == {1}
+    with pytest.raises(Corrupt):
+        await anext(listing)
+
+
+async def test_a_large_blob_whose_bytes_were_deleted_is_corrupt_and_putting_it_again_mends_it() -> None:
+    bucket = WatchedBucket()
+    store = bucket.store()
+    [digest] = await put(store, _LARGE)
+    [data] = await bucket.keys("data/")
+    await bucket.remove(data)
+    with pytest.raises(Corrupt, match="lifecycle rule"):
+        await bucket.store().get_blobs([digest])
+    await put(bucket.store(), _LARGE)
+    assert await store.get_blobs([digest]) == {digest: _LARGE}
+
+
+# Removing blobs
+
+
+async def test_a_blob_touched_between_the_look_and_the_removal_stays() -> None:
+    bucket = WatchedBucket()
+    store, other = bucket.store(), bucket.store()
+    for data in (b"small", _LARGE):
+        [digest] = await put(store, data)
+
+        async def touch(key: str, digest: str = digest) -> None:
+            assert await other.missing_blobs([digest]) == set()
+
+        await other.missing_blobs([])
+        bucket.before_put = touch
+        await store.delete_blobs([digest], untouched_for=timedelta(0))
+        assert await store.get_blobs([digest]) == {digest: data}
+
+
+async def test_a_blob_whose_removal_was_cut_short_is_absent_can_be_put_again_and_is_swept() -> None:
+    bucket = WatchedBucket()
+    store = bucket.store()
+    first, second = await put(store, b"first", b"second")
+    keys = await bucket.keys("blobs/")
+    for key in keys:
+        await bucket.replace(key, dead_record(Clock().now() - 61_000_000))
+    assert await store.get_blobs([first, second]) == {}
+    assert await bucket.store().missing_blobs([first]) == {first}
+    assert await all_blobs(store) == []
+    await put(bucket.store(), b"first")
+    assert await store.get_blobs([first, second]) == {first: b"first"}
+    other = bucket.store()
+    await _set_ahead(other, 120_000_000)
+    await other.delete_blobs([], untouched_for=timedelta(0))
+    assert await bucket.keys("blobs/") == [key for key in keys if key.endswith(first)]
+
+
+# Listing
+
+
+async def test_a_listing_reads_only_the_heads_that_changed_since_the_last() -> None:
+    bucket = WatchedBucket()
+    store = bucket.store()
+    for number in range(100):
+        await append(store, f"thread {number}", b"frame")
+    assert len(await listed(store)) == 100
+    await append(store, "thread 7", b"more", at=1)
+    bucket.forget()
+    assert len(await listed(store)) == 100
+    assert bucket.asked == {"list": 1, "get": 1}
+    newcomer = bucket.store()
+    await newcomer.head("thread 0")
+    bucket.forget()
+    assert sorted(await listed(newcomer)) == sorted(f"thread {number}" for number in range(100))
+    assert bucket.asked == {"list": 1, "get": 2}
+
+
+async def test_a_cache_of_heads_that_is_damaged_is_made_anew() -> None:
+    bucket = WatchedBucket()
+    for number in range(70):
+        await append(bucket.store(), f"thread {number}", b"frame")
+    assert len(await listed(bucket.store())) == 70
+    [cache] = [key for key in await bucket.keys() if key.endswith("/heads")]
+    sound = await bucket.read(cache)
+    for damaged in (b"", b"rubbish", sound[:-1], sound[:-1] + bytes([sound[-1] ^ 1])):
+        await bucket.replace(cache, damaged)
+        assert len(await listed(bucket.store())) == 70
+    assert await bucket.read(cache) != damaged
+
+
+# URLs and options
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3:",
+        "s3://",
+        "s3:///prefix",
+        "s3:bucket",
+        "s3://bucket/a//b",
+        "s3://bucket/../x",
+        "s3://bucket/a%20b",
+        "s3://bucket/" + "x" * 600,
+        "s3://bucket?region=",
+        "s3://bucket?colour=blue",
+        "s3://bucket?virtual_hosted=maybe",
+        "s3://bucket#fragment",
+        "s3://bucket?endpoint=ftp://host",
+        "s3://bucket?endpoint=http://storage.example.com",
+        "gs://bucket?region=europe",
+        "s3://bucket?account=name",
+        "s3://key:hunter2@bucket/prefix",
+        "s3://bucket?secret_access_key=hunter2",
+        "s3://bucket?endpoint=http://key:hunter2@127.0.0.1",
+    ],
+)
+def test_a_url_that_names_no_bucket_is_invalid_and_keys_in_it_are_not_shown(url: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        open_checkpointer(url)
+    assert "hunter2" not in str(caught.value)
+
+
+async def test_a_url_opens_the_store_it_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "name")
+    for url, place in {
+        "s3://bucket": "s3://bucket#",
+        "s3://bucket/a/b/": "s3://bucket/a/b#",
+        "gs://bucket/a": "gs://bucket/a#",
+        "az://container/a?account=name": "az://container of name/a#",
+        "s3://bucket/a?endpoint=http://localhost:1&region=us-east-1&virtual_hosted=false": (
+            "s3://bucket at http://localhost:1/a#"
+        ),
+    }.items():
+        async with open_checkpointer(url) as store:
+            assert (type(store), store.place) == (ObjectCheckpointer, place)
+
+
+def test_plain_http_to_another_machine_has_to_be_asked_for() -> None:
+    with pytest.raises(InvalidInput, match="allow_http"):
+        ObjectCheckpointer("s3://bucket", endpoint="http://storage.example.com")
+    ObjectCheckpointer("s3://bucket", endpoint="http://storage.example.com", allow_http=True)
+    ObjectCheckpointer("s3://bucket", endpoint="http://[::1]:9000")
+
+
+def test_options_that_obstore_does_not_know_are_invalid_and_their_values_not_shown() -> None:
+    with pytest.raises(InvalidInput) as caught:
+        ObjectCheckpointer("s3://bucket", options={"colour": "hunter2"})
+    assert "colour" in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_without_obstore_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    with pytest.raises(MissingExtra, match=r"clew\[s3\]"):
+        open_checkpointer("s3://bucket")
+
+
+# Real servers
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedFS]:
+    with seaweedfs(tmp_path_factory.mktemp("seaweedfs")) as server:
+        yield server
+
+
+def _open(server: SeaweedFS, prefix: str, **options: Any) -> ObjectCheckpointer:
+    return ObjectCheckpointer(f"s3://{BUCKET}/{prefix}", **server.options(**options))
+
+
+async def test_a_server_that_ignores_conditions_is_refused(tmp_path: Path) -> None:
+    with rclone(tmp_path) as options:
+        store = ObjectCheckpointer("s3://clew/prefix", **options)
+        with pytest.raises(InvalidInput, match="conditional puts"):
+            await store.head("thread")
+        with pytest.raises(InvalidInput, match="conditional puts"):
+            await append(store, "thread", b"frame")
+        await store.close()
+        assert not [path for path in (tmp_path / "data").rglob("*") if path.is_file()]
+
+
+async def test_of_sixteen_that_race_at_each_position_one_wins(server: SeaweedFS) -> None:
+    stores = [_open(server, "race") for _ in range(16)]
+    won: list[bytes] = []
+    for at in range(3):
+        results = await asyncio.gather(
+            *(append(store, "thread", b"%d by %d" % (at, n), at=at) for n, store in enumerate(stores)),
+            return_exceptions=True,
+        )
+        winners = [n for n, result in enumerate(results) if not isinstance(result, BaseException)]
+        assert len(winners) == 1
+        assert {type(result) for n, result in enumerate(results) if n not in winners} == {Conflict}
+        won.append(b"%d by %d" % (at, winners[0]))
+    assert await stores[0].read("thread") == won
+    for store in stores:
+        await store.close()
+
+
+async def test_keys_are_not_shown_when_they_are_wrong(server: SeaweedFS) -> None:
+    store = _open(server, "denied", secret_access_key="hunter2-wrong")
+    with pytest.raises(Unavailable) as caught:
+        await store.head("thread")
+    shown = f"{caught.value!r} {caught.value.__cause__!r} {store!r} {store.place}"
+    assert "credentials" in shown
+    assert not [secret for secret in ("hunter2", SECRET, "clew-test") if secret in shown]
+    await store.close()
+
+
+async def test_a_bucket_that_is_absent_is_unavailable_and_never_an_absent_thread(server: SeaweedFS) -> None:
+    config = server.options(virtual_hosted_style_request=False)
+    bucket = open_obstore("s3", "nobody-made-this", "the bucket", config, allow_http=True)
+    with pytest.raises(Unavailable, match="no such bucket"):
+        await bucket.get("key")
+    with pytest.raises(Unavailable, match="no such bucket"):
+        await bucket.get("key", 0, 10)
+
+
+async def test_connections_cut_at_random_bytes_lose_and_repeat_nothing(server: SeaweedFS) -> None:
+    dice = random.Random(11)
+    host, _, port = server.endpoint.removeprefix("http://").partition(":")
+    async with Proxy(
+        (host, int(port)), cut_after=lambda: dice.randrange(dice.choice((1_000, 10_000, 300_000)))
+    ) as proxy:
+        store = _open(server, "cut", endpoint=f"http://127.0.0.1:{proxy.port}")
+        frames = [dice.randbytes(dice.randrange(10, 4000)) for _ in range(30)]
+        for at, frame in enumerate(frames):
+            while True:
+                try:
+                    [blob] = await put(store, frame)
+                    await append(store, "thread", frame, at=at, refs=[blob])
+                    break
+                except Unavailable:
+                    continue
+        await store.close()
+        assert proxy.cuts > 5
+    direct = _open(server, "cut")
+    assert await direct.read("thread") == frames
+    assert await direct.refs("thread") == {digest_of(frame) for frame in frames}
+    await direct.close()
+
+
+async def test_what_was_acknowledged_before_the_server_was_killed_is_there_once(tmp_path: Path) -> None:
+    with seaweedfs(tmp_path) as server:
+        store = _open(server, "killed")
+        acknowledged: dict[int, list[bytes]] = {number: [] for number in range(8)}
+        working = True
+
+        async def work(number: int) -> None:
+            frames = acknowledged[number]
+            while working:
+                frame = b"%d.%d" % (number, len(frames)) + random.Random(number).randbytes(3000)
+                try:
+                    await append(store, f"thread {number}", frame, at=len(frames))
+                except Unavailable:
+                    continue
+                frames.append(frame)
+
+        tasks = [asyncio.create_task(work(number)) for number in acknowledged]
+        for _ in range(2):
+            before = sum(map(len, acknowledged.values()))
+            while sum(map(len, acknowledged.values())) < before + 150:
+                await asyncio.sleep(0.02)
+            server.process.kill()
+            await asyncio.to_thread(server.process.start)
+        working = False
+        await asyncio.gather(*tasks)
+        await store.close()
+        again = _open(server, "killed")
+        for number, frames in acknowledged.items():
+            assert await again.read(f"thread {number}") == frames
+        await again.close()
+
+
+async def _everything(store: BucketCheckpointer, digests: list[str]) -> None:
+    """Read all that there is; a blob that is said to be there must come."""
+    await store.read("thread")
+    await store.refs("thread")
+    assert await store.head("thread") is not None
+    assert set(await store.get_blobs(digests)) == set(digests)
+
+
+async def _set_ahead(store: BucketCheckpointer, ahead: int) -> None:
+    """Have this checkpointer believe that it is later."""
+    await store.head("thread")
+    store._blobs.clock = Clock(ahead)
+
+
+def _with_version(data: bytes, version: int, header: int) -> bytes:
+    from zlib import crc32
+
+    fields = data[:3] + bytes([version]) + data[4 : header - 4]
+    return fields + crc32(fields).to_bytes(4, "little") + data[header:]

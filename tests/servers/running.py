@@ -1,0 +1,128 @@
+"""Private servers for tests: each in a folder of its own, reached from this machine alone, ended with whoever started it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import NoReturn, Self
+
+import pytest
+
+__all__ = ["ServerProcess", "free_port", "lacking"]
+
+_PATIENCE = 60.0
+
+
+def lacking(what: str, *, in_ci: bool = True) -> NoReturn:
+    """Skip a test for want of a server, with the reason; where CI should have it, that is a failure."""
+    if in_ci and os.environ.get("CI") == "true":
+        pytest.fail(f"{what} (in CI this must be there)")
+    pytest.skip(what)
+
+
+def free_port(highest: int = 55_000) -> int:
+    """A port that nobody listens on; below this limit, for servers that add to their port for a second one."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
+        if port <= highest:
+            return port
+
+
+class ServerProcess:
+    """A server in a process of its own. It can be killed and started again on the same port and folder, and it ends with
+    this process, whatever ends that."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        log: Path,
+        is_up: Callable[[], bool],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        user: str | None = None,
+    ) -> None:
+        self._command = list(command)
+        self._log = log
+        self._is_up = is_up
+        self._env = None if env is None else dict(env)
+        self._cwd = cwd
+        self._user = user
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "it is not started"
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start it, and return once it answers."""
+        with self._log.open("ab") as out:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                env=self._env,
+                cwd=self._cwd,
+                user=self._user,
+                preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+            )
+        end = time.monotonic() + _PATIENCE
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > end:
+                said = self._log.read_text(errors="replace")[-2000:]
+                self.stop()
+                raise RuntimeError(f"{self._command[0]} did not start: {said}")
+            time.sleep(0.02)
+
+    def _answers(self) -> bool:
+        try:
+            return self._is_up()
+        except OSError:
+            return False
+
+    def kill(self) -> None:
+        """As a crash would end it."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """In order; or not, if it does not hear."""
+        self._end(signal.SIGTERM)
+
+    def _end(self, number: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with suppress(ProcessLookupError):
+            process.send_signal(number)
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def _die_with_parent() -> None:
+    """Have the kernel end this process when the one that started it ends."""
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
