@@ -15,10 +15,12 @@ from bench.appending import appending
 from bench.counting import counting
 from bench.crowd import crowd
 from bench.folders import folders
+from bench.http import http
 from bench.listing import listing
 from bench.machine import facts
 from bench.opening import opening
 from bench.peers import beside_peers
+from bench.postgres import postgres
 from bench.results import Result
 from bench.scale import FULL, QUICK, Scale
 from bench.sizes import sizes
@@ -32,6 +34,8 @@ MEASUREMENTS: dict[str, Callable[[Scale], Awaitable[list[Result]]]] = {
     "list": listing,
     "folders": folders,
     "agent": agent_runs,
+    "postgres": postgres,
+    "http": http,
     "peers": beside_peers,
 }
 

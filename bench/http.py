@@ -10,9 +10,10 @@ import asyncio
 import statistics
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -88,17 +89,11 @@ async def _measure(frames: Sequence[bytes], folder: Path) -> Times:
             head = _head(at + 1)
             body = msgspec.msgpack.encode(Append(at, head, [frame]))
 
-            async def trip(body: bytes = body) -> None:
-                await pool.exchange("POST", BARE, headers, body, _ignored)
-
-            async def by_library(body: bytes = body) -> None:
-                await library.post(f"http://127.0.0.1:{port}{BARE}", content=body)
-
-            ways = [
-                (_OURS, lambda at=at, frame=frame, head=head: ours.append("bench", [frame], at=at, head=head)),
-                (_STORE, lambda at=at, frame=frame, head=head: alone.append("bench", [frame], at=at, head=head)),
-                (_TRIP, trip),
-                (_HTTPX, by_library),
+            ways: list[tuple[str, Callable[[], Awaitable[object]]]] = [
+                (_OURS, partial(ours.append, "bench", [frame], at=at, head=head)),
+                (_STORE, partial(alone.append, "bench", [frame], at=at, head=head)),
+                (_TRIP, partial(pool.exchange, "POST", BARE, headers, body, _ignored)),
+                (_HTTPX, partial(library.post, f"http://127.0.0.1:{port}{BARE}", content=body)),
             ]
             order.shuffle(ways)
             for name, way in ways:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from clew.checkpointers.base import Checkpointer
 from clew.checkpointers.files import FileCheckpointer
 from clew.checkpointers.heads import Head, HeadQuery, Lease, Owner, Status
@@ -9,15 +12,54 @@ from clew.checkpointers.memory import MemoryCheckpointer
 from clew.checkpointers.registry import open_checkpointer
 from clew.checkpointers.sqlite import SQLiteCheckpointer
 
+if TYPE_CHECKING:
+    from clew.checkpointers.http import HTTPCheckpointer
+    from clew.checkpointers.mysql import MySQLCheckpointer
+    from clew.checkpointers.objects import ObjectCheckpointer
+    from clew.checkpointers.oci import OCICheckpointer
+    from clew.checkpointers.opensearch import OpenSearchCheckpointer
+    from clew.checkpointers.oracle import OracleCheckpointer
+    from clew.checkpointers.postgres import PostgresCheckpointer
+    from clew.checkpointers.redis import RedisCheckpointer
+
+_HOMES = {
+    "HTTPCheckpointer": "clew.checkpointers.http",
+    "MySQLCheckpointer": "clew.checkpointers.mysql",
+    "OCICheckpointer": "clew.checkpointers.oci",
+    "ObjectCheckpointer": "clew.checkpointers.objects",
+    "OpenSearchCheckpointer": "clew.checkpointers.opensearch",
+    "OracleCheckpointer": "clew.checkpointers.oracle",
+    "PostgresCheckpointer": "clew.checkpointers.postgres",
+    "RedisCheckpointer": "clew.checkpointers.redis",
+}
+
 __all__ = [
     "Checkpointer",
     "FileCheckpointer",
+    "HTTPCheckpointer",
     "Head",
     "HeadQuery",
     "Lease",
     "MemoryCheckpointer",
+    "MySQLCheckpointer",
+    "OCICheckpointer",
+    "ObjectCheckpointer",
+    "OpenSearchCheckpointer",
+    "OracleCheckpointer",
     "Owner",
+    "PostgresCheckpointer",
+    "RedisCheckpointer",
     "SQLiteCheckpointer",
     "Status",
     "open_checkpointer",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a store that needs a server on first use: few programs need more than one of them."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'clew.checkpointers' has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value

@@ -53,13 +53,11 @@ class Reply:
         self.server = answer.headers.get("server", "")
         self.body = bytearray()
         self.reader = RecordReader()
-        self.taker: Callable[[bytes], None] = (
-            self.reader.feed if self.kind == RECORDS and self.status == 200 else self.body.extend
-        )
+        self.take: Callable[[bytes], None] = self.reader.feed if self.is_stream else self.body.extend
 
     @property
-    def records(self) -> list[bytes]:
-        return self.reader.records
+    def is_stream(self) -> bool:
+        return self.kind == RECORDS and self.status == 200
 
 
 class Client:
@@ -105,7 +103,7 @@ class Client:
 
         A call that is not `safe` to repeat is repeated only if the server has not seen it, or says that it did nothing.
         """
-        all_headers = [*self._headers, *headers, *([("content-type", kind)] if body else [])]
+        all_headers = [*self._headers, *headers, *([("content-type", kind)] if method in ("POST", "PUT") else [])]
         self._active += 1
         self._quiet.clear()
         try:
@@ -135,14 +133,16 @@ class Client:
 
         def begin(answer: Answer) -> Callable[[bytes], None]:
             replies.append(Reply(answer))
-            return replies[-1].taker
+            return replies[-1].take
 
         again = 0.0 if safe else None
         try:
             await self._pool.exchange(method, self._base + path, headers, body, begin)
             reply = replies[-1]
+            if reply.status >= 500 and not reply.protocol:
+                return None, _found(reply), again
             self._check_origin(reply)
-            if reply.kind == RECORDS and reply.status == 200:
+            if reply.is_stream:
                 reply.reader.finish()
         except NotSent as error:
             return None, f"cannot be reached ({error})", 0.0
@@ -166,19 +166,15 @@ class Client:
 
     def _check_origin(self, reply: Reply) -> None:
         if not reply.protocol:
-            found = f"status {reply.status}, {reply.kind or 'no content type'}" + (
-                f", from {reply.server!r}" if reply.server else ""
-            )
             raise Unavailable(
-                f"{self._where} did not answer as a Clew server does ({found}). "
-                "Check the URL, and what stands between here and the server."
+                f"{self._where} {_found(reply)}. Check the URL, and what stands between here and the server."
             )
         if reply.protocol != str(PROTOCOL):
             version = int(reply.protocol) if reply.protocol.isdecimal() else 0
             raise NewerFormat(f"the protocol of {self._where}", version, PROTOCOL)
 
     def _settle(self, reply: Reply, thread_id: str | None, absent: bool) -> Reply | None:
-        if reply.status < 300:
+        if reply.status == 200:
             return reply
         failure = self._failure(reply)
         if reply.status == 404 and failure.code == "absent" and absent:
@@ -215,3 +211,9 @@ class Client:
 
 def _seconds(text: str) -> float:
     return float(text) if text.isdecimal() else 1.0
+
+
+def _found(reply: Reply) -> str:
+    """What came instead of an answer. Not its body: that is a page for people, of who knows what."""
+    named = f", from {reply.server!r}" if reply.server else ""
+    return f"did not answer as a Clew server does (status {reply.status}, {reply.kind or 'no content type'}{named})"

@@ -120,7 +120,7 @@ class _Connection:
     ) -> Answer:
         http = self._http
         ask_first = len(body) >= _ASK_FIRST
-        sized = [*headers, ("content-length", str(len(body)))] if body or method in ("POST", "PUT") else headers
+        sized = [*headers, ("content-length", str(len(body)))] if body or method in ("POST", "PUT") else list(headers)
         if ask_first:
             sized = [*sized, ("expect", "100-continue")]
         start = http.send(h11.Request(method=method, target=target, headers=sized)) or b""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 from typing import Annotated, Literal
 
 import msgspec
@@ -125,6 +126,7 @@ def encode_text(text: str) -> str:
     return base64.urlsafe_b64encode(text.encode()).rstrip(b"=").decode()
 
 
+@functools.lru_cache(4096)
 def decode_text(what: str, encoded: str) -> str:
     """The text again; `InvalidInput` for all that `encode_text` does not make, so that nothing has two names."""
     try:

@@ -120,7 +120,7 @@ class HTTPCheckpointer(Checkpointer):
         self._guard.enter()
         check_range(thread_id, start, stop)
         wanted = f"?start={start}" + ("" if stop is None else f"&stop={stop}")
-        return (await self._ask("GET", f"{_path(thread_id)}/frames{wanted}")).records
+        return await self._records("GET", f"{_path(thread_id)}/frames{wanted}")
 
     async def head(self, thread_id: str) -> Head | None:
         self._guard.enter()
@@ -133,8 +133,7 @@ class HTTPCheckpointer(Checkpointer):
         check_query(query)
         if query.limit is not None:
             query = msgspec.structs.replace(query, limit=min(query.limit, _MOST))
-        reply = await self._ask("POST", "/v1/threads/query", _encode(query))
-        for data in reply.records:
+        for data in await self._records("POST", "/v1/threads/query", _encode(query)):
             yield self._decode(_decode_head, data)
 
     async def refs(self, thread_id: str) -> set[str]:
@@ -164,9 +163,8 @@ class HTTPCheckpointer(Checkpointer):
         if not digests:
             return {}
         wanted = set(digests)
-        reply = await self._ask("POST", "/v1/blobs/get", _encode(Digests(list(wanted))))
         found = {}
-        for record in reply.records:
+        for record in await self._records("POST", "/v1/blobs/get", _encode(Digests(list(wanted)))):
             digest, data = record[:32].hex(), record[32:]
             if digest not in wanted:
                 raise Corrupt(f"{self._where} gave a blob {digest} that nobody asked for")
@@ -185,8 +183,7 @@ class HTTPCheckpointer(Checkpointer):
     async def blobs(self, *, untouched_for: timedelta) -> AsyncIterator[str]:
         self._guard.enter()
         check_grace(untouched_for)
-        reply = await self._ask("GET", f"/v1/blobs?untouched_for_micros={_micros(untouched_for)}")
-        for record in reply.records:
+        for record in await self._records("GET", f"/v1/blobs?untouched_for_micros={_micros(untouched_for)}"):
             yield record.hex()
 
     async def delete_blobs(self, digests: Collection[str], *, untouched_for: timedelta) -> None:
@@ -208,6 +205,13 @@ class HTTPCheckpointer(Checkpointer):
         reply = await self._use().call(method, path, body, kind=kind, safe=safe)
         assert reply is not None, "only a call that allows it is answered with absent"  # noqa: S101
         return reply
+
+    async def _records(self, method: str, path: str, body: bytes = b"") -> list[bytes]:
+        """An answer that is a stream; what is none is never taken for one without records."""
+        reply = await self._ask(method, path, body)
+        if not reply.is_stream:
+            raise Unavailable(f"{self._where} gave {reply.kind or 'nothing'} where a stream of records was asked for")
+        return reply.reader.records
 
     def _decode(self, decode: Callable[[bytes | bytearray], T], data: bytes | bytearray) -> T:
         try:

@@ -10,10 +10,11 @@ from litestar import Request, Response, get, post, put
 
 from clew.checkpointers._http_wire import MSGPACK, OCTETS, Blobs, Digests, Sweep
 from clew.checkpointers.checks import check_blobs, check_digests
-from clew.errors import InvalidInput
+from clew.server.appending import tags
 from clew.server.bodies import decoded, octets
 from clew.server.calls import Call, entered
 from clew.server.failures import Refused
+from clew.server.queries import numbers
 from clew.server.settings import MAX_APPEND_BODY, MAX_SMALL_BODY
 from clew.server.streams import blob_records, digest_records, respond
 from clew.server.threads import encoded
@@ -30,7 +31,7 @@ async def keep(request: AnyRequest) -> Response[bytes]:
     """Keep one blob, if these bytes have this digest."""
     call = entered(request, "write")
     digest = _digest(request)
-    blobs = {digest: await octets(request, call.settings.max_blob)}
+    blobs = {digest: await octets(request.receive, call.headers, call.settings.max_blob)}
     check_blobs(blobs)
     async with call.store() as store:
         await store.put_blobs(blobs)
@@ -41,7 +42,7 @@ async def keep(request: AnyRequest) -> Response[bytes]:
 async def keep_many(request: AnyRequest) -> Response[bytes]:
     """Keep several blobs; none, if one has another digest than it says."""
     call = entered(request, "write")
-    blobs = (await decoded(request, Blobs, MAX_APPEND_BODY, json=False)).blobs
+    blobs = (await decoded(request.receive, call.headers, Blobs, MAX_APPEND_BODY, json=False)).blobs
     if max(map(len, blobs.values()), default=0) > call.settings.max_blob:
         raise Refused("too_large", f"a blob has up to {call.settings.max_blob} bytes here. Nothing was kept.")
     async with call.store() as store:
@@ -59,7 +60,7 @@ async def fetch(request: AnyRequest) -> Response[bytes]:
     if digest not in found:
         raise Refused("absent", "there is no such blob")
     headers = {"etag": f'"{digest}"'}
-    if f'"{digest}"' in request.headers.get("if-none-match", ""):
+    if f'"{digest}"' in tags(call.headers.get(b"if-none-match", b"")):
         return Response(b"", status_code=304, headers=headers, media_type=OCTETS)
     return Response(found[digest], media_type=OCTETS, headers=headers)
 
@@ -68,7 +69,7 @@ async def fetch(request: AnyRequest) -> Response[bytes]:
 async def fetch_many(request: AnyRequest) -> Response[Any]:
     """Those of these blobs that are there, as records: 32 bytes of digest, then the blob."""
     call = entered(request, "read")
-    digests = await _digests(request)
+    digests = await _digests(request, call)
     return await respond(blob_records(call, digests))
 
 
@@ -76,7 +77,7 @@ async def fetch_many(request: AnyRequest) -> Response[Any]:
 async def missing(request: AnyRequest) -> Response[bytes]:
     """Which of these blobs are not there. Those that are count as touched."""
     call = entered(request, "read")
-    digests = await _digests(request)
+    digests = await _digests(request, call)
     async with call.store() as store:
         absent = await store.missing_blobs(digests)
     return encoded(request, Digests(sorted(absent)))
@@ -86,17 +87,15 @@ async def missing(request: AnyRequest) -> Response[bytes]:
 async def untouched(request: AnyRequest) -> Response[Any]:
     """The blobs that nobody touched for this time, as records of 32 bytes."""
     call = entered(request, "admin")
-    text = str(request.query_params.get("untouched_for_micros", "0"))
-    if not (text.isascii() and text.isdecimal()) or len(text) > 40:
-        raise InvalidInput(f"untouched_for_micros is a whole number from 0 on, not {text[:40]!r}")
-    return await respond(digest_records(call, _listed(call, _time(int(text)))))
+    time = _time(numbers(request, "untouched_for_micros").get("untouched_for_micros", 0))
+    return await respond(digest_records(call, _listed(call, time)))
 
 
 @post("/v1/blobs/delete", status_code=200)
 async def sweep(request: AnyRequest) -> Response[bytes]:
     """Delete those of these blobs that are still untouched for this time."""
     call = entered(request, "admin")
-    body = await decoded(request, Sweep, MAX_SMALL_BODY)
+    body = await decoded(request.receive, call.headers, Sweep, MAX_SMALL_BODY)
     async with call.store() as store:
         await store.delete_blobs(body.digests, untouched_for=_time(body.untouched_for_micros))
     return Response(b"", media_type=MSGPACK)
@@ -111,8 +110,8 @@ def _digest(request: AnyRequest) -> str:
     return digest
 
 
-async def _digests(request: AnyRequest) -> list[str]:
-    return list(dict.fromkeys((await decoded(request, Digests, MAX_SMALL_BODY)).digests))
+async def _digests(request: AnyRequest, call: Call) -> list[str]:
+    return list(dict.fromkeys((await decoded(request.receive, call.headers, Digests, MAX_SMALL_BODY)).digests))
 
 
 async def _listed(call: Call, time: timedelta) -> AsyncIterator[str]:

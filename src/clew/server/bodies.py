@@ -2,67 +2,70 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
-from litestar import Request
 
 from clew.checkpointers._http_wire import JSON, MSGPACK, OCTETS
 from clew.errors import InvalidInput
 from clew.server.failures import Refused
 
-__all__ = ["decoded", "octets", "whole"]
+__all__ = ["decoded", "octets"]
 
 T = TypeVar("T")
 
-AnyRequest = Request[Any, Any, Any]
+Headers = Mapping[bytes, bytes]
 
 
-async def whole(request: AnyRequest, limit: int) -> bytes | bytearray:
-    """The body, refused as soon as it is known to be larger than this."""
-    length = request.headers.get("content-length", "")
-    if length.isdecimal() and int(length) > limit:
-        raise _too_large(limit, int(length))
-    body: bytes | bytearray = b""
-    async for part in request.stream():
-        if not body:
-            body = part
-            continue
-        if isinstance(body, bytes):
-            body = bytearray(body)
-        body += part
-        if len(body) > limit:
-            raise _too_large(limit)
-    if len(body) > limit:
-        raise _too_large(limit, len(body))
-    return body
-
-
-async def decoded(request: AnyRequest, kind: type[T], limit: int, *, json: bool = True) -> T:
+async def decoded(receive: Any, headers: Headers, kind: type[T], limit: int, *, json: bool = True) -> T:
     """The body as this struct: msgpack, or JSON where that can hold it."""
-    form = _form(request)
+    form = _form(headers)
     if form != MSGPACK and not (json and form == JSON):
         raise InvalidInput(f"a body of {form or 'no type'}; send {MSGPACK}{f' or {JSON}' if json else ''}")
-    body = await whole(request, limit)
+    body = await _whole(receive, headers, limit)
     try:
         if form == JSON:
             return msgspec.json.decode(body, type=kind)
         return msgspec.msgpack.decode(body, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError, ValueError) as error:
+    except (msgspec.MsgspecError, RecursionError, OverflowError, ValueError) as error:
         raise InvalidInput(f"the body is no {kind.__name__}: {error}") from None
 
 
-async def octets(request: AnyRequest, limit: int) -> bytes:
+async def octets(receive: Any, headers: Headers, limit: int) -> bytes:
     """The body as plain bytes."""
-    if (form := _form(request)) != OCTETS:
+    if (form := _form(headers)) != OCTETS:
         raise InvalidInput(f"a body of {form or 'no type'}; send {OCTETS}")
-    return bytes(await whole(request, limit))
+    return bytes(await _whole(receive, headers, limit))
 
 
-def _form(request: AnyRequest) -> str:
-    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+async def _whole(receive: Any, headers: Headers, limit: int) -> bytes | bytearray:
+    """The body, refused as soon as it is known to be larger than this."""
+    length = headers.get(b"content-length", b"")
+    if length.isdigit() and int(length) > limit:
+        raise _too_large(limit)
+    body: bytes | bytearray = b""
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] != "http.request":
+            raise InvalidInput("the client went away before it had sent all of its request")
+        part = message.get("body", b"")
+        more = message.get("more_body", False)
+        if len(body) + len(part) > limit:
+            raise _too_large(limit)
+        if not body:
+            body = bytearray(part) if more else part
+        else:
+            body += part
+    return body
 
 
-def _too_large(limit: int, size: int | None = None) -> Refused:
-    found = f"{size} bytes" if size is not None else "more"
-    return Refused("too_large", f"the limit here is {limit} bytes, and the body has {found}. Nothing was written.")
+def _form(headers: Headers) -> str:
+    return headers.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip().lower()
+
+
+def _too_large(limit: int) -> Refused:
+    return Refused(
+        "too_large", f"the body has more than the {limit} bytes that are the limit here. Nothing was written."
+    )

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Mapping
 from typing import Any
 
 from litestar import Request
 
-from clew.checkpointers import Checkpointer
-from clew.checkpointers._http_wire import decode_text
+from clew.checkpointers._http_wire import NAMESPACE_HEADER, decode_text
 from clew.checkpointers.checks import check_thread_id
 from clew.checkpointers.heads import thread_key
 from clew.server.failures import Refused
+from clew.server.namespaces import in_store
 from clew.server.settings import Settings
-from clew.server.stores import Stores
+from clew.server.stores import Stores, Use
 from clew.server.tokens import Scope, Token
 
 __all__ = ["KEY", "Call", "entered"]
@@ -25,33 +25,40 @@ KEY = "clew.call"
 class Call:
     """Made by the gate for each request that it lets in."""
 
-    __slots__ = ("namespace", "settings", "stores", "thread", "token")
+    __slots__ = ("headers", "settings", "stores", "thread", "token")
 
-    def __init__(self, token: Token, namespace: str, stores: Stores, settings: Settings) -> None:
+    def __init__(self, token: Token, headers: Mapping[bytes, bytes], stores: Stores, settings: Settings) -> None:
         self.token = token
-        self.namespace = namespace
+        self.headers = headers
         self.stores = stores
         self.settings = settings
         self.thread = ""
         """The first digits of the key of the thread that it is about."""
 
-    def store(self) -> AbstractAsyncContextManager[Checkpointer]:
-        return self.stores.use(self.namespace)
+    def store(self) -> Use:
+        """The store, in the namespace that the token and the client name together."""
+        named = self.headers.get(NAMESPACE_HEADER.encode(), b"").decode("latin-1")
+        inner = decode_text("a namespace", named) if named else ""
+        return self.stores.use(in_store(self.token.namespace, inner))
 
-    def thread_id(self, request: Request[Any, Any, Any]) -> str:
-        """The thread that the path names."""
-        thread_id = decode_text("a thread id", request.path_params["thread"])
+    def thread_id(self, encoded: str) -> str:
+        """The thread that a path names."""
+        thread_id = decode_text("a thread id", encoded)
         check_thread_id(thread_id)
         self.thread = thread_key(thread_id)[:16]
         return thread_id
 
+    def need(self, scope: Scope) -> None:
+        """Refuse the call if its token lacks this scope. Asked before anything that could tell what exists."""
+        if scope not in self.token.scopes:
+            raise Refused(
+                "forbidden",
+                f"this needs a token with the scope {scope!r}; the one given has {', '.join(self.token.scopes)}",
+            )
+
 
 def entered(request: Request[Any, Any, Any], scope: Scope) -> Call:
-    """The call that a request is, if its token has this scope. Asked before anything that could tell what exists."""
+    """The call that a request is, if its token has this scope."""
     call: Call = request.scope[KEY]  # type: ignore[literal-required]
-    if scope not in call.token.scopes:
-        raise Refused(
-            "forbidden",
-            f"this needs a token with the scope {scope!r}; the one given has {', '.join(call.token.scopes)}",
-        )
+    call.need(scope)
     return call

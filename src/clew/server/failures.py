@@ -13,8 +13,9 @@ from litestar.exceptions import HTTPException
 
 from clew.checkpointers._http_wire import JSON, Code, Failure
 from clew.errors import ClewError, Conflict, Corrupt, InvalidInput, MissingBlob, NewerFormat, Unavailable
+from clew.server.methods import allowed
 
-__all__ = ["HANDLERS", "STATUS", "Refused", "failure_of", "log_unexpected"]
+__all__ = ["HANDLERS", "Answer", "Refused", "failure_of", "log_failure", "not_allowed", "refusal"]
 
 STATUS: dict[Code, HTTPStatus] = {
     "absent": HTTPStatus.NOT_FOUND,
@@ -32,6 +33,8 @@ STATUS: dict[Code, HTTPStatus] = {
     "unauthenticated": HTTPStatus.UNAUTHORIZED,
     "unavailable": HTTPStatus.SERVICE_UNAVAILABLE,
 }
+Answer = tuple[int, list[tuple[bytes, bytes]], bytes]
+"""Status, headers and body."""
 
 logger = logging.getLogger("clew.server")
 
@@ -45,7 +48,7 @@ class Refused(Exception):
 
 
 def failure_of(error: Exception) -> Failure:
-    """What a client is told of an error. What is not expected is told to the log instead, and to nobody else."""
+    """What a client is told of an error. What only the operator can mend is told to the log too."""
     match error:
         case Refused():
             return Failure(error.code, str(error))
@@ -56,20 +59,41 @@ def failure_of(error: Exception) -> Failure:
         case MissingBlob():
             return Failure("missing_blobs", str(error), digests=sorted(error.digests))
         case Corrupt():
+            log_failure(error)
             return Failure("corrupt", str(error))
         case NewerFormat():
             return Failure("newer_format", str(error), found=error.found, supported=error.supported)
         case Unavailable():
+            log_failure(error)
             return Failure("unavailable", "the store behind the server cannot be reached or did not answer")
         case _:
-            log_unexpected(error)
+            log_failure(error)
             return Failure("internal", "the server failed; its log says how")
 
 
-def log_unexpected(error: BaseException) -> None:
+def log_failure(error: BaseException) -> None:
     """Where it happened and of which kind it was, without its words: they may hold what is a tenant's."""
     places = [f"{place.filename}:{place.lineno} {place.name}" for place in traceback.extract_tb(error.__traceback__)]
     logger.error(msgspec.json.encode({"event": "error", "kind": type(error).__name__, "at": places[-8:]}).decode())
+
+
+def refusal(failure: Failure) -> Answer:
+    """The answer that tells a failure."""
+    body = msgspec.json.encode(failure)
+    headers = [(b"content-type", JSON.encode()), (b"content-length", str(len(body)).encode())]
+    if failure.code == "unauthenticated":
+        headers.append((b"www-authenticate", b"Bearer"))
+    if failure.retry_after:
+        headers.append((b"retry-after", str(failure.retry_after).encode()))
+    if failure.code == "draining":
+        headers.append((b"connection", b"close"))
+    return STATUS[failure.code].value, headers, body
+
+
+def not_allowed(path: str) -> Answer:
+    """The answer to a method that this path does not have."""
+    _, headers, body = refusal(Failure("invalid", f"this path has other methods: {allowed(path)}"))
+    return HTTPStatus.METHOD_NOT_ALLOWED.value, [*headers, (b"allow", allowed(path).encode())], body
 
 
 def _answer(_: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
@@ -77,14 +101,13 @@ def _answer(_: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
     return Response(msgspec.json.encode(failure), media_type=JSON, status_code=STATUS[failure.code])
 
 
-def _of_litestar(_: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
+def _of_litestar(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
     """What the router refuses: paths and methods that are not there."""
-    code: Code = "no_such_path" if error.status_code == HTTPStatus.NOT_FOUND else "invalid"
-    if error.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        code = "internal"
-    failure = Failure(code, error.detail or HTTPStatus(error.status_code).phrase)
-    headers = {name: value for name, value in (error.headers or {}).items() if name.lower() == "allow"}
-    return Response(msgspec.json.encode(failure), media_type=JSON, status_code=error.status_code, headers=headers)
+    status = HTTPStatus(error.status_code)
+    codes: dict[HTTPStatus, Code] = {HTTPStatus.NOT_FOUND: "no_such_path", HTTPStatus.INTERNAL_SERVER_ERROR: "internal"}
+    failure = Failure(codes.get(status, "invalid"), error.detail or status.phrase)
+    headers = {"allow": allowed(request.scope["path"])} if status == HTTPStatus.METHOD_NOT_ALLOWED else {}
+    return Response(msgspec.json.encode(failure), media_type=JSON, status_code=status, headers=headers)
 
 
 HANDLERS: dict[int | type[Exception], Any] = {

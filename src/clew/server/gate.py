@@ -13,18 +13,15 @@ import msgspec
 from litestar.types import ASGIApp
 
 from clew.checkpointers._http_wire import (
-    JSON,
-    NAMESPACE_HEADER,
     PROTOCOL,
     PROTOCOL_HEADER,
     Failure,
-    decode_text,
 )
-from clew.errors import InvalidInput
+from clew.server.appending import TEMPLATE, answer, is_append
 from clew.server.calls import KEY, Call
-from clew.server.failures import STATUS, log_unexpected
+from clew.server.failures import Answer, log_failure, not_allowed, refusal
+from clew.server.methods import allowed
 from clew.server.metrics import Metrics
-from clew.server.namespaces import in_store
 from clew.server.rates import Rates
 from clew.server.settings import Settings
 from clew.server.stores import Stores
@@ -35,6 +32,7 @@ __all__ = ["OPEN", "Gate"]
 OPEN = frozenset({"/healthz", "/readyz", "/openapi.json"})
 """Paths that need no token: they tell nothing of what is stored."""
 _LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
+_METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
 _FROM_CLEW = (PROTOCOL_HEADER.encode(), str(PROTOCOL).encode())
 
 access = logging.getLogger("clew.server.access")
@@ -93,17 +91,12 @@ class Gate:
             return Failure("limited", reason, retry_after=wait)
         if path == "/metrics" and not (token.namespace == EVERY_NAMESPACE and "admin" in token.scopes):
             return Failure("forbidden", "metrics are of all tenants; this needs a token of the namespace * with admin")
-        try:
-            inner = decode_text("a namespace", headers.get(NAMESPACE_HEADER.encode(), b"").decode("latin-1"))
-            namespace = in_store(token.namespace, inner)
-        except InvalidInput as error:
-            return Failure("invalid", str(error))
-        return Call(token, namespace, self._stores, self._settings)
+        return Call(token, headers, self._stores, self._settings)
 
     def _who(self, headers: Mapping[bytes, bytes]) -> Token | Failure:
         if self._tokens:
             found = self._tokens.find(headers.get(b"authorization", b""))
-            return found or Failure("unauthenticated", "a token that this server knows is needed, and none was given")
+            return found or Failure("unauthenticated", "no token was given that this server knows")
         host = headers.get(b"host", b"").decode("latin-1").lower()
         name = host if host.endswith("]") else host.rpartition(":")[0] or host
         if name not in _LOCAL_NAMES:
@@ -128,22 +121,31 @@ class _Exchange:
         self._receive = receive
         self._send = send
         self._status = 0
+        self._route = "other"
         self._received = 0
         self._sent = 0
 
     async def run(self) -> None:
         gate, scope = self._gate, self._scope
         start = time.perf_counter()
-        admitted = gate.admit(scope["path"], dict(scope["headers"]))
+        path, headers = scope["path"], dict(scope["headers"])
+        admitted = gate.admit(path, headers)
         gate.enter()
         try:
             if isinstance(admitted, Failure):
-                await self._refuse(admitted)
+                self._route = "refused"
+                await self._reply(refusal(admitted))
+            elif admitted is not None and is_append(scope["method"], path):
+                self._route = TEMPLATE
+                await self._reply(await answer(admitted, path, headers, self._hear))
+            elif scope["method"] == "OPTIONS" and allowed(path):
+                await self._reply(not_allowed(path))
             else:
                 scope[KEY] = admitted
                 await gate.inner(scope, self._hear, self._say)
+                self._route = str(scope.get("path_template") or "other").replace(":str", "")
         except Exception as error:  # noqa: BLE001 - logged without its words, which a server's log would show
-            log_unexpected(error)
+            log_failure(error)
         finally:
             gate.leave()
             self._record(admitted, time.perf_counter() - start)
@@ -162,26 +164,20 @@ class _Exchange:
             self._sent += len(message.get("body", b""))
         await self._send(message)
 
-    async def _refuse(self, failure: Failure) -> None:
-        body = msgspec.json.encode(failure)
-        headers = [(b"content-type", JSON.encode()), (b"content-length", str(len(body)).encode())]
-        if failure.code == "unauthenticated":
-            headers.append((b"www-authenticate", b"Bearer"))
-        if failure.retry_after:
-            headers.append((b"retry-after", str(failure.retry_after).encode()))
-        if failure.code == "draining":
-            headers.append((b"connection", b"close"))
-        await self._say({"type": "http.response.start", "status": STATUS[failure.code].value, "headers": headers})
+    async def _reply(self, answer: Answer) -> None:
+        status, headers, body = answer
+        await self._say({"type": "http.response.start", "status": status, "headers": headers})
         await self._say({"type": "http.response.body", "body": body})
 
     def _record(self, admitted: Call | Failure | None, seconds: float) -> None:
-        scope = self._scope
-        route = str(scope.get("path_template") or "other") if not isinstance(admitted, Failure) else "refused"
-        self._gate.metrics.count(scope["method"], route, self._status, seconds, self._received, self._sent)
+        method, route = self._scope["method"], self._route
+        if method not in _METHODS:
+            method = "other"  # whoever invents methods shall not make the counters grow
+        self._gate.metrics.count(method, route, self._status, seconds, self._received, self._sent)
         entry = {
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "event": "request",
-            "method": scope["method"],
+            "method": method,
             "route": route,
             "status": self._status,
             "ms": round(seconds * 1000, 3),

@@ -31,7 +31,7 @@ big-endian, then so many bytes, and FFFFFFFF at the end."""
 
 _NAMES = {"type": "string", "pattern": "^[A-Za-z0-9_-]+$", "minLength": 2, "maxLength": 1366}
 _DIGEST = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
-_NUMBER = {"type": "integer", "minimum": 0, "maximum": 2**63}
+_NUMBER = {"type": "integer", "minimum": 0}
 _BYTES = {"type": "string", "format": "binary"}
 
 
@@ -131,7 +131,7 @@ def _operation(
         responses |= _failures(413)
     if conditional:
         responses |= _failures(409, 412)
-    namespace = _parameter(NAMESPACE_HEADER, "header", _NAMES)
+    namespace = _parameter(NAMESPACE_HEADER, "header", {"type": "string", "pattern": "^[A-Za-z0-9_-]*$"})
     described = {
         "summary": summary,
         "description": f"Needs the scope `{scope}`.",

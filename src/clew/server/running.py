@@ -115,8 +115,10 @@ def _check_place(settings: Settings) -> None:
 
 def _is_local(host: str) -> bool:
     """Whether all that this name stands for is reached from this machine alone."""
+    if not host:
+        return False
     try:
-        found = {str(info[4][0]) for info in socket.getaddrinfo(host or None, None)}
+        found = {str(info[4][0]) for info in socket.getaddrinfo(host, None)}
     except OSError:
         raise InvalidInput(f"{host!r} is no address or name of this machine") from None
-    return bool(host) and all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in found)
+    return all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in found)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from types import TracebackType
 
 from clew.checkpointers import Checkpointer, MemoryCheckpointer, open_checkpointer
 
-__all__ = ["Stores"]
+__all__ = ["Stores", "Use"]
 
 MOST_OPEN = 64
 """Namespaces kept open when nobody is using them, so that tenants cannot fill the server by inventing names."""
@@ -22,6 +21,26 @@ class _Open:
         self.users = 0
 
 
+class Use:
+    """A block in which a checkpointer stays open."""
+
+    __slots__ = ("_entry", "_stores")
+
+    def __init__(self, stores: Stores, entry: _Open) -> None:
+        self._stores = stores
+        self._entry = entry
+
+    async def __aenter__(self) -> Checkpointer:
+        self._entry.users += 1
+        return self._entry.store
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._entry.users -= 1
+        await self._stores.shrink()
+
+
 class Stores:
     """One store, by namespace. Those unused for longest are closed, and opened again when they are asked for."""
 
@@ -30,20 +49,13 @@ class Stores:
         self._first = open_checkpointer(url)  # says at once what is wrong with the URL, or which extra is missing
         self._open: OrderedDict[str, _Open] = OrderedDict({"": _Open(self._first)})
 
-    @asynccontextmanager
-    async def use(self, namespace: str) -> AsyncIterator[Checkpointer]:
+    def use(self, namespace: str) -> Use:
         """The checkpointer of this namespace, open for as long as the block runs."""
         entry = self._open.get(namespace)
         if entry is None:
             entry = self._open[namespace] = _Open(self._make(namespace))
         self._open.move_to_end(namespace)
-        entry.users += 1
-        try:
-            yield entry.store
-        finally:
-            entry.users -= 1
-            if len(self._open) > MOST_OPEN:
-                await self._shrink()
+        return Use(self, entry)
 
     async def close(self) -> None:
         entries, self._open = list(self._open.values()), OrderedDict()
@@ -56,7 +68,10 @@ class Stores:
             return MemoryCheckpointer(namespace, beside=self._first)
         return open_checkpointer(self._url, namespace)
 
-    async def _shrink(self) -> None:
+    async def shrink(self) -> None:
+        """Close what is too much, if nobody is using it."""
+        if len(self._open) <= MOST_OPEN:
+            return
         idle = [name for name, entry in self._open.items() if not entry.users]
         for name in idle[: len(self._open) - MOST_OPEN]:
             entry = self._open.pop(name)

@@ -6,7 +6,20 @@ from typing import Any
 
 import clew
 
-_CHECKPOINTERS = ["Checkpointer", "FileCheckpointer", "MemoryCheckpointer", "SQLiteCheckpointer"]
+_CHECKPOINTERS = [
+    "Checkpointer",
+    "FileCheckpointer",
+    "HTTPCheckpointer",
+    "MemoryCheckpointer",
+    "MySQLCheckpointer",
+    "OCICheckpointer",
+    "ObjectCheckpointer",
+    "OpenSearchCheckpointer",
+    "OracleCheckpointer",
+    "PostgresCheckpointer",
+    "RedisCheckpointer",
+    "SQLiteCheckpointer",
+]
 
 __all__ = sorted({*clew.__all__, *_CHECKPOINTERS})
 

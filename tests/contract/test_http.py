@@ -1,0 +1,90 @@
+"""The whole contract over HTTP: a real uvicorn on 127.0.0.1, with memory, SQLite and PostgreSQL behind it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from clew.checkpointers import Checkpointer
+from clew.checkpointers.http import HTTPCheckpointer
+from clew.server.tokens import Token
+from clew.testing import CheckpointerContract, OpenStore
+from tests.server.serving import Running, a_token, serving
+from tests.servers.postgres import running_postgres
+from tests.servers.running import free_port
+
+MOST_TESTS = 400
+"""Each test is a tenant of its own, so that it finds an empty store: as many tokens as there may be tests."""
+
+
+def secret(number: int) -> str:
+    return f"the-token-of-tenant-{number}"
+
+
+def tenants() -> tuple[Token, ...]:
+    return tuple(a_token(secret(number), f"tenant-{number}") for number in range(MOST_TESTS))
+
+
+@pytest.fixture(scope="module")
+def numbers() -> Iterator[int]:
+    return itertools.count()
+
+
+@pytest.fixture(scope="module")
+def before_memory() -> Iterator[Running]:
+    with serving(tokens=tenants()) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def before_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with serving(f"sqlite:///{tmp_path_factory.mktemp('served')}/clew.db", tokens=tenants()) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def before_postgres() -> Iterator[Running]:
+    with running_postgres(fsync="off") as server, serving(server.url(), tokens=tenants()) as running:
+        yield running
+
+
+class HTTPContract(CheckpointerContract):
+    @pytest.fixture
+    async def open_store(self, service: Running, numbers: Iterator[int]) -> AsyncIterator[OpenStore]:
+        opened: list[HTTPCheckpointer] = []
+        token = secret(next(numbers))
+
+        def open_store(namespace: str = "") -> HTTPCheckpointer:
+            opened.append(HTTPCheckpointer(service.url, namespace, token=token))
+            return opened[-1]
+
+        yield open_store
+        for store in opened:
+            await store.close()
+
+    @pytest.fixture
+    async def unreachable_store(self) -> AsyncIterator[Checkpointer]:
+        store = HTTPCheckpointer(f"http://127.0.0.1:{free_port()}", retries=1)
+        yield store
+        await store.close()
+
+
+class TestHTTPBeforeMemory(HTTPContract):
+    @pytest.fixture
+    def service(self, before_memory: Running) -> Running:
+        return before_memory
+
+
+class TestHTTPBeforeSQLite(HTTPContract):
+    @pytest.fixture
+    def service(self, before_sqlite: Running) -> Running:
+        return before_sqlite
+
+
+@pytest.mark.xdist_group("postgres")
+class TestHTTPBeforePostgres(HTTPContract):
+    @pytest.fixture
+    def service(self, before_postgres: Running) -> Running:
+        return before_postgres
