@@ -21,6 +21,7 @@ from bench.machine import facts
 from bench.opening import opening
 from bench.peers import beside_peers
 from bench.postgres import postgres
+from bench.redis import redis
 from bench.results import Result
 from bench.scale import FULL, QUICK, Scale
 from bench.sizes import sizes
@@ -35,6 +36,7 @@ MEASUREMENTS: dict[str, Callable[[Scale], Awaitable[list[Result]]]] = {
     "folders": folders,
     "agent": agent_runs,
     "postgres": postgres,
+    "redis": redis,
     "http": http,
     "peers": beside_peers,
 }

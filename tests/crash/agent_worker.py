@@ -1,6 +1,7 @@
-"""An agent in a process of its own, which ends itself with SIGKILL at a named point.
+"""An agent in a process of its own, which ends at a named point: a warm parent that forks a child for each job.
 
-Each request to the model and each effect of a tool is a line in a file, synced: what really happened, whatever is on record.
+`python -m tests.crash.agent_worker` reads jobs from its input, and says how the child of each ended. The parent never opens
+a store. What a child prints as an error is in the file `stderr` beside its store.
 """
 
 from __future__ import annotations
@@ -12,99 +13,103 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from clew.agent import Agent
-from clew.agent.journal import Journal
+import msgspec
+
+from clew.agent import Budget
 from clew.checkpointers import open_checkpointer
-from clew.models import ModelRequest
-from clew.testing import ScriptedModel, call, reply, say, turns_in
-from clew.testing.scripted_model import Response
-from clew.tools import NOT_DONE, NotDone, ToolContext, tool
+from clew.errors import ClewError
+from clew.workspace import restoring, snapshotting
+from tests.crash.agent_desk import PROMPT, THREAD, make_agent
+from tests.crash.agent_points import Act, Points, watch
+from tests.crash.holder import shorten_leases
 
-TURNS = 8
+__all__ = ["WARM", "Ended", "Job"]
 
-
-def script() -> list[Response]:
-    """Two calls at once in every other turn; then the last word."""
-    turns: list[Response] = []
-    for turn in range(TURNS):
-        calls = call("charge", order=f"{turn}a") + call("note", text=f"turn {turn}")
-        turns.append(reply(say(f"Turn {turn}."), calls if turn % 2 else call("charge", order=f"{turn}b")))
-    return [*turns, "All is charged."]
+WARM = (restoring, snapshotting)
+"""What a workspace imports when it is first needed: a child has it from its parent."""
 
 
-class Point:
-    """Counts what passes, and ends the process when it is its turn."""
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """A run of the agent, and what is to happen to it."""
 
-    def __init__(self, wanted: str) -> None:
-        self._where, _, number = wanted.partition(":")
-        self._left = int(number or 0)
+    url: str
+    folder: str
+    point: str = ""
+    act: Act = "signal"
+    signal: int = signal.SIGKILL
+    in_order: bool = True
+    """Let the calls of every other turn end one after the other."""
+    options: dict[str, Any] = {}
+    """Of the agent."""
+    budget: dict[str, Any] = {}
+    resume: bool = False
+    """Go on with the thread that is there, without a prompt."""
+    lease: float = 0
+    """Seconds that a lease of this process lasts; 0 for as long as ever."""
 
-    def passed(self, where: str) -> None:
-        if where == self._where:
-            self._left -= 1
-            if self._left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run ended that was not killed."""
+
+    status: str
+    reason: str = ""
+    turns: int = 0
+    output: str | None = None
+    drift: list[str] = []
+    error: str = ""
+    """The name of what was raised instead."""
+    counts: dict[str, int] = {}
+    """How often it came by each place."""
 
 
-def make_agent(folder: Path, url: str, point: Point) -> Agent:
-    def line(file: str, text: str) -> None:
-        with (folder / file).open("a") as out:
-            out.write(text + "\n")
-            out.flush()
-            os.fsync(out.fileno())
+def say(text: str) -> None:
+    os.write(1, f"{text}\n".encode())
 
-    def happened(file: str, text: str) -> bool:
-        path = folder / file
-        return path.exists() and text in path.read_text().splitlines()
 
-    def was_charged(ctx: ToolContext, order: str) -> str | NotDone:
-        return f"charged {order}" if happened("charges", order) else NOT_DONE
-
-    @tool(effect="once", reconcile=was_charged)
-    async def charge(order: str) -> str:
-        point.passed("before-effect")
-        line("charges", order)
-        point.passed("after-effect")
-        return f"charged {order}"
-
-    @tool(effect="idempotent")
-    async def note(text: str, ctx: ToolContext) -> str:
-        line("notes", f"{text} {ctx.idempotency_key}")
-        assert ctx.workspace is not None
-        (ctx.workspace / "notes.txt").write_text(text)
-        point.passed("after-note")
-        return "noted"
-
-    class Watched(ScriptedModel):
-        def stream(self, request: ModelRequest) -> Any:
-            line("requests", str(turns_in(request)))
-            point.passed("request")
-            return super().stream(request)
-
-    record = Journal.record
-
-    async def watched(self: Journal, *entries: Any) -> None:
-        point.passed("before-append")
-        await record(self, *entries)
-        point.passed("after-append")
-
-    Journal.record = watched  # type: ignore[method-assign]
-    return Agent(
-        Watched(script()),
-        name="charger",
-        tools=[charge, note],
-        checkpointer=open_checkpointer(url),
-        workspace=folder / "files",
+async def work(job: Job) -> Ended:
+    folder = Path(job.folder)
+    points = Points(folder, job.point, job.act, job.signal, in_order=job.in_order)
+    async with open_checkpointer(job.url) as store:
+        watch(points, store)
+        agent = make_agent(folder, store, points, budget=Budget(**job.budget), **job.options)
+        try:
+            run = agent.resume(thread_id=THREAD) if job.resume else agent.run(PROMPT, thread_id=THREAD)
+            result = await run
+        except (ClewError, RuntimeError) as error:
+            return Ended(status="failed", reason=str(error), error=type(error).__name__)
+    return Ended(
+        status=result.status,
+        reason=result.reason,
+        turns=result.turns,
+        output=result.output,
+        drift=sorted(result.drift),
+        counts=points.counts,
     )
 
 
-async def main(folder: str, url: str, wanted: str) -> None:
-    made = make_agent(Path(folder), url, Point(wanted))
-    result = await made.run("Charge all orders.", thread_id="t")
-    store = await made._store()
-    await store.close()
-    print(result.status, result.turns, result.output)
+def run(job: Job) -> None:
+    if job.lease:
+        shorten_leases(job.lease)
+    Path(job.folder).mkdir(parents=True, exist_ok=True)
+    os.environ["CLEW_CACHE"] = f"{job.folder}/cache"
+    errors = os.open(f"{job.folder}/stderr", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(errors, 2)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets what it runs in the background ignore it
+    say(msgspec.json.encode(asyncio.run(work(job))).decode())
+
+
+def serve() -> None:
+    """A child for each job, one after the other."""
+    for line in sys.stdin:
+        job = msgspec.json.decode(line, type=Job)
+        child = os.fork()
+        if child == 0:
+            say(f"pid {os.getpid()}")
+            run(job)
+            sys.exit()
+        _, status = os.waitpid(child, 0)
+        say(f"exit {os.waitstatus_to_exitcode(status)}")
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
+    serve()

@@ -2,88 +2,51 @@
 
 from __future__ import annotations
 
-import os
 import random
+import shutil
 import signal
-import subprocess
-import sys
-from collections import Counter
-from pathlib import Path
+from collections.abc import Mapping
 
 import pytest
 
-from clew import Thread
-from clew.checkpointers import open_checkpointer
-from clew.log import Checkpoint
-from tests.crash.agent_worker import TURNS
+from tests.crash.agent_points import LOOSE, PLACES
+from tests.crash.agent_runs import Desk, Place, Undisturbed, check_same, folder_in_memory
+from tests.crash.processes import FULL, STORES
 
-pytestmark = [pytest.mark.crash, pytest.mark.anyio]
-
-FULL = os.environ.get("CLEW_CRASH") == "full"
-POINTS = [
-    *(f"{where}:{number}" for where in ("before-append", "after-append") for number in range(1, 56)),
-    *(f"{where}:{number}" for where in ("before-effect", "after-effect") for number in range(1, TURNS + 1)),
-    *(f"after-note:{number}" for number in range(1, TURNS // 2 + 1)),
-    *(f"request:{number}" for number in range(1, TURNS + 2)),
-]
+pytestmark = pytest.mark.crash
 
 
-def _url(kind: str, folder: Path) -> str:
-    return f"sqlite:///{folder}/store/c.db" if kind == "sqlite" else f"file://{folder}/store/threads"
+def points(kind: str, counts: Mapping[str, int]) -> list[str]:
+    """All points that an undisturbed run came by; unless the whole matrix is wanted, one of each place."""
+    found: list[str] = []
+    for where in PLACES:
+        numbers = range(1, counts[where] + 1)
+        chosen = numbers if FULL else random.Random(f"{kind} {where}").sample(numbers, 1)
+        found += [f"{where}:{number}" for number in chosen]
+    return found
 
 
-def _run(folder: Path, url: str, point: str) -> subprocess.CompletedProcess[str]:
-    folder.mkdir(exist_ok=True)
-    env = {**os.environ, "CLEW_CACHE": str(folder / "cache")}
-    command = [sys.executable, "-m", "tests.crash.agent_worker", str(folder), url, point]
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
-
-
-async def _state(url: str) -> Checkpoint:
-    async with open_checkpointer(url) as store:
-        return await Thread.load(store, "t")
-
-
-async def _is_done(url: str) -> bool:
-    async with open_checkpointer(url) as store:
-        head = await store.head("t")
-        return head is not None and head.status == "done"
-
-
-def _lines(folder: Path, name: str) -> list[str]:
-    path = folder / name
-    return path.read_text().splitlines() if path.exists() else []
-
-
-@pytest.mark.parametrize("kind", ["sqlite", "files"])
-async def test_an_agent_killed_anywhere_and_run_again_ends_as_if_nothing_had_happened(
-    kind: str, tmp_path: Path
+@pytest.mark.parametrize("kind", STORES)
+def test_an_agent_killed_anywhere_and_run_again_ends_as_if_nothing_had_happened(
+    kind: str, subtests: pytest.Subtests
 ) -> None:
-    undisturbed = tmp_path / "undisturbed"
-    done = _run(undisturbed, _url(kind, undisturbed), "")
-    assert done.stdout == f"done {TURNS + 1} All is charged.\n", done.stderr
-    wanted = await _state(_url(kind, undisturbed))
-    killed = 0
-    points = POINTS if FULL else random.Random(f"agent {kind}").sample(POINTS, 9)
-    for number, point in enumerate(points):
-        folder = tmp_path / str(number)
-        url = _url(kind, folder)
-        first = _run(folder, url, point)
-        if first.returncode == 0:
-            continue  # the run has fewer of these points
-        assert first.returncode == -signal.SIGKILL, first.stderr
-        killed += 1
-        if not await _is_done(url):  # else it was killed right after its end, and to run it again is to ask again
-            second = _run(folder, url, "")
-            assert second.stdout == done.stdout, f"{point}: {second.stderr}"
-        state = await _state(url)
-        assert state.messages == wanted.messages, point
-        assert (state.usage, state.cost_usd) == (wanted.usage, wanted.cost_usd), point
-        charges = _lines(folder, "charges")
-        assert len(charges) == len(set(charges)) == TURNS, f"{point}: a charge was lost or made twice"
-        keys = {line.rpartition(" ")[0]: line.rpartition(" ")[2] for line in _lines(folder, "notes")}
-        assert all(line.endswith(keys[line.rpartition(" ")[0]]) for line in _lines(folder, "notes")), point
-        requests = Counter(_lines(folder, "requests"))
-        assert sum(requests.values()) - len(requests) == state.unaccounted <= 1, f"{point}: a response was bought twice"
-        assert (folder / "files" / "notes.txt").read_text() == f"turn {TURNS - 1}"
-    assert killed >= len(points) * 2 // 3
+    with Desk.ready() as desk, folder_in_memory() as folder:
+        wanted = Undisturbed(desk, Place(kind, folder / "undisturbed"))
+        assert wanted.counts.keys() == set(PLACES)
+        check_same(wanted.place, wanted, wanted.left)
+        for point in points(kind, wanted.counts):
+            with subtests.test(point):
+                kill_and_go_on(desk, Place(kind, folder / point), point, wanted)
+
+
+def kill_and_go_on(desk: Desk, place: Place, point: str, wanted: Undisturbed) -> None:
+    where = point.partition(":")[0]
+    code, ended = desk.run(place.job(point=point))
+    assert code == -signal.SIGKILL or (ended is not None and where in LOOSE), place.lines("stderr")
+    left = place.left()
+    if where == "between-outcomes":
+        assert {"done"} < {call.status for state in (left.desk, left.clerk) for call in state.calls}
+    if not left.done:  # else it was killed right after its end, and to run it again is to ask again
+        desk.finish(place)
+    check_same(place, wanted, left)
+    shutil.rmtree(place.folder)

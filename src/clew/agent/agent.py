@@ -287,7 +287,7 @@ class Agent:
             made._takeover = above._takeover or child._takeover
             made._handle_signals = False
             made._settings = msgspec.structs.replace(child._settings, parent=(ctx.thread_id, ctx.turn))
-            return await made._run(_Job(thread_id, task, answers), lambda event: None)
+            return await made._run(_Job(thread_id, task, answers, nth=0), lambda event: None)
 
         self._children.append(child)
         return child_tool(child.name, child._settings.system_prompt[:1000], work)

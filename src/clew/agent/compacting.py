@@ -44,7 +44,8 @@ async def make_room(settings: Settings, journal: Journal) -> CompactedEvent | Un
 
 
 async def compact(settings: Settings, journal: Journal) -> CompactedEvent | None:
-    """Replace all but the newest messages, for the model, by a summary; None if there is nothing to replace."""
+    """Replace all but the newest messages, for the model, by a summary; None if there is nothing to replace. The model is
+    about to be asked again then, which is on record too."""
     state = journal.thread.checkpoint
     keep = _to_keep(state.messages)
     older = state.messages[: len(state.messages) - keep]
@@ -52,7 +53,8 @@ async def compact(settings: Settings, journal: Journal) -> CompactedEvent | None
         return None
     response, cost = await _summary_of(settings, older)
     summary = note("Summary of the conversation so far:\n\n" + plain_text(response.message))
-    await journal.record(Compacted(summary, keep, response.usage, cost))
+    again = ModelCallStarted(settings.model.name)
+    await journal.record(Compacted(summary, keep, response.usage, cost), again)
     log.info("thread %r: %d messages are summed up for the model", journal.thread.thread_id, len(older))
     return CompactedEvent(state.turns)
 

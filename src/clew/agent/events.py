@@ -52,7 +52,7 @@ class ToolStarted(msgspec.Struct, frozen=True, tag="tool-started"):
 
 
 class ToolFinished(msgspec.Struct, frozen=True, tag="tool-finished"):
-    """A call's result is on record. The work does not wait for that: where the disk is slow, the turn may have finished."""
+    """A call's result is on record."""
 
     name: str
     call_id: str
@@ -88,8 +88,7 @@ class Unwound(msgspec.Struct, frozen=True, tag="unwound"):
 
 
 class CheckpointSaved(msgspec.Struct, frozen=True, tag="checkpoint-saved"):
-    """A response and the results of its calls are durable: a crash from now on is resumed from there. May come a little
-    after the turn has finished, as nothing waits for it."""
+    """A response and the results of its calls are durable: a crash from now on is resumed from there."""
 
     turn: int
 

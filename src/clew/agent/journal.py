@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Awaitable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
@@ -48,8 +49,7 @@ class Journal:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """What was started ends before the thread is given back."""
-        if self._behind:
-            await asyncio.wait(self._behind)
+        await self.catch_up()
 
     async def record(self, *entries: Logged) -> None:
         """Barriers are durable when this returns, with all that was said before: a response, an intent, an outcome, a step,
@@ -70,6 +70,12 @@ class Journal:
             await asyncio.sleep(pause)
             pause = min(_LONGEST_PAUSE, 2 * pause)
             writing = self.thread.flush()
+
+    async def keep_lease(self) -> None:
+        """Before an effect: a process that slept past its lease finds out first whether the thread is still its own."""
+        lease = self.thread.head.lease
+        if lease is not None and lease.expires_at <= datetime.now(UTC) and self._keeps:
+            await self.thread.renew()
 
     def hold(self, *entries: Logged) -> None:
         """To be durable with what comes next, in one write: a response with the intents of its calls, an outcome with what
@@ -92,6 +98,11 @@ class Journal:
         """These are still writing, beside the work: see to it that they end before the thread is given back."""
         self._behind |= set(tasks)
         self._behind = {task for task in self._behind if not task.done()}
+
+    async def catch_up(self) -> None:
+        """Let those that wrote beside the work say so, before anything new is told."""
+        if self._behind:
+            await asyncio.wait(self._behind)
 
     def count_since(self, moment: float) -> None:
         """From this moment, of `time.perf_counter`, up to now something waited for the record."""

@@ -155,8 +155,10 @@ class Loop:
     async def _respond(self, state: Checkpoint) -> None:
         """One response of the model: on record before anything acts on it, which for its calls is with their intents. The
         snapshot of the turn before overlaps the call, and is durable before the response is recorded."""
-        self._emit(TurnStarted(state.turns + 1))
         await self._journal.record(ModelCallStarted(self._settings.model.name))
+        await self._journal.catch_up()
+        self._emit(TurnStarted(state.turns + 1))
+        self._begin_snapshot()
         if self._is_full() and (compacted := await compact(self._settings, self._journal)):
             self._emit(compacted)
         while True:
@@ -173,7 +175,8 @@ class Loop:
         self._emit(done)
         if isinstance(done, Unwound):  # its files stay, and are on record again; what it left in the state does not
             self._read_state()
-            self._snapshot_soon()
+            self._since_snapshot += 1
+            self._begin_snapshot()
 
     async def _keep(self, response: MessageAdded, turn: int) -> None:
         """A response that was paid for, on record: with the intents of its calls, if it has any."""
@@ -185,8 +188,8 @@ class Loop:
             self._journal.hold(response)
         else:
             await self._journal.record(response)
-            self._emit(CheckpointSaved(turn))
             self._emit(TurnFinished(turn))
+            self._emit(CheckpointSaved(turn))
 
     async def _call_model(self, state: Checkpoint) -> tuple[ModelResponse, float | None]:
         output = self._settings.output
@@ -201,12 +204,13 @@ class Loop:
         return await ask(self._settings, request, self._emit)
 
     def _turn_is_settled(self, turn: int) -> None:
-        self._emit(TurnFinished(turn))
         self._journal.follow([asyncio.ensure_future(self._tell_when_saved(turn))])
-        self._snapshot_soon()
+        self._since_snapshot += 1
 
     async def _tell_when_saved(self, turn: int) -> None:
-        if await self._journal.write():
+        saved = await self._journal.write()
+        self._emit(TurnFinished(turn))
+        if saved:
             self._emit(CheckpointSaved(turn))
 
     def _is_full(self) -> bool:
@@ -254,8 +258,8 @@ class Loop:
         words = plain_text(self._journal.as_recorded(MessageAdded(user(prompt))).message)
         return words == (prompts_waiting(state) or [last_prompt(state)])[-1]
 
-    def _snapshot_soon(self) -> None:
-        self._since_snapshot += 1
+    def _begin_snapshot(self) -> None:
+        """While the model answers: only now, so that nothing that is waited for waits behind it for the disk."""
         if self._workspace is not None and self._since_snapshot >= self._settings.snapshot_every:
             self._snapshot = asyncio.create_task(self._take_snapshot(self._workspace))
 

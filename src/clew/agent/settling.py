@@ -92,6 +92,7 @@ class _Settling:
             self._ended.release()
         if isinstance(settled, Question):
             return settled
+        await asyncio.sleep(0)  # if it was the last, its outcome goes out with what the loop says next
         if await self._journal.write():
             self._emit(ToolFinished(call.call.name, call.call.id, settled))
         return None
@@ -142,6 +143,7 @@ class _Settling:
             await self._journal.flush()  # nothing acts on a response that is not on record
         else:
             await self._journal.record(ToolIntent(call.message, call.index, key, attempt))
+            await self._journal.keep_lease()
         self._emit(ToolStarted(tool.name, call.call.id, call.call.arguments, attempt))
         with span("clew.tool_call", thread_id=self._thread_id, tool=tool.name, attempt=attempt) as current:
             result = await call_tool(tool, call.call.arguments, self._context(call, key, attempt))

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Call", "Engine"]
 
 T = TypeVar("T")
+Command = tuple[bytes | str | int, ...]
 log = logging.getLogger("clew.checkpointers.redis")
 
 CONNECTIONS = 32
@@ -41,7 +42,7 @@ class Call(NamedTuple):
     keys: Sequence[bytes]
     args: Sequence[bytes | int] = ()
 
-    def command(self, text: bool = False) -> tuple[bytes | str | int, ...]:
+    def command(self, text: bool = False) -> Command:
         """By the script's name, or by its text where the server does not know it yet."""
         how = ("EVAL", self.script.text) if text else ("EVALSHA", self.script.sha)
         return (*how, len(self.keys), *self.keys, *self.args)
@@ -87,80 +88,77 @@ class Engine:
 
     async def run(self, call: Call, *, wait: bool = False) -> Any:
         """The result of this script; with `wait`, once the replicas that were asked for have it."""
-        if wait and self._options.wait_replicas:
-            [result] = await self.run_all([call], wait=True)
-            return result
+        [result] = await self.run_all([call], wait=wait)
+        return result
 
-        async def work(client: Any) -> Any:
-            try:
-                return await self._ask(client, call.command())
-            except self._errors.NoScriptError:
-                return await self._ask(client, call.command(text=True))
+    async def run_all(self, calls: Sequence[Call], *, wait: bool = False) -> list[Any]:
+        """The results of these scripts, sent together; each is one step, all of them are not."""
+        replicas = self._options.wait_replicas if wait else 0
 
-        return await self._attempt(work)
+        async def work(client: Any) -> list[Any]:
+            results = await self._talk(client, [call.command() for call in calls], replicas)
+            unknown = [n for n, result in enumerate(results) if isinstance(result, self._errors.NoScriptError)]
+            if unknown:
+                again = await self._talk(client, [calls[n].command(text=True) for n in unknown], replicas)
+                for n, result in zip(unknown, again, strict=True):
+                    results[n] = result
+            return results
 
-    async def _ask(self, client: Any, command: Sequence[bytes | str | int]) -> Any:
-        """One command on a connection that stays at hand. Measured: to take one from the pool and put it back for each
-        takes as long as the server needs for an append."""
-        if self._options.cluster:
-            return await client.execute_command(*command)
+        return await self._attempt(work) if calls else []
+
+    async def commands(self, commands: Sequence[Command]) -> list[Any]:
+        """The results of these commands, sent together."""
+        return await self._attempt(lambda client: self._talk(client, commands))
+
+    async def _talk(self, client: Any, commands: Sequence[Command], replicas: int = 0) -> list[Any]:
+        """What the server answers to each of these; an answer may be that it does not know a script."""
+        if replicas:
+            commands = [*commands, ("WAIT", replicas, int(self._options.timeout * 500))]
+        answers = await (self._to_cluster if self._options.cluster else self._on_line)(client, commands)
+        for answer in answers:
+            if isinstance(answer, Exception) and not isinstance(answer, self._errors.NoScriptError):
+                raise answer
+        if replicas and (confirmed := answers.pop()) < replicas:
+            raise Unavailable(
+                f"{self._address}: {confirmed} of {replicas} replicas have confirmed the write within "
+                f"{self._options.timeout / 2:g} s. It is on the primary; make the same call again, or ask for fewer."
+            )
+        return answers
+
+    async def _to_cluster(self, client: Any, commands: Sequence[Command]) -> list[Any]:
+        pipe = client.pipeline(transaction=False)
+        for command in commands:
+            pipe.execute_command(*command)
+        answers: list[Any] = await pipe.execute(raise_on_error=False)
+        return answers
+
+    async def _on_line(self, client: Any, commands: Sequence[Command]) -> list[Any]:
+        """On a connection that stays at hand. Measured: to take one from the pool and put it back each time takes as long
+        as the server needs for an append."""
         line = self._lines.pop() if self._lines else await client.connection_pool.get_connection()
+        answers: list[Any] = []
         try:
-            await line.send_packed_command(_pack(command), check_health=False)
-            answer = await line.read_response()
-        except self._errors.ResponseError:
-            self._lines.append(line)
-            raise
+            await line.send_packed_command(_pack(commands), check_health=False)
+            for _ in commands:
+                try:
+                    answers.append(await line.read_response())
+                except self._errors.ResponseError as error:
+                    answers.append(error)
         except BaseException:
             await client.connection_pool.release(line)  # closed by now, and opened anew when it is needed
             raise
         self._lines.append(line)
-        return answer
+        return answers
 
-    async def _drop_lines(self) -> None:
-        """One connection broke, so the others may have too: the pool looks at each before it hands it out again."""
-        lines, self._lines = self._lines, []
+    async def _start_over(self) -> None:
+        """One connection broke, so others may have too. The pool looks at each before it hands it out again; a cluster is
+        asked anew who is there."""
         client: Any = self._client
+        if client is not None and self._options.cluster:
+            await client.aclose()
+        lines, self._lines = self._lines, []
         for line in lines:
             await client.connection_pool.release(line)
-
-    async def run_all(self, calls: Sequence[Call], *, wait: bool = False) -> list[Any]:
-        """The results of these scripts, sent together; each is one step, all of them are not."""
-        results: list[Any] = []
-        if calls:
-            wait = wait and self._options.wait_replicas > 0
-            results = await self._attempt(lambda client: self._run_all(client, calls, wait))
-        return results
-
-    async def _run_all(self, client: Any, calls: Sequence[Call], wait: bool) -> list[Any]:
-        results = await self._pipeline(client, [call.command() for call in calls], wait)
-        unknown = [n for n, result in enumerate(results) if isinstance(result, self._errors.NoScriptError)]
-        if unknown:
-            again = [calls[n].command(text=True) for n in unknown]
-            for n, result in zip(unknown, await self._pipeline(client, again, wait), strict=True):
-                results[n] = result
-        return results
-
-    async def commands(self, commands: Sequence[tuple[str | bytes, ...]]) -> list[Any]:
-        """The results of these commands, sent together."""
-        return await self._attempt(lambda client: self._pipeline(client, commands, False))
-
-    async def _pipeline(self, client: Any, commands: Sequence[tuple[Any, ...]], wait: bool) -> list[Any]:
-        pipe = client.pipeline(transaction=False)
-        for command in commands:
-            pipe.execute_command(*command)
-        if wait:
-            pipe.execute_command("WAIT", self._options.wait_replicas, int(self._options.timeout * 500))
-        results: list[Any] = await pipe.execute(raise_on_error=False)
-        for result in results:
-            if isinstance(result, Exception) and not isinstance(result, self._errors.NoScriptError):
-                raise result
-        if wait and (confirmed := results.pop()) < self._options.wait_replicas:
-            raise Unavailable(
-                f"{self._address}: {confirmed} of {self._options.wait_replicas} replicas have confirmed the write within "
-                f"{self._options.timeout / 2:g} s. It is on the primary; make the same call again, or ask for fewer."
-            )
-        return results
 
     async def _attempt(self, work: Callable[[Any], Awaitable[T]]) -> T:
         async with self._turns:
@@ -171,7 +169,7 @@ class Engine:
                     raise self._explain(error) from error
             except self._foreign as error:
                 raise self._explain(error) from error
-            await self._drop_lines()
+            await self._start_over()
             await asyncio.sleep(PAUSE)
             try:
                 return await self._once(work)
@@ -179,8 +177,23 @@ class Engine:
                 raise self._explain(error) from error
 
     async def _once(self, work: Callable[[Any], Awaitable[T]]) -> T:
-        async with asyncio.timeout(self._options.timeout):
+        """Try once, for so long. An append does not let others cancel it, so its timer has to do that at the root."""
+        task = asyncio.current_task()
+        late = False
+
+        def expire() -> None:
+            nonlocal late
+            late = task is not None and asyncio.Task.cancel(task)
+
+        timer = asyncio.get_running_loop().call_later(self._options.timeout, expire)
+        try:
             return await work(await self._connected())
+        except asyncio.CancelledError:
+            if not late or (task is not None and task.uncancel() > 0):
+                raise
+            raise TimeoutError("no answer") from None
+        finally:
+            timer.cancel()
 
     @property
     def _broken(self) -> tuple[type[Exception], ...]:
@@ -311,12 +324,14 @@ class Engine:
             await client.aclose()
 
 
-def _pack(command: Sequence[bytes | str | int]) -> list[bytes]:
-    """A command as it goes over the wire, in pieces."""
-    pieces = [b"*%d\r\n" % len(command)]
-    for part in command:
-        data = part if isinstance(part, bytes) else str(part).encode()
-        pieces += (b"$%d\r\n" % len(data), data, b"\r\n")
+def _pack(commands: Sequence[Command]) -> list[bytes]:
+    """Commands as they go over the wire, in pieces."""
+    pieces = []
+    for command in commands:
+        pieces.append(b"*%d\r\n" % len(command))
+        for part in command:
+            data = part if isinstance(part, bytes) else str(part).encode()
+            pieces += (b"$%d\r\n" % len(data), data, b"\r\n")
     return pieces
 
 

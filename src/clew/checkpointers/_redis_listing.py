@@ -22,7 +22,7 @@ __all__ = ["Listing"]
 
 _MOMENT = 8
 _POSITION = _MOMENT + KEY
-_BATCH = 256
+_BATCH = 1024
 _ALL = 2**31
 _LEAST, _GROWTH = 64, 8
 """Places asked of each shard where a query decides by more than the place, and how many times more if they do not do."""
@@ -106,6 +106,7 @@ class Listing:
         given: set[bytes] = set()
         while places:
             now, places = places[: -batch - 1 : -1], places[:-batch]
+            batch = min(2 * batch, _BATCH)
             heads = await self._heads(now)
             left: list[bytes] = []
             found: list[Head] = []

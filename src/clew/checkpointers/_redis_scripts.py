@@ -24,13 +24,13 @@ class Script:
 
 
 _STATE = """
-local s = redis.call('HMGET', KEYS[1], 'n', 'log', 'r', 't', 'u', 'c', 'h')
-local n, r = redis.call('LLEN', KEYS[2]), redis.call('SCARD', KEYS[3])
-if tonumber(s[1] or 0) ~= n or tonumber(s[3] or 0) ~= r then
-  return {'part', tonumber(s[1] or 0), n, tonumber(s[3] or 0), r}
+local s = redis.call('HMGET', KEYS[1], 'n', 'r', 'log'%s)
+local n, r = redis.call('LLEN', KEYS[2]), tonumber(s[2] or 0)
+if tonumber(s[1] or 0) ~= n or ((s[2] or not s[1]) and redis.call('SCARD', KEYS[3]) ~= r) then
+  return {'part', tonumber(s[1] or 0), n, r, redis.call('SCARD', KEYS[3])}
 end
 """
-"""What is there of a thread: KEYS are its head, log and refs."""
+"""What is there of a thread: KEYS are its head, log and refs. With further fields of the head."""
 
 _NOW = """
 local time = redis.call('TIME')
@@ -38,14 +38,14 @@ local now = time[1] * 1000000 + time[2]
 """
 
 APPEND = Script(
-    _STATE
+    _STATE % ", 't', 'u', 'c'"
     + """
 local at, count = tonumber(ARGV[1]), tonumber(ARGV[8])
 local first = 9 + count
 local frames = #ARGV - first + 1
 if not s[1] then
   if at > 0 or frames == 0 then return {'absent'} end
-elseif s[2] ~= ARGV[2] then
+elseif s[3] ~= ARGV[2] then
   return {'other'}
 elseif n ~= at then
   if frames == 0 or at + frames > n then return {'ends', n} end
@@ -91,14 +91,14 @@ return 1
 mode, number of refs, refs, frames. The mode `ask` writes nothing; `wait` has a repeated append write something, for
 `WAIT` waits for what this connection has written. 1 if it is done, else why not."""
 
-LOOK = Script(_STATE + "return {s[7], s[1], s[2]}")
-"""The head, the number of frames and the log id."""
+LOOK = Script(_STATE % ", 'h'" + "return {s[4], n}")
+"""The head, and the number of frames."""
 
 READ = Script(
-    _STATE
+    _STATE % ""
     + """
 local start, stop, room = tonumber(ARGV[1]), math.min(tonumber(ARGV[2]), n), tonumber(ARGV[3])
-local out, size, many = {n, s[2]}, 0, 16
+local out, size, many = {n, s[3]}, 0, 16
 while start < stop and size < room do
   local part = redis.call('LRANGE', KEYS[2], start, math.min(start + many, stop) - 1)
   for i = 1, #part do
@@ -113,7 +113,7 @@ return out
 )
 """ARGV: start, stop, bytes to stop at. How many frames there are, the log id, and the first of those asked for."""
 
-REFS = Script(_STATE + "return {table.concat(redis.call('SMEMBERS', KEYS[3]))}")
+REFS = Script(_STATE % "" + "return {table.concat(redis.call('SMEMBERS', KEYS[3]))}")
 
 DELETE = Script(
     """

@@ -50,6 +50,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 def parse_url(url: str) -> tuple[Address, Options]:
     """Take a URL apart, or say what is wrong with it without showing the password."""
     shown = _without_password(url)
+    if "#" in url:
+        raise InvalidInput(f"{shown}: a # in a password is written %23. {_FORM}")
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -59,8 +61,6 @@ def parse_url(url: str) -> tuple[Address, Options]:
         raise InvalidInput(f"{shown} is no Redis URL. {_FORM}")
     if not parts.hostname:
         raise InvalidInput(f"{shown} names no host. {_FORM}")
-    if parts.fragment:
-        raise InvalidInput(f"{shown}: a # in a password is written %23. {_FORM}")
     path = parts.path.strip("/")
     if path and not (path.isascii() and path.isdigit() and len(path) <= 6):
         raise InvalidInput(f"{shown}: {path!r} is no database number. {_FORM}")

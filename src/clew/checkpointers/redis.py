@@ -65,9 +65,9 @@ class RedisCheckpointer(Checkpointer):
     An append is durable when the server says so, which depends on its settings: `appendonly yes` and `appendfsync always`
     keep the promise. With others a warning says, once, what to change.
 
-    Refs are checked and their blobs touched in a step before the append, for they live in other slots. Between the two gc
-    could delete such a blob only if nobody had touched it during its whole grace, and it was touched just now. The time in
-    between is less than two timeouts, so a grace must not be less; it is a day unless somebody says otherwise.
+    Refs are checked and their blobs touched in a step before the append, for they live in other slots. In between, gc
+    could delete such a blob only if it had been untouched for the whole grace, and it was touched just now. So that holds
+    as long as an append takes less time than the grace of gc, which is a day unless somebody says otherwise.
     """
 
     def __init__(
@@ -177,11 +177,11 @@ class RedisCheckpointer(Checkpointer):
     async def head(self, thread_id: str) -> Head | None:
         with self._engine.use():
             check_thread_id(thread_id)
-            data, count, _ = await self._look(scripts.LOOK, thread_id)
+            data, count = await self._look(scripts.LOOK, thread_id)
             if data is None:
                 return None
             head = self._decode(data, f"thread {thread_id!r}")
-            if head.frames != int(count) or head.thread_id != thread_id:
+            if head.frames != count or head.thread_id != thread_id:
                 raise Corrupt(f"the head of thread {thread_id!r} in {self._address} is not its own. Restore a copy.")
             return head
 

@@ -352,6 +352,7 @@ class Fold:
         """The marks stay as they are: a rewind to the turn before brings back what the model saw then."""
         if entry.usage is not None:
             self._spend(entry.usage, entry.cost_usd)
+            self.in_flight = False
         self._marked()
         kept = _last(self._view(), entry.keep)
         place = len(self._history)

@@ -16,10 +16,12 @@ from clew.checkpointers import Checkpointer, Head, HeadQuery
 from clew.errors import InvalidInput, LeaseLost, ThreadNotFound, Unavailable, UsageError
 from clew.log import (
     Checkpoint,
+    Compacted,
     Fold,
     LeaseTaken,
     Logged,
     MessageAdded,
+    ModelCallStarted,
     Rewound,
     StatusChanged,
     StepIntent,
@@ -104,8 +106,9 @@ class Thread:
         """Open a thread to work on it; it is made if there is none. Use it as an async context manager.
 
         `takeover=True` takes the lease even from a live holder. `durability`: with `"sync"` every append is durable when
-        it returns; with `"async"` only responses, intents and outcomes are waited for, and a power cut may take the last
-        other entries; with `"exit"` everything stays in memory until the block is left or `flush` is called.
+        it returns; with `"async"` only what something is about to depend on is waited for (model calls, responses, intents,
+        outcomes, statuses), and a power cut may take the last other entries; with `"exit"` everything stays in memory until
+        the block is left or `flush` is called.
 
         `redact` takes out what must not be on record: a function from text to text, or patterns whose matches are
         replaced. It is applied before anything is recorded.
@@ -213,6 +216,11 @@ class Thread:
             await writer.flush(through)
         elif self._durability == "async":
             self._spawn(self._flush_behind(writer))
+
+    async def renew(self) -> None:
+        """Make sure that the thread is still ours: `LeaseLost` if it is not. A holder that slept past its lease, with its
+        machine say, does this before it does anything that cannot be undone."""
+        await self._open_writer().renew()
 
     def hold(self, *entries: Logged) -> None:
         """Take these in, after all that came before, without waiting: they go out with what is appended or flushed next.
@@ -385,4 +393,6 @@ def _is_barrier(entry: Logged) -> bool:
     """Whether what happens next must not happen before this is durable."""
     if isinstance(entry, MessageAdded):
         return isinstance(entry.message, Assistant)
-    return isinstance(entry, ToolIntent | ToolOutcome | StepIntent | StepOutcome | StatusChanged)
+    return isinstance(
+        entry, Compacted | ModelCallStarted | StatusChanged | StepIntent | StepOutcome | ToolIntent | ToolOutcome
+    )

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from itertools import count
+
+import pytest
+from blake3 import blake3
+
+from clew.checkpointers import Checkpointer
+from clew.checkpointers.opensearch import OpenSearchCheckpointer
+from clew.testing import CheckpointerContract, OpenStore
+from tests.servers.opensearch import shared_node
+from tests.servers.running import free_port
+
+pytest.importorskip("opensearchpy")
+_numbers = count()
+
+
+@pytest.mark.xdist_group("opensearch")
+class TestOpenSearch(CheckpointerContract):
+    """On a real node. To make indices takes long, so a test's empty store is namespaces that no other test uses."""
+
+    @pytest.fixture
+    async def open_store(self) -> AsyncIterator[OpenStore]:
+        opened: list[OpenSearchCheckpointer] = []
+        url, number = shared_node().url, next(_numbers)
+
+        def open_store(namespace: str = "") -> OpenSearchCheckpointer:
+            OpenSearchCheckpointer(url, namespace)  # refuses what is no namespace; the one used below always is
+            inside = blake3(namespace.encode()).hexdigest()
+            opened.append(OpenSearchCheckpointer(url, f"{number}/{inside}", prefix="contract"))
+            return opened[-1]
+
+        yield open_store
+        for store in opened:
+            await store.close()
+
+    @pytest.fixture
+    async def unreachable_store(self) -> AsyncIterator[Checkpointer]:
+        store = OpenSearchCheckpointer(f"opensearch://127.0.0.1:{free_port()}")
+        yield store
+        await store.close()

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from clew.checkpointers import Checkpointer
+from clew.checkpointers.redis import RedisCheckpointer
+from clew.testing import CheckpointerContract, OpenStore
+from tests.servers.redis import a_cluster, a_server
+from tests.servers.running import free_port
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with a_server("redis", tmp_path_factory.mktemp("redis")) as server:
+        yield server.url
+
+
+@pytest.fixture(scope="module")
+def valkey_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with a_server("valkey", tmp_path_factory.mktemp("valkey")) as server:
+        yield server.url
+
+
+@pytest.fixture(scope="module")
+def cluster_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with a_cluster(tmp_path_factory.mktemp("cluster")) as servers:
+        yield f"{servers[0].url}?cluster=true"
+
+
+class _Contract(CheckpointerContract):
+    """Each test has a prefix, and so a store, of its own."""
+
+    @pytest.fixture
+    async def open_store(self, url: str) -> AsyncIterator[OpenStore]:
+        opened: list[RedisCheckpointer] = []
+        prefix = f"test-{next(_numbers)}:"
+
+        def open_store(namespace: str = "") -> RedisCheckpointer:
+            opened.append(RedisCheckpointer(url, namespace, prefix=prefix))
+            return opened[-1]
+
+        yield open_store
+        for store in opened:
+            await store.close()
+
+    @pytest.fixture
+    async def unreachable_store(self) -> AsyncIterator[Checkpointer]:
+        store = RedisCheckpointer(f"redis://127.0.0.1:{free_port()}")
+        yield store
+        await store.close()
+
+
+@pytest.mark.xdist_group("redis")
+class TestRedis(_Contract):
+    @pytest.fixture
+    def url(self, redis_url: str) -> str:
+        return redis_url
+
+
+@pytest.mark.xdist_group("redis")
+class TestValkey(_Contract):
+    @pytest.fixture
+    def url(self, valkey_url: str) -> str:
+        return valkey_url
+
+
+@pytest.mark.xdist_group("redis-cluster")
+class TestCluster(_Contract):
+    @pytest.fixture
+    def url(self, cluster_url: str) -> str:
+        return cluster_url
+
+    @pytest.fixture
+    async def unreachable_store(self) -> AsyncIterator[Checkpointer]:
+        store = RedisCheckpointer(f"redis://127.0.0.1:{free_port()}?cluster=true")
+        yield store
+        await store.close()
