@@ -29,6 +29,11 @@ $(VENV)/.peers: $(VENV)/.ready
 	else $(BIN)/python -m pip install --quiet --group peers; fi
 	@touch $@
 
+$(VENV)/.oci: $(VENV)/.ready
+	@if command -v uv >/dev/null 2>&1; then uv pip install --quiet --python $(BIN)/python -e '.[oci]'; \
+	else $(BIN)/python -m pip install --quiet -e '.[oci]'; fi
+	@touch $@
+
 $(VENV)/.fuzz: $(VENV)/.ready
 	@if command -v uv >/dev/null 2>&1; then uv pip install --quiet --python $(BIN)/python --group fuzz; \
 	else $(BIN)/python -m pip install --quiet --group fuzz; fi

@@ -96,6 +96,7 @@ class Points:
             try:
                 await asyncio.sleep(3600)
             except asyncio.CancelledError:
+                line(self._folder / "asking", str(len(self.on_record.asking)))
                 os.kill(os.getpid(), self._number)
 
     async def wait_for_neighbours(self, thread_id: str, call_id: str) -> None:

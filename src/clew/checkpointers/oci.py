@@ -53,7 +53,7 @@ class OCICheckpointer(BucketCheckpointer):
         client: Any = None,
     ) -> None:
         try:
-            import oci  # type: ignore[import-untyped, unused-ignore]
+            import oci
         except ImportError as error:
             raise MissingExtra("the OCI store", "oci") from error
         if auth not in get_args(Auth):
