@@ -17,8 +17,11 @@ from clew.errors import LeaseLost, ThreadBusy, Unavailable
 from clew.testing import Response, ScriptedModel, call
 from clew.tools import NOT_DONE, NotDone, ToolContext, tool
 
-TURNS = 4
+FULL = os.environ.get("CLEW_CRASH") == "full"
+TURNS = 8 if FULL else 4
 """Calls of the tool in each thread; a last word follows."""
+THINKING = 1.0 if FULL else 0.1
+"""Seconds that the model takes: so long that there is work for as long as there are kills."""
 AT_ONCE = 4
 """Threads that one worker runs at a time."""
 
@@ -50,7 +53,7 @@ class Worker:
             return f"did {number}"
 
         script: list[Response] = [*(call("work", number=number) for number in range(TURNS)), "All is done."]
-        return Agent(ScriptedModel(script, delay=0.02), name="fleet", tools=[work], checkpointer=self._store)
+        return Agent(ScriptedModel(script, delay=THINKING), name="fleet", tools=[work], checkpointer=self._store)
 
     async def run(self, thread_id: str) -> None:
         """Go on with a thread, if nobody else does. One that is done by now stays as it is."""

@@ -94,6 +94,7 @@ async def test_a_fleet_that_is_killed_at_random_loses_nothing_and_repeats_nothin
                 time.sleep(1.0)
                 fleet.kill_one()
                 kills += 1
+            assert len(set(_lines(log, "effects"))) < THREADS * TURNS or not FULL, "there was no work left to disturb"
             fleet.finish()
         finally:
             fleet.end()
