@@ -1,11 +1,14 @@
 """Written by `python -m tests.sync.stub`; a test holds it against the async originals."""
 
 import os
+import ssl
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from types import EllipsisType, TracebackType
 from typing import Any, Generic, Self
+
+from opensearchpy import AsyncOpenSearch
 
 from clew.agent.events import Event, Question
 from clew.agent.runs import Emit, T
@@ -15,6 +18,7 @@ from clew.agent.settings import Overflow
 from clew.checkpointers import Head, HeadQuery
 from clew.checkpointers._sqlite_backup import Backup
 from clew.checkpointers.heads import Status
+from clew.checkpointers.oci import Auth
 from clew.log import Logged
 from clew.log.checkpoint import Checkpoint as Checkpoint
 from clew.log.keys import Keyring
@@ -45,7 +49,15 @@ __all__ = [
     "Checkpoint",
     "Checkpointer",
     "FileCheckpointer",
+    "HTTPCheckpointer",
     "MemoryCheckpointer",
+    "MySQLCheckpointer",
+    "OCICheckpointer",
+    "ObjectCheckpointer",
+    "OpenSearchCheckpointer",
+    "OracleCheckpointer",
+    "PostgresCheckpointer",
+    "RedisCheckpointer",
     "Run",
     "RunResult",
     "SQLiteCheckpointer",
@@ -251,6 +263,28 @@ class FileCheckpointer(Checkpointer):
     def from_url(url: str, namespace: str = "") -> FileCheckpointer:
         """`file:///absolute/dir` or `file:relative/dir`. The path is taken as it is written: nothing is decoded."""
 
+class HTTPCheckpointer(Checkpointer):
+    """Threads in the store behind a `clew serve`, in the namespace of the token.
+
+    `token`, or `CLEW_TOKEN`, is sent with every call, and shown nowhere. Appends, reads and puts that get no answer are
+    made again, `retries` times at most, because repeating them does no harm; deletes are not. `timeout` is the longest
+    time without any progress, in seconds. `tls` replaces the default trust in the system's authorities.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        namespace: str = "",
+        *,
+        token: str | None = None,
+        timeout: float = 30.0,
+        retries: int = 3,
+        tls: ssl.SSLContext | None = None,
+    ) -> None: ...
+    @staticmethod
+    def from_url(url: str, namespace: str = "") -> HTTPCheckpointer:
+        """`http://host:port` or `https://host:port/base`; the token comes from `CLEW_TOKEN`."""
+
 class MemoryCheckpointer(Checkpointer):
     """Threads in this process's memory: for tests, notebooks and short-lived work. Gone with the process.
 
@@ -260,6 +294,199 @@ class MemoryCheckpointer(Checkpointer):
     def __init__(self, namespace: str = "", *, beside: MemoryCheckpointer | None = None) -> None: ...
     @staticmethod
     def from_url(url: str, namespace: str = "") -> MemoryCheckpointer: ...
+
+class MySQLCheckpointer(Checkpointer):
+    """Threads in the tables of one MySQL or MariaDB database, made there on first use.
+
+    An append is one round trip and one transaction; one that names blobs, or has more than 256 KiB, is two or more. The
+    appends of many tasks share a transaction; all checkpointers of an event loop on one store share its connections. What
+    is acknowledged is durable if the server has `innodb_flush_log_at_trx_commit` at 1, its default; a warning is logged
+    if not. A server that restarts is a pause of up to ten seconds; after that calls are `Unavailable`.
+    """
+
+    def __init__(
+        self, url: str, namespace: str = "", *, prefix: str | None = None, connections: int | None = None
+    ) -> None: ...
+    @staticmethod
+    def from_url(url: str, namespace: str = "") -> MySQLCheckpointer:
+        """`mysql://user:password@host:3306/database?prefix=clew_&connections=8`. For TLS, `ssl=true`, and `ssl_ca`,
+        `ssl_cert`, `ssl_key` and `ssl_verify` where needed; `unix_socket` instead of the host."""
+
+class OCICheckpointer(BucketCheckpointer):
+    """Threads in a bucket of OCI Object Storage: `oci://namespace/bucket/prefix`.
+
+    `auth` says who we are: `config`, a profile of the SDK's configuration file; `instance` or `resource`, the principal
+    of the machine or function this runs on. Or give a `client` that is ready to use. What comes first in the URL is the
+    tenancy's Object Storage namespace; the argument `namespace` is Clew's own.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        namespace: str = "",
+        *,
+        auth: Auth = "config",
+        profile: str = "DEFAULT",
+        config_file: str = "~/.oci/config",
+        region: str | None = None,
+        endpoint: str | None = None,
+        client: Any = None,
+    ) -> None: ...
+    @staticmethod
+    def from_url(url: str, namespace: str = "") -> OCICheckpointer:
+        """`oci://namespace/bucket/prefix?auth=instance&region=eu-frankfurt-1`; also `profile`, `config_file`, `endpoint`."""
+
+class ObjectCheckpointer(BucketCheckpointer):
+    """Threads in a bucket of S3, Google Cloud Storage or Azure, through obstore.
+
+    `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix`. Each append is one conditional put. At first use the
+    store is tried: one that ignores the conditions of a put, as some servers that speak S3 do, is refused.
+
+    Credentials come from where the cloud's own tools find them in the environment, from the machine's metadata service, or
+    are given here. `endpoint` is the address of another server than the cloud's own; plain http is taken for this machine
+    alone unless `allow_http` says otherwise. `options` go to obstore's `S3Store`, `GCSStore` or `AzureStore` as they are.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        namespace: str = "",
+        *,
+        endpoint: str | None = None,
+        region: str | None = None,
+        account: str | None = None,
+        access_key_id: str | None = None,
+        secret_access_key: str | None = None,
+        session_token: str | None = None,
+        virtual_hosted: bool | None = None,
+        allow_http: bool | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None: ...
+    @staticmethod
+    def from_url(url: str, namespace: str = "") -> ObjectCheckpointer:
+        """`s3://bucket/prefix?endpoint=http://127.0.0.1:8333&region=us-east-1&virtual_hosted=false`, and so on. Keys do
+        not belong in a URL, which ends up in logs and process lists: they come from the environment."""
+
+class OpenSearchCheckpointer(Checkpointer):
+    """Threads in an OpenSearch cluster, 2.4 or later.
+
+    `opensearch://[user:password@]host[:9200][/index-prefix]`. Options stand in the URL or are given here, which counts more:
+
+    - `prefix` of the names of its three indices, `clew` unless given: the path of the URL.
+    - `tls=true` for HTTPS, `ca_file` with the certificates to trust, `verify=false` to trust any. A password goes to another
+      machine without TLS only if `tls=false` says so.
+    - `timeout`: seconds to wait for an answer, 30 unless given.
+    - `shards` (1) and `replicas` (one, where there is a second node) of the indices, when they are made.
+    - `index_messages=true` allows `index_text`.
+    - `client`: an `opensearchpy.AsyncOpenSearch` to use in place of an own one, for several hosts or for requests that
+      are signed, as Amazon's service wants them. It stays open when this is closed. It should not make conditional writes
+      again by itself, and if it does nothing is lost.
+
+    An append is durable when it is acknowledged, since the translog is synced for each request; indices where it is not
+    (`index.translog.durability: async`) are refused on first use. Reads are by name and see every write. Listings and
+    searches have the index refreshed first, so that they see all that was appended before; appends never wait for that.
+
+    Refs are checked and their blobs touched in a step before the append. Between the two gc could delete such a blob only
+    if nobody had touched it during its whole grace, and it was touched just now: so a grace must be longer than an append
+    takes.
+    """
+
+    def __init__(
+        self,
+        url: str = "opensearch://localhost:9200",
+        namespace: str = "",
+        *,
+        prefix: str | None = None,
+        tls: bool | None = None,
+        ca_file: str | None = None,
+        verify: bool | None = None,
+        timeout: float | None = None,
+        shards: int | None = None,
+        replicas: int | None = None,
+        index_messages: bool | None = None,
+        client: AsyncOpenSearch | None = None,
+    ) -> None: ...
+    @staticmethod
+    def from_url(url: str, namespace: str = "") -> OpenSearchCheckpointer:
+        """`opensearch://user:password@host:9200/prefix?tls=true&ca_file=/etc/ssl/ca.pem`, and so on."""
+
+    def index_text(self, thread_id: str, text: str) -> None:
+        """Have `search` find this thread by this text, in place of what was told before: its messages, say.
+
+        A store cannot see them, for frames are opaque to it, so whoever wants them found hands them over. They are kept in
+        the clear, and go when the thread is deleted."""
+
+    def search(self, text: str, *, limit: int = 20) -> list[Head]:
+        """The heads of threads whose title has words of this text, the best matches first; and of those whose messages
+        have, where `index_text` was told of them. Other stores have no such search."""
+
+class OracleCheckpointer(Checkpointer):
+    """Threads in the tables of one user of an Oracle Database, 12c or later, made there on first use.
+
+    An append is one PL/SQL block and one round trip; with more than 32 KB of frames, three. A connection that broke is
+    replaced, and what was under way is asked once more; after that calls are `Unavailable`.
+    """
+
+    def __init__(
+        self, url: str, namespace: str = "", *, prefix: str | None = None, connections: int | None = None
+    ) -> None: ...
+    @staticmethod
+    def from_url(url: str, namespace: str = "") -> OracleCheckpointer:
+        """`oracle://user:password@host:1521/service`, or `oracle://user:password@/?dsn=alias&config_dir=…&wallet_location=…`.
+        Options: `prefix`, `connections`, `protocol=tcps`, `wallet_password`, `ssl_server_dn_match`."""
+
+class PostgresCheckpointer(Checkpointer):
+    """Threads in one schema of a PostgreSQL database, made there on first use.
+
+    An append is one round trip and one transaction, with `synchronous_commit` on whatever the server's default. The
+    appends of many tasks share a transaction; all checkpointers of an event loop on one store share its connections. No
+    state is kept in a session, so a pooler in transaction mode may stand between. A server that restarts is a pause of up
+    to ten seconds; after that calls are `Unavailable`.
+    """
+
+    def __init__(
+        self, url: str, namespace: str = "", *, schema: str | None = None, connections: int | None = None
+    ) -> None: ...
+    @staticmethod
+    def from_url(url: str, namespace: str = "") -> PostgresCheckpointer:
+        """`postgresql://user:password@host:5432/database?schema=clew`, and what else libpq takes there."""
+
+class RedisCheckpointer(Checkpointer):
+    """Threads in a Redis or Valkey server, or in a cluster of them.
+
+    `redis://[user:password@]host[:6379][/db]`, or `rediss://` for TLS. Options stand in the URL or are given here, which
+    counts more:
+
+    - `prefix` of all keys, `clew:` unless given: what separates this store from others in the same database.
+    - `ttl`: seconds after which a thread is gone, counted anew with each append. An append of a checkpointer without
+      one makes its thread permanent. Blobs do not expire: no append could renew those that it does not name, such as the
+      leaves of a tree. gc removes what expired threads leave behind.
+    - `cluster=true`: the server is one of a cluster, and names the others.
+    - `wait_replicas`: an append and the blobs it needs count as written once so many replicas have them.
+    - `timeout`: seconds to wait for an answer, 30 unless given.
+
+    An append is durable when the server says so, which depends on its settings: `appendonly yes` and `appendfsync always`
+    keep the promise. With others a warning says, once, what to change.
+
+    Refs are checked and their blobs touched in a step before the append, for they live in other slots. In between, gc
+    could delete such a blob only if it had been untouched for the whole grace, and it was touched just now. So that holds
+    as long as an append takes less time than the grace of gc, which is a day unless somebody says otherwise.
+    """
+
+    def __init__(
+        self,
+        url: str = "redis://localhost:6379/0",
+        namespace: str = "",
+        *,
+        prefix: str | None = None,
+        ttl: float | timedelta | None = None,
+        cluster: bool | None = None,
+        wait_replicas: int | None = None,
+        timeout: float | None = None,
+    ) -> None: ...
+    @staticmethod
+    def from_url(url: str, namespace: str = "") -> RedisCheckpointer:
+        """`redis://host:6379/0?prefix=clew:&ttl=86400`, `rediss://` for TLS, `?cluster=true` for a cluster."""
 
 class Run(Generic[T]):
     """Lazy: nothing happens before its result is asked for or it is iterated, and it runs once.
@@ -522,8 +749,9 @@ class Thread:
         """Open a thread to work on it; it is made if there is none. Use it as a context manager.
 
         `takeover=True` takes the lease even from a live holder. `durability`: with `"sync"` every append is durable when
-        it returns; with `"async"` only responses, intents and outcomes are waited for, and a power cut may take the last
-        other entries; with `"exit"` everything stays in memory until the block is left or `flush` is called.
+        it returns; with `"async"` only what something is about to depend on is waited for (model calls, responses, intents,
+        outcomes, statuses), and a power cut may take the last other entries; with `"exit"` everything stays in memory until
+        the block is left or `flush` is called.
 
         `redact` takes out what must not be on record: a function from text to text, or patterns whose matches are
         replaced. It is applied before anything is recorded."""
@@ -597,6 +825,10 @@ class Thread:
         A thread keeps its name, entries and times. No store can replace a log in one step, so a whole copy exists at every
         moment: the thread is copied to a hidden name, fenced, deleted, and copied back; then the hidden copy goes. If that is
         interrupted, run it again: it goes on from where it was. Blobs of the old key are left to gc."""
+
+    def renew(self) -> None:
+        """Make sure that the thread is still ours: `LeaseLost` if it is not. A holder that slept past its lease, with its
+        machine say, does this before it does anything that cannot be undone."""
 
     @staticmethod
     def repair(checkpointer: Checkpointer, thread_id: str, new_id: str) -> Head:
