@@ -1,0 +1,103 @@
+"""What an Oracle URL says: how python-oracledb connects, and which tables are Clew's. Not shown: it may hold a password."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import msgspec
+
+from clew.errors import InvalidInput
+
+__all__ = ["Address", "parse"]
+
+_FORM = (
+    "Write oracle://user:password@host:1521/service, or oracle://user:password@/?dsn=alias with config_dir=…; special "
+    "characters are percent-encoded (@ is %40)."
+)
+_DRIVER = ("config_dir", "dsn", "protocol", "ssl_server_dn_match", "wallet_location", "wallet_password")
+_OPTIONS = ("connections", "prefix", *_DRIVER)
+_PREFIX = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,11}")
+
+
+class Address(msgspec.Struct, frozen=True, kw_only=True):
+    """One store in one database."""
+
+    name: str
+    """The server and the service, for people: no user, no password."""
+    prefix: str
+    """How the names of the store's tables begin."""
+    settings: dict[str, Any]
+    """For the driver's pool; may hold passwords."""
+
+    def __repr__(self) -> str:
+        return f"Address({self.name!r}, prefix={self.prefix!r})"
+
+
+def parse(url: str, prefix: str | None, connections: int | None) -> Address:
+    """The address that a URL names; what is given beside it goes before what the URL says."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise InvalidInput(f"an Oracle URL whose host or port does not parse. {_FORM}") from None
+    if parts.scheme != "oracle" or not url.startswith("oracle://"):
+        raise InvalidInput(f"this is no Oracle URL. {_FORM}")
+    if "@" in parts.netloc.rpartition("@")[0] or "@" in parts.path or parts.fragment:
+        raise InvalidInput(f"an Oracle URL has one @ at most, before the host, and no #. {_FORM}")
+    given = _options(parts.query)
+    service = unquote(parts.path.removeprefix("/"))
+    settings: dict[str, Any] = {name: value for name, value in given.items() if name in _DRIVER}
+    if "dsn" in settings and (parts.hostname or service):
+        raise InvalidInput(f"an Oracle URL has a host and a service, or a dsn, not both. {_FORM}")
+    if "dsn" not in settings:
+        if not parts.hostname or not service or "/" in service:
+            raise InvalidInput(f"an Oracle URL names a host and one service. {_FORM}")
+        settings |= {"host": parts.hostname, "port": 1521 if port is None else port, "service_name": service}
+    if "ssl_server_dn_match" in settings:
+        if settings["ssl_server_dn_match"] not in ("true", "false"):
+            raise InvalidInput("ssl_server_dn_match in an Oracle URL is true or false")
+        settings["ssl_server_dn_match"] = settings["ssl_server_dn_match"] == "true"
+    if settings.get("protocol", "tcp") not in ("tcp", "tcps"):
+        raise InvalidInput("the protocol in an Oracle URL is tcp or tcps")
+    settings |= {
+        "user": unquote(parts.username) if parts.username else None,
+        "password": unquote(parts.password) if parts.password else None,
+        "min": 0,
+        "max": _checked_connections(given.get("connections", 8) if connections is None else connections),
+        "increment": 1,
+        "tcp_connect_timeout": 10.0,
+    }
+    name = given["dsn"] if _is_alias(given.get("dsn")) else _name(parts.hostname, settings)
+    prefix = given.get("prefix", "clew_") if prefix is None else prefix
+    if not isinstance(prefix, str) or not _PREFIX.fullmatch(prefix):
+        raise InvalidInput(f"{prefix!r} is no prefix of tables: a letter, and up to 11 letters, digits and underscores")
+    return Address(name=name, prefix=prefix.lower(), settings=settings)
+
+
+def _is_alias(dsn: str | None) -> bool:
+    return dsn is not None and re.fullmatch(r"[A-Za-z0-9_.\-]{1,128}", dsn) is not None
+
+
+def _name(host: str | None, settings: dict[str, Any]) -> str:
+    return f"{host}:{settings['port']}/{settings['service_name']}" if host else "the dsn given"
+
+
+def _options(query: str) -> dict[str, str]:
+    given: dict[str, str] = {}
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if name not in _OPTIONS:
+            shown = repr(name) if re.fullmatch("[a-z_]{1,40}", name) else "that is given"
+            raise InvalidInput(f"an Oracle URL has no option {shown}. Known: {', '.join(_OPTIONS)}.")
+        if name in given:
+            raise InvalidInput(f"an Oracle URL gives {name} twice.")
+        given[name] = value
+    return given
+
+
+def _checked_connections(connections: object) -> int:
+    text = str(connections)
+    if not (text.isascii() and text.isdigit() and len(text) < 5 and 1 <= int(text) <= 1000):
+        raise InvalidInput(f"{connections!r} is no number of connections: 1 to 1000")
+    return int(text)

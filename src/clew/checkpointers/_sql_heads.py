@@ -1,0 +1,119 @@
+"""An append as the rows of a database that keeps text only as bytes: what the MySQL and the Oracle store share.
+
+Ids, logs, agents and parents are compared by digests of one length: so they fit an index, are never empty (which is NULL to
+Oracle) and differ whenever a letter differs, whatever the collation. The text itself is in the head.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection, Sequence
+from zlib import crc32
+
+import msgspec
+from blake3 import blake3
+
+from clew.checkpointers._postgres_statements import MOST, tags_column, title_column
+from clew.checkpointers.heads import Head, micros, thread_key
+from clew.errors import ClewError, Conflict, Corrupt, MissingBlob
+
+__all__ = [
+    "MOST",
+    "Append",
+    "after_prefix",
+    "decode_head",
+    "make_append",
+    "mark",
+    "refusal",
+    "tags_column",
+    "title_column",
+]
+
+_SUM = 4
+_decode = msgspec.msgpack.Decoder(Head).decode
+
+
+class Append(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """One append as the waist defines it, ready for SQL."""
+
+    id: str
+    """The thread's id; the rest are columns."""
+    space: bytes
+    key: bytes
+    log: bytes
+    at: int
+    frames: Sequence[bytes]
+    refs: Sequence[bytes]
+    """In the order in which blobs are locked."""
+    thread_id: bytes
+    status: str
+    agent: bytes
+    parent: bytes | None
+    created: int
+    updated: int
+    title: bytes
+    tags: bytes
+    head: bytes
+    """The whole head: msgpack and its CRC-32, little-endian."""
+    size: int
+    """Bytes of the frames and the head."""
+
+
+def make_append(
+    space: bytes, thread_id: str, frames: Sequence[bytes], at: int, head: Head, refs: Collection[str], encoded: bytes
+) -> Append:
+    """`encoded` is the head as `check_append` returns it."""
+    return Append(
+        id=thread_id,
+        space=space,
+        key=bytes.fromhex(thread_key(thread_id)),
+        log=mark(head.log_id),
+        at=at,
+        frames=frames,
+        refs=sorted({bytes.fromhex(digest) for digest in refs}) if refs else (),
+        thread_id=thread_id.encode(),
+        status=head.status,
+        agent=mark(head.agent),
+        parent=mark(head.parent[0]) if head.parent else None,
+        created=micros(head.created_at),
+        updated=micros(head.updated_at),
+        title=title_column(head.title),
+        tags=tags_column(head.tags),
+        head=encoded + crc32(encoded).to_bytes(_SUM, "little"),
+        size=sum(map(len, frames)) + len(encoded),
+    )
+
+
+@functools.lru_cache(4096)
+def mark(text: str) -> bytes:
+    """What stands for this text where it is only compared."""
+    return blake3(text.encode()).digest(16)
+
+
+def after_prefix(prefix: str) -> tuple[bytes, bytes]:
+    """Texts that start with this prefix are at or after the first of these, and before the second."""
+    encoded = prefix.encode()
+    return encoded, encoded[:-1] + bytes([encoded[-1] + 1])  # UTF-8 has no byte FF
+
+
+def refusal(append: Append, ends: int | None, *, same_log: bool, missing: Collection[bytes]) -> ClewError | None:
+    """Why nothing of this append may be written to a log that ends here; None if all of it may. `ends` is None where there
+    is no such log. Whether it is there already is for the caller to find out first."""
+    if ends is None:
+        if append.at > 0 or not append.frames:
+            return Conflict(append.id, f"there is no such log to go on from frame {append.at}")
+    elif not same_log:
+        return Conflict(append.id, "the thread was deleted and made again; this is another log")
+    elif ends != append.at:
+        return Conflict(append.id, f"its log ends at frame {ends}, not {append.at}")
+    return MissingBlob({digest.hex() for digest in missing}, thread_id=append.id) if missing else None
+
+
+def decode_head(data: bytes, whose: str, where: str) -> Head:
+    encoded = data[:-_SUM]
+    if crc32(encoded).to_bytes(_SUM, "little") != data[-_SUM:]:
+        raise Corrupt(f"the head of {whose} in {where} fails its check. Restore a copy.")
+    try:
+        return _decode(encoded)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise Corrupt(f"the head of {whose} in {where} does not decode: {error}. Restore a copy.") from error

@@ -1,0 +1,248 @@
+"""A store in MySQL or MariaDB: durable at every append, for any number of processes and machines."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from clew.checkpointers._sql_heads import MOST, decode_head, make_append, mark
+from clew.checkpointers.base import Checkpointer
+from clew.checkpointers.checks import (
+    Guard,
+    check_append,
+    check_blobs,
+    check_digests,
+    check_grace,
+    check_namespace,
+    check_query,
+    check_range,
+    check_stored_blob,
+    check_thread_id,
+)
+from clew.checkpointers.heads import Head, HeadQuery, thread_key
+from clew.errors import Corrupt, MissingExtra
+
+if TYPE_CHECKING:
+    from clew.checkpointers._mysql_engine import Engine
+    from clew.checkpointers._mysql_wire import Connection, Result
+
+__all__ = ["MySQLCheckpointer"]
+
+_PAGE = 500
+"""Heads, or untouched blobs, that are fetched at a time."""
+_READ_FIRST, _READ_BYTES, _READ_MOST = 256, 8 * 2**20, 10_000
+"""Frames in the first page of a read; what a later one may hold, by the size of those before."""
+_PART = 2**20
+"""Bytes of a blob in one row, and about as many of several blobs in one statement."""
+_PUT_BYTES, _PUT_MOST, _GET_MOST, _TOUCH_MOST = 8 * 2**20, 1000, 64, 5000
+"""Blobs of one transaction or statement."""
+
+
+class MySQLCheckpointer(Checkpointer):
+    """Threads in the tables of one MySQL or MariaDB database, made there on first use.
+
+    An append is one round trip and one transaction; one that names blobs, or has more than 256 KiB, is two or more. The
+    appends of many tasks share a transaction; all checkpointers of an event loop on one store share its connections. What
+    is acknowledged is durable if the server has `innodb_flush_log_at_trx_commit` at 1, its default; a warning is logged
+    if not. A server that restarts is a pause of up to ten seconds; after that calls are `Unavailable`.
+    """
+
+    def __init__(
+        self, url: str, namespace: str = "", *, prefix: str | None = None, connections: int | None = None
+    ) -> None:
+        """`prefix` of the tables (default `clew_`) and `connections` (at most, default 8) may also be given in the URL."""
+        check_namespace(namespace)
+        try:
+            from clew.checkpointers import _mysql_engine, _mysql_statements, _mysql_url
+        except ImportError as error:
+            raise MissingExtra("the MySQL store", "mysql") from error
+        self._address = _mysql_url.parse(url, prefix, connections)
+        self._open_engine, self._close_engine = _mysql_engine.open_engine, _mysql_engine.close_engine
+        self._space = mark(namespace)
+        self._where = f"{self._address.name}, tables {self._address.prefix}*"
+        self.place = f"mysql:{self._address.name}?prefix={self._address.prefix}#{namespace}"
+        self._guard = Guard(f"the MySQL checkpointer of {self._where}")
+        self._statements = _mysql_statements.Statements(self._address.prefix, self._space)
+        self._engine: Engine | None = None
+
+    @classmethod
+    def from_url(cls, url: str, namespace: str = "") -> MySQLCheckpointer:
+        """`mysql://user:password@host:3306/database?prefix=clew_&connections=8`. For TLS, `ssl=true`, and `ssl_ca`,
+        `ssl_cert`, `ssl_key` and `ssl_verify` where needed; `unix_socket` instead of the host."""
+        return cls(url, namespace)
+
+    def __repr__(self) -> str:
+        return f"<MySQLCheckpointer {self.place}>"
+
+    async def append(
+        self, thread_id: str, frames: Sequence[bytes], *, at: int, head: Head, refs: Collection[str] = ()
+    ) -> None:
+        engine = self._use()
+        encoded = check_append(thread_id, frames, at, head, refs)
+        await engine.submit(make_append(self._space, thread_id, frames, at, head, refs, encoded))
+
+    async def read(self, thread_id: str, *, start: int = 0, stop: int | None = None) -> list[bytes]:
+        engine = self._use()
+        check_range(thread_id, start, stop)
+        key = bytes.fromhex(thread_key(thread_id))
+        frames: list[bytes] = []
+        log: tuple[int, bytes] | None = None
+        page = _READ_FIRST
+        while True:
+            first = min(start, MOST) + len(frames)
+            last = min(MOST if stop is None else stop, first + page)
+            rows = await engine.read(self._statements.read(key, first, last))
+            if not rows:
+                return []
+            if log is not None and log != rows[0][:2]:  # deleted and made again meanwhile
+                frames.clear()
+                log = None
+                continue
+            log, count = rows[0][:2], rows[0][2]
+            found = [data for _, _, _, data in rows if data is not None]
+            if len(found) != max(0, min(last, count) - first):
+                raise Corrupt(
+                    f"thread {thread_id!r} in {self._where} lacks frames from {first} to {last}. Restore a copy."
+                )
+            frames += found
+            if first + page >= min(count, MOST if stop is None else stop):
+                return frames
+            page = max(16, min(_READ_MOST, _READ_BYTES * len(found) // (sum(map(len, found)) + 1)))
+
+    async def head(self, thread_id: str) -> Head | None:
+        engine = self._use()
+        check_thread_id(thread_id)
+        rows = await engine.read(self._statements.head(bytes.fromhex(thread_key(thread_id))))
+        return decode_head(rows[0][0], f"thread {thread_id!r}", self._where) if rows else None
+
+    async def heads(self, query: HeadQuery = HeadQuery()) -> AsyncIterator[Head]:
+        engine = self._use()
+        check_query(query)
+        if query.limit is not None and query.limit <= _PAGE:
+            for (data,) in await engine.read(self._statements.listing(query)):
+                yield decode_head(data, "a thread", self._where)
+            return
+        keys = [key for (key,) in await engine.read(self._statements.listed_keys(query))]  # all of one moment
+        for page in _parts(keys, _PAGE):
+            found = dict(await engine.read(self._statements.heads(page)))
+            for key in page:
+                if key in found:
+                    yield decode_head(found[key], "a thread", self._where)
+
+    async def refs(self, thread_id: str) -> set[str]:
+        engine = self._use()
+        check_thread_id(thread_id)
+        rows = await engine.read(self._statements.refs(bytes.fromhex(thread_key(thread_id))))
+        return {digest.hex() for (digest,) in rows}
+
+    async def delete(self, thread_id: str) -> None:
+        engine = self._use()
+        check_thread_id(thread_id)
+        await self._write(engine, *self._statements.delete(bytes.fromhex(thread_key(thread_id))))
+
+    async def put_blobs(self, blobs: Mapping[str, bytes]) -> None:
+        engine = self._use()
+        check_blobs(blobs)
+        part: dict[bytes, bytes] = {}
+        size = 0
+        for digest in sorted(blobs):
+            data = blobs[digest]
+            if part and (size + len(data) > _PUT_BYTES or len(part) == _PUT_MOST):
+                await self._put(engine, part)
+                part, size = {}, 0
+            part[bytes.fromhex(digest)] = data
+            size += len(data)
+        if part:
+            await self._put(engine, part)
+
+    async def _put(self, engine: Engine, blobs: dict[bytes, bytes]) -> None:
+        async def work(connection: Connection) -> None:
+            await connection.run(b"BEGIN", self._statements.put(list(blobs)))
+            for rows in _rows_of(blobs):
+                await connection.run(self._statements.put_data(rows))
+            await connection.run(b"COMMIT")
+
+        await engine.write(work)
+
+    async def get_blobs(self, digests: Collection[str]) -> dict[str, bytes]:
+        engine = self._use()
+        check_digests(digests)
+        found: dict[str, bytes] = {}
+        for part in _parts([bytes.fromhex(digest) for digest in dict.fromkeys(digests)], _GET_MOST):
+            rows = await engine.read(self._statements.get(part))
+            for digest, pieces in itertools.groupby(rows, lambda row: row[0]):
+                data = b"".join([piece for _, piece in pieces])
+                check_stored_blob(digest.hex(), data, self._where)
+                found[digest.hex()] = data
+        return found
+
+    async def missing_blobs(self, digests: Collection[str]) -> set[str]:
+        engine = self._use()
+        check_digests(digests)
+        missing: set[str] = set()
+        for part in _parts(sorted({bytes.fromhex(digest) for digest in digests}), _TOUCH_MOST):
+            missing |= {digest.hex() for digest in part} - await self._touch(engine, part)
+        return missing
+
+    async def _touch(self, engine: Engine, digests: Sequence[bytes]) -> set[str]:
+        """Those that are here, looked for once they are touched: one that is not deletable any more stays here."""
+
+        _, here = await self._write(engine, self._statements.touch(digests), self._statements.here(digests))
+        return {digest.hex() for (digest,) in here.rows}
+
+    async def blobs(self, *, untouched_for: timedelta) -> AsyncIterator[str]:
+        engine = self._use()
+        check_grace(untouched_for)
+        last = b""
+        while True:
+            rows = await engine.read(self._statements.untouched(last, _grace(untouched_for), _PAGE))
+            for (last,) in rows:
+                yield last.hex()
+            if len(rows) < _PAGE:
+                return
+
+    async def delete_blobs(self, digests: Collection[str], *, untouched_for: timedelta) -> None:
+        engine = self._use()
+        check_digests(digests)
+        check_grace(untouched_for)
+        for part in _parts(sorted({bytes.fromhex(digest) for digest in digests}), _PUT_MOST):
+            await self._write(engine, self._statements.sweep(part, _grace(untouched_for)))
+
+    async def _write(self, engine: Engine, *statements: bytes) -> list[Result]:
+        return await engine.write(lambda connection: connection.run(*statements))
+
+    async def close(self) -> None:
+        if self._guard.close() and self._engine is not None:
+            engine, self._engine = self._engine, None
+            await self._close_engine(engine)
+
+    def _use(self) -> Engine:
+        loop = self._guard.enter()
+        if self._engine is None:
+            self._engine = self._open_engine(self._address, loop)
+        return self._engine
+
+
+def _rows_of(blobs: dict[bytes, bytes]) -> Iterator[list[tuple[bytes, int, bytes]]]:
+    """The rows that hold these blobs, about as many bytes at a time as a row may have. An empty blob is one empty row."""
+    rows: list[tuple[bytes, int, bytes]] = []
+    size = 0
+    for digest, data in blobs.items():
+        for part, start in enumerate(range(0, max(1, len(data)), _PART)):
+            piece = data[start : start + _PART]
+            if rows and size + len(piece) > _PART:
+                yield rows
+                rows, size = [], 0
+            rows.append((digest, part, piece))
+            size += len(piece)
+    yield rows
+
+
+def _parts(whole: Sequence[bytes], size: int) -> Iterator[Sequence[bytes]]:
+    return (whole[start : start + size] for start in range(0, len(whole), size))
+
+
+def _grace(untouched_for: timedelta) -> int:
+    return min(untouched_for // timedelta(microseconds=1), MOST)

@@ -1,0 +1,66 @@
+"""The contract against a real Oracle Database, where `CLEW_TEST_ORACLE_URL` names one: a user who may make tables."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator
+from uuid import uuid4
+
+import oracledb
+import pytest
+
+from clew.checkpointers import Checkpointer, _oracle_url
+from clew.checkpointers.oracle import OracleCheckpointer
+from clew.testing import CheckpointerContract, OpenStore
+from tests.servers.running import free_port
+
+URL = os.environ.get("CLEW_TEST_ORACLE_URL", "")
+if not URL:
+    pytest.skip(
+        "no Oracle server: set CLEW_TEST_ORACLE_URL=oracle://user:password@host:1521/service", allow_module_level=True
+    )
+_TABLES = ("heads", "frames", "refs", "blobs")
+
+
+@pytest.fixture(scope="module")
+def prefix() -> Iterator[str]:
+    """Of tables that only this run has."""
+    prefix = f"t{uuid4().hex[:8]}_"
+    yield prefix
+    asyncio.run(_each_table(prefix, "DROP TABLE {} PURGE", (*_TABLES, "meta")))
+
+
+@pytest.mark.xdist_group("oracle")
+class TestOracle(CheckpointerContract):
+    @pytest.fixture
+    async def open_store(self, prefix: str) -> AsyncIterator[OpenStore]:
+        opened: list[OracleCheckpointer] = []
+        await _each_table(prefix, "DELETE FROM {}", _TABLES)
+
+        def open_store(namespace: str = "") -> OracleCheckpointer:
+            opened.append(OracleCheckpointer(URL, namespace, prefix=prefix))
+            return opened[-1]
+
+        yield open_store
+        for store in opened:
+            await store.close()
+
+    @pytest.fixture
+    async def unreachable_store(self) -> AsyncIterator[Checkpointer]:
+        store = OracleCheckpointer(f"oracle://clew:password@127.0.0.1:{free_port()}/nowhere")
+        yield store
+        await store.close()
+
+
+async def _each_table(prefix: str, statement: str, tables: tuple[str, ...]) -> None:
+    settings = _oracle_url.parse(URL, prefix, 1).settings
+    given = {name: value for name, value in settings.items() if name not in ("min", "max", "increment")}
+    async with oracledb.connect_async(**given) as connection:
+        for table in tables:
+            try:
+                await connection.execute(statement.format(prefix + table))
+            except oracledb.DatabaseError as error:
+                if error.args[0].full_code != "ORA-00942":
+                    raise
+        await connection.commit()
