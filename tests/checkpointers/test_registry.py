@@ -79,7 +79,7 @@ def test_a_bad_namespace_is_refused_at_once(url: str) -> None:
         ("sqllite:///clew.db", "Did you mean sqlite:?"),
         ("memmory://", "Did you mean memory:?"),
         ("files:folder", "Did you mean file:?"),
-        ("mongodb://server", "Known here: file, memory, sqlite."),
+        ("mongodb://server", "Known here: az, file, gs, http, https, memory, mysql,"),
     ],
 )
 def test_a_url_that_names_no_store_is_refused_with_the_way_out(plugins: Plugins, url: str, advice: str) -> None:
@@ -159,9 +159,9 @@ def test_an_installed_package_does_not_replace_a_built_in_store(plugins: Plugins
 
 
 def test_a_store_whose_extra_is_not_installed_says_how_to_install_it(plugins: Plugins) -> None:
-    plugins(postgresql="clew_no_such_package:Store")
+    plugins(mongodb="clew_no_such_package:Store")
     with pytest.raises(MissingExtra) as caught:
-        open_checkpointer("postgresql://server/db")
-    assert "pip install 'clew[postgresql]'" in str(caught.value)
+        open_checkpointer("mongodb://server/db")
+    assert "pip install 'clew[mongodb]'" in str(caught.value)
     assert isinstance(caught.value, ImportError)
-    assert caught.value.extra == "postgresql"
+    assert caught.value.extra == "mongodb"

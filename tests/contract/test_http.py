@@ -11,6 +11,7 @@ from clew.checkpointers import Checkpointer
 from clew.checkpointers.http import HTTPCheckpointer
 from clew.server.tokens import Token
 from clew.testing import CheckpointerContract, OpenStore
+from tests.crash.processes import FULL
 from tests.server.serving import Running, a_token, serving
 from tests.servers.postgres import running_postgres
 from tests.servers.running import free_port
@@ -71,10 +72,13 @@ class HTTPContract(CheckpointerContract):
         await store.close()
 
 
-class TestHTTPBeforeMemory(HTTPContract):
-    @pytest.fixture
-    def service(self, before_memory: Running) -> Running:
-        return before_memory
+if FULL:
+
+    @pytest.mark.crash
+    class TestHTTPBeforeMemory(HTTPContract):
+        @pytest.fixture
+        def service(self, before_memory: Running) -> Running:
+            return before_memory
 
 
 class TestHTTPBeforeSQLite(HTTPContract):

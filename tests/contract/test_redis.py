@@ -8,6 +8,7 @@ import pytest
 from clew.checkpointers import Checkpointer
 from clew.checkpointers.redis import RedisCheckpointer
 from clew.testing import CheckpointerContract, OpenStore
+from tests.crash.processes import FULL
 from tests.servers.redis import a_cluster, a_server
 from tests.servers.running import free_port
 
@@ -69,14 +70,17 @@ class TestValkey(_Contract):
         return valkey_url
 
 
-@pytest.mark.xdist_group("redis-cluster")
-class TestCluster(_Contract):
-    @pytest.fixture
-    def url(self, cluster_url: str) -> str:
-        return cluster_url
+if FULL:
 
-    @pytest.fixture
-    async def unreachable_store(self) -> AsyncIterator[Checkpointer]:
-        store = RedisCheckpointer(f"redis://127.0.0.1:{free_port()}?cluster=true")
-        yield store
-        await store.close()
+    @pytest.mark.crash
+    @pytest.mark.xdist_group("redis-cluster")
+    class TestCluster(_Contract):
+        @pytest.fixture
+        def url(self, cluster_url: str) -> str:
+            return cluster_url
+
+        @pytest.fixture
+        async def unreachable_store(self) -> AsyncIterator[Checkpointer]:
+            store = RedisCheckpointer(f"redis://127.0.0.1:{free_port()}?cluster=true")
+            yield store
+            await store.close()

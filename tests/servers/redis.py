@@ -63,7 +63,7 @@ def a_cluster(folder: Path, masters: int = 3) -> Iterator[Sequence[Server]]:
     """So many Valkey servers that share the slots among them."""
     settings = (*DURABLE, "--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
     with ExitStack() as stack:
-        servers = [Server("valkey", folder / f"{n}", *settings, port=free_port(45_000)) for n in range(masters)]
+        servers = [Server("valkey", folder / f"{n}", *settings, port=free_port()) for n in range(masters)]
         for server in servers:
             stack.enter_context(server.process)
         for n, server in enumerate(servers):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -29,14 +30,26 @@ def lacking(what: str, *, in_ci: bool = True) -> NoReturn:
     pytest.skip(what)
 
 
-def free_port(highest: int = 55_000) -> int:
-    """A port that nobody listens on; below this limit, for servers that add to their port for a second one."""
+def free_port() -> int:
+    """A port that nobody listens on, nor on the one 10,000 above, which some servers take too. Neither is one that the
+    system gives to whoever asks for any, so that nobody gets it before the server does."""
     while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = int(probe.getsockname()[1])
-        if port <= highest:
+        port = random.randrange(12_000, 22_000)
+        if port not in _given and all(map(_is_free, (port, port + 10_000))):
+            _given.add(port)
             return port
+
+
+_given: set[int] = set()
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 class ServerProcess:
@@ -124,5 +137,5 @@ class ServerProcess:
 
 
 def _die_with_parent() -> None:
-    """Have the kernel end this process when the one that started it ends."""
+    """Have the kernel end this process when the thread that started it ends: start servers from the main thread."""
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)
