@@ -47,7 +47,7 @@ class Stub:
         return self._class(value) if isinstance(value, type) else self._function(name, value, "")
 
     def _class(self, cls: type) -> str:
-        bases = [base.__name__ for base in cls.__bases__ if is_turned(base)] + self._generic(cls)
+        bases = [base.__name__ for base in _public_ancestors(cls)[:1]] + self._generic(cls)
         lines = [f"class {cls.__name__}{'(' + ', '.join(bases) + ')' if bases else ''}:"]
         if cls.__doc__:
             lines.append(f'{INDENT}"""{documentation(cls.__doc__)}"""\n')
@@ -136,7 +136,12 @@ def _original(name: str) -> Any:
 
 
 def _ancestors(cls: type, name: str) -> list[type]:
-    return [base for base in cls.__mro__[1:] if is_turned(base) and hasattr(base, name)]
+    return [base for base in _public_ancestors(cls) if hasattr(base, name)]
+
+
+def _public_ancestors(cls: type) -> list[type]:
+    """The nearest first; what stands between them is of no concern to a type checker."""
+    return [base for base in cls.__mro__[1:] if is_turned(base) and base.__name__ in clew.sync.__all__]
 
 
 def _signature(member: str) -> str:

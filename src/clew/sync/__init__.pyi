@@ -312,7 +312,7 @@ class MySQLCheckpointer(Checkpointer):
         """`mysql://user:password@host:3306/database?prefix=clew_&connections=8`. For TLS, `ssl=true`, and `ssl_ca`,
         `ssl_cert`, `ssl_key` and `ssl_verify` where needed; `unix_socket` instead of the host."""
 
-class OCICheckpointer(BucketCheckpointer):
+class OCICheckpointer(Checkpointer):
     """Threads in a bucket of OCI Object Storage: `oci://namespace/bucket/prefix`.
 
     `auth` says who we are: `config`, a profile of the SDK's configuration file; `instance` or `resource`, the principal
@@ -336,7 +336,7 @@ class OCICheckpointer(BucketCheckpointer):
     def from_url(url: str, namespace: str = "") -> OCICheckpointer:
         """`oci://namespace/bucket/prefix?auth=instance&region=eu-frankfurt-1`; also `profile`, `config_file`, `endpoint`."""
 
-class ObjectCheckpointer(BucketCheckpointer):
+class ObjectCheckpointer(Checkpointer):
     """Threads in a bucket of S3, Google Cloud Storage or Azure, through obstore.
 
     `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix`. Each append is one conditional put. At first use the
