@@ -17,7 +17,7 @@ from tests.threads.test_copying import assert_equal
 
 pytestmark = [pytest.mark.anyio, pytest.mark.crash]
 
-KILLS = 20 if FULL else 8
+KILLS = 20 if FULL else 5
 FRAMES = 200
 STEPS = 15
 """Parts that the copier makes of so many frames, as good as."""

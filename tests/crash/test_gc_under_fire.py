@@ -19,7 +19,7 @@ from tests.crash.processes import FULL, STORES, Speaker, url_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.crash]
 
-SECONDS = 60 if FULL else 6
+SECONDS = 60 if FULL else 4
 WRITERS = 8
 GRACE = timedelta(seconds=2)
 

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.crash]
 
 HOUR = 3600
 RACERS = 16
-ROUNDS = 20 if FULL else 4
+ROUNDS = 20 if FULL else 3
 AT_ONCE = 10.0
 """Seconds that are far less than a lease lasts, and enough on a busy machine."""
 assert LEASE_TIME.total_seconds() > 2 * AT_ONCE

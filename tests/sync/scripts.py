@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
-__all__ = ["LIMIT", "START", "run"]
+__all__ = ["LIMIT", "START", "hears_ctrl_c", "run"]
 
 LIMIT = 30
 """Seconds after which a script counts as hanging."""
@@ -22,6 +23,11 @@ from clew.sync import MemoryCheckpointer, Thread, open_checkpointer
 from clew.sync._blocking import blocking
 TURN = MessageAdded(user("question")), MessageAdded(assistant("answer"))
 """
+
+
+def hears_ctrl_c() -> None:
+    """Tests that run in the background of a shell inherit that Ctrl+C is ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def run(script: str, folder: Path, *options: str) -> list[str]:
@@ -41,6 +47,7 @@ def run(script: str, folder: Path, *options: str) -> list[str]:
         capture_output=True,
         text=True,
         timeout=LIMIT,
+        preexec_fn=hears_ctrl_c,
     )
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     return done.stdout.splitlines()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from clew.sync import Thread, open_checkpointer
-from tests.sync.scripts import LIMIT, START, run
+from tests.sync.scripts import LIMIT, START, hears_ctrl_c, run
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and forks are those of POSIX")
 
@@ -52,6 +52,7 @@ def interrupted(script: str, folder: Path, number: signal.Signals = signal.SIGIN
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=hears_ctrl_c,
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "started\n"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sync.scripts import LIMIT, START, run
+from tests.sync.scripts import LIMIT, START, hears_ctrl_c, run
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and forks are those of POSIX")
 
@@ -309,7 +309,11 @@ def test_sigint_kills_a_script_that_does_not_catch_it(tmp_path: Path) -> None:
         """
     )
     process = subprocess.Popen(
-        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", script],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=hears_ctrl_c,
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "waiting\n"
