@@ -127,7 +127,7 @@ def running_pooler(server: PostgresServer) -> Iterator[int]:
     """PgBouncer before this server, in transaction mode with few connections: the port it listens on."""
     binary = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
     if binary is None:
-        lacking("no PgBouncer here: apt install pgbouncer", in_ci=False)
+        lacking("no PgBouncer here: apt install pgbouncer")
     port = free_port()
     with tempfile.TemporaryDirectory(prefix="clew-pgbouncer-") as folder:
         settings = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import subprocess
+import shlex
 import sys
 import time
 from collections.abc import Iterator
@@ -85,7 +86,7 @@ async def test_tools_over_http(url: str) -> None:
 
 
 async def test_a_command_may_be_a_text_with_an_environment_and_a_folder(tmp_path: Path) -> None:
-    server = mcp_tools(" ".join(STDIO), env={"CLEW_TEST": "there"}, cwd=tmp_path, prefix="t_")
+    server = mcp_tools(shlex.join(STDIO), env={"CLEW_TEST": "there"}, cwd=tmp_path, prefix="t_")
     async with server as tools:
         found = await call(by_name(tools)["t_environment"], name="CLEW_TEST")
         assert found.content == (Text("there"),)
