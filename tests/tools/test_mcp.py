@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import socket
 import subprocess
-import shlex
 import sys
 import time
 from collections.abc import Iterator
