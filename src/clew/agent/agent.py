@@ -64,8 +64,6 @@ class _Job(msgspec.Struct, frozen=True):
     """Whether the same program, run again, finds this thread again."""
     nth: int | None = None
     """Which prompt of its task this is: one that the record has already is not asked again, but answered from there."""
-    clear: frozenset[str] = frozenset()
-    """With which statuses the thread is of no more use, and is deleted."""
 
     def __post_init__(self) -> None:
         if self.max_turns is not None and self.max_turns < 1:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import ipaddress
-import math
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from clew.checkpointers._urls import count, given_options, number, truth, why_unparsed, without_password
 from clew.errors import InvalidInput
 
 __all__ = ["Address", "Options", "check_options", "parse_url"]
 
 _KNOWN = ("ca_file", "index_messages", "replicas", "shards", "timeout", "tls", "verify")
-_WAYS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 _PREFIX = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
 _FORM = "Write opensearch://host:9200/index-prefix, with a password opensearch://user:password@host:9200?tls=true"
 
@@ -54,19 +52,19 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 def parse_url(url: str) -> tuple[Address, Options]:
     """Take a URL apart, or say what is wrong with it without showing the password."""
-    shown = _without_password(url)
+    shown = without_password(url)
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise InvalidInput(f"{shown}: {_plain(error)}. {_FORM}") from None
+        raise InvalidInput(f"{shown}: {why_unparsed(error)}. {_FORM}") from None
     if parts.scheme != "opensearch" or not url.startswith("opensearch://"):
         raise InvalidInput(f"{shown} is no OpenSearch URL. {_FORM}")
     if not parts.hostname:
         raise InvalidInput(f"{shown} names no host. {_FORM}")
     if parts.fragment:
         raise InvalidInput(f"{shown}: a # in a password is written %23. {_FORM}")
-    given = _given(parts.query, shown)
+    given = given_options(parts.query, _KNOWN, shown)
     address = Address(
         host=parts.hostname,
         port=9200 if port is None else port,
@@ -75,13 +73,13 @@ def parse_url(url: str) -> tuple[Address, Options]:
     )
     options = Options(
         prefix=parts.path.strip("/") or "clew",
-        tls=_truth(given, "tls", shown) if "tls" in given else None,
+        tls=truth(given, "tls", shown) if "tls" in given else None,
         ca_file=given.get("ca_file"),
-        verify=_truth(given, "verify", shown) if "verify" in given else True,
-        timeout=_number(given, "timeout", shown) if "timeout" in given else 30.0,
-        shards=_count(given, "shards", shown) if "shards" in given else 1,
-        replicas=_count(given, "replicas", shown) if "replicas" in given else None,
-        index_messages="index_messages" in given and _truth(given, "index_messages", shown),
+        verify=truth(given, "verify", shown) if "verify" in given else True,
+        timeout=number(given, "timeout", shown) if "timeout" in given else 30.0,
+        shards=count(given, "shards", shown) if "shards" in given else 1,
+        replicas=count(given, "replicas", shown) if "replicas" in given else None,
+        index_messages="index_messages" in given and truth(given, "index_messages", shown),
     )
     return address, options
 
@@ -115,49 +113,3 @@ def _is_here(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _without_password(url: str) -> str:
-    """The URL as errors show it. Also where it cannot be parsed, nothing before the last @ is shown."""
-    scheme, _, rest = url.partition(":")
-    rest = rest.removeprefix("//")
-    return repr(f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}")
-
-
-def _plain(error: ValueError) -> str:
-    """Why a URL does not parse; without the value, for what is taken for a port may be part of a password."""
-    return "its port is no number up to 65535" if "ort" in str(error) else "its host does not parse"
-
-
-def _given(query: str, shown: str) -> dict[str, str]:
-    given: dict[str, str] = {}
-    for name, value in parse_qsl(query, keep_blank_values=True):
-        if name not in _KNOWN:
-            raise InvalidInput(f"{shown}: no option {name[:40]!r}. Known: {', '.join(_KNOWN)}.")
-        if name in given:
-            raise InvalidInput(f"{shown}: {name} is given twice.")
-        given[name] = value
-    return given
-
-
-def _truth(given: Mapping[str, str], name: str, shown: str) -> bool:
-    if given[name].lower() not in _WAYS:
-        raise InvalidInput(f"{shown}: {name} is true or false, not {given[name]!r}")
-    return _WAYS[given[name].lower()]
-
-
-def _number(given: Mapping[str, str], name: str, shown: str) -> float:
-    try:
-        number = float(given[name])
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise InvalidInput(f"{shown}: {name} is a number, not {given[name]!r}")
-    return number
-
-
-def _count(given: Mapping[str, str], name: str, shown: str) -> int:
-    number = _number(given, name, shown)
-    if not number.is_integer():
-        raise InvalidInput(f"{shown}: {name} is a whole number, not {given[name]!r}")
-    return int(number)

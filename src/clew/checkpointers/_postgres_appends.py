@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 
-from clew.checkpointers._postgres_statements import MOST
 from clew.checkpointers._postgres_values import (
     BYTES,
     BYTES_LIST,
@@ -19,6 +18,7 @@ from clew.checkpointers._postgres_values import (
     number_list,
     numbers_of,
 )
+from clew.checkpointers._sql_heads import MOST
 from clew.errors import ClewError, Conflict, MissingBlob
 
 __all__ = ["Append", "AppendStatements", "outcomes"]

@@ -11,12 +11,10 @@ from clew.checkpointers._postgres_values import (
     bytes_list,
     number,
 )
+from clew.checkpointers._sql_heads import MOST, tags_column, title_column
 from clew.checkpointers.heads import HeadQuery, micros
 
-__all__ = ["MOST", "Statements", "tags_column", "title_column"]
-
-MOST = 2**62
-"""A number that PostgreSQL's integers hold, with room to add and subtract, and that no log and no clock reaches."""
+__all__ = ["Statements"]
 
 
 class Statements:
@@ -124,13 +122,3 @@ def _conditions(namespace: bytes, query: HeadQuery) -> tuple[str, list[int], lis
         if query.order == "updated":
             add("bucket <= {}", (NUMBER, number(moment >> BUCKET)))
     return " AND ".join(where), types, values
-
-
-def title_column(title: str) -> bytes:
-    """A title as it is searched."""
-    return title.casefold().encode()
-
-
-def tags_column(tags: dict[str, str]) -> bytes:
-    """Tags as they are searched: between bytes that UTF-8 never has, so that each is found as a whole or not at all."""
-    return b"".join([b"\xff%b\xfe%b\xff" % (name.encode(), value.encode()) for name, value in tags.items()])

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from clew.checkpointers._urls import count, given_options, number, truth, why_unparsed, without_password
 from clew.errors import InvalidInput
 
 __all__ = ["Address", "Options", "check_options", "parse_url"]
 
 _TLS = ("ssl_ca_certs", "ssl_certfile", "ssl_cert_reqs", "ssl_check_hostname", "ssl_keyfile")
 _OWN = ("cluster", "prefix", "timeout", "ttl", "wait_replicas")
-_WAYS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 _MOST_SECONDS = 10 * 366 * 86_400.0
 
 
@@ -49,14 +47,14 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 def parse_url(url: str) -> tuple[Address, Options]:
     """Take a URL apart, or say what is wrong with it without showing the password."""
-    shown = _without_password(url)
+    shown = without_password(url)
     if "#" in url:
         raise InvalidInput(f"{shown}: a # in a password is written %23. {_FORM}")
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise InvalidInput(f"{shown}: {_plain(error)}. {_FORM}") from None
+        raise InvalidInput(f"{shown}: {why_unparsed(error)}. {_FORM}") from None
     if parts.scheme not in ("redis", "rediss") or not url.startswith(f"{parts.scheme}://"):
         raise InvalidInput(f"{shown} is no Redis URL. {_FORM}")
     if not parts.hostname:
@@ -64,18 +62,18 @@ def parse_url(url: str) -> tuple[Address, Options]:
     path = parts.path.strip("/")
     if path and not (path.isascii() and path.isdigit() and len(path) <= 6):
         raise InvalidInput(f"{shown}: {path!r} is no database number. {_FORM}")
-    given = _options(parts.query, shown)
+    given = given_options(parts.query, _OWN + _TLS, shown)
     tls: dict[str, str | bool] = {name: value for name, value in given.items() if name in _TLS}
     if tls and parts.scheme == "redis":
         raise InvalidInput(f"{shown}: {', '.join(tls)} is for rediss:// URLs, which use TLS.")
     if "ssl_check_hostname" in given:
-        tls["ssl_check_hostname"] = _truth(given, "ssl_check_hostname", shown)
+        tls["ssl_check_hostname"] = truth(given, "ssl_check_hostname", shown)
     options = Options(
         prefix=given.get("prefix", "clew:"),
-        ttl=_number(given, "ttl", shown) if "ttl" in given else None,
-        cluster="cluster" in given and _truth(given, "cluster", shown),
-        wait_replicas=int(_number(given, "wait_replicas", shown)) if "wait_replicas" in given else 0,
-        timeout=_number(given, "timeout", shown) if "timeout" in given else 30.0,
+        ttl=number(given, "ttl", shown) if "ttl" in given else None,
+        cluster="cluster" in given and truth(given, "cluster", shown),
+        wait_replicas=count(given, "wait_replicas", shown) if "wait_replicas" in given else 0,
+        timeout=number(given, "timeout", shown) if "timeout" in given else 30.0,
     )
     address = Address(
         host=parts.hostname,
@@ -108,42 +106,3 @@ def check_options(address: Address, options: Options) -> None:
 
 
 _FORM = "Write redis://host:6379/0, with a password redis://:password@host:6379/0, with TLS rediss://"
-
-
-def _without_password(url: str) -> str:
-    """The URL as errors show it. Also where it cannot be parsed, nothing before the last @ is shown."""
-    scheme, _, rest = url.partition(":")
-    rest = rest.removeprefix("//")
-    return repr(f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}")
-
-
-def _plain(error: ValueError) -> str:
-    """Why a URL does not parse; without the value, for what is taken for a port may be part of a password."""
-    return "its port is no number up to 65535" if "ort" in str(error) else "its host does not parse"
-
-
-def _options(query: str, shown: str) -> dict[str, str]:
-    given: dict[str, str] = {}
-    for name, value in parse_qsl(query, keep_blank_values=True):
-        if name not in _OWN + _TLS:
-            raise InvalidInput(f"{shown}: no option {name!r}. Known: {', '.join(_OWN + _TLS)}.")
-        if name in given:
-            raise InvalidInput(f"{shown}: {name} is given twice.")
-        given[name] = value
-    return given
-
-
-def _truth(given: Mapping[str, str], name: str, shown: str) -> bool:
-    if given[name].lower() not in _WAYS:
-        raise InvalidInput(f"{shown}: {name} is true or false, not {given[name]!r}")
-    return _WAYS[given[name].lower()]
-
-
-def _number(given: Mapping[str, str], name: str, shown: str) -> float:
-    try:
-        number = float(given[name])
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number) or (name == "wait_replicas" and not number.is_integer()):
-        raise InvalidInput(f"{shown}: {name} is a number, not {given[name]!r}")
-    return number

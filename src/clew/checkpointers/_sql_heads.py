@@ -1,4 +1,4 @@
-"""An append as the rows of a database that keeps text only as bytes: what the MySQL and the Oracle store share.
+"""Heads as columns of a database, for all of them; and an append as rows, for those that keep text only as bytes.
 
 Ids, logs, agents and parents are compared by digests of one length: so they fit an index, are never empty (which is NULL to
 Oracle) and differ whenever a letter differs, whatever the collation. The text itself is in the head.
@@ -13,7 +13,6 @@ from zlib import crc32
 import msgspec
 from blake3 import blake3
 
-from clew.checkpointers._postgres_statements import MOST, tags_column, title_column
 from clew.checkpointers.heads import Head, micros, thread_key
 from clew.errors import ClewError, Conflict, Corrupt, MissingBlob
 
@@ -27,8 +26,11 @@ __all__ = [
     "refusal",
     "tags_column",
     "title_column",
+    "with_sum",
 ]
 
+MOST = 2**62
+"""A number that a database's integers hold, with room to add and subtract, and that no log and no clock reaches."""
 _SUM = 4
 _decode = msgspec.msgpack.Decoder(Head).decode
 
@@ -79,9 +81,24 @@ def make_append(
         updated=micros(head.updated_at),
         title=title_column(head.title),
         tags=tags_column(head.tags),
-        head=encoded + crc32(encoded).to_bytes(_SUM, "little"),
+        head=with_sum(encoded),
         size=sum(map(len, frames)) + len(encoded),
     )
+
+
+def title_column(title: str) -> bytes:
+    """A title as it is searched."""
+    return title.casefold().encode()
+
+
+def tags_column(tags: dict[str, str]) -> bytes:
+    """Tags as they are searched: between bytes that UTF-8 never has, so that each is found as a whole or not at all."""
+    return b"".join([b"\xff%b\xfe%b\xff" % (name.encode(), value.encode()) for name, value in tags.items()])
+
+
+def with_sum(encoded: bytes) -> bytes:
+    """A head as it is kept: its msgpack, and the CRC-32 of that."""
+    return encoded + crc32(encoded).to_bytes(_SUM, "little")
 
 
 @functools.lru_cache(4096)
@@ -111,7 +128,7 @@ def refusal(append: Append, ends: int | None, *, same_log: bool, missing: Collec
 
 def decode_head(data: bytes, whose: str, where: str) -> Head:
     encoded = data[:-_SUM]
-    if crc32(encoded).to_bytes(_SUM, "little") != data[-_SUM:]:
+    if with_sum(encoded) != data:
         raise Corrupt(f"the head of {whose} in {where} fails its check. Restore a copy.")
     try:
         return _decode(encoded)

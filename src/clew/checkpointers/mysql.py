@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from clew.checkpointers._sql_heads import MOST, decode_head, make_append, mark
+from clew.checkpointers._sql_reads import Stretch, read_frames
 from clew.checkpointers.base import Checkpointer
 from clew.checkpointers.checks import (
     Guard,
@@ -22,7 +23,7 @@ from clew.checkpointers.checks import (
     check_thread_id,
 )
 from clew.checkpointers.heads import Head, HeadQuery, thread_key
-from clew.errors import Corrupt, MissingExtra
+from clew.errors import MissingExtra
 
 if TYPE_CHECKING:
     from clew.checkpointers._mysql_engine import Engine
@@ -32,8 +33,6 @@ __all__ = ["MySQLCheckpointer"]
 
 _PAGE = 500
 """Heads, or untouched blobs, that are fetched at a time."""
-_READ_FIRST, _READ_BYTES, _READ_MOST = 256, 8 * 2**20, 10_000
-"""Frames in the first page of a read; what a later one may hold, by the size of those before."""
 _PART = 2**20
 """Bytes of a blob in one row, and about as many of several blobs in one statement."""
 _PUT_BYTES, _PUT_MOST, _GET_MOST, _TOUCH_MOST = 8 * 2**20, 1000, 64, 5000
@@ -87,29 +86,12 @@ class MySQLCheckpointer(Checkpointer):
         engine = self._use()
         check_range(thread_id, start, stop)
         key = bytes.fromhex(thread_key(thread_id))
-        frames: list[bytes] = []
-        log: tuple[int, bytes] | None = None
-        page = _READ_FIRST
-        while True:
-            first = min(start, MOST) + len(frames)
-            last = min(MOST if stop is None else stop, first + page)
+
+        async def fetch(first: int, last: int) -> Stretch | None:
             rows = await engine.read(self._statements.read(key, first, last))
-            if not rows:
-                return []
-            if log is not None and log != rows[0][:2]:  # deleted and made again meanwhile
-                frames.clear()
-                log = None
-                continue
-            log, count = rows[0][:2], rows[0][2]
-            found = [data for _, _, _, data in rows if data is not None]
-            if len(found) != max(0, min(last, count) - first):
-                raise Corrupt(
-                    f"thread {thread_id!r} in {self._where} lacks frames from {first} to {last}. Restore a copy."
-                )
-            frames += found
-            if first + page >= min(count, MOST if stop is None else stop):
-                return frames
-            page = max(16, min(_READ_MOST, _READ_BYTES * len(found) // (sum(map(len, found)) + 1)))
+            return Stretch(rows[0][:2], rows[0][2], [row[3] for row in rows if row[3] is not None]) if rows else None
+
+        return await read_frames(fetch, thread_id, self._where, start, stop)
 
     async def head(self, thread_id: str) -> Head | None:
         engine = self._use()

@@ -13,6 +13,7 @@ from clew.checkpointers import _oracle_url
 from clew.checkpointers._oracle_sql import VERSION, Statements
 from clew.checkpointers._sql_calls import Calls
 from clew.checkpointers._sql_heads import MOST, Append, decode_head, make_append, mark, refusal
+from clew.checkpointers._sql_reads import Stretch, read_frames
 from clew.checkpointers.base import Checkpointer
 from clew.checkpointers.checks import (
     Guard,
@@ -39,8 +40,6 @@ _INLINE = 32_000
 """Bytes that PL/SQL takes as a value. More go through a temporary LOB first, which is two round trips."""
 _PAGE, _GET_MOST, _TOUCH_MOST = 100, 16, 1000
 """Heads and blobs that are fetched, and blobs that are touched, at a time."""
-_READ_FIRST, _READ_BYTES, _READ_MOST = 256, 8 * 2**20, 10_000
-"""Frames in the first page of a read; what a later one may hold, by the size of those before."""
 
 
 class OracleCheckpointer(Checkpointer):
@@ -132,29 +131,13 @@ class OracleCheckpointer(Checkpointer):
         calls = self._use()
         check_range(thread_id, start, stop)
         binds = self._thread(thread_id)
-        frames: list[bytes] = []
-        log: tuple[int, bytes] | None = None
-        page = _READ_FIRST
-        while True:
-            first = min(start, MOST) + len(frames)
-            last = min(MOST if stop is None else stop, first + page)
+
+        async def fetch(first: int, last: int) -> Stretch | None:
             rows = await self._rows(calls, self._statements.read, {**binds, "b_first": first, "b_last": last})
-            if not rows:
-                return []
-            if log is not None and log != rows[0][:2]:  # deleted and made again meanwhile
-                frames.clear()
-                log = None
-                continue
-            log, count = rows[0][:2], rows[0][2]
-            found = [data or b"" for _, _, _, pos, data in rows if pos is not None]
-            if len(found) != max(0, min(last, count) - first):
-                raise Corrupt(
-                    f"thread {thread_id!r} in {self._where} lacks frames from {first} to {last}. Restore a copy."
-                )
-            frames += found
-            if first + page >= min(count, MOST if stop is None else stop):
-                return frames
-            page = max(16, min(_READ_MOST, _READ_BYTES * len(found) // (sum(map(len, found)) + 1)))
+            frames = [data or b"" for _, _, _, pos, data in rows if pos is not None]
+            return Stretch(rows[0][:2], rows[0][2], frames) if rows else None
+
+        return await read_frames(fetch, thread_id, self._where, start, stop)
 
     async def head(self, thread_id: str) -> Head | None:
         calls = self._use()

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
-from zlib import crc32
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from clew.checkpointers._postgres_appends import Append
-from clew.checkpointers._postgres_statements import MOST, Statements, tags_column, title_column
+from clew.checkpointers._postgres_statements import Statements
 from clew.checkpointers._postgres_values import bytes_list, number, numbers_of
+from clew.checkpointers._sql_heads import MOST, decode_head, tags_column, title_column, with_sum
+from clew.checkpointers._sql_reads import Stretch, read_frames
 from clew.checkpointers.base import Checkpointer
 from clew.checkpointers.checks import (
     Guard,
@@ -26,21 +25,17 @@ from clew.checkpointers.checks import (
     check_thread_id,
 )
 from clew.checkpointers.heads import Head, HeadQuery, micros, thread_key
-from clew.errors import Corrupt, MissingExtra
+from clew.errors import MissingExtra
 
 if TYPE_CHECKING:
     from clew.checkpointers._postgres_engine import Engine
 
 __all__ = ["PostgresCheckpointer"]
 
-_SUM = 4
 _DIGEST = 32
-_decode_head = msgspec.msgpack.Decoder(Head).decode
 
 _PAGE = 500
 """Heads, or untouched blobs, that are fetched at a time."""
-_READ_FIRST, _READ_BYTES, _READ_MOST = 256, 8 * 2**20, 10_000
-"""Frames in the first page of a read; what a later one may hold, by the size of those before."""
 _PUT_BYTES, _PUT_MOST, _GET_MOST, _TOUCH_MOST = 8 * 2**20, 1000, 64, 5000
 """Blobs that go in one statement."""
 
@@ -101,7 +96,7 @@ class PostgresCheckpointer(Checkpointer):
                 micros(head.updated_at),
                 title_column(head.title),
                 tags_column(head.tags),
-                encoded + crc32(encoded).to_bytes(_SUM, "little"),
+                with_sum(encoded),
             ),
             sum(map(len, frames)) + len(encoded),
         )
@@ -111,35 +106,19 @@ class PostgresCheckpointer(Checkpointer):
         engine = self._use()
         check_range(thread_id, start, stop)
         key = bytes.fromhex(thread_key(thread_id))
-        frames: list[bytes] = []
-        log: bytes | None = None
-        page = _READ_FIRST
-        while True:
-            first = min(start, MOST) + len(frames)
-            last = min(MOST if stop is None else stop, first + page)
+
+        async def fetch(first: int, last: int) -> Stretch | None:
             rows = await engine.read(self._statements.read, self._space, key, number(first), number(last))
-            if not rows:
-                return []
-            if log is not None and log != rows[0][0]:  # deleted and made again meanwhile
-                frames.clear()
-                log = None
-                continue
-            log, count = rows[0][0], int.from_bytes(rows[0][1] or b"")
-            found = [data for _, _, data in rows if data is not None]
-            if len(found) != max(0, min(last, count) - first):
-                raise Corrupt(
-                    f"thread {thread_id!r} in {self._where} lacks frames from {first} to {last}. Restore a copy."
-                )
-            frames += found
-            if first + page >= min(count, MOST if stop is None else stop):
-                return frames
-            page = max(16, min(_READ_MOST, _READ_BYTES * len(found) // (sum(map(len, found)) + 1)))
+            frames = [data for _, _, data in rows if data is not None]
+            return Stretch(rows[0][0], int.from_bytes(rows[0][1] or b""), frames) if rows else None
+
+        return await read_frames(fetch, thread_id, self._where, start, stop)
 
     async def head(self, thread_id: str) -> Head | None:
         engine = self._use()
         check_thread_id(thread_id)
         rows = await engine.read(self._statements.head, self._space, bytes.fromhex(thread_key(thread_id)))
-        return self._decode(rows[0][0], f"thread {thread_id!r}") if rows else None
+        return decode_head(rows[0][0] or b"", f"thread {thread_id!r}", self._where) if rows else None
 
     async def heads(self, query: HeadQuery = HeadQuery()) -> AsyncIterator[Head]:
         engine = self._use()
@@ -147,13 +126,13 @@ class PostgresCheckpointer(Checkpointer):
         if query.limit is not None and query.limit <= _PAGE:
             statement, values = self._statements.listing(self._space, query)
             for row in await engine.read(statement, *values):
-                yield self._decode(row[0], "a thread")
+                yield decode_head(row[0] or b"", "a thread", self._where)
             return
         statement, values = self._statements.listed_keys(self._space, query)
         [[keys]] = await engine.read(statement, *values)
         for page in _parts(_digests_of(keys), _PAGE):
             for row in await engine.read(self._statements.heads, self._space, bytes_list(page)):
-                yield self._decode(row[0], "a thread")
+                yield decode_head(row[0] or b"", "a thread", self._where)
 
     async def refs(self, thread_id: str) -> set[str]:
         engine = self._use()
@@ -229,15 +208,6 @@ class PostgresCheckpointer(Checkpointer):
         if self._guard.close() and self._engine is not None:
             engine, self._engine = self._engine, None
             await self._close_engine(engine)
-
-    def _decode(self, data: Any, whose: str) -> Head:
-        encoded = data[:-_SUM]
-        if crc32(encoded).to_bytes(_SUM, "little") != data[-_SUM:]:
-            raise Corrupt(f"the head of {whose} in {self._where} fails its check. Restore a copy.")
-        try:
-            return _decode_head(encoded)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise Corrupt(f"the head of {whose} in {self._where} does not decode: {error}. Restore a copy.") from error
 
     def _use(self) -> Engine:
         loop = self._guard.enter()

@@ -1,0 +1,60 @@
+"""What the URLs of stores have in common: options that are named and typed, and errors that never show a password."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from urllib.parse import parse_qsl
+
+from clew.errors import InvalidInput
+
+__all__ = ["count", "given_options", "number", "truth", "why_unparsed", "without_password"]
+
+_WAYS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+
+
+def without_password(url: str) -> str:
+    """The URL as errors show it. Also where it cannot be parsed, nothing before the last @ is shown."""
+    scheme, _, rest = url.partition(":")
+    rest = rest.removeprefix("//")
+    return repr(f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}")
+
+
+def why_unparsed(error: ValueError) -> str:
+    """Why a URL does not parse; without the value, for what is taken for a port may be part of a password."""
+    return "its port is no number up to 65535" if "ort" in str(error) else "its host does not parse"
+
+
+def given_options(query: str, known: Collection[str], shown: str) -> dict[str, str]:
+    """What stands after the ?, each once and all of them known."""
+    given: dict[str, str] = {}
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if name not in known:
+            raise InvalidInput(f"{shown}: no option {name[:40]!r}. Known: {', '.join(known)}.")
+        if name in given:
+            raise InvalidInput(f"{shown}: {name} is given twice.")
+        given[name] = value
+    return given
+
+
+def truth(given: Mapping[str, str], name: str, shown: str) -> bool:
+    if given[name].lower() not in _WAYS:
+        raise InvalidInput(f"{shown}: {name} is true or false, not {given[name]!r}")
+    return _WAYS[given[name].lower()]
+
+
+def number(given: Mapping[str, str], name: str, shown: str) -> float:
+    try:
+        found = float(given[name])
+    except ValueError:
+        found = math.nan
+    if not math.isfinite(found):
+        raise InvalidInput(f"{shown}: {name} is a number, not {given[name]!r}")
+    return found
+
+
+def count(given: Mapping[str, str], name: str, shown: str) -> int:
+    found = number(given, name, shown)
+    if not found.is_integer():
+        raise InvalidInput(f"{shown}: {name} is a whole number, not {given[name]!r}")
+    return int(found)
