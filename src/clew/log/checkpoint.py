@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from clew.log.entries import Usage, WorkspaceSnapshot
-from clew.messages import Message, ToolCall, ToolResult, tool_calls
+from clew.log.entries import ProviderKey, Usage, WorkspaceSnapshot
+from clew.messages import Block, Message, ToolCall, ToolResult, tool_calls
 
-__all__ = ["EMPTY", "Call", "Checkpoint", "Fact", "FoldedState", "Kind", "Ranges"]
+__all__ = ["EMPTY", "Call", "Checkpoint", "Fact", "FoldedState", "Kind", "Ranges", "provider_key"]
 
 Ranges = tuple[tuple[int, int], ...]
 """Stretches of the history, from and up to but without, in order."""
@@ -84,6 +84,8 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """How long runs worked on this thread, all together."""
     done_at: int = -1
     """How long the history was when the work was last said to be done; -1 if it never was."""
+    partial: tuple[Block, ...] = ()
+    """What came of a response that is not whole, in the pieces in which it came."""
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -145,7 +147,21 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     @property
     def provider_keys(self) -> dict[str, str]:
         """The names outside agents know this conversation by."""
-        return {fact.key: fact.value for fact in self.facts if fact.kind == "provider"}
+        return {name: known.key for name, known in self.providers.items()}
+
+    @property
+    def providers(self) -> dict[str, ProviderKey]:
+        """What is known of this conversation at each outside agent that ever had it."""
+        return {fact.key: provider_key(fact) for fact in self.facts if fact.kind == "provider"}
+
+
+def provider_key(fact: Fact) -> ProviderKey:
+    """The entry that a fact about a provider comes from. One that says no more than a name is kept as that name."""
+    return (
+        ProviderKey(fact.key, *fact.value)
+        if isinstance(fact.value, list | tuple)
+        else ProviderKey(fact.key, fact.value)
+    )
 
 
 EMPTY = Checkpoint()

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from clew.messages import Message, ToolResult
+from clew.messages import Block, Message, ToolResult
 
 __all__ = [
     "Compacted",
@@ -23,6 +23,7 @@ __all__ = [
     "StatusChanged",
     "StepIntent",
     "StepOutcome",
+    "Streamed",
     "ThreadStarted",
     "ToolIntent",
     "ToolOutcome",
@@ -119,10 +120,24 @@ class WorkspaceSnapshot(_Entry, tag="workspace", frozen=True):
 
 
 class ProviderKey(_Entry, tag="provider", frozen=True):
-    """The name an outside agent gave the conversation: what resumes it there."""
+    """The name an outside agent knows the conversation by: what resumes it there."""
 
     provider: str
     key: str
+    native: str = ""
+    """The digest of the conversation as that agent keeps it: a tree of blobs, as a snapshot of files is."""
+    thread: str = ""
+    """The thread that this name belongs to: a fork, or a copy, goes on under another."""
+    messages: int = 0
+    """How long the history was that `native` holds."""
+
+
+class Streamed(_Entry, tag="streamed", frozen=True):
+    """Blocks of a response as they come: kept in case no whole response ever follows, and replaced by the one that does."""
+
+    blocks: tuple[Block, ...]
+    call: str = ""
+    """The vendor's id of the call whose sub-agent says this; empty for the conversation itself."""
 
 
 class StatusChanged(_Entry, tag="status", frozen=True):
@@ -202,5 +217,6 @@ KnownEntry = (
     | StateSet
     | Described
     | Spend
+    | Streamed
 )
 Entry = KnownEntry | UnknownEntry

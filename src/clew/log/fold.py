@@ -23,6 +23,7 @@ from clew.log.entries import (
     StatusChanged,
     StepIntent,
     StepOutcome,
+    Streamed,
     ThreadStarted,
     ToolIntent,
     ToolOutcome,
@@ -30,7 +31,7 @@ from clew.log.entries import (
     Usage,
     WorkspaceSnapshot,
 )
-from clew.messages import Assistant, Message, Tool, ToolCall, ToolResult, User, plain_text, tool_calls
+from clew.messages import Assistant, Block, Message, Tool, ToolCall, ToolResult, User, plain_text, tool_calls
 
 __all__ = ["Fold", "count_kept", "fold"]
 
@@ -49,7 +50,7 @@ def count_kept(entries: Iterable[Entry | FoldedState]) -> int:
     return sum(map(_KEPT.__contains__, map(type, entries)))
 
 
-_KEPT = {MessageAdded, ToolOutcome, Compacted, StateSet, ThreadStarted, FoldedState}
+_KEPT = {MessageAdded, ToolOutcome, Compacted, StateSet, Streamed, ThreadStarted, FoldedState}
 
 
 class Fold:
@@ -91,10 +92,16 @@ class Fold:
         self._results = dict(state.results)
         self._steps = {index: dict(steps) for index, steps in state.steps.items()}
         self._open_steps = dict(state.open_steps)
+        self._partial: list[Block] = list(state.partial)
 
     @property
     def turns(self) -> int:
         return len(self._marks) - 1
+
+    @property
+    def messages(self) -> int:
+        """How many the history holds."""
+        return len(self._history)
 
     @property
     def usage(self) -> Usage:
@@ -141,6 +148,7 @@ class Fold:
             in_flight=self.in_flight,
             seconds=self.seconds,
             done_at=self.done_at,
+            partial=tuple(self._partial),
         )
 
     def _started(self, entry: ThreadStarted) -> None:
@@ -171,6 +179,8 @@ class Fold:
             self._add(message)
         if type(message) is Assistant:
             self.in_flight = False
+            if self._partial:
+                self._partial = []
             self._marks.append(())
             self._turn_grows = True
             if calls := [*map(type, message.content)].count(ToolCall):
@@ -292,7 +302,14 @@ class Fold:
         self._fact("workspace", "", [entry.digest, entry.files, entry.size])
 
     def _provider(self, entry: ProviderKey) -> None:
-        self._fact("provider", entry.provider, entry.key)
+        plain = not (entry.native or entry.thread or entry.messages)
+        value = entry.key if plain else [entry.key, entry.native, entry.thread, entry.messages]
+        self._fact("provider", entry.provider, value)
+
+    def _streamed(self, entry: Streamed) -> None:
+        """A sub-agent's words are part of the log and of no response here."""
+        if not entry.call:
+            self._partial += entry.blocks
 
     def _state(self, entry: StateSet) -> None:
         self._fact("state" if entry.scope == "thread" else "turn", entry.key, entry.value)
@@ -323,6 +340,7 @@ class Fold:
     def _rewound(self, entry: Rewound) -> None:
         """Go on from an earlier point. Calls left open there stay closed: what they did is not known any more."""
         self.in_flight = False
+        self._partial = []
         self._marked()
         if entry.turn is not None and entry.turn < self.turns:
             self._settle()
@@ -404,6 +422,7 @@ _HANDLERS: dict[type, Callable[[Fold, Any], None]] = {
     StatusChanged: Fold._status,
     StepIntent: Fold._step_intent,
     StepOutcome: Fold._step_outcome,
+    Streamed: Fold._streamed,
     ThreadStarted: Fold._started,
     ToolIntent: Fold._intent,
     ToolOutcome: Fold._outcome,

@@ -6,11 +6,18 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from clew.log.checkpoint import Checkpoint, Fact, FoldedState
+from clew.log.checkpoint import Checkpoint, Fact, FoldedState, provider_key
 from clew.log.codec import Logged
-from clew.log.entries import WorkspaceSnapshot
+from clew.log.entries import ProviderKey, WorkspaceSnapshot
 
-__all__ = ["named_trees", "rename_trees"]
+__all__ = ["may_name_trees", "named_trees", "rename_trees"]
+
+_NAMING = frozenset({WorkspaceSnapshot, ProviderKey, FoldedState})
+
+
+def may_name_trees(entries: Iterable[Logged]) -> bool:
+    """Whether it is worth looking: cheap, as every append asks."""
+    return not _NAMING.isdisjoint(map(type, entries))
 
 
 def named_trees(entries: Iterable[Logged]) -> set[str]:
@@ -19,9 +26,18 @@ def named_trees(entries: Iterable[Logged]) -> set[str]:
     for entry in entries:
         if type(entry) is WorkspaceSnapshot:
             found.add(entry.digest)
+        elif type(entry) is ProviderKey and entry.native:
+            found.add(entry.native)
         elif type(entry) is FoldedState:
-            found.update(fact.value[0] for fact in entry.state.facts if fact.kind == "workspace")
+            found.update(filter(None, map(_tree, entry.state.facts)))
     return found
+
+
+def _tree(fact: Fact) -> str:
+    """The digest that a fact names; empty if it names none."""
+    if fact.kind == "workspace":
+        return str(fact.value[0])
+    return provider_key(fact).native if fact.kind == "provider" else ""
 
 
 def rename_trees(entries: Iterable[Logged], names: Mapping[str, str]) -> list[Logged]:
@@ -32,16 +48,19 @@ def rename_trees(entries: Iterable[Logged], names: Mapping[str, str]) -> list[Lo
 def _renamed(entry: Logged, names: Mapping[str, str]) -> Logged:
     if type(entry) is WorkspaceSnapshot:
         return msgspec.structs.replace(entry, digest=names[entry.digest])
+    if type(entry) is ProviderKey and entry.native:
+        return msgspec.structs.replace(entry, native=names[entry.native])
     if type(entry) is FoldedState:
         return FoldedState(_renamed_state(entry.state, names))
     return entry
 
 
 def _renamed_state(state: Checkpoint, names: Mapping[str, str]) -> Checkpoint:
-    facts = tuple(
-        Fact(fact.turn, fact.kind, fact.key, [names[fact.value[0]], *fact.value[1:]])
-        if fact.kind == "workspace"
-        else fact
-        for fact in state.facts
-    )
-    return msgspec.structs.replace(state, facts=facts)
+    return msgspec.structs.replace(state, facts=tuple(_renamed_fact(fact, names) for fact in state.facts))
+
+
+def _renamed_fact(fact: Fact, names: Mapping[str, str]) -> Fact:
+    old = _tree(fact)
+    if not old:
+        return fact
+    return msgspec.structs.replace(fact, value=[names[old] if item == old else item for item in fact.value])

@@ -8,7 +8,6 @@ from clew.log import (
     Described,
     Logged,
     MessageAdded,
-    ProviderKey,
     Rewound,
     Spend,
     StateSet,
@@ -60,7 +59,7 @@ def _facts(old: Checkpoint, new: Checkpoint) -> list[Logged]:
     entries: list[Logged] = [
         StateSet(key, value) for key, value in new.state.items() if key not in old.state or old.state[key] != value
     ]
-    entries += [ProviderKey(name, key) for name, key in new.provider_keys.items() if old.provider_keys.get(name) != key]
+    entries += [known for name, known in new.providers.items() if old.providers.get(name) != known]
     if new.workspace is not None and new.workspace != old.workspace:
         entries.append(new.workspace)
     return entries

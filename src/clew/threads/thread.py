@@ -28,10 +28,9 @@ from clew.log import (
     StepOutcome,
     ToolIntent,
     ToolOutcome,
-    WorkspaceSnapshot,
     fold,
 )
-from clew.log.trees import named_trees
+from clew.log.trees import may_name_trees, named_trees
 from clew.messages import Assistant
 from clew.threads import forking
 from clew.threads.collecting import gc
@@ -203,13 +202,18 @@ class Thread:
         """The state with everything appended so far."""
         return self._open_writer().fold.checkpoint()
 
+    @property
+    def messages(self) -> int:
+        """How many messages the history holds, which costs nothing to ask: the place of the next one."""
+        return self._open_writer().fold.messages
+
     async def append(self, *entries: Logged) -> None:
         """Record these entries together, after all that came before.
 
         After `Unavailable` they are kept and go out with the next append or `flush`: do not append them again.
         """
         writer = self._open_writer()
-        if WorkspaceSnapshot in map(type, entries):
+        if may_name_trees(entries):
             await check_trees(self._checkpointer, named_trees(entries), self._thread_id)
         through = writer.accept(self.redacted(entries))
         if self._durability == "sync" or (self._durability == "async" and any(map(_is_barrier, entries))):
@@ -228,8 +232,8 @@ class Thread:
         For entries that something durable is about to follow anyway, so that both cost one write. Snapshots of files
         cannot be held: they are checked first, which takes a look into the store.
         """
-        if WorkspaceSnapshot in map(type, entries):
-            raise UsageError("a snapshot of a workspace cannot be held. Append it.")
+        if named_trees(entries):
+            raise UsageError("a snapshot of files cannot be held. Append it.")
         self._open_writer().accept(self.redacted(entries))
 
     @property

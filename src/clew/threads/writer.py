@@ -18,12 +18,11 @@ from clew.log import (
     Fold,
     FoldedState,
     Logged,
-    WorkspaceSnapshot,
     count_kept,
     encode_entries,
     encode_frame,
 )
-from clew.log.trees import named_trees
+from clew.log.trees import may_name_trees, named_trees
 from clew.threads.leases import renewed
 from clew.threads.sizes import LogSize
 
@@ -87,7 +86,7 @@ class LogWriter:
         encoded = encode_entries(entries)
         self.fold.push(entries)
         self._buffer.append(encoded)
-        if WorkspaceSnapshot in map(type, entries):
+        if may_name_trees(entries):
             self._trees |= named_trees(entries)
         self._kept += count_kept(entries)
         self._accepted += len(entries)
