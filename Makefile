@@ -39,13 +39,17 @@ $(VENV)/.fuzz: $(VENV)/.ready
 	else $(BIN)/python -m pip install --quiet --group fuzz; fi
 	@touch $@
 
+$(VENV)/.clis: $(VENV)/.ready tests/servers/npm.py
+	@$(BIN)/python -m tests.servers.npm
+	@if [ -d $@ ]; then touch $@; fi
+
 demo: $(VENV)/.ready ## The main job, offline: an agent killed with SIGKILL inside a tool, and resumed
 	@$(BIN)/python -m clew demo
 
-test: $(VENV)/.ready ## All tests, the long matrices sampled; within ten minutes
+test: $(VENV)/.ready $(VENV)/.clis ## All tests, the long matrices sampled; within ten minutes
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
-crash: $(VENV)/.ready ## The long matrices whole: every kill, every torn byte
+crash: $(VENV)/.ready $(VENV)/.clis ## The long matrices whole: every kill, every torn byte
 	CLEW_CRASH=full $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m crash
 
 fuzz: $(VENV)/.fuzz ## A million inputs to everything that reads bytes from outside

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import subprocess
 import sys
 import textwrap
@@ -18,6 +19,7 @@ from clew.log import Usage
 from clew.messages import Image, Text, ToolCall, ToolResult, assistant, plain_text, tool, user
 from clew.models.base import ModelRequest, ToolSpec
 from clew.testing import ModelServer, Response, call, reply, say, think, turns_in
+from tests.testing.raw import ask
 
 pytestmark = pytest.mark.anyio
 
@@ -199,6 +201,23 @@ def test_reasoning_is_sealed_if_the_request_asks_for_it_and_custom_tools_get_tex
     assert reasoning.encrypted_content
     assert patch.type == "custom_tool_call"
     assert (patch.name, patch.input) == ("patch", "*** Begin")
+
+
+def test_tools_that_responses_are_offered_in_the_input_are_no_part_of_the_conversation() -> None:
+    nested = [{"type": "custom", "name": "exec"}, {"type": "function", "name": "wait", "parameters": {}}]
+    offer = {
+        "type": "additional_tools",
+        "role": "developer",
+        "tools": [{"type": "namespace", "name": "functions", "tools": nested}],
+    }
+    with ModelServer([call("exec", "1 + 1")]) as server:
+        _, _, body = ask(server, "openai-responses", input=[offer, {"role": "user", "content": "Hi"}])
+    (made,) = json.loads(body)["output"]
+    assert (made["type"], made["input"]) == ("custom_tool_call", "1 + 1")
+    asked = server.requests[0].request
+    assert asked is not None
+    assert [tool.name for tool in asked.tools] == ["exec", "wait"]
+    assert [type(message).__name__ for message in asked.messages] == ["User"]
 
 
 def test_a_response_can_be_continued_by_its_id() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import http.client
 import json
+import select
 import socket
 import threading
 import time
@@ -180,6 +181,62 @@ def test_a_script_may_hold_faults_and_errors(response: Any, status: int) -> None
         assert ask(server, "anthropic")[0] == status
     with ModelServer([ConnectionError]) as server, pytest.raises(ConnectionResetError):
         ask(server, "anthropic")
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_an_answer_that_hangs_says_all_its_words_and_stays_open_until_the_client_hangs_up(dialect: str) -> None:
+    path, body = BODIES[dialect]
+    with ModelServer([Fault(hang=True, saying="Once upon a"), "Never."]) as server:
+        connection = connect(server)
+        connection.request("POST", path, json.dumps({**body, "stream": True}))
+        response = connection.getresponse()
+        data = b""
+        while not data.endswith(b"\n\n") or words_of(data) != "Once upon a":
+            data += response.read1()
+        wait_for_outcome(server, "hanging")
+        assert not select.select([response], [], [], 0)[0]
+        response.close()
+        connection.close()
+        wait_for_outcome(server, "abandoned")
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_an_answer_that_hangs_and_is_no_stream_does_not_begin(dialect: str) -> None:
+    path, body = BODIES[dialect]
+    with ModelServer(["Hello."], faults=Fault(hang=True)) as server:
+        connection = connect(server)
+        connection.request("POST", path, json.dumps(body))
+        wait_for_outcome(server, "hanging")
+        assert not select.select([connection.sock], [], [], 0)[0]
+        connection.close()
+        wait_for_outcome(server, "abandoned")
+
+
+def test_a_fault_in_a_script_may_spoil_words_of_its_own() -> None:
+    script = [Fault(drop_after=5, saying=LONG)]
+    with ModelServer(script) as server, pytest.raises(http.client.IncompleteRead) as caught:
+        ask(server, "openai-chat", stream=True)
+    assert words_of(caught.value.partial) == "One two three four"
+
+
+def words_of(stream: bytes) -> str:
+    """What the events of any dialect's stream say, of a text alone."""
+    found = ""
+    for _, data in events_of(stream):
+        if data.get("type") == "content_block_delta":
+            found += data["delta"]["text"]
+        elif data.get("type") == "response.output_text.delta":
+            found += data["delta"]
+        for choice in data.get("choices", ()):
+            found += choice["delta"].get("content") or ""
+    return found
+
+
+def wait_for_outcome(server: ModelServer, outcome: str) -> None:
+    end = time.monotonic() + 20
+    while (found := [record.outcome for record in server.requests]) != [outcome]:
+        assert time.monotonic() < end, found
+        time.sleep(0.01)
 
 
 # HTTP

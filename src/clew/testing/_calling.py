@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import uuid
 from typing import Any
@@ -15,7 +16,7 @@ from clew.testing._faults import Fault, Faults
 from clew.testing._http import EVENTS, JSON, Abandoned, Exchange
 from clew.testing._records import RecordedRequest
 from clew.testing._refusals import refusal
-from clew.testing._replies import Reply, estimate, identified, reply_of
+from clew.testing._replies import Reply, estimate, identified, reply_of, say
 from clew.testing._scripts import By, Script, turns_in
 from clew.testing._wire import Answer, Body, Event, Problem, Wire
 from clew.testing._wire_responses import RESPONSES
@@ -87,7 +88,7 @@ class Calling:
         if not fault.stops:
             said = await self._say(request, number)
             if isinstance(said, Fault):
-                fault = said
+                fault, reply = said, say(said.saying) if said.saying else reply
             else:
                 reply = said
         await exchange.pause(self._delay + reply.delay + fault.first_byte)
@@ -97,7 +98,12 @@ class Calling:
             await _send_problem(wire, fault.problem, exchange)
         else:
             answer = self._written(wire, reply, request, number, body)
-            await _send(wire, answer, body, fault, exchange)
+            if fault.hang:
+                await _send_words(wire, answer, body, fault, exchange)
+                record.outcome = "hanging"
+                await exchange.pause(math.inf)
+            else:
+                await _send(wire, answer, body, fault, exchange)
             if fault.answers:
                 self._store(wire, answer, body)
         return fault.answers
@@ -186,6 +192,19 @@ async def _send(wire: Wire, answer: Answer, body: Body, fault: Fault, exchange: 
         await exchange.send(200, JSON, _NOT_JSON.encode())
     else:
         await exchange.send(200, JSON, whole, only=None if fault.drop_after is None else len(whole) // 2)
+
+
+async def _send_words(wire: Wire, answer: Answer, body: Body, fault: Fault, exchange: Exchange) -> None:
+    """A stream up to the last word, and not its end."""
+    if not body.get("stream"):
+        return
+    await exchange.start(EVENTS)
+    events = wire.events(answer, body)
+    while events and not wire.is_delta(events[-1]):
+        events.pop()
+    for event in events:
+        await exchange.pause(fault.between)
+        await exchange.chunk(event.encoded())
 
 
 async def _send_events(wire: Wire, answer: Answer, body: Body, fault: Fault, exchange: Exchange) -> None:

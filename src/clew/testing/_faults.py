@@ -35,6 +35,11 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     """Send the error of `status`, or of `overflow`, after this many events of a stream, which has begun well."""
     malformed: bool = False
     """Send an event that is no JSON in place of the second one; a body that is none, if it is no stream."""
+    hang: bool = False
+    """Send all the words, and then nothing, until the client hangs up: the stream stays open and never ends. Where there
+    is no stream, nothing is sent."""
+    saying: str = ""
+    """What was about to be said, for a fault in the midst of it that stands in a script in place of a response."""
 
     @property
     def problem(self) -> Problem | None:
@@ -52,7 +57,8 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def answers(self) -> bool:
         """Whether the client still gets a whole and true answer: the call was slow, and no more."""
-        return self.problem is None and not self.reset and self.drop_after is None and not self.malformed
+        spoiled = self.reset or self.drop_after is not None or self.malformed or self.hang
+        return self.problem is None and not spoiled
 
 
 class Faults:

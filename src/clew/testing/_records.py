@@ -34,9 +34,9 @@ class RecordedRequest(msgspec.Struct, kw_only=True):
     dialect: Dialect | None = None
     request: ModelRequest | None = None
     """What was asked, in Clew's own words; None for what is no model call, or cannot be read."""
-    outcome: Literal["", "answered", "refused", "failed", "abandoned"] = ""
-    """answered: whole. refused: a bad request, or past the script's end. failed: by a fault. abandoned: the client hung
-    up first. Empty while it is on the way."""
+    outcome: Literal["", "answered", "refused", "failed", "hanging", "abandoned"] = ""
+    """answered: whole. refused: a bad request, or past the script's end. failed: by a fault. hanging: by a fault, all its
+    words are sent and the client still waits. abandoned: the client hung up first. Empty while it is on the way."""
     reason: str = ""
     """Why it was refused."""
 

@@ -73,6 +73,8 @@ class Wire(NamedTuple):
     error: Callable[[Problem], Any]
     stream_error: Callable[[Problem, Answer, Body, int], Event]
     """The same error in a stream, after that many events of it."""
+    is_delta: Callable[[Event], bool]
+    """Whether an event brings something of the content: words, or a part of a call."""
 
 
 def calls_in(answer: Answer) -> list[ToolCall]:

@@ -169,4 +169,10 @@ def _stream_error(problem: Problem, answer: Answer, body: Body, sent: int) -> Ev
     return Event("error", _error(problem))
 
 
-ANTHROPIC = Wire("anthropic", "toolu", ("max_tokens", "messages"), _request, _whole, _events, _error, _stream_error)
+def _is_delta(event: Event) -> bool:
+    return event.name == "content_block_delta"
+
+
+ANTHROPIC = Wire(
+    "anthropic", "toolu", ("max_tokens", "messages"), _request, _whole, _events, _error, _stream_error, _is_delta
+)

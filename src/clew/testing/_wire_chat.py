@@ -167,4 +167,9 @@ def _stream_error(problem: Problem, answer: Answer, body: Body, sent: int) -> Ev
     return Event(None, _error(problem))
 
 
-CHAT = Wire("openai-chat", "call", ("messages",), _request, _whole, _events, _error, _stream_error)
+def _is_delta(event: Event) -> bool:
+    choices = event.data["choices"] if isinstance(event.data, dict) else ()
+    return any(choice["delta"] and choice["finish_reason"] is None for choice in choices)
+
+
+CHAT = Wire("openai-chat", "call", ("messages",), _request, _whole, _events, _error, _stream_error, _is_delta)

@@ -25,7 +25,7 @@ Item = dict[str, Any]
 
 
 def _request(body: Body) -> ModelRequest:
-    messages = from_dialect(body.get("input") or [], "openai-responses")
+    messages = from_dialect(_said(body), "openai-responses")
     system = body.get("instructions") or ""
     if not system and messages and isinstance(messages[0], System):
         system, messages = plain_text(messages[0]), messages[1:]
@@ -36,7 +36,7 @@ def _request(body: Body) -> ModelRequest:
             ToolSpec(
                 str(tool.get("name") or tool.get("type")), tool.get("description") or "", tool.get("parameters") or {}
             )
-            for tool in body.get("tools") or ()
+            for tool in _tools(body)
         ),
         tool_choice=read_choice(body.get("tool_choice")),
         max_tokens=body.get("max_output_tokens"),
@@ -44,8 +44,27 @@ def _request(body: Body) -> ModelRequest:
     )
 
 
+def _said(body: Body) -> Any:
+    """The input without the items that offer tools: they are no part of what was said."""
+    given = body.get("input") or []
+    return [item for item in given if not _offers_tools(item)] if isinstance(given, list) else given
+
+
+def _offers_tools(item: Any) -> bool:
+    return isinstance(item, dict) and item.get("type") == "additional_tools"
+
+
+def _tools(body: Body) -> list[dict[str, Any]]:
+    """The tools on offer: beside the input and in it, and those of a namespace one by one, by their own names."""
+    given = body.get("input")
+    found = list(body.get("tools") or ())
+    for item in given if isinstance(given, list) else ():
+        found += (item.get("tools") or ()) if _offers_tools(item) else ()
+    return [tool for offered in found for tool in (offered.get("tools") or [offered])]
+
+
 def _items(answer: Answer, body: Body) -> list[Item]:
-    custom = {tool.get("name") for tool in body.get("tools") or () if tool.get("type") == "custom"}
+    custom = {tool.get("name") for tool in _tools(body) if tool.get("type") == "custom"}
     sealed = _SEALED in (body.get("include") or ())
     items = []
     for index, block in enumerate(answer.content):
@@ -220,4 +239,8 @@ def _stream_error(problem: Problem, answer: Answer, body: Body, sent: int) -> Ev
     return Event(kind, {"type": kind, "response": failed, "sequence_number": sent})
 
 
-RESPONSES = Wire("openai-responses", "call", ("input",), _request, _whole, _events, _error, _stream_error)
+def _is_delta(event: Event) -> bool:
+    return (event.name or "").endswith(".delta")
+
+
+RESPONSES = Wire("openai-responses", "call", ("input",), _request, _whole, _events, _error, _stream_error, _is_delta)
