@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from datetime import UTC, datetime
 
 import pytest
 
@@ -21,6 +22,11 @@ from clew.errors import (
     ModelRefused,
     ModelUnavailable,
     NewerFormat,
+    NotLoggedIn,
+    ProviderError,
+    ProviderLimited,
+    ProviderMissing,
+    SessionNotFound,
     ThreadBusy,
     ThreadNotFound,
     Unavailable,
@@ -47,6 +53,14 @@ EXAMPLES: list[tuple[ClewError, list[str]]] = [
     (ContextTooLong("openai:gpt-5", "HTTP 400", status=400), ["openai:gpt-5", "does not fit", "Compact"]),
     (ModelUnavailable("openai:gpt-5", "a timeout", attempts=5), ["openai:gpt-5", "5 attempts", "a timeout"]),
     (ModelRefused("openai:gpt-5", "HTTP 401", "Check it.", status=401), ["openai:gpt-5", "HTTP 401", "Check it."]),
+    (ProviderError("codex", "it stopped", "Start it again."), ["codex: it stopped. Start it again."]),
+    (ProviderMissing("codex", "npm install -g codex"), ["codex", "not on PATH", "npm install -g codex"]),
+    (NotLoggedIn("codex", "HTTP 401"), ["codex", "HTTP 401", "Log in"]),
+    (
+        ProviderLimited("codex", "HTTP 429", until=datetime(2026, 1, 2, 3, 4, tzinfo=UTC)),
+        ["429", "2026-01-02 03:04 UTC"],
+    ),
+    (SessionNotFound("codex", "abc"), ["codex", "'abc'", "discover()"]),
 ]
 NAMES = [type(error).__name__ for error, _ in EXAMPLES]
 
@@ -77,7 +91,7 @@ def test_every_error_is_shown_here_and_in_the_drawing_of_the_tree() -> None:
     named = set(errors.__all__)
     assert {type(error).__name__ for error, _ in EXAMPLES} == named
     assert errors.__doc__ is not None
-    drawn = {line.split()[1] for line in errors.__doc__.splitlines() if "──" in line}
+    drawn = {line.split("──")[1].split()[0] for line in errors.__doc__.splitlines() if "──" in line}
     assert drawn == named - {"ClewError"}
 
 
@@ -93,6 +107,7 @@ def test_all_errors_are_clew_errors() -> None:
         (UsageError, RuntimeError),
         (MissingExtra, ImportError),
         (ThreadNotFound, LookupError),
+        (SessionNotFound, LookupError),
     ],
 )
 def test_an_error_is_also_the_built_in_one_that_people_catch(kind: type[ClewError], builtin: type[Exception]) -> None:
@@ -100,6 +115,6 @@ def test_an_error_is_also_the_built_in_one_that_people_catch(kind: type[ClewErro
 
 
 def test_absent_unreachable_and_corrupt_are_apart() -> None:
-    kinds = [ThreadNotFound, MissingBlob, Unavailable, Corrupt]
+    kinds = [ThreadNotFound, SessionNotFound, MissingBlob, Unavailable, Corrupt]
     for one in kinds:
         assert not any(issubclass(one, other) for other in kinds if other is not one)

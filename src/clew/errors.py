@@ -13,10 +13,15 @@
     ├── Corrupt            the store answered with something that fails its check
     ├── WrongKey           encrypted, and the key that opens it is not here
     ├── NewerFormat        written by a newer Clew than this one
-    └── ModelError         a model gave no answer
-        ├── ContextTooLong     the request does not fit the model's window
-        ├── ModelUnavailable   limits, outages, timeouts, dropped streams: after all retries
-        └── ModelRefused       a bad key, an unknown model, a request the vendor does not take
+    ├── ModelError         a model gave no answer
+    │   ├── ContextTooLong     the request does not fit the model's window
+    │   ├── ModelUnavailable   limits, outages, timeouts, dropped streams: after all retries
+    │   └── ModelRefused       a bad key, an unknown model, a request the vendor does not take
+    └── ProviderError      a coding agent's program gave no answer
+        ├── ProviderMissing    the program is not installed
+        ├── NotLoggedIn        the program has no account, or one that is no longer good
+        ├── ProviderLimited    a rate or usage limit of the account
+        └── SessionNotFound    the program has no such conversation
 
 Absent, unreachable and corrupt are three different results, and none is ever taken for another. A message says what
 happened, to which thread, and what to do. It never holds a prompt, a key or any other content.
@@ -25,6 +30,7 @@ happened, to which thread, and what to do. It never holds a prompt, a key or any
 from __future__ import annotations
 
 from collections.abc import Collection
+from datetime import datetime
 from typing import Any
 
 __all__ = [
@@ -40,6 +46,11 @@ __all__ = [
     "ModelRefused",
     "ModelUnavailable",
     "NewerFormat",
+    "NotLoggedIn",
+    "ProviderError",
+    "ProviderLimited",
+    "ProviderMissing",
+    "SessionNotFound",
     "ThreadBusy",
     "ThreadNotFound",
     "Unavailable",
@@ -199,3 +210,53 @@ class ModelRefused(ModelError):
 
     def __init__(self, model: str, reason: str, advice: str = "", *, status: int | None = None) -> None:
         super().__init__(model, f"the request was refused ({reason})", advice, status=status)
+
+
+class ProviderError(ClewError):
+    """A coding agent's program gave no answer. `provider` is its name, `reason` what happened, `advice` the way out."""
+
+    def __init__(self, provider: str, reason: str, advice: str = "") -> None:
+        self.provider = provider
+        self.reason = reason
+        self.advice = advice
+        super().__init__(
+            f"{provider}: {reason}{'' if reason.endswith('.') else '.'}" + (f" {advice}" if advice else "")
+        )
+
+
+class ProviderMissing(ProviderError):
+    """The program is not installed. `install` is the command that installs it."""
+
+    def __init__(self, provider: str, install: str) -> None:
+        self.install = install
+        super().__init__(provider, "its program is not on PATH", f"Install it: {install}")
+
+
+class NotLoggedIn(ProviderError):
+    """The program has no account to work with, or one that is no longer good."""
+
+    def __init__(
+        self, provider: str, reason: str, advice: str = "Log in with the program itself, or set its API key."
+    ) -> None:
+        super().__init__(provider, f"it is not logged in ({reason})", advice)
+
+
+class ProviderLimited(ProviderError):
+    """A rate or usage limit of the account holds; until when, if that is known."""
+
+    def __init__(self, provider: str, reason: str, *, until: datetime | None = None) -> None:
+        self.until = until
+        when = "later" if until is None else f"after {until:%Y-%m-%d %H:%M %Z}".rstrip()
+        super().__init__(
+            provider, f"its limit is reached ({reason})", f"Try again {when}, or move the session to another provider."
+        )
+
+
+class SessionNotFound(ProviderError, LookupError):
+    """The program has no such conversation on this machine."""
+
+    def __init__(self, provider: str, session: str) -> None:
+        self.session = session
+        super().__init__(
+            provider, f"no session {session!r} on this machine", "clew.providers.discover() names those that are there."
+        )

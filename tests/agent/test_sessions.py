@@ -13,12 +13,12 @@ import pytest
 
 from clew import Thread
 from clew.agent import Agent, Compacted
-from clew.agent.sessions import task_id
+from clew.agent.own_sessions import task_id
 from clew.checkpointers import HeadQuery, MemoryCheckpointer
-from clew.errors import ContextTooLong, InvalidInput, ThreadBusy, Unavailable, UsageError
+from clew.errors import ContextTooLong, InvalidInput, ThreadBusy, ThreadNotFound, Unavailable, UsageError
 from clew.log import WorkspaceSnapshot
 from clew.log.codec import decode_frame
-from clew.messages import plain_text
+from clew.messages import Text, plain_text
 from clew.models import ModelRequest
 from clew.testing import Response, ScriptedModel, call, turns_in
 from clew.tools import DEFAULT_TOOLS, ToolContext, tool
@@ -55,12 +55,33 @@ async def test_a_handle_goes_on_in_another_agent(store: MemoryCheckpointer) -> N
     [
         '{"version": 1}',
         '{"version": 9, "provider": "clew", "session_id": "", "resume_key": ""}',
-        '{"version": 1, "provider": "codex", "session_id": "s", "resume_key": "k"}',
     ],
 )
 async def test_a_handle_that_cannot_be_is_refused(handle: str, store: MemoryCheckpointer) -> None:
     with pytest.raises(InvalidInput, match="handle"):
         Agent(ScriptedModel(["Hi."]), checkpointer=store).resume_session(handle)
+
+
+async def test_a_providers_handle_leads_to_its_thread_and_nowhere_if_the_store_does_not_have_it(
+    store: MemoryCheckpointer,
+) -> None:
+    handle = '{"version": 1, "provider": "codex", "session_id": "s", "resume_key": "k"}'
+    agent = Agent(ScriptedModel(["Hi.", "There."]), checkpointer=store)
+    with pytest.raises(ThreadNotFound):
+        await agent.resume_session(handle).send("Hello")
+    await agent.run("Hello", thread_id="s")
+    assert (await agent.resume_session(handle).send("Where?")).output == "There."
+
+
+async def test_a_session_tells_what_it_did_prompt_by_prompt(store: MemoryCheckpointer) -> None:
+    session = Agent(ScriptedModel(["One.", "Two."]), checkpointer=store).start_session()
+    first = await session.send("1")
+    assert (first.result, first.blocks, first.provider) == ("One.", (Text("One."),), "clew")
+    await session.send("2")
+    found = await session.trajectory
+    told = [(turn.prompt, turn.output, turn.status) for turn in found.turns]
+    assert told == [("1", "One.", "done"), ("2", "Two.", "done")]
+    assert found.usage.output_tokens > 0
 
 
 async def test_a_task_goes_on_where_it_was_and_is_cleared_once_it_is_done(

@@ -26,6 +26,8 @@ from clew.sync import (
     tool,
 )
 from clew.testing import ScriptedModel, call, turns_in
+from tests.providers.toy import toy_place
+from tests.providers.toys import with_toys
 
 
 @pytest.fixture(params=["memory://", "sqlite:///{}/c.db", "file://{}/threads"])
@@ -248,3 +250,15 @@ def test_an_async_agent_runs_the_same_by_name() -> None:
             assert await run.result() is await run
 
     asyncio.run(main())
+
+
+def test_a_providers_session_works_without_an_event_loop_of_ones_own(tmp_path: Path) -> None:
+    with_toys()
+    place = toy_place(tmp_path)
+    agent = Agent(provider="toy", env=place.env, cwd=place.cwd, checkpointer=f"sqlite:///{tmp_path}/clew.db")
+    session = agent.start_session()
+    turn = session.send("stream a b\nsay a b ").result()
+    assert (turn.result, turn.provider) == ("a b ", "toy")
+    resumed = agent.resume_session(session.resume_handle)
+    assert "assistant=a b" in resumed.send("echo").result().output
+    assert resumed.trajectory.num_turns == 2

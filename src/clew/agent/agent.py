@@ -9,29 +9,33 @@ import os
 import secrets
 import time
 import traceback
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from contextvars import ContextVar
 from pathlib import Path
 from types import EllipsisType, TracebackType
-from typing import Any, Self, get_args
+from typing import Any, Literal, Self, get_args
 from weakref import WeakValueDictionary
 
 import msgspec
 
+from clew._plugins import find
 from clew.agent.answering import answered_before, answers_to, open_questions
 from clew.agent.children import child_tool, is_child
 from clew.agent.events import Question
 from clew.agent.finishing import finish_tool
+from clew.agent.handles import Handle, read_handle
 from clew.agent.journal import Journal
 from clew.agent.loop import Ending, Loop
 from clew.agent.outputs import Output
+from clew.agent.own_sessions import OwnSession
 from clew.agent.prompts import check_prompt
 from clew.agent.runs import Emit, Run, RunResult
-from clew.agent.sessions import Session, read_handle
+from clew.agent.sessions import Session
 from clew.agent.settings import Budget, Overflow, Settings
 from clew.agent.signalling import by_id, same_command, stops_with_a_signal
 from clew.agent.stores import Store
+from clew.agent.trajectories import Trajectory, said_in, trajectory_of
 from clew.checkpointers import Checkpointer, HeadQuery
 from clew.errors import ClewError, InvalidInput, ThreadNotFound, Unavailable, UsageError
 from clew.log import Checkpoint, StatusChanged, Usage
@@ -82,10 +86,20 @@ class Agent:
     and no tool that must not run twice does.
     """
 
+    def __new__(cls, *args: Any, provider: str | Sequence[str] | None = None, **settings: Any) -> Any:
+        """With a `provider`, an agent that works through that one's program; its class is none that this module knows."""
+        if provider is None:
+            return super().__new__(cls)
+        made = find(
+            "provider", {"provider": "clew.providers.agent:ProviderAgent"}, "clew.agents", "an agent of a provider"
+        )
+        return made(*args, provider=provider, **settings)
+
     def __init__(
         self,
-        model: str | Model,
+        model: str | Model | Mapping[str, str] = "",
         *,
+        provider: str | Sequence[str] | None = None,
         name: str = "",
         system_prompt: str = "",
         tools: Iterable[AnyTool | Agent | Callable[..., Any]] = (),
@@ -109,6 +123,11 @@ class Agent:
         takeover: bool = False,
         allow_repeats: bool = False,
         handle_signals: bool | Callable[[str], str] = False,
+        data_dir: str | os.PathLike[str] | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        permissions: Literal["read", "edit", "full"] | None = None,
+        timeout: float | None = None,
     ) -> None:
         """`checkpointer` is a store or its URL; left out, it is the default store; None keeps nothing beyond the process.
 
@@ -131,7 +150,18 @@ class Agent:
         `handle_signals=True`, for programs: SIGTERM does as Ctrl+C does; the run records that, the command that resumes it
         is printed to stderr, and the process exits with 130. A function from the thread's id gives other words for that
         command. A second signal ends the process at once.
+
+        `data_dir` is a folder to keep everything in, in place of a `checkpointer`.
+
+        `provider` makes an agent that works through Claude Code, Codex or opencode instead: `clew.providers.ProviderAgent`
+        says what `model`, `cwd`, `env`, `permissions`, `timeout` and `options` are then.
         """
+        if any(given is not None for given in (provider, cwd, env, permissions, timeout)):
+            raise InvalidInput("cwd, env, permissions and timeout are for Agent(provider=…); here, use workspace=")
+        if isinstance(model, Mapping) or not model:
+            raise InvalidInput(
+                "an agent needs a model, Agent('anthropic:…'), or a provider, Agent(provider='claude_code')"
+            )
         if max_turns < 1 or checkpoint_every_n_iterations < 1 or warn_turns < 0:
             raise InvalidInput("max_turns and checkpoint_every_n_iterations are 1 or more, and warn_turns 0 or more")
         if compact_at is not None and not 0 < compact_at <= 1:
@@ -168,7 +198,7 @@ class Agent:
         if durability == "exit" and not allow_repeats:
             _refuse_once(self._once())
         self._own_model = isinstance(model, str)
-        self._store = Store(checkpointer)
+        self._store = Store.given(checkpointer, data_dir)
         self._durability = durability
         self._redact = redact
         self._takeover = takeover
@@ -215,8 +245,7 @@ class Agent:
 
         async def work(emit: Emit) -> RunResult:
             found = await self._last_thread() if thread_id is None else thread_id
-            if await self._store.open().head(found) is None:
-                raise ThreadNotFound(found)
+            await self.check_thread(found)
             return await self._run(msgspec.structs.replace(asked, thread_id=found), emit)
 
         return Run(work)
@@ -243,7 +272,7 @@ class Agent:
             raise InvalidInput("workspace and output_dir are two names for the same folder. Give one of them.")
         folder = output_dir if workspace is None else workspace
         agent = self if folder is None else self._in(absolute(folder))
-        return Session(
+        return OwnSession(
             agent,
             thread_id,
             folder=agent._folder,
@@ -254,11 +283,19 @@ class Agent:
 
     def start_session(self, *, thread_id: str | None = None) -> Session:
         """A session on a new thread, whose handle is there before the first prompt."""
-        return Session(self, self.new_id() if thread_id is None else thread_id, folder=self._folder)
+        return OwnSession(self, self.new_id() if thread_id is None else thread_id, folder=self._folder)
 
-    def resume_session(self, handle: str) -> Session:
-        """Go on with a session, from its handle or its thread's id, in any process that reaches the store."""
-        return Session(self, read_handle(handle), folder=self._folder)
+    def resume_session(self, handle: str, *, key: str | bytes | None = None, trust: bool = False) -> Session:
+        """Go on with a session, from its handle or its thread's id, in any process that reaches the store. With a `key`,
+        only a handle that was signed with it is taken. Where a handle has hints that say otherwise than this agent was told,
+        they are used only with `trust=True`.
+
+        A session of a provider goes on here as well, if the store has it: the conversation is the same.
+        """
+        found = read_handle(handle, key=key)
+        agent = self._trusting(found) if trust else self
+        elsewhere = found.provider not in ("", "clew")
+        return OwnSession(agent, found.session_id, folder=agent._folder, from_elsewhere=elsewhere)
 
     @property
     def _folder(self) -> Path:
@@ -272,6 +309,37 @@ class Agent:
     async def run_on(self, thread_id: str, prompt: str | None, emit: Emit, **how: Any) -> RunResult:
         """The work of `run` and `resume`, told to `emit` as it happens; for sessions."""
         return await self._run(_Job(thread_id, prompt, **how), emit)
+
+    @property
+    def store_url(self) -> str:
+        """The URL of the store, if it was given as one."""
+        return self._store.url
+
+    async def check_thread(self, thread_id: str) -> None:
+        """`ThreadNotFound` if the store does not have it."""
+        if await self._store.open().head(thread_id) is None:
+            raise ThreadNotFound(thread_id)
+
+    async def trajectory(self, thread_id: str) -> Trajectory:
+        """What was done on a thread, prompt by prompt."""
+        return trajectory_of(thread_id, await Thread.load(self._store.open(), thread_id))
+
+    def _trusting(self, handle: Handle) -> Agent:
+        """This agent, told which store the handle hints at, if it was told none itself."""
+        if not handle.store or not self._store.is_default:
+            return self
+        agent = copy.copy(self)
+        agent._store = Store(handle.store)
+        return agent
+
+    async def moved(self, thread_id: str, provider: str, settings: dict[str, Any]) -> Session:
+        """A session of another agent on the same thread; for sessions."""
+        await self.check_thread(thread_id)
+        if provider == "clew":
+            return Agent(**{"checkpointer": self._store.open(), **settings}).start_session(thread_id=thread_id)
+        made = {"checkpointer": self._store.open(), "system_prompt": self._settings.system_prompt, "name": self.name}
+        session = Agent(provider=provider, **{**made, **settings}).start_session(thread_id=thread_id)
+        return await session.move_to(provider)
 
     def _as_child(self, child: Agent) -> AnyTool:
         """Another agent as a tool of this one: on this one's store, unless it was given its own."""
@@ -444,6 +512,8 @@ def _result(thread: Thread, before: Checkpoint, loop: Loop, ending: Ending, wait
         resumed_from=before.turns if before.history else None,
         drift=loop.drift,
         waited=waited,
+        duration=round(state.seconds - before.seconds, 6),
+        blocks=said_in(state.history[len(before.history) :]),
     )
 
 

@@ -13,9 +13,11 @@ import msgspec
 
 from clew.agent.asking import ask
 from clew.agent.compacting import compact, make_room
-from clew.agent.events import CheckpointSaved, Question, SnapshotSaved, TurnFinished, TurnStarted, Unwound, Waiting
+from clew.agent.events import CheckpointSaved, Question, TurnFinished, TurnStarted, Unwound, Waiting
+from clew.agent.filing import bring_files, keep_files
 from clew.agent.finishing import finished_with, not_finished, value_of
 from clew.agent.journal import Journal, settled
+from clew.agent.leftovers import left_over
 from clew.agent.notes import is_note, note
 from clew.agent.prompts import PROMPTS, last_prompt, prompts_waiting, turns_of_task
 from clew.agent.runs import Emit
@@ -73,8 +75,7 @@ class Loop:
             await self._begin()
             if prompt is not None:
                 await self._take(prompt, again)
-            with self._journal.wait():
-                await self._bring_files()
+            await self._bring_files()
             self._turns = turns_of_task(self._thread.checkpoint)
             waiting = prompts_waiting(self._thread.checkpoint)
             while True:
@@ -109,6 +110,8 @@ class Loop:
         self.drift = drift_of(state, now)
         if self.drift or not (state.model or state.history):
             await self._journal.record(now)
+        if state.partial:
+            await self._journal.record(*left_over(state).entries)
         if self.drift:
             log.info("thread %r: resumed with other %s", self._thread.thread_id, ", ".join(self.drift))
         self._read_state()
@@ -131,26 +134,12 @@ class Loop:
         await self._journal.flush()
 
     async def _bring_files(self) -> None:
-        """The files on record, where there are none: on another machine, say. Those that are there are the user's, and stay
-        as they are, unless it was asked otherwise; that they differ from the record is told, and what there is goes on
-        record."""
-        state = self._thread.checkpoint
-        recorded = state.workspace
-        if self._workspace is None or not state.turns:
+        if self._workspace is None:
             return
-        is_empty = not any(self._workspace.path.iterdir())
-        if recorded is not None and (is_empty or self._settings.restore_files):
-            restored = await self._workspace.restore(recorded)
-            log.info("thread %r: its files are restored to %s", self._thread.thread_id, self._workspace.path)
-            if restored.before_restore is not None and restored.before_restore.digest != recorded.digest:
-                await self._journal.record(restored.before_restore.entry(), recorded)
-        if is_empty or self._settings.restore_files:
-            return
-        now = await self._workspace.snapshot()
-        if recorded is None or now.digest != recorded.digest:
-            await self._journal.record(now.entry())
-            if recorded is not None:
-                self.drift["files"] = (recorded.digest, now.digest)
+        with self._journal.wait():
+            changed = await bring_files(self._journal, self._workspace, always=self._settings.restore_files)
+        if changed is not None:
+            self.drift["files"] = changed
 
     async def _respond(self, state: Checkpoint) -> None:
         """One response of the model: on record before anything acts on it, which for its calls is with their intents. The
@@ -264,13 +253,8 @@ class Loop:
             self._snapshot = asyncio.create_task(self._take_snapshot(self._workspace))
 
     async def _take_snapshot(self, workspace: Workspace) -> None:
-        """The files as they are, on record if they are others than the last."""
         self._since_snapshot = 0
-        state = self._thread.checkpoint
-        taken = await workspace.snapshot()
-        if state.workspace is None or state.workspace.digest != taken.digest:
-            await self._thread.append(taken.entry())
-            self._emit(SnapshotSaved(state.turns, taken.digest, taken.files))
+        await keep_files(self._journal, workspace, self._emit)
 
     async def _wait_for_snapshot(self) -> None:
         if self._snapshot is not None:

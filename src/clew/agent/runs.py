@@ -14,12 +14,34 @@ import msgspec
 from clew.agent.events import Event, Question
 from clew.errors import UsageError
 from clew.log import Usage
+from clew.messages import Block, Text, ToolCall, ToolResult
 
-__all__ = ["Emit", "Run", "RunResult"]
+__all__ = ["Emit", "Run", "RunResult", "ToolUse"]
 
-T = TypeVar("T")
+T = TypeVar("T", covariant=True)
 Emit = Callable[[Event], None]
 _END = object()
+
+
+class ToolUse(msgspec.Struct, frozen=True):
+    """A call of a tool, and its result; None where it has none on record."""
+
+    name: str
+    arguments: Any
+    result: ToolResult | None = None
+
+    @property
+    def output(self) -> str:
+        """The words of the result."""
+        return (
+            ""
+            if self.result is None
+            else "\n".join(part.text for part in self.result.content if isinstance(part, Text))
+        )
+
+    @property
+    def is_error(self) -> bool:
+        return self.result is not None and self.result.is_error
 
 
 class RunResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,9 +50,12 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     output: Any = None
     """The model's last words; None if it did not get that far."""
     thread_id: str
+    provider: str = "clew"
+    """Who worked on it: the built-in agent, or an outside one."""
     session_id: str = ""
     """What the session that this was part of is known by: the thread's id, for an agent of Clew's own."""
-    status: Literal["done", "waiting", "interrupted"]
+    status: Literal["done", "waiting", "interrupted", "failed"]
+    """`failed` only where it is told of later, in a trajectory: whoever waits for it gets the error itself."""
     reason: str = ""
     """Why it was interrupted: `max_turns: …`, `budget: …`, `timeout: …`."""
     questions: tuple[Question, ...] = ()
@@ -46,6 +71,25 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     """What differs from the record, and was applied: what it was, and what it is."""
     waited: float = 0.0
     """Seconds that the run waited for its record: to be opened, and to be durable. Giving it back comes after the result."""
+    duration: float = 0.0
+    """Seconds that it took."""
+    blocks: tuple[Block, ...] = ()
+    """What was said and done, in its order: text, thinking, tool calls and their results."""
+
+    @property
+    def result(self) -> Any:
+        """The same as `output`."""
+        return self.output
+
+    @property
+    def tool_uses(self) -> tuple[ToolUse, ...]:
+        """The tool calls among the blocks, each with what it came to."""
+        results = {block.call_id: block for block in self.blocks if isinstance(block, ToolResult)}
+        return tuple(
+            ToolUse(block.name, block.arguments, results.get(block.id))
+            for block in self.blocks
+            if isinstance(block, ToolCall)
+        )
 
 
 class Run(Generic[T]):

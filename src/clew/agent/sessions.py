@@ -1,90 +1,57 @@
-"""Sessions: one thread over several prompts, named by the user, by its task, or by a handle from another process."""
+"""Sessions: one thread over several prompts, whoever works on it."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import os
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Self
 
-import msgspec
-from blake3 import blake3
+from clew.agent.runs import Run, RunResult
+from clew.agent.trajectories import Trajectory
 
-from clew.agent.prompts import check_prompt
-from clew.agent.runs import Emit, Run, RunResult
-from clew.errors import ClewError, InvalidInput, LeaseLost, ThreadBusy, Unavailable, UsageError
-
-if TYPE_CHECKING:
-    from types import TracebackType
-
-    from clew.agent.agent import Agent
-
-__all__ = ["Session", "read_handle", "task_id"]
-
-log = logging.getLogger("clew.agent")
-
-_NOT_OURS = (InvalidInput, LeaseLost, ThreadBusy, Unavailable, UsageError)
-"""Errors that say nothing of the task: somebody else has the thread, or nobody had it."""
+__all__ = ["Session"]
 
 
-class _Handle(msgspec.Struct, frozen=True):
-    """What a handle says. The form is public: other programs store it, and may make one."""
+class Session(ABC):
+    """A thread of an agent, over several prompts. Made by `agent.session`, `start_session` and `resume_session`.
 
-    version: int
-    provider: str
-    session_id: str
-    resume_key: str
-
-
-class Session:
-    """A thread of an agent, over several prompts. Made by `agent.session`, `start_session` and `resume_session`."""
-
-    def __init__(
-        self,
-        agent: Agent,
-        thread_id: str | None,
-        *,
-        folder: Path,
-        resume: bool = False,
-        clear_done: bool = True,
-        keep_stopped: bool = True,
-    ) -> None:
-        self._agent = agent
-        self._thread_id = thread_id
-        self._is_task = thread_id is None and resume
-        self._named = thread_id is not None or resume
-        self._folder = folder
-        self._clear_done = clear_done
-        self._keep_stopped = keep_stopped
-        self._asked = 0
-        self._ended_with = ""
-        """The status of the last run, once that had the thread for itself."""
+    All of it is on record as it happens, so a session needs no saving: its handle leads any process back to it.
+    """
 
     @property
+    @abstractmethod
     def thread_id(self) -> str:
-        if self._thread_id is None:
-            raise UsageError("this session's thread is named by its task: call run first, or give a thread_id")
-        return self._thread_id
+        """The thread that it is kept in."""
+
+    @property
+    def session_id(self) -> str:
+        """The same as `thread_id`."""
+        return self.thread_id
 
     @property
     def resume_handle(self) -> str:
-        """A string from which any process that reaches the store can go on: `agent.resume_session(handle)`."""
-        handle = _Handle(1, "clew", self.thread_id, self.thread_id)
-        return msgspec.json.encode(handle).decode()
+        """A string from which any process can go on: `agent.resume_session(handle)`. It is there before the first prompt.
+        Whoever has it can go on with the conversation, so keep it as you would a password."""
+        return self.handle()
 
-    def run(self, prompt: str) -> Run[RunResult]:
-        """Ask, and go on until the agent has the last word. The first prompt is the task that names the thread, if nobody
-        has named it: the same prompts of the same agent in the same folder go on where they were, and those that the record
-        has answered are answered from there."""
-        check_prompt(prompt)
-        if self._thread_id is None:
-            self._thread_id = task_id(self._agent.name, prompt, self._folder) if self._is_task else self._agent.new_id()
-        number, self._asked = self._asked, self._asked + 1
-        return self._run(self._thread_id, prompt, nth=number if self._is_task else None, named=self._named)
+    @abstractmethod
+    def handle(
+        self, *, key: str | bytes | None = None, expires_in: timedelta | None = None, hints: bool = False
+    ) -> str:
+        """A handle with more to it: signed with a `key`, refused after some time, or with the folder and the store, without
+        its credentials, as `hints` for whoever resumes it."""
 
-    send = run
+    @abstractmethod
+    def send(self, prompt: str, *, timeout: float | None = None) -> Run[RunResult]:
+        """Ask, and go on until the agent has the last word; or for `timeout` seconds."""
 
+    def run(self, prompt: str, *, timeout: float | None = None) -> Run[RunResult]:
+        """The same as `send`."""
+        return self.send(prompt, timeout=timeout)
+
+    @abstractmethod
     def resume(
         self,
         prompt: str | None = None,
@@ -93,25 +60,26 @@ class Session:
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> Run[RunResult]:
-        """Go on with this session's thread, as `agent.resume` does; `answer` is for what it waits for."""
-        if prompt is not None:
-            check_prompt(prompt)
-        return self._run(self.thread_id, prompt, answer=answer, max_turns=max_turns, timeout=timeout, named=self._named)
+        """Go on with what was stopped, or waits: `answer` is for what it waits for."""
 
-    def _run(self, thread_id: str, prompt: str | None, **how: Any) -> Run[RunResult]:
-        async def work(emit: Emit) -> RunResult:
-            try:
-                result = await self._agent.run_on(thread_id, prompt, emit, **how)
-            except (ClewError, TimeoutError) as error:
-                self._ended_with = "" if isinstance(error, _NOT_OURS) else "failed"
-                raise
-            except BaseException:
-                self._ended_with = "stopped"
-                raise
-            self._ended_with = result.status
-            return result
+    @abstractmethod
+    async def cancel(self) -> None:
+        """Stop what is under way, as Ctrl+C does, and return once that is on record. The session can go on."""
 
-        return Run(work)
+    async def end(self) -> None:
+        """Stop what is under way. The session stays on record, and can be resumed by its handle."""
+        await self.cancel()
+
+    @property
+    @abstractmethod
+    def trajectory(self) -> Coroutine[Any, Any, Trajectory]:
+        """What was done so far, read from the record: `(await session.trajectory).turns`."""
+
+    @abstractmethod
+    async def move_to(self, provider: str, **settings: Any) -> Session:
+        """Go on at another provider, with the whole conversation; `settings` are those of `Agent(provider=…)` that are to be
+        others than here. For the built-in agent, `move_to("clew", model=…)`. The session that is returned is the one to go
+        on with."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -119,46 +87,4 @@ class Session:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """All is on record as it happens. A task's thread that is of no more use is deleted; one that was named stays."""
-        if not self._is_task or self._thread_id is None:
-            return
-        if self._ended_with == "done":
-            clear = self._clear_done and error is None
-        else:
-            clear = not self._keep_stopped and self._ended_with in ("failed", "interrupted", "stopped")
-        if clear:
-            await self._clear(self._thread_id)
-        elif self._ended_with not in ("", "done"):
-            log.info("thread %r: all of it is kept; run the same task again to go on", self._thread_id)
-
-    async def _clear(self, thread_id: str) -> None:
-        """That it could not be deleted is no reason to lose what was done."""
-        try:
-            await asyncio.shield(self._agent.forget(thread_id))
-        except Unavailable as error:
-            log.warning(
-                "thread %r: its task is %s, and it could not be cleared: %s", thread_id, self._ended_with, error
-            )
-        else:
-            log.info("thread %r: its task is %s, and what was kept for it is cleared", thread_id, self._ended_with)
-
-
-def task_id(agent: str, task: str, folder: Path) -> str:
-    """The name of the thread of a task: the same for the same agent, words and folder."""
-    words = "\0".join((agent, task, os.path.abspath(folder)))
-    digest = blake3(words.encode("utf-8", "surrogateescape")).hexdigest()[:24]
-    return f"task:{agent or 'agent'}:{digest}"
-
-
-def read_handle(handle: str) -> str:
-    """The thread that a handle leads to; a bare thread id is one too."""
-    if not handle.lstrip().startswith("{"):
-        return handle
-    try:
-        found = msgspec.json.decode(handle, type=_Handle)
-    except (msgspec.MsgspecError, UnicodeError) as error:
-        raise InvalidInput(f"this is no handle of a session: {error}") from None
-    if found.version != 1 or found.provider != "clew":
-        what: Any = (found.version, found.provider)
-        raise InvalidInput(f"a handle of version {what[0]} for the provider {what[1]!r} is none of this agent's")
-    return found.session_id
+        await self.end()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from types import EllipsisType
 
-from clew.checkpointers import Checkpointer, MemoryCheckpointer, open_checkpointer
+from clew.checkpointers import Checkpointer, FileCheckpointer, MemoryCheckpointer, open_checkpointer
 from clew.errors import InvalidInput, UsageError
 
 __all__ = ["Store"]
@@ -22,6 +23,24 @@ class Store:
         self._given = given
         self._opened: Checkpointer | None = None
         self._closed = False
+
+    @classmethod
+    def given(
+        cls, checkpointer: Checkpointer | str | EllipsisType | None, data_dir: str | os.PathLike[str] | None
+    ) -> Store:
+        """As an agent's user says it: a store, or a folder to keep everything in."""
+        if data_dir is None:
+            return cls(checkpointer)
+        if checkpointer is not ...:
+            raise InvalidInput(
+                "data_dir= is a store of files in a folder, and checkpointer= is a store: give one of them."
+            )
+        return cls(FileCheckpointer(os.path.abspath(data_dir)))
+
+    @property
+    def url(self) -> str:
+        """As it was given; empty for a store that has no URL that is known here."""
+        return self._given if isinstance(self._given, str) else ""
 
     @property
     def is_default(self) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator,
 from datetime import timedelta
 from pathlib import Path
 from types import EllipsisType, TracebackType
-from typing import Any, Generic, Self
+from typing import Any, Generic, Literal, Self
 
 from opensearchpy import AsyncOpenSearch
 
@@ -15,6 +15,7 @@ from clew.agent.runs import Emit, T
 from clew.agent.runs import RunResult as RunResult
 from clew.agent.settings import Budget as Budget
 from clew.agent.settings import Overflow
+from clew.agent.trajectories import Trajectory
 from clew.checkpointers import Head, HeadQuery
 from clew.checkpointers._sqlite_backup import Backup
 from clew.checkpointers.heads import Status
@@ -84,8 +85,9 @@ class Agent:
 
     def __init__(
         self,
-        model: str | Model,
+        model: str | Model | Mapping[str, str] = "",
         *,
+        provider: str | Sequence[str] | None = None,
         name: str = "",
         system_prompt: str = "",
         tools: Iterable[AnyTool | Agent | Callable[..., Any]] = (),
@@ -109,6 +111,11 @@ class Agent:
         takeover: bool = False,
         allow_repeats: bool = False,
         handle_signals: bool | Callable[[str], str] = False,
+        data_dir: str | os.PathLike[str] | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        permissions: Literal["read", "edit", "full"] | None = None,
+        timeout: float | None = None,
     ) -> None: ...
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -117,8 +124,14 @@ class Agent:
     def aclose(self) -> None:
         """Stop what still runs, and close the store and the model's connections, as far as this agent opened them."""
 
+    def check_thread(self, thread_id: str) -> None:
+        """`ThreadNotFound` if the store does not have it."""
+
     def forget(self, thread_id: str) -> None:
         """Delete a thread, and those of its children."""
+
+    def moved(self, thread_id: str, provider: str, settings: dict[str, Any]) -> Session:
+        """A session of another agent on the same thread; for sessions."""
 
     @property
     def name(self) -> str: ...
@@ -140,8 +153,12 @@ class Agent:
         """Go on with a thread: without an id, with the one that this agent worked on last. `answer` is for what it waits
         for; if it waits for several answers, a dict by call id."""
 
-    def resume_session(self, handle: str) -> Session:
-        """Go on with a session, from its handle or its thread's id, in any process that reaches the store."""
+    def resume_session(self, handle: str, *, key: str | bytes | None = None, trust: bool = False) -> Session:
+        """Go on with a session, from its handle or its thread's id, in any process that reaches the store. With a `key`,
+        only a handle that was signed with it is taken. Where a handle has hints that say otherwise than this agent was told,
+        they are used only with `trust=True`.
+
+        A session of a provider goes on here as well, if the store has it: the conversation is the same."""
 
     def run(
         self, prompt: str, *, thread_id: str | None = None, max_turns: int | None = None, timeout: float | None = None
@@ -175,6 +192,13 @@ class Agent:
 
     def start_session(self, *, thread_id: str | None = None) -> Session:
         """A session on a new thread, whose handle is there before the first prompt."""
+
+    @property
+    def store_url(self) -> str:
+        """The URL of the store, if it was given as one."""
+
+    def trajectory(self, thread_id: str) -> Trajectory:
+        """What was done on a thread, prompt by prompt."""
 
 class Checkpointer:
     """Where threads live: logs of opaque frames with a head each, and content-addressed blobs.
@@ -521,22 +545,32 @@ class SQLiteCheckpointer(Checkpointer):
         """`sqlite:///relative.db` or `sqlite:////absolute.db`."""
 
 class Session:
-    """A thread of an agent, over several prompts. Made by `agent.session`, `start_session` and `resume_session`."""
+    """A thread of an agent, over several prompts. Made by `agent.session`, `start_session` and `resume_session`.
 
-    def __init__(
-        self,
-        agent: Agent,
-        thread_id: str | None,
-        *,
-        folder: Path,
-        resume: bool = False,
-        clear_done: bool = True,
-        keep_stopped: bool = True,
-    ) -> None: ...
+    All of it is on record as it happens, so a session needs no saving: its handle leads any process back to it.
+    """
+
     def __enter__(self) -> Self: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
+    def cancel(self) -> None:
+        """Stop what is under way, as Ctrl+C does, and return once that is on record. The session can go on."""
+
+    def end(self) -> None:
+        """Stop what is under way. The session stays on record, and can be resumed by its handle."""
+
+    def handle(
+        self, *, key: str | bytes | None = None, expires_in: timedelta | None = None, hints: bool = False
+    ) -> str:
+        """A handle with more to it: signed with a `key`, refused after some time, or with the folder and the store, without
+        its credentials, as `hints` for whoever resumes it."""
+
+    def move_to(self, provider: str, **settings: Any) -> Session:
+        """Go on at another provider, with the whole conversation; `settings` are those of `Agent(provider=…)` that are to be
+        others than here. For the built-in agent, `move_to("clew", model=…)`. The session that is returned is the one to go
+        on with."""
+
     def resume(
         self,
         prompt: str | None = None,
@@ -545,24 +579,30 @@ class Session:
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> Run[RunResult]:
-        """Go on with this session's thread, as `agent.resume` does; `answer` is for what it waits for."""
+        """Go on with what was stopped, or waits: `answer` is for what it waits for."""
 
     @property
     def resume_handle(self) -> str:
-        """A string from which any process that reaches the store can go on: `agent.resume_session(handle)`."""
+        """A string from which any process can go on: `agent.resume_session(handle)`. It is there before the first prompt.
+        Whoever has it can go on with the conversation, so keep it as you would a password."""
 
-    def run(self, prompt: str) -> Run[RunResult]:
-        """Ask, and go on until the agent has the last word. The first prompt is the task that names the thread, if nobody
-        has named it: the same prompts of the same agent in the same folder go on where they were, and those that the record
-        has answered are answered from there."""
+    def run(self, prompt: str, *, timeout: float | None = None) -> Run[RunResult]:
+        """The same as `send`."""
 
-    def send(self, prompt: str) -> Run[RunResult]:
-        """Ask, and go on until the agent has the last word. The first prompt is the task that names the thread, if nobody
-        has named it: the same prompts of the same agent in the same folder go on where they were, and those that the record
-        has answered are answered from there."""
+    def send(self, prompt: str, *, timeout: float | None = None) -> Run[RunResult]:
+        """Ask, and go on until the agent has the last word; or for `timeout` seconds."""
 
     @property
-    def thread_id(self) -> str: ...
+    def session_id(self) -> str:
+        """The same as `thread_id`."""
+
+    @property
+    def thread_id(self) -> str:
+        """The thread that it is kept in."""
+
+    @property
+    def trajectory(self) -> Trajectory:
+        """What was done so far, read from the record: `(session.trajectory).turns`."""
 
 class Thread:
     """A thread that this process holds: `with Thread.open(checkpointer, "user-42") as thread: ...`
@@ -735,6 +775,10 @@ class Thread:
     @staticmethod
     def load(checkpointer: Checkpointer, thread_id: str, *, at_turn: int | None = None) -> Checkpoint:
         """The state on record, or the one it had at the end of a turn. Takes no lease and changes nothing."""
+
+    @property
+    def messages(self) -> int:
+        """How many messages the history holds, which costs nothing to ask: the place of the next one."""
 
     @staticmethod
     def open(

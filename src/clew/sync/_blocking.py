@@ -18,6 +18,7 @@ from typing import Any
 from clew.agent import Agent, Run, Session
 from clew.checkpointers import Checkpointer
 from clew.errors import UsageError
+from clew.providers.agent import ProviderAgent
 from clew.sync._portal import call, close_at_exit, stop_at_exit
 from clew.threads import Thread
 from clew.workspace import Workspace
@@ -33,11 +34,14 @@ __all__ = [
     "return_annotation",
 ]
 
+AGENTS = (Agent, ProviderAgent)
+"""`Agent(provider=…)` makes one of the second."""
 ASYNC_CLASSES: tuple[type, ...] = (Agent, Checkpointer, Run, Session, Thread, Workspace)
 """Those whose objects live on an event loop. All others are the same in `clew` and in `clew.sync`."""
 
 OWN_METHODS = {"__aenter__": "__enter__", "__aexit__": "__exit__", "__aiter__": "__iter__", "__anext__": "__next__"}
 _ASYNC_RETURNS = re.compile(r"\bAsync(Iterator|Iterable)\b")
+_COROUTINE = re.compile(r"Coroutine\[Any, Any, (.*)\]")
 _AWAITED_RUN = re.compile(r"\bawait (\w+\.(?:run|send|resume)\([^)]*\))")
 _ASYNC_WORDS = re.compile(r"\b(?:an async |async (?=with|for)|await )")
 _NESTING = (list, tuple, set, frozenset)
@@ -79,7 +83,7 @@ def public_names(cls: type) -> list[str]:
 
 def return_annotation(annotation: str) -> str:
     """What is said of a blocking form's result, given what is said of the original's."""
-    return _ASYNC_RETURNS.sub(r"\1", annotation)
+    return _COROUTINE.sub(r"\1", _ASYNC_RETURNS.sub(r"\1", annotation))
 
 
 def documentation(text: str | None) -> str | None:
@@ -123,7 +127,7 @@ def _bind(form: Blocking, origin: Any) -> None:
     form._origin, form._pid = origin, os.getpid()
     if isinstance(origin, Checkpointer):
         close_at_exit(origin)
-    elif isinstance(origin, Agent):
+    elif isinstance(origin, AGENTS):
         stop_at_exit(origin)
 
 

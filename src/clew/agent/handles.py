@@ -1,0 +1,193 @@
+"""Handles: strings from which any process can go on with a session, of the built-in agent or of a provider.
+
+    {"version": 1, "provider": "codex", "session_id": "thread-7", "resume_key": "0199…"}
+
+The four fields are the whole of it, in any order; other programs store handles, and may make them. `cwd` and `store` are
+hints. `expires` is a time with its zone. `signature` is the hex of HMAC-SHA256, under the user's key, over `clew-handle`,
+a line break, and all other fields as JSON: keys sorted, no spaces, nothing escaped that needs not be. What a reader does not
+know is covered by it too. A handle is a secret like a password: errors never show what it holds.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import re
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+import msgspec
+
+from clew.errors import InvalidInput
+
+__all__ = ["VERSION", "Handle", "read_handle", "without_credentials", "write_handle"]
+
+VERSION = 1
+LONGEST = 16 * 1024
+_DOMAIN = b"clew-handle\n"
+_PATHS = frozenset({"file", "memory", "sqlite"})
+"""Schemes whose URLs are a path and nothing else."""
+_BUCKETS = frozenset({"az", "gs", "oci", "s3"})
+"""Schemes whose URLs have no place for a user: an @ in them is part of a name."""
+_HARMLESS = frozenset(
+    {
+        *("account", "auth", "ca_file", "cluster", "config_dir", "connections", "dsn", "endpoint", "host", "port"),
+        *("prefix", "protocol", "region", "schema", "sslmode", "ssl", "tls", "ttl", "verify", "virtual_hosted"),
+        *("wallet_location", "wait_replicas", "timeout"),
+    }
+)
+"""Options of stores that say where they are and how they work. Whatever else stands in a URL may be a secret."""
+
+
+class Handle(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a handle says. A bare session id is one without provider and key."""
+
+    version: int
+    provider: str
+    session_id: str
+    resume_key: str
+    cwd: str = ""
+    """A hint: the folder that was worked in."""
+    store: str = ""
+    """A hint: the URL of the store that has the thread, without user, password or any other secret."""
+    expires: datetime | None = None
+    signature: str = ""
+
+
+def write_handle(
+    provider: str,
+    session_id: str,
+    resume_key: str,
+    *,
+    cwd: str = "",
+    store: str = "",
+    expires: datetime | None = None,
+    key: str | bytes | None = None,
+) -> str:
+    """A handle as text. With `key` it is signed, with `expires` it is refused from then on; credentials in the store's URL
+    are left out."""
+    if not provider or not session_id:
+        raise InvalidInput("a handle needs a provider and a session id that are not empty.")
+    if expires is not None:
+        if expires.tzinfo is None:
+            raise InvalidInput("expires= needs a time zone: datetime.now(UTC) + timedelta(days=1), for example.")
+        expires = expires.astimezone(UTC).replace(microsecond=0)
+    handle = Handle(
+        version=VERSION,
+        provider=provider,
+        session_id=session_id,
+        resume_key=resume_key,
+        cwd=cwd,
+        store=without_credentials(store),
+        expires=expires,
+    )
+    fields: dict[str, Any] = msgspec.to_builtins(handle)
+    if key is not None:
+        fields["signature"] = _sign(fields, key)
+    text = _canonical(fields, sort=False).decode()
+    if len(text.encode()) > LONGEST:
+        raise InvalidInput(f"a handle has up to {LONGEST} bytes, and this one would be longer. Leave the hints out.")
+    return text
+
+
+def read_handle(text: str, *, key: str | bytes | None = None, now: datetime | None = None) -> Handle:
+    """What a handle says, or a bare session id. `InvalidInput` says why one cannot be taken.
+
+    With `key`, only what was signed with it is taken. One that has expired is refused, signed or not.
+    """
+    if not isinstance(text, str):
+        raise InvalidInput(f"a handle is a text, and not of type {type(text).__name__}.")
+    if not text.strip():
+        raise InvalidInput("this handle is empty. Give one, or the id of a session.")
+    if len(text.encode("utf-8", "surrogatepass")) > LONGEST:
+        raise InvalidInput(f"this handle is longer than {LONGEST} bytes, which none is.")
+    if not text.lstrip().startswith("{"):
+        if key is not None:
+            raise InvalidInput("this handle is a bare session id, and a signed one is required.")
+        return Handle(version=VERSION, provider="", session_id=text, resume_key="")
+    fields = _fields(text)
+    _check_version(fields)
+    try:
+        handle = msgspec.convert(fields, Handle, strict=True)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(f"this is no handle of a session: {error}") from None
+    if not handle.provider or not handle.session_id:
+        raise InvalidInput("this handle of a session has no provider or no session id in it.")
+    if key is not None:
+        _check_signature(fields, key)
+    _check_expiry(handle, now)
+    return handle
+
+
+def _fields(text: str) -> dict[str, Any]:
+    try:
+        fields: dict[str, Any] = json.loads(text, parse_constant=_no_number)
+    except (ValueError, RecursionError):
+        raise InvalidInput("this is no handle of a session: it begins like JSON, and is none. Is it cut off?") from None
+    return fields
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _check_version(fields: dict[str, Any]) -> None:
+    version = fields.get("version")
+    if type(version) is not int or version < 1:
+        raise InvalidInput("this is no handle of a session: its version is no number from 1 on.")
+    if version > VERSION:
+        raise InvalidInput(
+            f"this handle has version {version}; this Clew reads up to {VERSION}. Upgrade with: pip install --upgrade clew"
+        )
+
+
+def _check_signature(fields: dict[str, Any], key: str | bytes) -> None:
+    signature = fields.pop("signature", "")
+    if not signature:
+        raise InvalidInput("this handle is not signed, and a signed one is required.")
+    if not hmac.compare_digest(signature.encode("utf-8", "surrogatepass"), _sign(fields, key).encode()):
+        raise InvalidInput("the signature of this handle is wrong: it was changed, or signed with another key.")
+
+
+def _check_expiry(handle: Handle, now: datetime | None) -> None:
+    if handle.expires is None:
+        return
+    if handle.expires.tzinfo is None:
+        raise InvalidInput("this is no handle of a session: its time of expiry has no zone.")
+    if handle.expires <= (now or datetime.now(UTC)):
+        raise InvalidInput(f"this handle has expired, on {handle.expires.astimezone(UTC):%Y-%m-%d at %H:%M} UTC.")
+
+
+def _sign(fields: dict[str, Any], key: str | bytes) -> str:
+    secret = key.encode() if isinstance(key, str) else key
+    if not secret:
+        raise InvalidInput("the key for handles is empty. Give a long random one: secrets.token_hex(32)")
+    return hmac.digest(secret, _DOMAIN + _canonical(fields), "sha256").hex()
+
+
+def _canonical(fields: dict[str, Any], *, sort: bool = True) -> bytes:
+    text = json.dumps(fields, sort_keys=sort, separators=(",", ":"), ensure_ascii=False)
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise InvalidInput("a handle of a session cannot hold half a surrogate pair.") from None
+
+
+def without_credentials(url: str) -> str:
+    """The URL of a store without user, password and whatever else in it may be a secret; empty where that cannot be told
+    apart for sure."""
+    scheme, colon, rest = url.partition(":")
+    if not colon:
+        return ""
+    if scheme.lower() in _PATHS:
+        return url
+    place, *others = re.split(r"[?#]", rest, maxsplit=1)
+    query = others[0] if others else ""
+    if scheme.lower() not in _BUCKETS:
+        if "@" in query:
+            return ""
+        slashes = "//" if place.startswith("//") else ""
+        place = slashes + place.removeprefix("//").rpartition("@")[2]
+    kept = [(name, value) for name, value in parse_qsl(query) if name in _HARMLESS and "@" not in value]
+    return f"{scheme}:{place}" + (f"?{urlencode(kept, safe='/:')}" if kept else "")

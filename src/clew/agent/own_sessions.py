@@ -1,0 +1,162 @@
+"""Sessions of the built-in agent: one thread over several prompts, named by the user, by its task, or by a handle."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from blake3 import blake3
+
+from clew.agent.handles import write_handle
+from clew.agent.prompts import check_prompt
+from clew.agent.runs import Emit, Run, RunResult
+from clew.agent.sessions import Session
+from clew.agent.trajectories import Trajectory
+from clew.errors import ClewError, InvalidInput, LeaseLost, ThreadBusy, Unavailable, UsageError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from clew.agent.agent import Agent
+
+__all__ = ["OwnSession", "task_id"]
+
+log = logging.getLogger("clew.agent")
+
+_NOT_OURS = (InvalidInput, LeaseLost, ThreadBusy, Unavailable, UsageError)
+"""Errors that say nothing of the task: somebody else has the thread, or nobody had it."""
+
+
+class OwnSession(Session):
+    """A thread of the built-in agent, over several prompts."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        thread_id: str | None,
+        *,
+        folder: Path,
+        resume: bool = False,
+        clear_done: bool = True,
+        keep_stopped: bool = True,
+        from_elsewhere: bool = False,
+    ) -> None:
+        """`from_elsewhere`: of another provider, so that the thread must be there."""
+        self._agent = agent
+        self._thread_id = thread_id
+        self._is_task = thread_id is None and resume
+        self._named = thread_id is not None or resume
+        self._folder = folder
+        self._clear_done = clear_done
+        self._keep_stopped = keep_stopped
+        self._from_elsewhere = from_elsewhere
+        self._task: asyncio.Task[Any] | None = None
+        self._asked = 0
+        self._ended_with = ""
+        """The status of the last run, once that had the thread for itself."""
+
+    @property
+    def thread_id(self) -> str:
+        if self._thread_id is None:
+            raise UsageError("this session's thread is named by its task: call run first, or give a thread_id")
+        return self._thread_id
+
+    def handle(
+        self, *, key: str | bytes | None = None, expires_in: timedelta | None = None, hints: bool = False
+    ) -> str:
+        where = {"cwd": str(self._folder), "store": self._agent.store_url} if hints else {}
+        expires = None if expires_in is None else datetime.now(UTC) + expires_in
+        return write_handle("clew", self.thread_id, self.thread_id, key=key, expires=expires, **where)
+
+    def send(self, prompt: str, *, timeout: float | None = None) -> Run[RunResult]:
+        """Ask, and go on until the agent has the last word. The first prompt is the task that names the thread, if nobody
+        has named it: the same prompts of the same agent in the same folder go on where they were, and those that the record
+        has answered are answered from there."""
+        check_prompt(prompt)
+        if self._thread_id is None:
+            self._thread_id = task_id(self._agent.name, prompt, self._folder) if self._is_task else self._agent.new_id()
+        number, self._asked = self._asked, self._asked + 1
+        nth = number if self._is_task else None
+        return self._run(self._thread_id, prompt, nth=nth, timeout=timeout, named=self._named)
+
+    def resume(
+        self,
+        prompt: str | None = None,
+        *,
+        answer: Any = None,
+        max_turns: int | None = None,
+        timeout: float | None = None,
+    ) -> Run[RunResult]:
+        """Go on with this session's thread, as `agent.resume` does."""
+        if prompt is not None:
+            check_prompt(prompt)
+        return self._run(self.thread_id, prompt, answer=answer, max_turns=max_turns, timeout=timeout, named=self._named)
+
+    def _run(self, thread_id: str, prompt: str | None, **how: Any) -> Run[RunResult]:
+        async def work(emit: Emit) -> RunResult:
+            self._task = asyncio.current_task()
+            try:
+                if self._from_elsewhere:
+                    await self._agent.check_thread(thread_id)
+                result = await self._agent.run_on(thread_id, prompt, emit, **how)
+            except (ClewError, TimeoutError) as error:
+                self._ended_with = "" if isinstance(error, _NOT_OURS) else "failed"
+                raise
+            except BaseException:
+                self._ended_with = "stopped"
+                raise
+            self._ended_with = result.status
+            return result
+
+        return Run(work)
+
+    async def cancel(self) -> None:
+        task = self._task
+        if task is not None and not task.done() and task is not asyncio.current_task():
+            task.cancel()
+            await asyncio.wait([task])
+
+    @property
+    async def trajectory(self) -> Trajectory:
+        return await self._agent.trajectory(self.thread_id)
+
+    async def move_to(self, provider: str, **settings: Any) -> Session:
+        await self.cancel()
+        return await self._agent.moved(self.thread_id, provider, settings)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """All is on record as it happens. A task's thread that is of no more use is deleted; one that was named stays."""
+        if not self._is_task or self._thread_id is None:
+            return
+        if self._ended_with == "done":
+            clear = self._clear_done and error is None
+        else:
+            clear = not self._keep_stopped and self._ended_with in ("failed", "interrupted", "stopped")
+        if clear:
+            await self._clear(self._thread_id)
+        elif self._ended_with not in ("", "done"):
+            log.info("thread %r: all of it is kept; run the same task again to go on", self._thread_id)
+
+    async def _clear(self, thread_id: str) -> None:
+        """That it could not be deleted is no reason to lose what was done."""
+        try:
+            await asyncio.shield(self._agent.forget(thread_id))
+        except Unavailable as error:
+            log.warning(
+                "thread %r: its task is %s, and it could not be cleared: %s", thread_id, self._ended_with, error
+            )
+        else:
+            log.info("thread %r: its task is %s, and what was kept for it is cleared", thread_id, self._ended_with)
+
+
+def task_id(agent: str, task: str, folder: Path) -> str:
+    """The name of the thread of a task: the same for the same agent, words and folder."""
+    words = "\0".join((agent, task, os.path.abspath(folder)))
+    digest = blake3(words.encode("utf-8", "surrogateescape")).hexdigest()[:24]
+    return f"task:{agent or 'agent'}:{digest}"
