@@ -1,0 +1,136 @@
+"""Runs a program and sees to it that nothing of it is left: run as a script, between Clew and a provider's program.
+
+    python -I -S _guard.py LIFELINE PARENT -- PROGRAM ARGUMENT…
+
+LIFELINE is the number of a descriptor that its starter holds the other end of. When that is closed, be it because the
+starter was killed, every process below this one is killed. A byte on it is a signal for the program. When the program
+ends, what it left running is killed too, and this ends as the program did. It imports little, as every turn starts one.
+"""
+
+import os
+import select
+import signal
+import sys
+
+_SET_PDEATHSIG, _SET_CHILD_SUBREAPER = 1, 36
+_LINUX = sys.platform == "linux"
+
+
+def _prctl(option: int, value: int) -> None:
+    import ctypes
+
+    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def _start(argv: list[str], lifeline: int) -> int:
+    """The program, which is killed if this process is. The pid that it has."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        os.close(lifeline)
+        if _LINUX:
+            _prctl(_SET_PDEATHSIG, signal.SIGKILL)
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        os.execvpe(argv[0], argv, os.environ)  # noqa: S606
+    except OSError as error:
+        os.write(2, f"{argv[0]}: {error.strerror}\n".encode(errors="replace"))
+    finally:
+        os._exit(127)
+
+
+def _table() -> dict[int, int]:
+    """The parent of every process. Threads that end between two looks do no harm."""
+    if not _LINUX:
+        import subprocess
+
+        lines = subprocess.run(["/bin/ps", "-axo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
+        return {int(pid): int(parent) for pid, parent in map(str.split, lines.splitlines())}
+    found = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/stat", "rb") as file:
+                found[int(name)] = int(file.read().rpartition(b")")[2].split()[1])
+        except OSError:
+            continue
+    return found
+
+
+def _below(root: int) -> list[int]:
+    """All processes below this one. On Linux that is all that the program ever started: orphans come to this process."""
+    parents = _table()
+    below = {root}
+    while more := {pid for pid, parent in parents.items() if parent in below and pid not in below}:
+        below |= more
+    return sorted(below - {root})
+
+
+def _reap(program: int, status: int | None) -> int | None:
+    """Take note of all that have ended; the program's status, once it is among them."""
+    while True:
+        try:
+            pid, found = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return status
+        if pid == 0:
+            return status
+        if pid == program:
+            status = found
+
+
+def _kill_all(program: int, status: int | None) -> int | None:
+    """Until nothing is left: whatever is forked meanwhile is found the next time round."""
+    while below := _below(os.getpid()):
+        for pid in below:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        status = _reap(program, status)
+        select.select([], [], [], 0.002)
+    return status
+
+
+def _end_like(status: int) -> None:
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        if number != signal.SIGKILL:
+            signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+    os._exit(os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else 1)
+
+
+def main() -> None:
+    lifeline, parent, argv = int(sys.argv[1]), int(sys.argv[2]), sys.argv[4:]
+    woken, waker = os.pipe()
+    os.set_blocking(waker, False)
+    signal.set_wakeup_fd(waker)
+    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)
+    if _LINUX:
+        _prctl(_SET_CHILD_SUBREAPER, 1)
+        _prctl(_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        os._exit(1)
+    program = _start(argv, lifeline)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(nothing, descriptor)
+    status: int | None = None
+    while status is None:
+        ready, _, _ = select.select([lifeline, woken], [], [])
+        if woken in ready and set(os.read(woken, 4096)) - {signal.SIGCHLD}:
+            break
+        if lifeline in ready:
+            asked = os.read(lifeline, 1)
+            if not asked:
+                break
+            os.kill(program, asked[0])
+        status = _reap(program, status)
+    status = _kill_all(program, status)
+    _end_like(signal.SIGKILL if status is None else status)
+
+
+main()

@@ -1,0 +1,176 @@
+"""Runs a provider's program so that neither can hang the other, and nothing of it outlives this process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from clew.checkpointers import Owner
+from clew.errors import InvalidInput
+from clew.providers.base import Command, Place
+from clew.threads.owners import provably_dead, this_process
+
+__all__ = ["Ended", "reap", "run"]
+
+MARK = "CLEW_PROVIDER_OF"
+"""The variable in the environment of every process that was started for a provider: which process it belongs to."""
+_GUARD = Path(__file__).with_name("_guard.py")
+_PIECE = 2**16
+_KEPT = 2**16
+"""Characters kept of the end of what a program writes to its standard error."""
+GRACE = 5.0
+"""Seconds that a program has to end by itself once it is interrupted."""
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """How a program ended."""
+
+    status: int
+    """Its exit status; below 0, the number of the signal that ended it."""
+    stderr: str
+    """The end of what it wrote there."""
+
+
+async def run(
+    command: Command,
+    place: Place,
+    on_line: Callable[[bytes], None],
+    *,
+    timeout: float | None = None,
+) -> Ended:
+    """Run a program to its end; `on_line` gets each line of its standard output as it comes.
+
+    Cancelled, or after `timeout` seconds, the program is interrupted as by Ctrl+C, so that it can put its own things in
+    order, and what is left of it a moment later is killed: nothing of it runs any more when this returns or raises, and
+    `on_line` has had all it said. If this process is killed, it is killed within milliseconds.
+    """
+    _check(command, place)
+    reading, lifeline = os.pipe()
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-I", "-S", str(_GUARD), str(reading), str(os.getpid()), "--", *command.argv),
+            cwd=place.cwd,
+            env={**place.env, **command.env, MARK: _mark()},
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+            pass_fds=[reading],
+        )
+    except BaseException:
+        os.close(lifeline)
+        raise
+    finally:
+        os.close(reading)
+    talking = asyncio.gather(_write(process, command.stdin), _read_lines(process, on_line), _read_end(process))
+    try:
+        async with asyncio.timeout(timeout):
+            _, _, stderr = await asyncio.shield(talking)
+            status = await process.wait()
+    except BaseException:
+        await asyncio.shield(_stop(process, lifeline, talking))
+        raise
+    finally:
+        os.close(lifeline)
+        await asyncio.shield(_let_go(process, talking))
+    return Ended(status, stderr)
+
+
+def _check(command: Command, place: Place) -> None:
+    if not place.cwd.is_dir():
+        raise InvalidInput(f"{place.cwd} is no folder, so nothing can work there. Make it, or give another cwd.")
+    words = [*command.argv, *place.env, *place.env.values(), *command.env, *command.env.values()]
+    if any("\0" in word for word in words):
+        raise InvalidInput("an argument or a variable for the provider's program holds a NUL character. Take it out.")
+
+
+def _mark() -> str:
+    return msgspec.json.encode(this_process()).decode()
+
+
+async def _stop(process: asyncio.subprocess.Process, lifeline: int, talking: asyncio.Future[Any]) -> None:
+    """Interrupt the program, and wait a moment for its end."""
+    with suppress(BrokenPipeError):
+        os.write(lifeline, bytes([signal.SIGINT]))
+    await asyncio.wait([talking, asyncio.ensure_future(process.wait())], timeout=GRACE)
+
+
+async def _let_go(process: asyncio.subprocess.Process, talking: asyncio.Future[Any]) -> None:
+    """With the lifeline closed all of it ends. An error while it was read has been raised, or comes after another."""
+    await asyncio.wait([talking])
+    if not talking.cancelled():
+        talking.exception()
+    await process.wait()
+
+
+async def _write(process: asyncio.subprocess.Process, data: bytes) -> None:
+    """A program that does not read all of it says why in its own way."""
+    stdin = process.stdin
+    assert stdin is not None  # noqa: S101
+    with suppress(BrokenPipeError, ConnectionResetError):
+        stdin.write(data)
+        await stdin.drain()
+    with suppress(BrokenPipeError, ConnectionResetError):
+        stdin.close()
+        await stdin.wait_closed()
+
+
+async def _read_lines(process: asyncio.subprocess.Process, on_line: Callable[[bytes], None]) -> None:
+    """Lines of any length: a picture in a tool's result is one."""
+    stdout = process.stdout
+    assert stdout is not None  # noqa: S101
+    waiting: list[bytes] = []
+    while piece := await stdout.read(_PIECE):
+        first, *others = piece.split(b"\n")
+        waiting.append(first)
+        for line in others:
+            on_line(b"".join(waiting))
+            waiting = [line]
+    if last := b"".join(waiting):
+        on_line(last)
+
+
+async def _read_end(process: asyncio.subprocess.Process) -> str:
+    stderr = process.stderr
+    assert stderr is not None  # noqa: S101
+    kept = b""
+    while piece := await stderr.read(_PIECE):
+        kept = (kept + piece)[-_KEPT:]
+    return kept.decode(errors="replace").strip()
+
+
+def reap() -> list[int]:
+    """Kill what was started for a provider by a process that is gone, and the pids of it: what is left where even the
+    guard was killed. Linux only: elsewhere one process cannot see another's environment."""
+    return [pid for pid, owner in _marked() if provably_dead(owner) and _kill(pid)]
+
+
+def _marked() -> list[tuple[int, Owner]]:
+    start = f"{MARK}=".encode()
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (folder / "environ").read_bytes().split(b"\0")
+        except OSError:  # ended, or somebody else's
+            continue
+        for word in words:
+            if word.startswith(start):
+                with suppress(msgspec.MsgspecError):
+                    found.append((int(folder.name), msgspec.json.decode(word.removeprefix(start), type=Owner)))
+    return found
+
+
+def _kill(pid: int) -> bool:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True

@@ -1,0 +1,328 @@
+"""The agent that works through a provider: what `Agent(provider=…)` makes."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import os
+import secrets
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from pathlib import Path
+from types import EllipsisType, TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from clew.agent import Agent
+from clew.agent.children import is_child
+from clew.agent.handles import Handle, read_handle
+from clew.agent.journal import Journal
+from clew.agent.runs import Run
+from clew.agent.sessions import Session
+from clew.agent.settings import Budget
+from clew.agent.signalling import by_id, stops_with_a_signal
+from clew.agent.stores import Store
+from clew.agent.trajectories import Trajectory, Turn, trajectory_of
+from clew.checkpointers import Checkpointer, HeadQuery
+from clew.errors import (
+    InvalidInput,
+    NotLoggedIn,
+    ProviderMissing,
+    SessionNotFound,
+    ThreadNotFound,
+    Unavailable,
+    UsageError,
+)
+from clew.providers.adopting import adopt_into
+from clew.providers.base import Permissions, Place, Program, Provider
+from clew.providers.placing import staging_folder
+from clew.providers.registry import BUILT_IN_AGENT, find_provider, provider_name
+from clew.providers.session import ProviderSession
+from clew.providers.settings import ProviderSettings, make_settings
+from clew.threads import Thread
+from clew.threads.redacting import Redact
+
+__all__ = ["ProviderAgent"]
+
+
+class ProviderAgent:
+    """An outside coding agent, durable: `Agent(provider="claude_code")`, or a list to fall back on, or `"auto"`.
+
+        session = Agent(provider="claude_code", checkpointer="sqlite:///clew.db").start_session()
+        turn = await session.send("My deploy target is staging-eu. Remember that.")
+        handle = session.resume_handle
+
+    In any other process, on any machine that reaches the store:
+
+        session = Agent(provider="claude_code", checkpointer=…).resume_session(handle)
+    """
+
+    def __init__(
+        self,
+        model: str | Mapping[str, str] = "",
+        *,
+        provider: str | Sequence[str],
+        name: str = "",
+        system_prompt: str = "",
+        cwd: str | os.PathLike[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        permissions: Permissions = "edit",
+        workspace: str | os.PathLike[str] | None = None,
+        restore_files: bool = False,
+        checkpointer: Checkpointer | str | EllipsisType | None = ...,
+        data_dir: str | os.PathLike[str] | None = None,
+        budget: Budget | None = None,
+        timeout: float | None = None,
+        options: Sequence[str] = (),
+        redact: Redact | None = None,
+        takeover: bool = False,
+        handle_signals: bool | Callable[[str], str] = False,
+        **others: Any,
+    ) -> None:
+        """`model` is in the provider's own words, or a dict by provider. `env` is the whole environment of its program, this
+        process's if it is left out. `workspace` is a folder to work in that is snapshotted after each prompt, and brought
+        along to other machines; `cwd` is one that is not. `options` are further arguments for the program. `data_dir` is a
+        folder to keep everything in, in place of a `checkpointer`.
+
+        With several providers the first that is installed and logged in is taken, and the next takes over, with the whole
+        conversation, when one is missing, not logged in, or at its limit, in the first prompt or later."""
+        if others:
+            raise InvalidInput(
+                f"{', '.join(sorted(others))}: these are for the built-in agent, and a provider has no use for them."
+            )
+        self._settings = make_settings(
+            provider,
+            model,
+            name=name,
+            system_prompt=system_prompt,
+            cwd=cwd,
+            env=env,
+            permissions=permissions,
+            workspace=workspace,
+            restore_files=restore_files,
+            options=options,
+            budget=budget,
+            timeout=timeout,
+        )
+        self._store = Store.given(checkpointer, data_dir)
+        self._redact = redact
+        self._takeover = takeover
+        self._handle_signals = handle_signals
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    @property
+    def name(self) -> str:
+        return self._settings.name
+
+    @property
+    def settings(self) -> ProviderSettings:
+        return self._settings
+
+    @property
+    def store(self) -> Checkpointer:
+        return self._store.open()
+
+    @property
+    def store_url(self) -> str:
+        """The URL of the store, if it was given as one."""
+        return self._store.url
+
+    def start_session(self, *, thread_id: str | None = None) -> ProviderSession:
+        """A session on a new thread, whose handle is there before the first prompt; or on one that is there, which goes on
+        here whoever worked on it before."""
+        name = self._first()
+        key = find_provider(name)(self._settings.place).new_key()
+        return ProviderSession(self, thread_id or self.new_id(), provider=name, key=key, origin=None)
+
+    def resume_session(self, handle: str, *, key: str | bytes | None = None, trust: bool = False) -> ProviderSession:
+        """Go on with a session, from its handle in any process, or from its thread's id where the store is known.
+
+        With the store the whole history is there, and what the provider keeps is brought to this machine; without it the
+        program's own conversation goes on, if it is on this machine. A session of another provider, or of the built-in
+        agent, goes on here. With a `key`, only a handle that was signed with it is taken. Where a handle has hints that say
+        otherwise than this agent was told, they are used only with `trust=True`.
+        """
+        found = read_handle(handle, key=key)
+        agent = self._trusting(found) if trust else self
+        name = provider_name(found.provider)
+        mine = name if name in agent._settings.providers else agent._first()
+        resume_key = found.resume_key if name == mine else ""
+        return ProviderSession(agent, found.session_id, provider=mine, key=resume_key, origin=found)
+
+    def run(self, prompt: str, *, thread_id: str | None = None, timeout: float | None = None) -> Run[Turn]:
+        """Ask on a thread, a new one if it is not named: `start_session(thread_id=…).send(prompt)`."""
+        return self.start_session(thread_id=thread_id).send(prompt, timeout=timeout)
+
+    def resume(
+        self, prompt: str | None = None, *, thread_id: str | None = None, timeout: float | None = None
+    ) -> Run[Turn]:
+        """Go on with a thread: without an id, with the one that this agent worked on last."""
+
+        async def work(emit: Callable[[Any], None]) -> Turn:
+            session = self.resume_session(thread_id or await self._last_thread())
+            running = session.resume(prompt, timeout=timeout)
+            async for event in running:
+                emit(event)
+            return await running
+
+        return Run(work)
+
+    def new_id(self) -> str:
+        """A name for a thread that nobody has."""
+        return f"{self.name or self._settings.providers[0]}-{secrets.token_hex(6)}"
+
+    async def aclose(self) -> None:
+        """Stop what still runs, and close the store, if this agent opened it."""
+        running = [task for task in self._tasks if task is not asyncio.current_task()]
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running)
+        await self._store.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    # For sessions.
+
+    @asynccontextmanager
+    async def thread(self, thread_id: str) -> AsyncIterator[Thread]:
+        """A thread's lease: `ThreadBusy` if another process has it."""
+        opening = Thread.open(self.store, thread_id, takeover=self._takeover, durability="async", redact=self._redact)
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101
+        self._tasks.add(task)
+        try:
+            async with opening as thread:
+                yield thread
+        except Unavailable:
+            opening.abandon()
+            raise
+        finally:
+            self._tasks.discard(task)
+
+    def stops(self, thread_id: str) -> AbstractContextManager[None]:
+        """How signals end a prompt."""
+        if self._handle_signals is False:
+            return nullcontext()
+        return stops_with_a_signal(thread_id, by_id if self._handle_signals is True else self._handle_signals)
+
+    def order(self, first: str) -> list[str]:
+        """The providers to try, from the one that has the conversation on."""
+        return list(dict.fromkeys([first, *self._settings.providers]))
+
+    def ready(self, name: str) -> tuple[Provider, Program]:
+        """A provider that can be asked: `ProviderMissing` if it is not installed. Where another could take over,
+        `NotLoggedIn` tells of what is known before it is asked; else its program says so itself."""
+        provider = find_provider(name)(self._settings.place)
+        program = provider.program()
+        if program is None:
+            raise ProviderMissing(name, provider.install)
+        if len(self._settings.providers) > 1:
+            health = provider.check(program)
+            if health.logged_in is False:
+                raise NotLoggedIn(name, health.problem)
+        return provider, program
+
+    async def check_origin(self, thread_id: str, origin: Handle | None) -> None:
+        """Before anything is written: that there is something to go on from, in the store or on this machine."""
+        if origin is None or await self.store.head(thread_id) is not None:
+            return
+        if origin.provider in ("", BUILT_IN_AGENT):
+            raise ThreadNotFound(thread_id)
+        source = find_provider(origin.provider)(self._settings.place)
+        here = await asyncio.to_thread(source.export, origin.resume_key, staging_folder(source, origin.resume_key))
+        if not here:
+            error = SessionNotFound(source.name, origin.resume_key)
+            error.add_note(
+                f"nor is there a thread {thread_id!r} in the store. Give the store that has it: checkpointer=…"
+            )
+            raise error
+
+    async def adopt_origin(self, journal: Journal, name: str, origin: Handle | None) -> None:
+        """A session of another provider that the store knows nothing of is taken into the thread first."""
+        state = journal.thread.checkpoint
+        if origin is None or state.history or state.providers or provider_name(origin.provider) in ("", name):
+            return
+        source = find_provider(origin.provider)(self._settings.place)
+        await adopt_into(journal, self.store, source, origin.resume_key)
+
+    async def trajectory(self, thread_id: str, provider: str, key: str) -> tuple[Trajectory, str]:
+        """What is on record of a thread, with its sub-agents; and what the provider knows it by, if the record says so."""
+        try:
+            state = await Thread.load(self.store, thread_id)
+        except ThreadNotFound:
+            return Trajectory(thread_id=thread_id), key
+        children = [
+            trajectory_of(head.thread_id, await Thread.load(self.store, head.thread_id))
+            async for head in self.store.heads(HeadQuery(parent=thread_id, order="created"))
+            if is_child(head)
+        ]
+        found = msgspec.structs.replace(trajectory_of(thread_id, state), sub_agents=tuple(reversed(children)))
+        return found, state.provider_keys.get(provider, key)
+
+    def moved(self, provider: str, settings: dict[str, Any]) -> ProviderAgent:
+        """The same agent at another provider."""
+        mine = self._settings
+        kept = {
+            "name": mine.name,
+            "system_prompt": mine.system_prompt,
+            "env": mine.place.env,
+            "permissions": mine.permissions,
+            "budget": mine.budget,
+            "timeout": mine.timeout,
+            "redact": self._redact,
+            "takeover": self._takeover,
+            "handle_signals": self._handle_signals,
+            "model": mine.model_of(provider_name(provider)),
+            **({"cwd": mine.place.cwd} if mine.workspace is None else {"workspace": mine.workspace}),
+        }
+        agent = ProviderAgent(provider=provider, **{**kept, **settings})
+        if "checkpointer" not in settings and "data_dir" not in settings:
+            agent._store = self._store
+        return agent
+
+    async def moved_home(self, thread_id: str, settings: dict[str, Any]) -> Session:
+        """A session of the built-in agent on the same thread."""
+        if not settings.get("model"):
+            raise InvalidInput("the built-in agent needs a model: move_to('clew', model='anthropic:…')")
+        if await self.store.head(thread_id) is None:
+            raise ThreadNotFound(thread_id)
+        made = {"checkpointer": self.store, "system_prompt": self._settings.system_prompt, "name": self.name}
+        return Agent(**{**made, **settings}).start_session(thread_id=thread_id)
+
+    def _first(self) -> str:
+        """The first provider that is there and, as far as can be told, logged in; the first of all if none is."""
+        names = self._settings.providers
+        if len(names) == 1:
+            return names[0]
+        for name in names:
+            provider = find_provider(name)(self._settings.place)
+            program = provider.program()
+            if program is not None and provider.check(program).ready:
+                return name
+        return names[0]
+
+    def _trusting(self, handle: Handle) -> ProviderAgent:
+        """This agent, told what the handle hints at, where it was told nothing itself."""
+        agent = copy.copy(self)
+        if handle.store and self._store.is_default:
+            agent._store = Store(handle.store)
+        if handle.cwd and os.path.isdir(handle.cwd) and self._settings.workspace is None:
+            place = Place(Path(handle.cwd), self._settings.place.env)
+            agent._settings = msgspec.structs.replace(self._settings, place=place)
+        return agent
+
+    async def _last_thread(self) -> str:
+        if not self.name:
+            raise UsageError("resume without a thread_id goes by the agent's name. Give it one: Agent(…, name=…)")
+        async for head in Thread.list(self.store, HeadQuery(agent=self.name)):
+            if not is_child(head):
+                return head.thread_id
+        raise UsageError(f"the agent {self.name!r} has no thread in this store yet. Start one with start_session()")

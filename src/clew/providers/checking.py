@@ -1,0 +1,90 @@
+"""How the providers on this machine are: installed, logged in, within their limits; and whether they answer, if asked to."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from clew.providers._process import run
+from clew.providers.base import Health, Job, Place, Program, Provider
+from clew.providers.happenings import Failed, Finished
+from clew.providers.registry import default_place, find_provider, wanted
+
+__all__ = ["check_providers"]
+
+log = logging.getLogger("clew.providers")
+_PROMPT = "Answer with the one word OK. Use no tools."
+
+
+async def check_providers(
+    providers: str | Iterable[str] | None = None,
+    *,
+    live: bool = False,
+    place: Place | None = None,
+    timeout: float = 60,
+) -> list[Health]:
+    """How these providers are, in the order in which they were named; without `providers`, all that are known.
+
+    Nobody is asked: what there is on this machine tells it. With `live=True` each that is ready gets one short prompt, in an
+    empty folder and allowed nothing but to look, for at most `timeout` seconds; that costs what such a prompt costs, and
+    leaves a session of its own behind.
+    """
+    place = place or default_place()
+    return list(await asyncio.gather(*(_check(name, place, live, timeout) for name in wanted(providers))))
+
+
+async def _check(name: str, place: Place, live: bool, timeout: float) -> Health:
+    try:
+        provider = find_provider(name)(place)
+        program, health = await asyncio.to_thread(_look, provider)
+        if live and program is not None and health.ready:
+            health = await _probed(provider, program, health, timeout)
+    except Exception as error:  # noqa: BLE001 - whatever it was, it is told, and the others are checked all the same
+        reason = str(error) or type(error).__name__
+        log.warning("%s: it could not be checked: %s", name, reason)
+        return Health(provider=name, answers=False if live else None, problem=reason)
+    return health
+
+
+def _look(provider: Provider) -> tuple[Program | None, Health]:
+    program = provider.program()
+    return program, provider.check(program)
+
+
+async def _probed(provider: Provider, program: Program, health: Health, timeout: float) -> Health:
+    """Run one prompt, and see what comes of it."""
+    with tempfile.TemporaryDirectory(prefix="clew-check-") as folder:
+        elsewhere = _moved(provider, folder)
+        try:
+            async with asyncio.timeout(timeout):
+                ending = await _ask(elsewhere, program)
+        except TimeoutError:
+            return msgspec.structs.replace(health, answers=False, problem=f"no answer within {timeout:g} s.")
+    if isinstance(ending, Finished):
+        return msgspec.structs.replace(health, logged_in=True, answers=True, problem="")
+    logged_in = False if ending.kind == "login" else health.logged_in
+    return msgspec.structs.replace(health, logged_in=logged_in, answers=False, problem=ending.reason)
+
+
+def _moved(provider: Provider, folder: str) -> Provider:
+    """The same provider in another folder, by the name that its program will see for it."""
+    return type(provider)(Place(Path(folder).resolve(), provider.place.env))
+
+
+async def _ask(provider: Provider, program: Program) -> Finished | Failed:
+    job = Job(prompt=_PROMPT, key=provider.new_key(), permissions="read")
+    await provider.prepare(program, job)
+    reader = provider.reader(job)
+    endings: list[Finished | Failed] = []
+
+    def take(line: bytes) -> None:
+        endings.extend(said for said in reader.read(line) if isinstance(said, Finished | Failed))
+
+    ended = await run(provider.command(program, job), provider.place, take)
+    endings.extend(said for said in reader.end(ended.status, ended.stderr) if isinstance(said, Finished | Failed))
+    return endings[0] if endings else Failed("stopped", f"it ended with status {ended.status} and said nothing")

@@ -1,0 +1,204 @@
+"""What `claude --output-format stream-json` prints, read line by line."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from clew.errors import InvalidInput
+from clew.log import Usage
+from clew.messages import Assistant, Tool, ToolResult
+from clew.messages.dialects import from_dialect
+from clew.providers.base import values
+from clew.providers.claude_code.rows import decode
+from clew.providers.happenings import Delta, Failed, Failure, Finished, Happening, Other, Response, Result, Retry
+
+__all__ = ["SYNTHETIC", "ClaudeReader"]
+
+SYNTHETIC = "<synthetic>"
+"""The model of messages that the program itself put in the model's mouth."""
+_BY_ERROR: dict[str, Failure] = {
+    "authentication_failed": "login",
+    "oauth_org_not_allowed": "login",
+    "billing_error": "limit",
+    "rate_limit": "limit",
+}
+_BY_STATUS: dict[int, Failure] = {401: "login", 402: "limit", 403: "login", 429: "limit"}
+_ABORTED = ("aborted_tools", "aborted_streaming")
+_REJECTED = "User rejected tool use"
+_NO_SESSION = "No conversation found"
+_NO_COMMAND = re.compile(r"Unknown command: /\S+|/\S+ isn't available in this environment\.")
+_LONGEST_REASON = 600
+_COUNTING = ("thinking_tokens",)
+"""Said again and again while the model thinks, and no more than a guess."""
+
+
+class ClaudeReader:
+    """Of one run. The last word is said when the program has ended: while work goes on in its background, it may print
+    more than one result, and the figures of the last hold for the whole run."""
+
+    def __init__(self) -> None:
+        self._result: dict[str, Any] | None = None
+        self._error = ""
+        self._model = ""
+
+    def read(self, line: bytes) -> Iterable[Happening]:
+        try:
+            event = decode(line)
+        except (ValueError, RecursionError):
+            return [Other(line.decode("utf-8", "replace").rstrip("\n"))] if line.strip() else []
+        if not isinstance(event, dict):
+            return [Other(event)]
+        if event.get("type") == "stream_event":
+            return _deltas(event)
+        if event.get("subtype") in _COUNTING:
+            return []
+        return list(self._said(event)) or [Other(event)]
+
+    def _said(self, event: dict[str, Any]) -> Iterator[Happening]:
+        kind = event.get("type")
+        if kind == "assistant":
+            yield from self._response(event)
+        elif kind == "user":
+            yield from _results(event)
+        elif kind == "result":
+            self._result = event
+        elif kind == "system" and event.get("subtype") == "api_retry":
+            yield Retry(_why(event), _number(event.get("retry_delay_ms")) / 1000)
+        elif kind == "system" and event.get("subtype") == "init":
+            self._model = _text(event.get("model")) or self._model
+
+    def _response(self, event: dict[str, Any]) -> Iterator[Response]:
+        message = values(event.get("message"))
+        if message.get("model") == SYNTHETIC:
+            self._error = _text(event.get("error"))
+            return
+        for said in _messages(message):
+            if isinstance(said, Assistant) and said.content:
+                yield Response(said.content, _text(message.get("id")), said.model, _child(event))
+
+    def end(self, status: int, stderr: str) -> Iterable[Happening]:
+        result = self._result
+        if result is None:
+            return [_died(status, stderr.strip())]
+        usage, cost = _usage(result), _cost(result)
+        text = _text(result.get("result"))
+        if result.get("is_error") is not True and result.get("subtype") == "success":
+            if result.get("num_turns") == 0 and _NO_COMMAND.fullmatch(text):
+                return [Failed("failed", text, usage, cost)]
+            return [Finished(text, usage, cost, self._model)]
+        return [Failed(self._failure(result), _reason(result), usage, cost)]
+
+    def _failure(self, result: dict[str, Any]) -> Failure:
+        ended = result.get("terminal_reason")
+        if ended == "prompt_too_long":
+            return "context"
+        if ended in _ABORTED:
+            return "stopped"
+        if any(text.startswith(_NO_SESSION) for text in _errors(result)):
+            return "session"
+        status = result.get("api_error_status")
+        by_status = _BY_STATUS.get(status, "failed") if isinstance(status, int) else "failed"
+        return _BY_ERROR.get(self._error, by_status)
+
+
+def _deltas(event: dict[str, Any]) -> list[Delta]:
+    """Words as they come. All else that streams comes again, in whole blocks."""
+    delta = values(values(event.get("event")).get("delta"))
+    if delta.get("type") == "text_delta" and _text(delta.get("text")):
+        return [Delta(delta["text"], child=_child(event))]
+    if delta.get("type") == "thinking_delta" and _text(delta.get("thinking")):
+        return [Delta(delta["thinking"], thinking=True, child=_child(event))]
+    return []
+
+
+def _results(event: dict[str, Any]) -> Iterator[Result]:
+    """When the program is interrupted, it says of calls that it had begun that the user did not want them. That is no
+    outcome, and its own session does not have it either."""
+    if event.get("tool_use_result") == _REJECTED:
+        return
+    for said in _messages(values(event.get("message"))):
+        if isinstance(said, Tool):
+            yield from (Result(block, _child(event)) for block in said.content if isinstance(block, ToolResult))
+
+
+def _messages(message: dict[str, Any]) -> Iterable[Any]:
+    try:
+        return from_dialect(message, "anthropic")
+    except InvalidInput:
+        return ()
+
+
+def _child(event: dict[str, Any]) -> str:
+    return _text(event.get("parent_tool_use_id"))
+
+
+def _why(event: dict[str, Any]) -> str:
+    status, error = event.get("error_status"), _text(event.get("error")) or "unknown"
+    return f"{error} (status {status})" if isinstance(status, int) else error
+
+
+def _usage(result: dict[str, Any]) -> Usage | None:
+    """By model, it is of all that the run asked, sub-agents among it; the other figure is of the main loop alone."""
+    models = [values(model) for model in values(result.get("modelUsage")).values()]
+    if models:
+        read, made = _sum(models, "cacheReadInputTokens"), _sum(models, "cacheCreationInputTokens")
+        return Usage(_sum(models, "inputTokens") + read + made, _sum(models, "outputTokens"), read, made)
+    usage = values(result.get("usage"))
+    if not usage:
+        return None
+    read, made = _sum([usage], "cache_read_input_tokens"), _sum([usage], "cache_creation_input_tokens")
+    return Usage(_sum([usage], "input_tokens") + read + made, _sum([usage], "output_tokens"), read, made)
+
+
+def _sum(parts: list[dict[str, Any]], name: str) -> int:
+    return sum(int(_number(part.get(name))) for part in parts)
+
+
+def _cost(result: dict[str, Any]) -> float | None:
+    cost = result.get("total_cost_usd")
+    return float(cost) if isinstance(cost, (int, float)) else None
+
+
+def _errors(result: dict[str, Any]) -> list[str]:
+    errors = result.get("errors")
+    return [error for error in errors if isinstance(error, str)] if isinstance(errors, list) else []
+
+
+def _reason(result: dict[str, Any]) -> str:
+    if result.get("terminal_reason") in _ABORTED:
+        return "it was interrupted"
+    words = _text(result.get("result")) or "; ".join(_errors(result)) or _text(result.get("subtype"))
+    return _short(words or "it failed and did not say why")
+
+
+def _died(status: int, stderr: str) -> Failed:
+    """Nothing was said on the way out: what is known is how it ended, and what it wrote for people."""
+    number = -status if status < 0 else status - 128
+    if status < 0 or number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        return Failed("stopped", f"it was ended by {_signal(number)}")
+    if stderr.startswith(_NO_SESSION):
+        return Failed("session", _short(stderr))
+    return Failed("failed", _short(stderr) or f"it ended with status {status} and without a result")
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _short(text: str) -> str:
+    """The end, which is where programs say what went wrong."""
+    return text if len(text) <= _LONGEST_REASON else f"… {text[-_LONGEST_REASON:]}"
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, (int, float)) and value >= 0 else 0.0

@@ -1,0 +1,173 @@
+"""A session as Claude Code keeps it, and the folder in which it travels.
+
+    session.jsonl            the rows of the conversation
+    session/subagents/…      those of its sub-agents
+    session/tool-results/…   outputs that were too long for a row
+    tasks/…                  the model's list of things to do
+
+Copies of files from before an edit, which the program keeps for its `/rewind`, stay behind: they name paths of one machine.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from clew.errors import Corrupt, InvalidInput
+from clew.providers.base import Place, Standing
+from clew.providers.claude_code import files
+from clew.providers.claude_code.homes import (
+    checked,
+    is_key,
+    locate,
+    project_dir,
+    projects_dir,
+    session_files,
+    side_folders,
+    tasks_dir,
+)
+from clew.providers.claude_code.rows import has_conversation, whole_size
+
+__all__ = ["export", "find", "install_session", "main_file", "standing", "write"]
+
+MAIN = "session.jsonl"
+_BESIDE = "session"
+_TASKS = "tasks"
+_LOCK = ".lock"
+_PART_OF_KEY = re.compile(r"[0-9a-fA-F-]{4,36}")
+_BLOCK = 1 << 20
+
+
+def main_file(folder: Path) -> Path:
+    """The rows of the conversation in a folder."""
+    path = folder / MAIN
+    if not path.is_file():
+        raise Corrupt(f"{folder} holds no session of Claude Code: there is no {MAIN} in it")
+    return path
+
+
+def export(place: Place, key: str, folder: Path) -> bool:
+    path = locate(place, key)
+    if path is None:
+        return False
+    here = _files(place, key, path)
+    for name, source in here.items():
+        files.bring(source, folder / name)
+    for name in list(_files_in(folder)):
+        if name not in here and name.startswith((f"{_BESIDE}/", f"{_TASKS}/")):
+            (folder / name).unlink()
+    return True
+
+
+def write(session: bytes, folder: Path) -> None:
+    """Make a folder that holds these rows, and nothing that belonged to others."""
+    for name in (_BESIDE, _TASKS):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    files.write(folder / MAIN, session)
+
+
+def _files(place: Place, key: str, path: Path) -> dict[str, Path]:
+    """The files of a session by the names under which they travel, that of the conversation last."""
+    tasks = tasks_dir(place, key)
+    found: dict[str, Path] = {}
+    for beside in (*side_folders(place, key), path.with_suffix("")):
+        found |= {f"{_BESIDE}/{name}": beside / name for name in _files_in(beside)}
+    found |= {f"{_TASKS}/{name}": tasks / name for name in _files_in(tasks) if name != _LOCK}
+    return found | {MAIN: path}
+
+
+def _files_in(folder: Path) -> Iterator[str]:
+    for parent, _, names in os.walk(folder):
+        for name in sorted(names):
+            path = Path(parent, name)
+            if path.is_file() and not path.is_symlink():
+                yield path.relative_to(folder).as_posix()
+
+
+def standing(place: Place, key: str, folder: Path) -> Standing:
+    """By the bytes of the rows and of what lies beside them, which are added to and never changed. Tasks do change, and
+    say nothing about which is older."""
+    kept = main_file(folder)
+    path = locate(place, key)
+    if path is None:
+        return "absent"
+    here = {name: source for name, source in _files(place, key, path).items() if not name.startswith(f"{_TASKS}/")}
+    there = {MAIN: kept} | {f"{_BESIDE}/{name}": folder / _BESIDE / name for name in _files_in(folder / _BESIDE)}
+    found = {_compared(here.get(name), there.get(name)) for name in {*here, *there}} - {"same"}
+    return found.pop() if len(found) == 1 else "apart" if found else "same"
+
+
+def _compared(here: Path | None, there: Path | None) -> Standing:
+    if here is None or there is None:
+        return "behind" if here is None else "ahead"
+    mine, kept = whole_size(here), whole_size(there)
+    if not _begin_alike(here, there, min(mine, kept)):
+        return "apart"
+    return "same" if mine == kept else "behind" if mine < kept else "ahead"
+
+
+def _begin_alike(one: Path, other: Path, size: int) -> bool:
+    with one.open("rb") as first, other.open("rb") as second:
+        while size > 0:
+            block = min(size, _BLOCK)
+            if first.read(block) != second.read(block):
+                return False
+            size -= block
+    return True
+
+
+def install_session(place: Place, key: str, folder: Path) -> None:
+    """A session that is here and is the beginning of the one in the folder is added to where it is. Any other of the key
+    gets another name, and the folder's comes to the project of the place's folder. The conversation itself comes last:
+    until it is there, nothing is."""
+    stands = standing(place, key, folder)
+    if stands == "same":
+        return
+    path = locate(place, key)
+    if path is None or stands != "behind":
+        _set_aside(place, key)
+        path = project_dir(place) / f"{key}.jsonl"
+    tasks = folder / _TASKS
+    for name in _files_in(tasks):
+        files.copy(tasks / name, tasks_dir(place, key) / name)
+    for name in _files_in(folder / _BESIDE):
+        files.copy(folder / _BESIDE / name, path.with_suffix("") / name)
+    files.copy(folder / MAIN, path)
+
+
+def _set_aside(place: Place, key: str) -> None:
+    for path in [*session_files(place, checked(key)), *side_folders(place, key), tasks_dir(place, key)]:
+        files.set_aside(path)
+
+
+def find(place: Place, session: str) -> str | None:
+    if os.sep in session or session.endswith(".jsonl"):
+        return _by_path(place, session)
+    if is_key(session):
+        return session if locate(place, session) else None
+    if not _PART_OF_KEY.fullmatch(session):
+        return None
+    keys = sorted({path.stem for path in projects_dir(place).glob(f"*/{session}*.jsonl") if _is_session(path)})
+    if len(keys) > 1:
+        raise InvalidInput(f"{session!r} is the beginning of {len(keys)} sessions of Claude Code; give more of it")
+    return keys[0] if keys else None
+
+
+def _is_session(path: Path) -> bool:
+    return is_key(path.stem) and has_conversation(path)
+
+
+def _by_path(place: Place, session: str) -> str | None:
+    named = place.home / session[2:] if session.startswith("~/") else place.cwd / session
+    if not named.exists():
+        return None
+    path, projects = named.resolve(), projects_dir(place).resolve()
+    if path.parent.parent == projects and path.suffix == ".jsonl" and is_key(path.stem):
+        return path.stem if has_conversation(path) else None
+    raise InvalidInput(
+        f"{session} is no session in {projects_dir(place)}. Give a file <project>/<uuid>.jsonl of that folder, or set "
+        "CLAUDE_CONFIG_DIR to the folder that has this one's projects"
+    )

@@ -1,0 +1,127 @@
+"""How Codex is run: always as the resumption of a conversation, so that its key is ours and known before the first turn."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+from clew.errors import InvalidInput
+from clew.providers.base import Command, Job, Permissions, Place, Program, values
+from clew.providers.codex.homes import codex_home, is_key, locate, path_for
+from clew.providers.codex.rollout import append, contents, line, put, record_of, stamp, unpacked
+
+__all__ = ["checked_key", "command_for", "meta_line", "prepare"]
+
+SEEN_VERSION = "0.166.0"
+"""The newest version whose rollouts these modules have read and written."""
+_MOST = 131_000
+"""Bytes of one argument: Linux takes 128 KiB."""
+_INSTRUCTIONS = "generic.developer_instructions"
+"""What Codex calls a text that came from the setting `developer_instructions`."""
+
+_PERMISSIONS: dict[Permissions, tuple[str, ...]] = {
+    "read": ("-c", 'sandbox_mode="read-only"', "-c", 'approval_policy="never"'),
+    "edit": ("-c", 'sandbox_mode="workspace-write"', "-c", 'approval_policy="never"'),
+    "full": ("--dangerously-bypass-approvals-and-sandbox",),
+}
+
+
+def command_for(program: Program, job: Job) -> Command:
+    """The prompt goes to the standard input, where it may have any size and begin with a dash. A system prompt is told to
+    Codex beside its own instructions, in place of `developer_instructions` in the user's configuration."""
+    argv = [str(program.path), "exec", "resume", "--json", "--skip-git-repo-check", *_PERMISSIONS[job.permissions]]
+    if job.model:
+        argv += ["--model", job.model]
+    if job.system_prompt:
+        argv += ["-c", _setting("developer_instructions", job.system_prompt)]
+    argv += [*job.options, "--", checked_key(job.key), "-"]
+    return Command(tuple(argv), _bytes(job.prompt, "the prompt"))
+
+
+def _setting(name: str, text: str) -> str:
+    """A setting as TOML: its texts are escaped as in JSON, but for one character more."""
+    setting = f"{name}={json.dumps(text, ensure_ascii=False)}".replace("\x7f", "\\u007f")
+    size = len(_encoded(setting, "the system prompt"))
+    if size > _MOST:
+        raise InvalidInput(
+            f"the system prompt takes {size} bytes, and Codex is told it in an argument, which holds {_MOST}. "
+            "Put what is long into an AGENTS.md in the folder it works in."
+        )
+    return setting
+
+
+def _bytes(prompt: str, what: str) -> bytes:
+    if not prompt.strip():
+        raise InvalidInput("the prompt is empty, and Codex does not take one. Say what is to be done.")
+    return _encoded(prompt, what)
+
+
+def _encoded(text: str, what: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(f"{what} holds half of a character at {error.start}, which UTF-8 cannot say") from error
+
+
+def checked_key(key: str) -> str:
+    if not is_key(key):
+        raise InvalidInput(f"{key!r} is no session of Codex: those are known by UUIDs in small letters")
+    return key
+
+
+def prepare(place: Place, program: Program, job: Job) -> None:
+    """An empty conversation if there is none; and in one whose instructions were told already, the system prompt, if it is
+    not the one that holds: Codex tells its instructions in the first turn, and keeps no eye on them after that."""
+    home = codex_home(place)
+    path = locate(home, checked_key(job.key))
+    if path is None:
+        moment = datetime.now(UTC)
+        put(
+            path_for(home, job.key, moment), meta_line(job.key, str(place.cwd), moment, program.version or SEEN_VERSION)
+        )
+    elif job.system_prompt and _told(path) not in (None, job.system_prompt):
+        content = [{"type": "input_text", "text": job.system_prompt}]
+        marks = {"content_item_kinds": [_INSTRUCTIONS]}
+        message = {"type": "message", "role": "developer", "content": content}
+        append(unpacked(path), "response_item", {**message, "internal_chat_message_metadata_passthrough": marks})
+
+
+def meta_line(key: str, cwd: str, moment: datetime, version: str) -> bytes:
+    """The first line of a rollout. The model's provider is left out: then it is the one that is configured."""
+    meta = {
+        "id": key,
+        "timestamp": stamp(moment),
+        "cwd": cwd,
+        "originator": "codex_exec",
+        "cli_version": version,
+        "source": "exec",
+    }
+    return line("session_meta", meta, moment)
+
+
+def _told(path: Path) -> str | None:
+    """The instructions that hold in a conversation, empty for none; None if they are still to be told: no turn has begun."""
+    told: str | None = None
+    for row in contents(path).split(b"\n"):
+        if b'"turn_context"' in row or b'"developer"' in row:
+            record = record_of(row) or {}
+            payload = values(record.get("payload"))
+            if record.get("type") == "turn_context":
+                told = told or ""
+            elif record.get("type") == "response_item":
+                told = _instructions([payload], told)
+            elif record.get("type") == "compacted":
+                told = _instructions(payload.get("replacement_history"), told)
+    return told
+
+
+def _instructions(items: object, told: str | None) -> str | None:
+    for item in items if isinstance(items, list) else []:
+        marks = values(values(item).get("internal_chat_message_metadata_passthrough"))
+        kinds, content = marks.get("content_item_kinds"), values(item).get("content")
+        if isinstance(kinds, list) and isinstance(content, list):
+            for kind, part in zip(kinds, content, strict=False):
+                if kind == _INSTRUCTIONS:
+                    told = str(values(part).get("text", ""))
+    return told

@@ -1,0 +1,75 @@
+"""Finds the conversations that coding agents keep on this machine."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+
+import msgspec
+
+from clew.providers.base import NativeSession, Place
+from clew.providers.registry import default_place, find_provider, wanted
+
+__all__ = ["Discovered", "Problem", "discover"]
+
+log = logging.getLogger("clew.providers")
+_NEVER = datetime.min.replace(tzinfo=UTC)
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """A provider whose conversations could not all be listed."""
+
+    provider: str
+    reason: str
+
+
+class Discovered(msgspec.Struct, frozen=True):
+    """What was found, newest first; and where it may be incomplete."""
+
+    sessions: tuple[NativeSession, ...]
+    problems: tuple[Problem, ...] = ()
+
+    def __iter__(self) -> Iterator[NativeSession]:
+        return iter(self.sessions)
+
+    def __len__(self) -> int:
+        return len(self.sessions)
+
+    def __getitem__(self, index: int) -> NativeSession:
+        return self.sessions[index]
+
+
+def discover(
+    providers: str | Iterable[str] | None = None,
+    *,
+    cwd: str | os.PathLike[str] | None = None,
+    place: Place | None = None,
+) -> Discovered:
+    """All conversations of these providers on this machine, newest first; without `providers`, of all that are known.
+
+    With `cwd` only those of that folder. Nothing is read in full, so thousands take no time to speak of. A store that is
+    damaged or out of reach is told in `problems`, and what of it could be listed is: it never looks as if it were empty.
+    """
+    place = place or default_place()
+    found = [_list(name, place) for name in wanted(providers)]
+    sessions = [session for listed, _ in found for session in listed]
+    if cwd is not None:
+        folder = os.path.realpath(cwd)
+        sessions = [session for session in sessions if session.cwd and os.path.realpath(session.cwd) == folder]
+    sessions.sort(key=lambda session: session.updated_at or session.created_at or _NEVER, reverse=True)
+    return Discovered(tuple(sessions), tuple(problem for _, problem in found if problem is not None))
+
+
+def _list(name: str, place: Place) -> tuple[list[NativeSession], Problem | None]:
+    """What could be listed, and why that is not all."""
+    sessions: list[NativeSession] = []
+    try:
+        for session in find_provider(name)(place).sessions():
+            sessions.append(session)
+    except Exception as error:  # noqa: BLE001 - whatever it was, one provider's trouble must not hide the others
+        reason = str(error) or type(error).__name__
+        log.warning("%s: its sessions could not all be listed: %s", name, reason)
+        return sessions, Problem(name, reason)
+    return sessions, None

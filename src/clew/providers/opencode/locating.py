@@ -1,0 +1,89 @@
+"""Finds opencode's program: the native one, behind the script that older packages put before it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+
+from clew.providers.base import Place, Program, values
+
+__all__ = ["find_program"]
+
+_versions: dict[tuple[str, int, int], str] = {}
+_SLOWEST = 30.0
+
+
+def find_program(place: Place) -> Program | None:
+    found = shutil.which("opencode", path=place.env.get("PATH", ""))
+    if found is None:
+        return None
+    path = Path(os.path.realpath(found))
+    native = _behind(path, place) if _is_script(path) else path
+    return Program(native, _version(native, place))
+
+
+def _is_script(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(2) == b"#!"
+
+
+def _behind(script: Path, place: Place) -> Path:
+    """The program that this script would run; the script itself if that is unknown."""
+    named = place.env.get("OPENCODE_BIN_PATH")
+    if named and Path(named).is_file():
+        return Path(named)
+    for folder in script.parents:
+        for package in _packages():
+            native = folder / "node_modules" / package / "bin" / "opencode"
+            if native.is_file():
+                return native.resolve()
+    return script
+
+
+def _packages() -> list[str]:
+    """The names of the packages that hold the program for this machine, best first."""
+    machine = platform.machine().lower()
+    chip = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64"}.get(machine, machine)
+    system = "darwin" if sys.platform == "darwin" else "linux"
+    plain, slow = f"opencode-{system}-{chip}", f"opencode-{system}-{chip}-baseline"
+    first = [slow, plain] if chip == "x64" and not _has_avx2() else [plain, slow]
+    return [*first, *(f"{name}-musl" for name in first)]
+
+
+def _has_avx2() -> bool:
+    try:
+        return " avx2" in Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return True
+
+
+def _version(native: Path, place: Place) -> str:
+    """As its package says, which takes no time; else as it says itself, asked once for each file."""
+    package = native.parent.parent / "package.json"
+    try:
+        said = values(msgspec.json.decode(package.read_bytes()))
+        if str(said.get("name", "")).startswith("opencode") and isinstance(said.get("version"), str):
+            return str(said["version"])
+    except (OSError, msgspec.DecodeError):
+        pass
+    stat = native.stat()
+    key = (str(native), stat.st_mtime_ns, stat.st_size)
+    if key not in _versions:
+        _versions[key] = _ask(native, place)
+    return _versions[key]
+
+
+def _ask(native: Path, place: Place) -> str:
+    try:
+        asked = subprocess.run(  # noqa: S603
+            [native, "--version"], env=dict(place.env), capture_output=True, timeout=_SLOWEST, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return asked.stdout.decode(errors="replace").strip() if asked.returncode == 0 else ""

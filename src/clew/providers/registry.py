@@ -1,0 +1,78 @@
+"""From a name like `claude_code` to a provider. Third parties add names through the entry point group `clew.providers`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from clew import _plugins
+from clew.errors import InvalidInput
+from clew.providers.base import Place, Provider
+
+__all__ = [
+    "BUILT_IN_AGENT",
+    "GROUP",
+    "PROVIDERS",
+    "default_place",
+    "find_provider",
+    "provider_name",
+    "provider_names",
+    "wanted",
+]
+
+GROUP = "clew.providers"
+"""The entry point group. An entry's name is the provider's; it names a subclass of `Provider`."""
+BUILT_IN_AGENT = "clew"
+"""What handles and translations call Clew's own agent, which is no provider."""
+
+_BUILT_IN = {
+    "claude_code": "clew.providers.claude_code:ClaudeCode",
+    "codex": "clew.providers.codex:Codex",
+    "opencode": "clew.providers.opencode:OpenCode",
+}
+_ALIASES = {"claude": "claude_code", "claude-code": "claude_code"}
+
+PROVIDERS: tuple[str, ...] = tuple(_BUILT_IN)
+
+
+def provider_name(name: str) -> str:
+    """The one name of what may be written in several ways."""
+    return _ALIASES.get(name, name)
+
+
+def provider_names() -> tuple[str, ...]:
+    """Clew's own providers, and those that installed packages add."""
+    return tuple(dict.fromkeys([*PROVIDERS, *sorted(plugin.name for plugin in entry_points(group=GROUP))]))
+
+
+def wanted(providers: str | Iterable[str] | None) -> list[str]:
+    """The providers that somebody asks for, each once; all that are known, if nobody says which. A name that is none is
+    `InvalidInput`."""
+    if providers is None:
+        return list(provider_names())
+    named = [providers] if isinstance(providers, str) else providers
+    names = list(dict.fromkeys(provider_name(name) for name in named))
+    for name in names:
+        find_provider(name)
+    return names
+
+
+def find_provider(name: str) -> type[Provider]:
+    """The provider of this name. It is imported only now."""
+    if name == BUILT_IN_AGENT:
+        raise InvalidInput("'clew' is the built-in agent and no provider. Give a model in its place: Agent(model)")
+    try:
+        found = _plugins.find(provider_name(name), _BUILT_IN, GROUP, f"the provider {name!r}")
+    except _plugins.Unknown as unknown:
+        guess = f" Did you mean {unknown.close!r}?" if unknown.close else ""
+        raise InvalidInput(f"no provider {name!r}.{guess} Known here: {unknown.known}.") from None
+    if not (isinstance(found, type) and issubclass(found, Provider)):
+        raise InvalidInput(f"what is installed as the provider {name!r} is no subclass of clew.providers.Provider.")
+    return found
+
+
+def default_place(cwd: str | os.PathLike[str] | None = None, env: Mapping[str, str] | None = None) -> Place:
+    """This process's folder and environment, or what is given in their place; variables are laid over this process's."""
+    return Place(Path(os.path.abspath(cwd or Path.cwd())), {**os.environ, **(env or {})})

@@ -1,0 +1,170 @@
+"""A session at a provider: one conversation, over several prompts, in one thread."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from clew.agent.handles import Handle, write_handle
+from clew.agent.journal import Journal
+from clew.agent.prompts import check_prompt
+from clew.agent.runs import Emit, Run
+from clew.agent.sessions import Session
+from clew.agent.trajectories import Trajectory, Turn
+from clew.errors import NotLoggedIn, ProviderError, ProviderLimited, ProviderMissing, UsageError
+from clew.messages.dialects import Loss
+from clew.providers._process import reap
+from clew.providers.adopting import move, take_back
+from clew.providers.registry import BUILT_IN_AGENT
+from clew.providers.sending import Sending
+
+if TYPE_CHECKING:
+    from clew.providers.agent import ProviderAgent
+
+__all__ = ["ProviderSession"]
+
+log = logging.getLogger("clew.providers")
+
+_GO_ON = "Go on where you were stopped."
+_FALLS_TO_NEXT = (ProviderMissing, NotLoggedIn, ProviderLimited)
+"""Failures for which another provider can do what this one cannot."""
+
+
+class ProviderSession(Session):
+    """A conversation with Claude Code, Codex, opencode or another outside agent. Made by `Agent(provider=…)`.
+
+    Each prompt starts the provider's program, which ends with the prompt: between prompts nothing runs. Everything it says
+    is on record as it comes, and what it keeps of the conversation itself goes into the store after each prompt.
+    """
+
+    def __init__(self, agent: ProviderAgent, thread_id: str, *, provider: str, key: str, origin: Handle | None) -> None:
+        """`key` is what the provider knows it by; empty if only the record knows. `origin` is the handle that it goes on
+        from, None for a new one."""
+        self._agent = agent
+        self._thread_id = thread_id
+        self._provider = provider
+        self._key = key
+        self._origin = origin
+        self._lock = asyncio.Lock()
+        self._task: asyncio.Task[Any] | None = None
+        self._losses: tuple[Loss, ...] = ()
+
+    @property
+    def thread_id(self) -> str:
+        return self._thread_id
+
+    @property
+    def provider(self) -> str:
+        """Who works on it now."""
+        return self._provider
+
+    @property
+    def losses(self) -> tuple[Loss, ...]:
+        """What of the conversation did not fit the provider that it was last moved to."""
+        return self._losses
+
+    def handle(
+        self, *, key: str | bytes | None = None, expires_in: timedelta | None = None, hints: bool = False
+    ) -> str:
+        if not self._key:
+            raise UsageError(
+                f"this session goes on from its id alone, {self._thread_id!r}, and what {self._provider} knows it by is on "
+                "record: send a prompt, or read the trajectory, before you take its handle."
+            )
+        where = {"cwd": str(self._agent.settings.place.cwd), "store": self._agent.store_url} if hints else {}
+        expires = None if expires_in is None else datetime.now(UTC) + expires_in
+        return write_handle(self._provider, self._thread_id, self._key, key=key, expires=expires, **where)
+
+    def send(self, prompt: str, *, timeout: float | None = None) -> Run[Turn]:
+        """Ask, and return what it came to; iterate it for what happens meanwhile. After `timeout` seconds the program is
+        interrupted, and the turn says so. An error of the provider is an exception, and never an answer."""
+        check_prompt(prompt)
+
+        async def work(emit: Emit) -> Turn:
+            async with self._lock:
+                self._task = asyncio.current_task()
+                return await self._send(prompt, timeout or self._agent.settings.timeout, emit)
+
+        return Run(work)
+
+    def run(self, prompt: str, *, timeout: float | None = None) -> Run[Turn]:
+        """The same as `send`."""
+        return self.send(prompt, timeout=timeout)
+
+    def resume(
+        self,
+        prompt: str | None = None,
+        *,
+        answer: Any = None,
+        max_turns: int | None = None,
+        timeout: float | None = None,
+    ) -> Run[Turn]:
+        """Go on where it was stopped. Providers ask nothing that could be answered later, and count no turns."""
+        if answer is not None or max_turns is not None:
+            raise UsageError("answer= and max_turns= are for the built-in agent: a provider runs a loop of its own.")
+        return self.send(_GO_ON if prompt is None else prompt, timeout=timeout)
+
+    async def cancel(self) -> None:
+        task = self._task
+        if task is not None and not task.done() and task is not asyncio.current_task():
+            task.cancel()
+            await asyncio.wait([task])
+
+    @property
+    async def trajectory(self) -> Trajectory:
+        """What was done so far, read from the record; empty if the store knows nothing of the session."""
+        found, self._key = await self._agent.trajectory(self._thread_id, self._provider, self._key)
+        return found
+
+    async def move_to(self, provider: str, **settings: Any) -> Session:
+        """Go on at another provider: the conversation is translated now, `losses` says what did not fit, and the next prompt
+        goes there. Settings that are not given stay; the model is the new provider's own."""
+        await self.cancel()
+        if provider == BUILT_IN_AGENT:
+            return await self._agent.moved_home(self._thread_id, settings)
+        agent = self._agent.moved(provider, settings)
+        name = agent.settings.providers[0]
+        await self._agent.check_origin(self._thread_id, self._origin)
+        async with self._lock, agent.thread(self._thread_id) as thread, Journal(thread) as journal:
+            target, _ = agent.ready(name)
+            await self._agent.adopt_origin(journal, name, self._origin)
+            placed = await move(journal, agent.store, target)
+        moved = ProviderSession(agent, self._thread_id, provider=name, key=placed.key, origin=None)
+        moved._losses = placed.losses
+        return moved
+
+    async def _send(self, prompt: str, timeout: float | None, emit: Emit) -> Turn:
+        await asyncio.to_thread(reap)
+        await self._agent.check_origin(self._thread_id, self._origin)
+        with self._agent.stops(self._thread_id):
+            async with self._agent.thread(self._thread_id) as thread, Journal(thread) as journal:
+                return await self._try_each(journal, prompt, timeout, emit)
+
+    async def _try_each(self, journal: Journal, prompt: str, timeout: float | None, emit: Emit) -> Turn:
+        """At the provider that has it; if that cannot work here, at the next that can."""
+        failures: list[ProviderError] = []
+        for name in self._agent.order(self._provider):
+            try:
+                provider, program = self._agent.ready(name)
+                sending = Sending(self._agent.settings, provider, program, self._agent.store, journal, emit)
+                await self._agent.adopt_origin(journal, name, self._origin)
+                turn = await sending.send(prompt, self._key if name == self._provider else "", timeout)
+            except _FALLS_TO_NEXT as error:
+                log.warning("thread %r: %s", self._thread_id, error)
+                failures.append(error)
+                await take_back(journal)
+                continue
+            finally:
+                self._settle_on(journal, name)
+            return turn
+        last = failures[-1]
+        for earlier in failures[:-1]:
+            last.add_note(f"before that, {earlier}")
+        raise last
+
+    def _settle_on(self, journal: Journal, name: str) -> None:
+        known = journal.thread.checkpoint.provider_keys.get(name)
+        if known is not None:
+            self._provider, self._key, self._origin = name, known, None

@@ -1,0 +1,104 @@
+"""How a provider's agent works, checked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import get_args
+
+import msgspec
+
+from clew.agent.settings import Budget
+from clew.errors import InvalidInput
+from clew.providers.base import Permissions, Place
+from clew.providers.registry import find_provider, provider_name, provider_names
+from clew.workspace._folders import absolute
+
+__all__ = ["AUTO", "ProviderSettings", "make_settings"]
+
+AUTO = "auto"
+
+
+class ProviderSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What `Agent(provider=…)` was made with."""
+
+    providers: tuple[str, ...]
+    """In the order in which they are tried."""
+    models: Mapping[str, str]
+    """By provider; one that is not named takes what its program takes."""
+    name: str
+    system_prompt: str
+    place: Place
+    permissions: Permissions
+    workspace: Path | None
+    restore_files: bool
+    options: tuple[str, ...]
+    budget: Budget
+    timeout: float | None
+
+    def model_of(self, provider: str) -> str:
+        return self.models.get(provider, "")
+
+
+def make_settings(
+    provider: str | Sequence[str],
+    model: str | Mapping[str, str],
+    *,
+    name: str,
+    system_prompt: str,
+    cwd: str | os.PathLike[str] | None,
+    env: Mapping[str, str] | None,
+    permissions: Permissions,
+    workspace: str | os.PathLike[str] | None,
+    restore_files: bool,
+    options: Sequence[str],
+    budget: Budget | None,
+    timeout: float | None,
+) -> ProviderSettings:
+    """All that can be known to be wrong is told here, before anything is started."""
+    names = _names(provider)
+    if permissions not in get_args(Permissions):
+        raise InvalidInput(f"permissions is one of {', '.join(get_args(Permissions))}, not {permissions!r}")
+    if timeout is not None and not timeout > 0:
+        raise InvalidInput(f"timeout is a number of seconds above 0, not {timeout}")
+    if isinstance(options, str):
+        raise InvalidInput("options are arguments for the provider's program, one by one: options=['--verbose']")
+    folder = None if workspace is None else absolute(workspace)
+    if folder is not None and cwd is not None and absolute(cwd) != folder:
+        raise InvalidInput("workspace is the folder that is worked in and kept, so cwd= beside it can be no other.")
+    return ProviderSettings(
+        providers=names,
+        models=_models(model, names),
+        name=name,
+        system_prompt=system_prompt,
+        place=Place(folder or absolute(cwd or Path.cwd()), dict(os.environ if env is None else env)),
+        permissions=permissions,
+        workspace=folder,
+        restore_files=restore_files,
+        options=tuple(options),
+        budget=budget or Budget(),
+        timeout=timeout,
+    )
+
+
+def _names(provider: str | Sequence[str]) -> tuple[str, ...]:
+    given = (provider,) if isinstance(provider, str) else tuple(provider)
+    if given == (AUTO,):
+        return provider_names()
+    if not given:
+        raise InvalidInput("no provider is given. Give a name, several, or 'auto'.")
+    for name in given:
+        find_provider(name)
+    return tuple(dict.fromkeys(map(provider_name, given)))
+
+
+def _models(model: str | Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
+    if not isinstance(model, str):
+        found = {provider_name(name): value for name, value in model.items()}
+        if unknown := found.keys() - set(names):
+            raise InvalidInput(f"a model is given for {', '.join(sorted(unknown))}, which is not among the providers.")
+        return found
+    if model and len(names) > 1:
+        raise InvalidInput(f"one model for several providers: say whose it is, model={{{names[0]!r}: {model!r}}}")
+    return {names[0]: model} if model else {}

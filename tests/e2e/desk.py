@@ -1,0 +1,84 @@
+"""A model that does what the prompt says, and machines with the three real coding agents that ask it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from clew.checkpointers import Checkpointer
+from clew.messages import Message, Text, Tool, ToolResult, User, plain_text, tool_calls
+from clew.models.base import ModelRequest
+from clew.providers import ProviderAgent
+from clew.testing import Fault, ModelServer, Response, call
+from tests.servers.clis import Machine, answering
+
+__all__ = ["NAMES", "Desk", "desk", "has_call", "texts"]
+
+NAMES = ("claude_code", "codex", "opencode")
+_SHELLS = {"Bash": "command", "exec_command": "cmd", "bash": "command", "run_command": "command"}
+"""What a tool for commands is called in each program, and its argument."""
+
+
+def _answer(request: ModelRequest) -> Response | Fault:
+    """`RUN command` asks for a tool; `STREAM words` begins to say them, and hangs; all else is answered at once."""
+    last = request.messages[-1]
+    if isinstance(last, Tool):
+        return f"It printed: {_output(last)}"
+    words = next(plain_text(message) for message in reversed(request.messages) if isinstance(message, User))
+    verb, _, rest = words.strip().splitlines()[-1].partition(" ")
+    if verb == "RUN":
+        offered = {tool.name for tool in request.tools}
+        name = next(name for name in _SHELLS if name in offered)
+        extra = {"description": "as asked"} if name in ("Bash", "bash") else {}
+        return call(name, {_SHELLS[name]: rest, **extra})
+    if verb == "STREAM":
+        return Fault(hang=True, saying=rest)
+    return f"Answer to: {verb} {rest}"
+
+
+def _output(message: Tool) -> str:
+    parts = [part for block in message.content if isinstance(block, ToolResult) for part in block.content]
+    return " ".join(part.text for part in parts if isinstance(part, Text)).strip()[-200:]
+
+
+class Desk:
+    """One model, any number of machines that ask it, and one store that they share."""
+
+    def __init__(self, root: Path, server: ModelServer) -> None:
+        self._root = root
+        self._server = server
+        self.url = f"sqlite:///{root}/clew.db"
+
+    def machine(self, name: str = "here") -> Machine:
+        return Machine(self._root / name, self._server)
+
+    def agent(self, machine: Machine, provider: str, store: Checkpointer | str, **settings: Any) -> ProviderAgent:
+        where = {"cwd": machine.cwd} | settings
+        model = machine.models[provider]
+        return ProviderAgent(
+            model, provider=provider, env=machine.env, checkpointer=store, permissions="full", timeout=60, **where
+        )
+
+    def job(self, machine: Machine, provider: str, prompt: str, **more: Any) -> dict[str, Any]:
+        """For a worker."""
+        return {"provider": provider, "model": machine.models[provider], "prompt": prompt, **more}
+
+
+@contextmanager
+def desk(root: Path) -> Iterator[Desk]:
+    with ModelServer(answering(_answer), strict=False) as server:
+        yield Desk(root, server)
+
+
+def texts(messages: tuple[Message, ...]) -> str:
+    """All words of a request, for a look at what the model was told."""
+    return "\n".join(map(plain_text, messages))
+
+
+def has_call(messages: tuple[Message, ...], command: str, output: str) -> bool:
+    """Whether a call of this command is there, followed by a result with this output."""
+    calls = {call.id for message in messages for call in tool_calls(message) if command in str(call.arguments)}
+    results = [block for message in messages for block in message.content if isinstance(block, ToolResult)]
+    return any(result.call_id in calls and output in str(result.content) for result in results)

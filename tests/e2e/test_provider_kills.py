@@ -1,0 +1,93 @@
+"""The three real coding agents, killed: they or we, in the first turn or a later one, in the middle of words or a tool."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from clew import open_checkpointer
+from clew.messages import Text
+from tests.e2e.desk import NAMES, Desk, desk, has_call, texts
+from tests.providers.worker import Worker, descendants, is_running, wait_until, worker
+from tests.servers.clis import Machine
+
+pytestmark = [pytest.mark.anyio, pytest.mark.crash, pytest.mark.xdist_group("real-clis")]
+
+_FULL = os.environ.get("CLEW_CRASH") == "full"
+_WORDS = "half of an answer that is never whole"
+_WHEN = ("while words come", "while a tool runs")
+_WHO = ("us", "the program")
+_SAMPLE = [(("us", _WHEN[0]), ("us", _WHEN[1])), (("the program", _WHEN[1]), ("the program", _WHEN[0]))]
+_ALL = [*itertools.product(itertools.product(_WHO, _WHEN), repeat=2)]
+"""Who is killed and when, in the first turn and in a later one."""
+
+
+@pytest.mark.parametrize("kills", _ALL if _FULL else _SAMPLE, ids=str)
+@pytest.mark.parametrize("provider", NAMES)
+async def test_nothing_is_lost_and_nothing_is_left_running_whoever_is_killed(
+    provider: str, kills: tuple[tuple[str, str], tuple[str, str]], tmp_path: Path
+) -> None:
+    with desk(tmp_path) as here:
+        machine = here.machine()
+        handle = _killed(here, machine, provider, *kills[0], "")
+        async with open_checkpointer(here.url) as store:
+            session = here.agent(machine, provider, store).resume_session(handle)
+            await session.send("RUN echo settled")
+            _check_told(machine, kills[0][1])
+            handle = session.resume_handle
+        _killed(here, machine, provider, *kills[1], handle)
+        async with open_checkpointer(here.url) as store:
+            session = here.agent(machine, provider, store).resume_session(handle)
+            turn = await session.send("Go on")
+            assert "Go on" in (turn.output or "")
+            _check_told(machine, kills[1][1])
+            assert has_call(machine.asked[-1], "echo settled", "settled")
+            found = await session.trajectory
+            assert [turn.status == "done" for turn in found.turns] == [False, True, False, True]
+            if "claude" in provider and kills[0][1] == _WHEN[0]:
+                (kept,) = found.turns[0].blocks
+                assert isinstance(kept, Text)
+                assert kept.text, "it streams its words, and they are kept"
+                assert _WORDS.startswith(kept.text)
+
+
+def _killed(here: Desk, machine: Machine, provider: str, who: str, when: str, handle: str) -> str:
+    """Send a prompt and kill; nothing of it is left. The session's handle."""
+    mark = machine.cwd / f"mark-{len(machine.asked)}"
+    prompt = f"STREAM {_WORDS}" if when == _WHEN[0] else f"RUN echo on > {mark}; sleep 987"
+    job = here.job(machine, provider, prompt, **({"handle": handle} if handle else {}))
+    with worker(machine.place(), here.url, **job) as running:
+        handle = running.wait_for("handle")["handle"]
+        wait_until(
+            lambda: mark.exists() if when == _WHEN[1] else machine.is_hanging,
+            f"{provider} gets to where it is killed",
+            60,
+        )
+        if when == _WHEN[0] and provider == "claude_code":
+            running.wait_for("text")
+        below = _kill(running, who)
+        if who == "the program":
+            assert running.wait_for("error")["error"] == "ProviderError"
+    wait_until(lambda: not any(map(is_running, below)), "nothing of it runs any more")
+    return str(handle)
+
+
+def _kill(running: Worker, who: str) -> list[int]:
+    if who == "us":
+        return running.kill()
+    _, program, *others = descendants(running.pid)
+    os.kill(program, signal.SIGKILL)
+    return [program, *others]
+
+
+def _check_told(machine: Machine, when: str) -> None:
+    """What the model is told with the next prompt of what was cut off."""
+    told = next(words for words in map(texts, reversed(machine.asked)) if "[clew]" in words)
+    assert "stopped while it worked on this prompt" in told
+    if when == _WHEN[1]:
+        assert "not known whether they took effect" in told
+        assert "sleep 987" in told

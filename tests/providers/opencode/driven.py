@@ -1,0 +1,32 @@
+"""Runs a prompt through the real program, as a session does."""
+
+from __future__ import annotations
+
+from clew.providers._process import run
+from clew.providers.base import Job, Place
+from clew.providers.happenings import Finished, Happening
+from clew.providers.opencode import OpenCode
+
+__all__ = ["ask", "asked"]
+
+
+async def ask(place: Place, job: Job) -> list[Happening]:
+    """All that happened, to the end of the program."""
+    provider = OpenCode(place)
+    program = provider.program()
+    assert program is not None
+    await provider.prepare(program, job)
+    reader = provider.reader(job)
+    happened: list[Happening] = []
+    ended = await run(
+        provider.command(program, job), place, lambda line: happened.extend(reader.read(line)), timeout=120
+    )
+    happened.extend(reader.end(ended.status, ended.stderr))
+    return happened
+
+
+async def asked(place: Place, job: Job) -> Finished:
+    """The answer, or a failed test."""
+    last = (await ask(place, job))[-1]
+    assert isinstance(last, Finished), last
+    return last
