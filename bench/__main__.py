@@ -21,6 +21,7 @@ from bench.machine import facts
 from bench.opening import opening
 from bench.peers import beside_peers
 from bench.postgres import postgres
+from bench.providers import providers
 from bench.redis import redis
 from bench.results import Result
 from bench.scale import FULL, QUICK, Scale
@@ -38,6 +39,7 @@ MEASUREMENTS: dict[str, Callable[[Scale], Awaitable[list[Result]]]] = {
     "postgres": postgres,
     "redis": redis,
     "http": http,
+    "providers": providers,
     "peers": beside_peers,
 }
 

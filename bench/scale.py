@@ -35,6 +35,10 @@ class Scale(msgspec.Struct, frozen=True):
     agent_files_bytes: int = 20_000_000
     model_seconds: float = 0.2
     """Seconds that a model takes to answer."""
+    provider_turns: int = 30
+    """Turns of a provider's program, by itself and through a session."""
+    provider_events_turns: int = 1000
+    """Turns of a thread to which a provider's events are added."""
 
 
 FULL = Scale()
@@ -48,6 +52,8 @@ QUICK = Scale(
     files=400,
     files_bytes=10_000_000,
     agent_turns=5,
+    provider_turns=3,
+    provider_events_turns=20,
 )
 
 

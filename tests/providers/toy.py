@@ -29,9 +29,9 @@ from clew.messages.dialects import Loss
 from clew.providers.base import Command, Conversation, Health, Job, NativeSession, Place, Program, Provider, Standing
 from clew.providers.happenings import Delta, Failed, Finished, Happening, Other, Response, Result
 
-__all__ = ["Toy", "Twin", "toy_place"]
+__all__ = ["PROGRAM", "Toy", "Twin", "toy_place"]
 
-_PROGRAM = Path(__file__).with_name("toy_program.py")
+PROGRAM = Path(__file__).with_name("toy_program.py")
 
 
 def toy_place(root: Path) -> Place:
@@ -61,8 +61,8 @@ class Toy(Provider):
     def command(self, program: Program, job: Job) -> Command:
         system = ["--system", job.system_prompt] if job.system_prompt else []
         if (self.place.home / f"{self.name}-is-at-its-limit").exists():
-            return Command((str(program.path), "-I", str(_PROGRAM), str(self._file(job.key))), b"fail limit no quota")
-        return Command((str(program.path), "-I", str(_PROGRAM), str(self._file(job.key)), *system), job.prompt.encode())
+            return Command((str(program.path), "-I", str(PROGRAM), str(self._file(job.key))), b"fail limit no quota")
+        return Command((str(program.path), "-I", str(PROGRAM), str(self._file(job.key)), *system), job.prompt.encode())
 
     def reader(self, job: Job) -> _Reader:
         return _Reader()
