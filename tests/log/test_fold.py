@@ -24,6 +24,7 @@ from clew.log import (
     StatusChanged,
     StepIntent,
     StepOutcome,
+    Streamed,
     ThreadStarted,
     ToolIntent,
     ToolOutcome,
@@ -36,6 +37,7 @@ from clew.log import (
     fold,
 )
 from clew.log.codec import FIRST
+from clew.log.trees import named_trees, rename_trees
 from clew.messages import Message, Text, ToolCall, ToolResult, assistant, tool, user
 from tests.strategies import logs
 
@@ -271,3 +273,25 @@ def test_status_lease_and_description() -> None:
 
 def test_an_unknown_kind_is_skipped() -> None:
     assert fold([*turns(1), UnknownEntry(b"\x91\xa1x")]) == fold(turns(1))
+
+
+def test_what_is_streamed_is_kept_until_the_response_is_whole() -> None:
+    begun: list[Logged] = [MessageAdded(user("x")), Streamed((Text("half "),)), Streamed((Text("an"),))]
+    assert fold(begun).partial == (Text("half "), Text("an"))
+    whole = fold([*begun, MessageAdded(assistant("half an answer"))])
+    assert (whole.partial, len(whole.messages)) == ((), 2)
+    assert fold([*begun, Rewound(messages=0)]).partial == ()
+
+
+def test_what_a_sub_agent_says_is_part_of_no_response() -> None:
+    assert fold([Streamed((Text("aside"),), "call-1")]).partial == ()
+
+
+def test_what_a_provider_keeps_is_known_by_its_digest_and_is_a_tree_of_the_thread() -> None:
+    known = ProviderKey("codex", "k", "d" * 64, "t", 3)
+    state = fold([ProviderKey("opencode", "plain"), known])
+    assert state.providers == {"opencode": ProviderKey("opencode", "plain"), "codex": known}
+    assert named_trees([FoldedState(state)]) == named_trees([known]) == {"d" * 64}
+    (renamed,) = rename_trees([FoldedState(state)], {"d" * 64: "e" * 64})
+    assert isinstance(renamed, FoldedState)
+    assert renamed.state.providers["codex"] == ProviderKey("codex", "k", "e" * 64, "t", 3)
