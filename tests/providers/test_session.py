@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from clew import Agent, Thread
+from clew import Agent, Budget, Thread
 from clew.agent import TextDelta, ToolFinished, ToolStarted
 from clew.checkpointers import MemoryCheckpointer, SQLiteCheckpointer
 from clew.errors import (
@@ -363,6 +363,13 @@ async def test_a_sub_agents_work_is_on_a_thread_of_its_own_and_in_the_trajectory
     await session.send("call c1 Task\nchild looked around\nresult c1 found\nsay done")
     (child,) = (await session.trajectory).sub_agents
     assert child.turns[0].blocks == (Text("looked around"),)
+
+
+async def test_a_budget_that_is_spent_ends_the_asking(tmp_path: Path) -> None:
+    session = toy_agent(toy_place(tmp_path), MemoryCheckpointer(), budget=Budget(usd=0.3)).start_session()
+    assert [(await session.send("say x")).status for _ in range(3)] == ["done", "done", "interrupted"]
+    last = await session.send("say x")
+    assert (last.output, last.reason) == (None, "budget: 0.5000 of 0.3000 dollars")
 
 
 async def test_a_rewound_thread_goes_on_from_there_and_not_from_what_the_program_keeps(tmp_path: Path) -> None:

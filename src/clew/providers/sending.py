@@ -78,6 +78,8 @@ class Sending:
         """Ask, and return what it came to. `key` is what the conversation is known by if the record does not know better."""
         began = time.monotonic()
         before = self._thread.checkpoint
+        if spent := self._settings.budget.exceeded(before):
+            return await self._refuse(prompt, before, spent)
         left = left_over(before)
         if left.entries:
             await self._journal.record(*left.entries)
@@ -106,6 +108,20 @@ class Sending:
         if failure is None and not isinstance(recorder.ending, Finished):
             raise _error(self._provider, recorder.ending, self._model)
         return turn
+
+    async def _refuse(self, prompt: str, before: Checkpoint, reason: str) -> Turn:
+        """Nothing is asked any more: what the thread may spend is spent."""
+        await self._journal.record(StatusChanged("interrupted", reason))
+        return Turn(
+            prompt=prompt,
+            thread_id=self._thread.thread_id,
+            session_id=self._thread.thread_id,
+            status="interrupted",
+            reason=reason,
+            turns=before.turns,
+            provider=self._provider.name,
+            model=self._model,
+        )
 
     async def _bring_files(self) -> Workspace | None:
         folder = self._settings.workspace
