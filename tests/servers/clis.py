@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import pytest
 
 from clew.messages import Message
 from clew.models.base import ModelRequest
@@ -17,7 +20,17 @@ from clew.testing import Fault, ModelServer, Response, turns_in
 from tests.servers.npm import VERSIONS, NotInstalled, install
 from tests.servers.running import lacking
 
-__all__ = ["MODELS", "OPENCODE_THINKING", "Machine", "answering", "cli_path", "is_main", "main_requests"]
+__all__ = [
+    "FULL",
+    "MODELS",
+    "OPENCODE_THINKING",
+    "Machine",
+    "answering",
+    "cli_path",
+    "is_main",
+    "main_requests",
+    "only_in_full",
+]
 
 MODELS = {"claude_code": "claude-sonnet-4-5", "codex": "gpt-5.5", "opencode": "scripted/scripted-1"}
 """The model to name to each provider. Claude Code and Codex know by heart what models of these names can do."""
@@ -44,6 +57,15 @@ wire_api = "responses"
 request_max_retries = 1
 stream_max_retries = 1
 """
+
+
+FULL = os.environ.get("CLEW_CRASH") == "full"
+T = TypeVar("T", bound=Callable[..., Any])
+
+
+def only_in_full(test: T) -> T:
+    """A test with a real program that is too long for every run: `make crash` has it."""
+    return pytest.mark.crash(pytest.mark.skipif(not FULL, reason="only with CLEW_CRASH=full")(test))
 
 
 def cli_path() -> Path:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from clew.errors import Corrupt, InvalidInput, Unavailable
+from clew.errors import Corrupt, Unavailable
 from clew.messages import user
 from clew.providers.base import Conversation
 from clew.providers.opencode import OpenCode
@@ -210,11 +210,14 @@ def test_a_session_that_the_database_does_not_take_leaves_it_as_it_was(tmp_path:
     assert list(there.sessions()) == []
 
 
-def test_a_folder_of_another_key_is_refused(tmp_path: Path) -> None:
+def test_a_conversation_installed_under_another_key_stands_beside_the_one_it_was_taken_from(tmp_path: Path) -> None:
     opencode = machine(tmp_path)
     opencode.export(ANSWERED, tmp_path / "kept")
-    with pytest.raises(InvalidInput, match=ANSWERED):
-        opencode.install_session(WITH_CHILD, tmp_path / "kept")
+    key = opencode.new_key()
+    opencode.install_session(key, tmp_path / "kept")
+    assert opencode.standing(ANSWERED, tmp_path / "kept") == "same"
+    assert opencode.export(key, tmp_path / "copy")
+    assert opencode.read(tmp_path / "copy").messages == opencode.read(tmp_path / "kept").messages
 
 
 @pytest.mark.parametrize("damage", ["none", "no manifest", "manifest", "line", "piece"])

@@ -18,7 +18,7 @@ from clew.providers.happenings import Failed, Finished, Response, Result
 from clew.providers.opencode import OpenCode
 from clew.testing import Fault, ModelServer, call, say, turns_in
 from tests.providers.opencode.driven import ask, asked
-from tests.servers.clis import MODELS, Machine, answering, main_requests
+from tests.servers.clis import MODELS, Machine, answering, main_requests, only_in_full
 
 _MODEL = MODELS["opencode"]
 _SYSTEM = "Answer like a pirate, and keep to it."
@@ -60,6 +60,7 @@ async def test_a_session_keeps_its_key_its_system_prompt_and_its_history_in_anot
     assert str(other) in requests[2].system
 
 
+@only_in_full
 @pytest.mark.anyio
 async def test_a_refused_request_is_a_failure_and_no_answer(tmp_path: Path) -> None:
     with ModelServer(answering(["never said"]), faults=Fault(status=400, message="no such thing")) as server:
@@ -120,6 +121,7 @@ async def test_a_conversation_from_elsewhere_goes_on_and_then_on_another_machine
     assert seen == [told, (*told, assistant("First."), user("And on."))]
 
 
+@only_in_full
 @pytest.mark.anyio
 async def test_a_sub_agent_is_told_of_and_counted_and_goes_with_the_session(tmp_path: Path) -> None:
     def script(request: ModelRequest) -> Any:
@@ -144,6 +146,7 @@ async def test_a_sub_agent_is_told_of_and_counted_and_goes_with_the_session(tmp_
     assert [session.key for session in opencode.sessions()] == [key]
 
 
+@only_in_full
 @pytest.mark.anyio
 @pytest.mark.parametrize(("permissions", "tools"), [("read", set()), ("edit", {"edit", "write"})])
 async def test_permissions_take_the_tools_that_they_deny_from_the_model(
