@@ -65,7 +65,8 @@ T = TypeVar("T", bound=Callable[..., Any])
 
 def only_in_full(test: T) -> T:
     """A test with a real program that is too long for every run: `make crash` has it."""
-    return pytest.mark.crash(pytest.mark.skipif(not FULL, reason="only with CLEW_CRASH=full")(test))
+    marked: T = pytest.mark.crash(pytest.mark.skipif(not FULL, reason="only with CLEW_CRASH=full")(test))
+    return marked
 
 
 def cli_path() -> Path:
