@@ -14,7 +14,7 @@ from clew.checkpointers import Checkpointer, MemoryCheckpointer
 from clew.errors import InvalidInput
 from clew.workspace import Limits, Workspace, _textdiff
 from clew.workspace._textdiff import as_lines, unified
-from clew.workspace.comparing import Change, Difference
+from clew.workspace.comparing import Change, Difference, compare
 from tests.workspace.trees import change, grow
 
 pytestmark = pytest.mark.anyio
@@ -262,3 +262,14 @@ def test_two_long_texts_with_nothing_in_common_are_told_at_once() -> None:
     chance = random.Random(5)
     old, new = ([f"{chance.randrange(2000)}\n" for _ in range(150_000)] for _ in range(2))
     assert unified(old, new, "a/f", "b/f").count("\n") == 2 + 1 + 300_000
+
+
+async def test_what_is_compared_with_nothing_was_all_added_or_deleted(store: Checkpointer, folder: Path) -> None:
+    (folder / "sub").mkdir()
+    (folder / "sub" / "file").write_text("one\n")
+    ref = await Workspace(folder, store).snapshot()
+    added, deleted = await compare(store, None, ref, text=True), await compare(store, ref, None)
+    assert told(added) == [("added", "folder", "sub"), ("added", "file", "sub/file")]
+    assert told(deleted) == [("deleted", "folder", "sub"), ("deleted", "file", "sub/file")]
+    assert "+one\n" in added.text()
+    assert not await compare(store, None, None)

@@ -29,7 +29,7 @@ from clew.agent.journal import Journal
 from clew.agent.loop import Ending, Loop
 from clew.agent.outputs import Output
 from clew.agent.own_sessions import OwnSession
-from clew.agent.prompts import check_prompt
+from clew.agent.prompts import check_prompt, last_prompt
 from clew.agent.runs import Emit, Run, RunResult
 from clew.agent.sessions import Session
 from clew.agent.settings import Budget, Overflow, Settings
@@ -337,7 +337,10 @@ class Agent:
         await self.check_thread(thread_id)
         if provider == "clew":
             return Agent(**{"checkpointer": self._store.open(), **settings}).start_session(thread_id=thread_id)
-        made = {"checkpointer": self._store.open(), "system_prompt": self._settings.system_prompt, "name": self.name}
+        made: dict[str, Any] = {"checkpointer": self._store.open(), "system_prompt": self._settings.system_prompt}
+        made["name"] = self.name
+        if self._settings.workspace is not None and not {"cwd", "workspace"} & settings.keys():
+            made["workspace"] = self._settings.workspace
         session = Agent(provider=provider, **{**made, **settings}).start_session(thread_id=thread_id)
         return await session.move_to(provider)
 
@@ -501,6 +504,8 @@ def _result(thread: Thread, before: Checkpoint, loop: Loop, ending: Ending, wait
     state = thread.checkpoint
     return RunResult(
         output=loop.output if ending.status == "done" else None,
+        prompt=last_prompt(state),
+        model=state.model,
         thread_id=thread.thread_id,
         session_id=thread.thread_id,
         status=ending.status,

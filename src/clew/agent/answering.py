@@ -10,11 +10,14 @@ import msgspec
 from clew.agent.events import Question
 from clew.agent.loop import QUESTIONS
 from clew.agent.notes import is_prompt
+from clew.checkpointers import Checkpointer
 from clew.errors import InvalidInput, UsageError
-from clew.log import Checkpoint, Logged, StateSet, StepOutcome, encode_entries
+from clew.log import Checkpoint, Logged, StateSet, StatusChanged, StepOutcome, encode_entries
 from clew.messages import plain_text
+from clew.threads import Thread
+from clew.threads.upkeep import upkeep
 
-__all__ = ["answered_before", "answers_to", "open_questions"]
+__all__ = ["answered_before", "answers_to", "open_questions", "record_answer"]
 
 _ANSWERED = "clew:answered"
 """The thread's value that holds the last answers, by question: the same ones, given again after a stop, are no mistake."""
@@ -48,6 +51,15 @@ def answers_to(thread_id: str, state: Checkpoint, answer: Any) -> list[Logged]:
     ]
     encode_entries(entries)
     return [*entries, StateSet(QUESTIONS, None), StateSet(_ANSWERED, dict(answers))]
+
+
+async def record_answer(checkpointer: Checkpointer, thread_id: str, answer: Any) -> None:
+    """Put a person's answer on record, for whoever has no agent at hand: the next resume goes on with it. As with
+    `agent.resume(answer=…)`, several questions take a dict by id. A mistake in it is told before the thread is touched."""
+    answers_to(thread_id, await Thread.load(checkpointer, thread_id), answer)
+    async with upkeep(checkpointer, thread_id, "answering") as thread:
+        if entries := answers_to(thread_id, thread.checkpoint, answer):
+            await thread.append(*entries, StatusChanged("interrupted", "answered; a resume goes on"))
 
 
 def _given_again(thread_id: str, before: dict[str, Any], answer: Any, by_id: bool) -> list[Logged]:

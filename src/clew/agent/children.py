@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from clew.agent.events import Question
 from clew.agent.runs import RunResult
-from clew.checkpointers import Head
 from clew.errors import LeaseLost, ModelUnavailable, ThreadBusy, Unavailable
+from clew.threads.lineage import is_child
 from clew.tools import AnyTool, Stopped, ToolContext, ToolError, tool
 
 __all__ = ["Work", "child_tool", "is_child"]
-
-_CHILD = re.compile(r"/[A-Za-z0-9_-]{1,64}:[0-9a-f]{1,16}")
 
 Work = Callable[[ToolContext, str, str, Any], Awaitable[RunResult]]
 """Goes on with the child's thread, given the call, the thread's name, the task, and answers to what it waits for."""
@@ -48,15 +45,8 @@ def child_tool(name: str, description: str, work: Work) -> AnyTool:
 
 
 def child_id(parent: str, name: str, key: str) -> str:
-    """The name of a child's thread: the same for every attempt at the call."""
+    """The name of a child's thread: the same for every attempt at the call. `is_child` knows it by its form."""
     return f"{parent}/{name}:{key[:16]}"
-
-
-def is_child(head: Head) -> bool:
-    """Whether a thread is that of a child, and no fork."""
-    if head.parent is None:
-        return False
-    return _CHILD.fullmatch(head.thread_id.removeprefix(head.parent[0])) is not None
 
 
 def _answer(ctx: ToolContext, name: str, asked: Question) -> Any:

@@ -20,7 +20,7 @@ async def bring_files(journal: Journal, workspace: Workspace, *, always: bool = 
     is goes on record."""
     state = journal.thread.checkpoint
     recorded = state.workspace
-    if not state.turns:
+    if recorded is None and not state.turns:
         return None
     is_empty = not any(workspace.path.iterdir())
     if recorded is not None and (is_empty or always):

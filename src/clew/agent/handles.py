@@ -5,7 +5,7 @@
 The four fields are the whole of it, in any order; other programs store handles, and may make them. `cwd` and `store` are
 hints. `expires` is a time with its zone. `signature` is the hex of HMAC-SHA256, under the user's key, over `clew-handle`,
 a line break, and all other fields as JSON: keys sorted, no spaces, nothing escaped that needs not be. What a reader does not
-know is covered by it too. A handle is a secret like a password: errors never show what it holds.
+know is covered by it too. A handle is a secret like a password: reading one that cannot be taken shows nothing of it.
 """
 
 from __future__ import annotations

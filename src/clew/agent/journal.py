@@ -21,6 +21,7 @@ __all__ = ["CallJournal", "Journal", "settled"]
 
 log = logging.getLogger("clew.agent")
 E = TypeVar("E", bound=Logged)
+T = TypeVar("T")
 
 PATIENCE = 20.0
 """Seconds that a store which is away is waited for: less than a lease lasts."""
@@ -145,11 +146,11 @@ class Journal:
                 self.waited += time.perf_counter() - self._since
 
 
-async def settled(work: Coroutine[Any, Any, None]) -> None:
+async def settled(work: Coroutine[Any, Any, T]) -> T:
     """Do this to its end, whoever is cancelled meanwhile: the cancellation goes on once it is done."""
     task = asyncio.ensure_future(work)
     try:
-        await asyncio.shield(task)
+        return await asyncio.shield(task)
     except asyncio.CancelledError:
         await asyncio.wait([task])
         if not task.cancelled():

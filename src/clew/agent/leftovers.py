@@ -10,8 +10,8 @@ import msgspec
 
 from clew.agent.notes import note
 from clew.agent.trajectories import ended, stopped_at
-from clew.log import Checkpoint, Logged, MessageAdded, ToolOutcome
-from clew.messages import Assistant, Block, Text, Thinking, ToolCall, ToolResult, plain_text, tool_calls
+from clew.log import Checkpoint, Logged, MessageAdded, ModelCallStarted, ToolOutcome
+from clew.messages import Assistant, Block, Text, Thinking, ToolCall, ToolResult, User, plain_text, tool_calls
 
 __all__ = ["Left", "left_over", "merged"]
 
@@ -39,8 +39,8 @@ class Left(msgspec.Struct, frozen=True):
         more = [call for call in calls if (call.name, call.arguments) not in known]
         return msgspec.structs.replace(self, in_doubt=(*self.in_doubt, *more))
 
-    def note(self, prompt: str) -> str:
-        """For the model, in front of the next prompt; empty if there is nothing to tell."""
+    def note(self, prompt: str) -> User | None:
+        """For the model, in front of the next prompt; None if there is nothing to tell."""
         parts = []
         if self.prompt and self.prompt != prompt:
             parts.append(f"The program was stopped while it worked on this prompt: {self.prompt[:_LONGEST_TEXT]!r}.")
@@ -54,7 +54,7 @@ class Left(msgspec.Struct, frozen=True):
                 "These tool calls had begun when the program was stopped, and it is not known whether they took effect: "
                 f"{calls}. Find out what happened before you repeat one."
             )
-        return plain_text(note(" ".join(parts))) if parts else ""
+        return note(" ".join(parts)) if parts else None
 
 
 def left_over(state: Checkpoint) -> Left:
@@ -78,6 +78,8 @@ def left_over(state: Checkpoint) -> Left:
         return Left(tuple(entries), tuple(doubtful), words)
     place, turn, was_said = stopped
     if not was_said:
+        if not state.in_flight:  # what it cost is not known: the next request counts it as unaccounted for
+            entries.append(ModelCallStarted(state.model))
         end = len(state.history) + len([entry for entry in entries if isinstance(entry, MessageAdded)])
         entries.append(ended(place, end, turn))
     return Left(tuple(entries), tuple(doubtful), words, turn.prompt)

@@ -8,6 +8,7 @@ from clew.checkpointers import Checkpointer
 from clew.errors import InvalidInput
 from clew.log import Checkpoint, StatusChanged, WorkspaceSnapshot
 from clew.threads import Thread
+from clew.threads.forking import check_turn
 from clew.threads.upkeep import upkeep
 from clew.workspace import Restored, Workspace
 
@@ -45,6 +46,8 @@ async def rewind(
         raise InvalidInput("files go into a workspace: give both, or neither.")
     async with upkeep(checkpointer, thread_id, "rewinding") as thread:
         before = thread.checkpoint
+        if to_turn is not None:
+            check_turn(thread_id, before, to_turn)
         restored = None
         if files is not None and workspace is not None:
             await _keep(thread, before, workspace)

@@ -15,6 +15,7 @@ from clew.agent.events import Event, Question
 from clew.errors import UsageError
 from clew.log import Usage
 from clew.messages import Block, Text, ToolCall, ToolResult
+from clew.messages.dialects import Loss
 
 __all__ = ["Emit", "Run", "RunResult", "ToolUse"]
 
@@ -50,8 +51,10 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     output: Any = None
     """The model's last words; None if it did not get that far."""
     thread_id: str
+    prompt: str = ""
     provider: str = "clew"
     """Who worked on it: the built-in agent, or an outside one."""
+    model: str = ""
     session_id: str = ""
     """What the session that this was part of is known by: the thread's id, for an agent of Clew's own."""
     status: Literal["done", "waiting", "interrupted", "failed"]
@@ -75,6 +78,8 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds that it took."""
     blocks: tuple[Block, ...] = ()
     """What was said and done, in its order: text, thinking, tool calls and their results."""
+    losses: tuple[Loss, ...] = ()
+    """What of the conversation did not fit the provider, if it came from another."""
 
     @property
     def result(self) -> Any:

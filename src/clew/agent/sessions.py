@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from clew.agent.runs import Run, RunResult
 from clew.agent.trajectories import Trajectory
+from clew.messages.dialects import Loss
 
 __all__ = ["Session"]
 
@@ -29,6 +30,16 @@ class Session(ABC):
     def session_id(self) -> str:
         """The same as `thread_id`."""
         return self.thread_id
+
+    @property
+    def provider(self) -> str:
+        """Who works on it now: `clew`, the built-in agent, or an outside one."""
+        return "clew"
+
+    @property
+    def losses(self) -> tuple[Loss, ...]:
+        """What of the conversation did not fit the provider that it was last moved to."""
+        return ()
 
     @property
     def resume_handle(self) -> str:

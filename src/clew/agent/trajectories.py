@@ -11,7 +11,6 @@ from clew.agent.notes import is_prompt
 from clew.agent.runs import RunResult
 from clew.log import Checkpoint, StateSet, Usage
 from clew.messages import Assistant, Block, Message, Tool, plain_text
-from clew.messages.dialects import Loss
 
 __all__ = ["Trajectory", "Turn", "begun", "ended", "said_in", "stopped_at", "trajectory_of"]
 
@@ -20,12 +19,7 @@ _MARK = "clew:turn:"
 
 
 class Turn(RunResult, frozen=True, kw_only=True):
-    """One prompt to a provider, and all that was done on it. `usage` and `cost` are of this prompt alone."""
-
-    prompt: str = ""
-    model: str = ""
-    losses: tuple[Loss, ...] = ()
-    """What of the conversation did not fit the provider, if it came from another."""
+    """One prompt, and all that was done on it. `usage` and `cost` are of this prompt alone, where that is on record."""
 
 
 class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,7 +78,7 @@ def stopped_at(state: Checkpoint) -> tuple[int, Turn, bool] | None:
     place, record = max(records.items())
     if record.status != "interrupted":
         return None
-    return place, _turn("", plain_text(state.history[place]), record, (), ()), record.end >= 0
+    return place, _turn("", plain_text(state.history[place]), record), record.end >= 0
 
 
 def _is_seen(state: Checkpoint, place: int) -> bool:
@@ -106,18 +100,25 @@ def trajectory_of(thread_id: str, state: Checkpoint) -> Trajectory:
 
 def _turns(thread_id: str, state: Checkpoint) -> Iterator[Turn]:
     records = _records(state)
+    who, turns = str(state.limits.get("provider", "clew")), 0
     places = [place for start, stop in state.view for place in range(start, stop)]
     prompts = [number for number, place in enumerate(places) if is_prompt(state.history[place])]
     for number, following in zip(prompts, [*prompts, len(places)][1:], strict=True):
         messages = tuple(state.history[place] for place in places[number + 1 : following])
-        record = records.get(places[number], _Record("clew", end=len(state.history) if messages else -1, status="done"))
+        record = records.get(places[number], _Record(who, end=len(state.history) if messages else -1, status="done"))
         is_open = record.end < 0 and following == len(places)
         blocks = said_in(messages) + (state.partial if is_open else ())
-        yield _turn(thread_id, plain_text(state.history[places[number]]), record, messages, blocks)
+        turns += sum(type(message) is Assistant for message in messages)
+        yield _turn(thread_id, plain_text(state.history[places[number]]), record, messages, blocks, turns)
 
 
 def _turn(
-    thread_id: str, prompt: str, record: _Record, messages: tuple[Message, ...], blocks: tuple[Block, ...]
+    thread_id: str,
+    prompt: str,
+    record: _Record,
+    messages: tuple[Message, ...] = (),
+    blocks: tuple[Block, ...] = (),
+    turns: int = 0,
 ) -> Turn:
     last = messages[-1] if messages else None
     status: Any = record.status
@@ -130,7 +131,7 @@ def _turn(
         reason=record.reason,
         usage=record.usage,
         cost=record.cost_usd,
-        turns=sum(type(message) is Assistant for message in messages),
+        turns=turns,
         duration=record.seconds,
         blocks=blocks,
         provider=record.provider,

@@ -127,7 +127,7 @@ class ProviderKey(_Entry, tag="provider", frozen=True):
     native: str = ""
     """The digest of the conversation as that agent keeps it: a tree of blobs, as a snapshot of files is."""
     thread: str = ""
-    """The thread that this name belongs to: a fork, or a copy, goes on under another."""
+    """The id of the log that this name belongs to: a fork, or a copy, goes on under another."""
     messages: int = 0
     """How long the history was that `native` holds."""
 

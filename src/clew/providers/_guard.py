@@ -11,6 +11,7 @@ import os
 import select
 import signal
 import sys
+import time
 
 _SET_PDEATHSIG, _SET_CHILD_SUBREAPER = 1, 36
 _LINUX = sys.platform == "linux"
@@ -89,7 +90,7 @@ def _kill_all(program: int, status: int | None) -> int | None:
             except ProcessLookupError:
                 continue
         status = _reap(program, status)
-        select.select([], [], [], 0.002)
+        time.sleep(0.002)
     return status
 
 
@@ -119,8 +120,11 @@ def main() -> None:
     for descriptor in (0, 1, 2):
         os.dup2(nothing, descriptor)
     status: int | None = None
+    waiting = select.poll()  # select itself cannot wait for descriptors above 1023
+    waiting.register(lifeline, select.POLLIN)
+    waiting.register(woken, select.POLLIN)
     while status is None:
-        ready, _, _ = select.select([lifeline, woken], [], [])
+        ready = {descriptor for descriptor, _ in waiting.poll()}
         if woken in ready and set(os.read(woken, 4096)) - {signal.SIGCHLD}:
             break
         if lifeline in ready:

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from clew.checkpointers import Owner
-from clew.errors import InvalidInput
+from clew.errors import InvalidInput, UsageError
 from clew.providers.base import Command, Place
 from clew.threads.owners import provably_dead, this_process
 
@@ -45,12 +45,14 @@ async def run(
     on_line: Callable[[bytes], None],
     *,
     timeout: float | None = None,
+    stop: asyncio.Future[None] | None = None,
 ) -> Ended:
     """Run a program to its end; `on_line` gets each line of its standard output as it comes.
 
     Cancelled, or after `timeout` seconds, the program is interrupted as by Ctrl+C, so that it can put its own things in
     order, and what is left of it a moment later is killed: nothing of it runs any more when this returns or raises, and
-    `on_line` has had all it said. If this process is killed, it is killed within milliseconds.
+    `on_line` has had all it said. The same if `on_line` raises, or somebody sets an exception on `stop`: that is raised. If
+    this process is killed, the program is killed within milliseconds.
     """
     _check(command, place)
     reading, lifeline = os.pipe()
@@ -70,9 +72,16 @@ async def run(
         raise
     finally:
         os.close(reading)
-    talking = asyncio.gather(_write(process, command.stdin), _read_lines(process, on_line), _read_end(process))
+    broken: asyncio.Future[None] = asyncio.get_running_loop().create_future() if stop is None else stop
+    talking: asyncio.Future[Any] = asyncio.gather(
+        _write(process, command.stdin), _read_lines(process, on_line, broken), _read_end(process)
+    )
     try:
         async with asyncio.timeout(timeout):
+            either: list[asyncio.Future[Any]] = [talking, broken]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if broken.done():
+                broken.result()
             _, _, stderr = await asyncio.shield(talking)
             status = await process.wait()
     except BaseException:
@@ -80,11 +89,15 @@ async def run(
         raise
     finally:
         os.close(lifeline)
-        await asyncio.shield(_let_go(process, talking))
+        await asyncio.shield(_let_go(process, talking, broken))
     return Ended(status, stderr)
 
 
 def _check(command: Command, place: Place) -> None:
+    if os.name == "nt":
+        raise UsageError(
+            "the programs of providers are run on Linux and macOS: Windows has no way to end all they start."
+        )
     if not place.cwd.is_dir():
         raise InvalidInput(f"{place.cwd} is no folder, so nothing can work there. Make it, or give another cwd.")
     words = [*command.argv, *place.env, *place.env.values(), *command.env, *command.env.values()]
@@ -103,11 +116,15 @@ async def _stop(process: asyncio.subprocess.Process, lifeline: int, talking: asy
     await asyncio.wait([talking, asyncio.ensure_future(process.wait())], timeout=GRACE)
 
 
-async def _let_go(process: asyncio.subprocess.Process, talking: asyncio.Future[Any]) -> None:
+async def _let_go(
+    process: asyncio.subprocess.Process, talking: asyncio.Future[Any], broken: asyncio.Future[None]
+) -> None:
     """With the lifeline closed all of it ends. An error while it was read has been raised, or comes after another."""
     await asyncio.wait([talking])
     if not talking.cancelled():
         talking.exception()
+    if broken.done():
+        broken.exception()
     await process.wait()
 
 
@@ -123,8 +140,11 @@ async def _write(process: asyncio.subprocess.Process, data: bytes) -> None:
         await stdin.wait_closed()
 
 
-async def _read_lines(process: asyncio.subprocess.Process, on_line: Callable[[bytes], None]) -> None:
-    """Lines of any length: a picture in a tool's result is one."""
+async def _read_lines(
+    process: asyncio.subprocess.Process, on_line: Callable[[bytes], None], broken: asyncio.Future[None]
+) -> None:
+    """Lines of any length: a picture in a tool's result is one. An error of `on_line` is told at once, and what comes after
+    is read and dropped: a program that cannot write would never end."""
     stdout = process.stdout
     assert stdout is not None  # noqa: S101
     waiting: list[bytes] = []
@@ -132,10 +152,19 @@ async def _read_lines(process: asyncio.subprocess.Process, on_line: Callable[[by
         first, *others = piece.split(b"\n")
         waiting.append(first)
         for line in others:
-            on_line(b"".join(waiting))
+            _tell(b"".join(waiting), on_line, broken)
             waiting = [line]
     if last := b"".join(waiting):
-        on_line(last)
+        _tell(last, on_line, broken)
+
+
+def _tell(line: bytes, on_line: Callable[[bytes], None], broken: asyncio.Future[None]) -> None:
+    if broken.done():
+        return
+    try:
+        on_line(line)
+    except Exception as error:  # noqa: BLE001 - raised by whoever waits
+        broken.set_exception(error)
 
 
 async def _read_end(process: asyncio.subprocess.Process) -> str:
@@ -150,7 +179,20 @@ async def _read_end(process: asyncio.subprocess.Process) -> str:
 def reap() -> list[int]:
     """Kill what was started for a provider by a process that is gone, and the pids of it: what is left where even the
     guard was killed. Linux only: elsewhere one process cannot see another's environment."""
-    return [pid for pid, owner in _marked() if provably_dead(owner) and _kill(pid)]
+    spared = _line_of(os.getpid())
+    return [pid for pid, owner in _marked() if pid not in spared and provably_dead(owner) and _kill(pid)]
+
+
+def _line_of(pid: int) -> set[int]:
+    """A process and all that it comes from."""
+    found: set[int] = set()
+    while pid > 0 and pid not in found:
+        found.add(pid)
+        try:
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            break
+    return found
 
 
 def _marked() -> list[tuple[int, Owner]]:
@@ -171,6 +213,6 @@ def _marked() -> list[tuple[int, Owner]]:
 def _kill(pid: int) -> bool:
     try:
         os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
+    except (ProcessLookupError, PermissionError):
         return False
     return True

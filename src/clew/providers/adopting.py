@@ -6,10 +6,10 @@ import asyncio
 import secrets
 
 from clew.agent.journal import Journal
-from clew.agent.notes import is_prompt
 from clew.checkpointers import Checkpointer
 from clew.errors import InvalidInput, SessionNotFound
 from clew.log import Described, Logged, MessageAdded, ProviderKey, Rewound, StatusChanged, ThreadStarted
+from clew.messages import User
 from clew.providers.base import Place, Provider
 from clew.providers.placing import Placed, Placing, staging_folder
 from clew.providers.registry import default_place, find_provider
@@ -55,28 +55,32 @@ async def adopt_into(journal: Journal, store: Checkpointer, source: Provider, ke
     entries += map(MessageAdded, conversation.messages)
     if conversation.title:
         entries.append(Described(conversation.title))
-    await journal.record(*entries, ProviderKey(source.name, key, thread=journal.thread.thread_id))
-    await Placing(source, store, journal.thread.thread_id).capture(journal, key)
+    await journal.record(*entries, ProviderKey(source.name, key, thread=journal.thread.head.log_id))
+    await Placing(source, store, journal.thread).capture(journal, key)
 
 
-async def take_back(journal: Journal) -> None:
-    """A prompt that a provider could not even begin with is asked elsewhere, and stands in the conversation once."""
+async def take_back(journal: Journal, place: int) -> None:
+    """What was asked from this place of the history on, and could not even be begun with, is asked elsewhere: it stands in
+    the conversation once."""
     state = journal.thread.checkpoint
-    if state.messages and is_prompt(state.messages[-1]) and state.status != "done":
-        await journal.record(Rewound(messages=len(state.messages) - 1))
+    asked = len(state.history) - place
+    if place >= 0 and all(type(message) is User for message in state.history[place:]):
+        await journal.record(Rewound(messages=len(state.messages) - asked))
 
 
-async def move(journal: Journal, store: Checkpointer, target: Provider) -> Placed:
+async def move(
+    journal: Journal, store: Checkpointer, target: Provider, name: str = "", *, natively: bool = True
+) -> Placed:
     """Write the thread's conversation for this provider, and put on record that it goes on there."""
     thread = journal.thread
     before = thread.checkpoint
-    placing = Placing(target, store, thread.thread_id)
+    placing = Placing(target, store, thread)
     placed = await placing.place(before)
     limits = {**before.limits, "provider": target.name, "cwd": str(target.place.cwd)}
     await journal.record(
-        ThreadStarted(target.name, "", before.system_prompt, limits=limits, parent=before.parent),
-        ProviderKey(target.name, placed.key, thread=thread.thread_id),
+        ThreadStarted(name or target.name, "", before.system_prompt, limits=limits, parent=before.parent),
+        ProviderKey(target.name, placed.key, thread=thread.head.log_id),
     )
-    await placing.capture(journal, placed.key)
+    await placing.capture(journal, placed.key, natively=natively)
     await journal.record(StatusChanged("interrupted", f"moved to {target.name}"))
     return placed

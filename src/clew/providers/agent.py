@@ -18,7 +18,7 @@ from clew.agent import Agent
 from clew.agent.children import is_child
 from clew.agent.handles import Handle, read_handle
 from clew.agent.journal import Journal
-from clew.agent.runs import Run
+from clew.agent.runs import Emit, Run
 from clew.agent.sessions import Session
 from clew.agent.settings import Budget
 from clew.agent.signalling import by_id, stops_with_a_signal
@@ -28,6 +28,7 @@ from clew.checkpointers import Checkpointer, HeadQuery
 from clew.errors import (
     InvalidInput,
     NotLoggedIn,
+    ProviderError,
     ProviderMissing,
     SessionNotFound,
     ThreadNotFound,
@@ -38,7 +39,8 @@ from clew.providers.adopting import adopt_into
 from clew.providers.base import Permissions, Place, Program, Provider
 from clew.providers.placing import staging_folder
 from clew.providers.registry import BUILT_IN_AGENT, find_provider, provider_name
-from clew.providers.session import ProviderSession
+from clew.providers.sending import Sending
+from clew.providers.session import GO_ON, ProviderSession, with_notes
 from clew.providers.settings import ProviderSettings, make_settings
 from clew.threads import Thread
 from clew.threads.redacting import Redact
@@ -110,6 +112,8 @@ class ProviderAgent:
         self._takeover = takeover
         self._handle_signals = handle_signals
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._trusted: list[Store] = []
+        """Stores that handles hinted at, opened here."""
 
     @property
     def name(self) -> str:
@@ -159,12 +163,9 @@ class ProviderAgent:
     ) -> Run[Turn]:
         """Go on with a thread: without an id, with the one that this agent worked on last."""
 
-        async def work(emit: Callable[[Any], None]) -> Turn:
+        async def work(emit: Emit) -> Turn:
             session = self.resume_session(thread_id or await self._last_thread())
-            running = session.resume(prompt, timeout=timeout)
-            async for event in running:
-                emit(event)
-            return await running
+            return await session.ask(GO_ON if prompt is None else prompt, timeout, emit)
 
         return Run(work)
 
@@ -179,7 +180,8 @@ class ProviderAgent:
             task.cancel()
         if running:
             await asyncio.wait(running)
-        await self._store.close()
+        for store in (self._store, *self._trusted):
+            await store.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -230,6 +232,26 @@ class ProviderAgent:
                 raise NotLoggedIn(name, health.problem)
         return provider, program
 
+    def check_any(self, names: Sequence[str]) -> None:
+        """Before anything is written: that one of them can be asked."""
+        failures: list[ProviderError] = []
+        for name in names:
+            try:
+                self.ready(name)
+            except ProviderError as error:
+                failures.append(error)
+            else:
+                return
+        raise with_notes(failures)
+
+    def sending(self, provider: Provider, program: Program, journal: Journal, emit: Emit) -> Sending:
+        """For one prompt."""
+        return Sending(self._settings, provider, program, self.store, journal, emit, self._redact)
+
+    @property
+    def redact(self) -> Redact | None:
+        return self._redact
+
     async def check_origin(self, thread_id: str, origin: Handle | None) -> None:
         """Before anything is written: that there is something to go on from, in the store or on this machine."""
         if origin is None or await self.store.head(thread_id) is not None:
@@ -277,6 +299,7 @@ class ProviderAgent:
             "permissions": mine.permissions,
             "budget": mine.budget,
             "timeout": mine.timeout,
+            "restore_files": mine.restore_files,
             "redact": self._redact,
             "takeover": self._takeover,
             "handle_signals": self._handle_signals,
@@ -314,6 +337,7 @@ class ProviderAgent:
         agent = copy.copy(self)
         if handle.store and self._store.is_default:
             agent._store = Store(handle.store)
+            self._trusted.append(agent._store)
         if handle.cwd and os.path.isdir(handle.cwd) and self._settings.workspace is None:
             place = Place(Path(handle.cwd), self._settings.place.env)
             agent._settings = msgspec.structs.replace(self._settings, place=place)

@@ -37,6 +37,10 @@ class Place(msgspec.Struct, frozen=True):
     cwd: Path
     env: Mapping[str, str]
 
+    def __repr__(self) -> str:
+        """Without the environment, which holds keys."""
+        return f"Place({str(self.cwd)!r}, …)"
+
     @property
     def home(self) -> Path:
         return Path(self.env.get("HOME") or Path.home())

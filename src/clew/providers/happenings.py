@@ -68,7 +68,7 @@ class Failed(msgspec.Struct, frozen=True):
 
 
 class Other(msgspec.Struct, frozen=True):
-    """A line that says nothing Clew has a word for, kept as it came."""
+    """A line that says nothing Clew has a word for, as it came. It goes no further: what the program keeps has it."""
 
     value: Any
 

@@ -11,8 +11,9 @@ import asyncio
 import logging
 import shutil
 import tempfile
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -20,17 +21,21 @@ from blake3 import blake3
 
 from clew.agent.journal import Journal
 from clew.checkpointers import Checkpointer
+from clew.errors import ClewError, ProviderError
 from clew.log import Checkpoint, ProviderKey
-from clew.messages import ToolCall, ToolResult, User, tool_calls
+from clew.messages import Assistant, Tool, ToolCall, ToolResult, User, tool_calls
 from clew.messages.dialects import Loss
-from clew.providers.base import Conversation, Provider
+from clew.providers.base import Conversation, Provider, Standing
 from clew.providers.registry import BUILT_IN_AGENT, find_provider
 from clew.providers.translating import write_for
+from clew.threads import Thread
 from clew.workspace import Workspace
 
-__all__ = ["Placed", "Placing", "current_provider", "staging_folder"]
+__all__ = ["Placed", "Placing", "alone", "current_provider", "staging_folder", "sweep_staging"]
 
 log = logging.getLogger("clew.providers")
+_KEPT_FOR = 14 * 86_400.0
+"""Seconds after which our own copy of a session that nobody has gone on with is removed."""
 
 
 def current_provider(state: Checkpoint) -> str:
@@ -50,42 +55,48 @@ class Placed(msgspec.Struct, frozen=True):
 class Placing:
     """One thread's conversation at one provider."""
 
-    def __init__(self, provider: Provider, store: Checkpointer, thread_id: str) -> None:
+    def __init__(self, provider: Provider, store: Checkpointer, thread: Thread) -> None:
         self._provider = provider
         self._store = store
-        self._thread_id = thread_id
+        self._thread_id = thread.thread_id
+        self._log_id = thread.head.log_id
 
     async def place(self, state: Checkpoint, asked_key: str = "") -> Placed:
         """See to it that the conversation is where the program finds it, and say by which key. `asked_key` is from a handle,
         for a thread that knows none."""
         known = state.providers.get(self._provider.name)
-        if known is None and not state.messages:
+        if known is None and not state.messages and not state.providers:
             return Placed(asked_key or self._provider.new_key())
         if known is None:
             return await self._write(state, "")
         covers = _covers(known, state)
-        if _in_line(known, state, self._thread_id) and (covers or current_provider(state) == self._provider.name):
+        if _in_line(known, state, self._log_id) and (covers or current_provider(state) == self._provider.name):
             return await self._go_on(known, state, covers)
         return await self._install(known, "") if covers and known.native else await self._write(state, "")
 
     async def _go_on(self, known: ProviderKey, state: Checkpoint, covers: bool) -> Placed:
         """Under the same key: with what is on this machine, unless that is less than what is on record."""
-        here = await asyncio.to_thread(self._provider.export, known.key, self._staging(known.key))
-        if here and not known.native:
+        standing = await self._standing(self._provider, known)
+        log.info("thread %r: its %s session here is %s", self._thread_id, self._provider.name, standing)
+        if standing == "ahead" or (standing == "same" and not _done_since(known, state)):
             return Placed(known.key)
-        if here and (await self._snapshot(known.key)) == known.native:
-            return Placed(known.key)
-        if known.native:
-            async with self._restored(known.native) as folder:
-                standing = await asyncio.to_thread(self._provider.standing, known.key, folder)
-            log.info("thread %r: its %s session here is %s", self._thread_id, self._provider.name, standing)
-            if standing in ("same", "ahead"):
-                return Placed(known.key)
-            if covers:
-                return await self._install(known, known.key if standing in ("absent", "behind") else "")
+        if covers and known.native:
+            return await self._install(known, known.key if standing in ("absent", "behind") else "")
         if not state.messages:
             return Placed(known.key)
-        return await self._write(state, "" if here else known.key)
+        return await self._write(state, known.key if standing == "absent" else "")
+
+    async def _standing(self, provider: Provider, known: ProviderKey) -> Standing:
+        """How what is on this machine stands to what is on record."""
+        folder = staging_folder(provider, known.key)
+        if not await asyncio.to_thread(provider.export, known.key, folder):
+            return "absent"
+        if not known.native:
+            return "same" if _marked(folder) in ((), (self._log_id, known.messages)) else "apart"
+        if (await Workspace(folder, self._store).snapshot()).digest == known.native:
+            return "same"
+        async with self._restored(known.native) as kept:
+            return await asyncio.to_thread(provider.standing, known.key, kept)
 
     async def _install(self, known: ProviderKey, key: str) -> Placed:
         key = key or self._provider.new_key()
@@ -106,46 +117,50 @@ class Placing:
         return Placed(key, lost)
 
     async def conversation(self, state: Checkpoint) -> Conversation:
-        """As whoever did the last turns keeps it, if that is on record in full; else from the messages on record."""
+        """As whoever did the last turns keeps it: on this machine, if that is more than is on record, for it may have been
+        gone on with there; else as it is on record. Where neither holds all, from the messages on record."""
         known = state.providers.get(current_provider(state))
-        if known is not None and known.native and _covers(known, state):
+        if known is not None:
             source = find_provider(known.provider)(self._provider.place)
-            async with self._restored(known.native) as folder:
-                return await asyncio.to_thread(source.read, folder)
+            standing = await self._standing(source, known)
+            if _only_went_on(state) and (standing == "ahead" or (standing == "same" and not _done_since(known, state))):
+                found = await asyncio.to_thread(source.read, staging_folder(source, known.key))
+                return _without_last_prompts(found, len(state.history) - _end(state))
+            if known.native and _covers(known, state):
+                async with self._restored(known.native) as folder:
+                    return await asyncio.to_thread(source.read, folder)
         return Conversation(
-            messages=state.messages,
-            cwd=str(self._provider.place.cwd),
-            title=state.title,
-            model=state.model,
+            messages=state.messages, cwd=str(self._provider.place.cwd), title=state.title, model=state.model
         )
 
     async def unsettled(self, key: str) -> tuple[ToolCall, ...]:
         """The calls that the program keeps without a result at the end of the conversation: not all programs tell of a call
-        before it is done."""
-        folder = self._staging(key)
-        if not await asyncio.to_thread(self._provider.export, key, folder):
+        before it is done. If what it keeps cannot be read, that is the program's to tell."""
+        folder = staging_folder(self._provider, key)
+        try:
+            if not await asyncio.to_thread(self._provider.export, key, folder):
+                return ()
+            messages = (await asyncio.to_thread(self._provider.read, folder)).messages
+        except (ClewError, OSError) as error:
+            log.warning("thread %r: what %s keeps: %s", self._thread_id, self._provider.name, error)
             return ()
-        messages = (await asyncio.to_thread(self._provider.read, folder)).messages
         asked = [place for place, message in enumerate(messages) if isinstance(message, User)]
         last = messages[asked[-1] :] if asked else messages
         done = {block.call_id for message in last for block in message.content if isinstance(block, ToolResult)}
         return tuple(call for message in last for call in tool_calls(message) if call.id not in done)
 
-    async def capture(self, journal: Journal, key: str) -> bool:
-        """Take what the program keeps by now into the store; False if it keeps nothing under this key."""
-        folder = self._staging(key)
+    async def capture(self, journal: Journal, key: str, *, natively: bool = True) -> bool:
+        """Take what the program keeps by now into the store; False if it keeps nothing under this key. Not `natively`, it
+        stays on this machine, where it is noted how much of the thread it holds."""
+        folder = staging_folder(self._provider, key)
         if not await asyncio.to_thread(self._provider.export, key, folder):
             return False
-        digest = await self._snapshot(key)
-        thread = journal.thread
-        await journal.record(ProviderKey(self._provider.name, key, digest, thread.thread_id, thread.messages))
+        digest = (await Workspace(folder, self._store).snapshot()).digest if natively else ""
+        length = journal.thread.messages
+        await journal.record(ProviderKey(self._provider.name, key, digest, self._log_id, length))
+        if not natively:
+            await asyncio.to_thread(_mark, folder, self._log_id, length)
         return True
-
-    async def _snapshot(self, key: str) -> str:
-        return (await Workspace(self._staging(key), self._store).snapshot()).digest
-
-    def _staging(self, key: str) -> Path:
-        return staging_folder(self._provider, key)
 
     @asynccontextmanager
     async def _restored(self, digest: str) -> AsyncIterator[Path]:
@@ -160,27 +175,86 @@ def staging_folder(provider: Provider, key: str) -> Path:
     return cache / "clew" / "providers" / provider.name / blake3(key.encode()).hexdigest()[:32]
 
 
-class _scratch:  # noqa: N801 - used like a function
+@contextmanager
+def _scratch() -> Iterator[Path]:
     """A folder that is gone afterwards."""
-
-    def __enter__(self) -> Path:
-        self._top = Path(tempfile.mkdtemp(prefix="clew-"))
-        folder = self._top / "session"
+    with tempfile.TemporaryDirectory(prefix="clew-") as top:
+        folder = Path(top, "session")
         folder.mkdir()
-        return folder
+        yield folder
 
-    def __exit__(self, *error: object) -> None:
-        shutil.rmtree(self._top, ignore_errors=True)
+
+@contextmanager
+def alone(provider: Provider, key: str) -> Iterator[None]:
+    """While no other process of this machine works on the same session: where two have no store in common, nothing else
+    would keep them apart."""
+    import fcntl
+
+    lock = staging_folder(provider, key).with_suffix(".lock")
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ProviderError(
+                provider.name, "another process on this machine works on this session", "Wait for it, or stop it."
+            ) from None
+        yield
+
+
+def sweep_staging(provider: Provider) -> None:
+    """Remove our copies of sessions that nobody has gone on with for long: they are made again when they are needed."""
+    oldest = time.time() - _KEPT_FOR
+    for entry in staging_folder(provider, "").parent.glob("*"):
+        with suppress(FileNotFoundError):
+            if entry.stat().st_mtime < oldest:
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+
+
+def _mark(folder: Path, log_id: str, messages: int) -> None:
+    folder.with_suffix(".mark").write_text(f"{log_id} {messages}")
+
+
+def _marked(folder: Path) -> tuple[()] | tuple[str, int]:
+    """Of which log, and of how much of it, what is here was noted to be."""
+    try:
+        log_id, messages = folder.with_suffix(".mark").read_text().split()
+    except (FileNotFoundError, ValueError):
+        return ()
+    return log_id, int(messages)
 
 
 def _covers(known: ProviderKey, state: Checkpoint) -> bool:
     """Whether what the provider kept then is all that the thread holds now."""
-    return known.messages == (state.view[-1][1] if state.view else 0)
+    return known.messages == _end(state)
 
 
-def _in_line(known: ProviderKey, state: Checkpoint, thread_id: str) -> bool:
-    """Whether the thread has only gone on since: no rewind, and no fork of another."""
-    if known.thread not in ("", thread_id):
+def _end(state: Checkpoint) -> int:
+    """The place in the history after the last message that the model sees."""
+    return state.view[-1][1] if state.view else 0
+
+
+def _only_went_on(state: Checkpoint) -> bool:
+    """Whether nothing was rewound but prompts that were never answered."""
+    return len(state.view) <= 1 and all(type(message) is User for message in state.history[_end(state) :])
+
+
+def _without_last_prompts(conversation: Conversation, taken_back: int) -> Conversation:
+    """Without the prompt at the end that was taken back, if it was: it is asked again. A note before it is part of it."""
+    messages = conversation.messages
+    if taken_back and messages and type(messages[-1]) is User:
+        messages = messages[:-1]
+    return msgspec.structs.replace(conversation, messages=messages)
+
+
+def _done_since(known: ProviderKey, state: Checkpoint) -> bool:
+    """Whether there are responses or results on record that the provider did not keep then."""
+    return any(type(message) in (Assistant, Tool) for message in state.history[known.messages :])
+
+
+def _in_line(known: ProviderKey, state: Checkpoint, log_id: str) -> bool:
+    """Whether the thread has only gone on since: no rewind, and no fork or copy of another."""
+    if known.thread not in ("", log_id):
         return False
-    start, end = state.view[-1] if state.view else (0, 0)
-    return end == len(state.history) and start <= known.messages
+    start = state.view[-1][0] if state.view else 0
+    return _end(state) == len(state.history) and start <= known.messages

@@ -21,7 +21,9 @@ class Recorder:
     meanwhile in one write, so an event costs the same however long the thread is.
     """
 
-    def __init__(self, journal: Journal, emit: Emit) -> None:
+    def __init__(self, journal: Journal, emit: Emit, *, pieces: bool = True) -> None:
+        """Without `pieces` only what is whole is kept: what must not be on record could lie across two of them."""
+        self._pieces = pieces
         self._journal = journal
         self._thread = journal.thread
         self._emit = emit
@@ -65,7 +67,7 @@ class Recorder:
 
     def _delta(self, delta: Delta) -> None:
         block = Thinking(delta.text) if delta.thinking else Text(delta.text)
-        self._keep(Streamed((block,), delta.child))
+        self._stream(Streamed((block,), delta.child))
         if delta.child:
             return
         if delta.thinking:
@@ -77,7 +79,7 @@ class Recorder:
 
     def _response(self, response: Response) -> None:
         if response.child:
-            self._keep(Streamed(response.blocks, response.child))
+            self._stream(Streamed(response.blocks, response.child))
             self._child(response.child).append(Assistant(response.blocks, response.model))
             return
         if response.id != self._id or not response.id:
@@ -100,11 +102,11 @@ class Recorder:
         elif isinstance(block, ToolCall):
             event = ToolStarted(block.name, block.id, block.arguments)
         if isinstance(event, TextDelta):
-            self._keep(Streamed((Text(event.text),)))
+            self._stream(Streamed((Text(event.text),)))
         elif isinstance(event, ThinkingDelta):
-            self._keep(Streamed((Thinking(event.text),)))
+            self._stream(Streamed((Thinking(event.text),)))
         elif not isinstance(block, Text | Thinking):
-            self._keep(Streamed((block,)))
+            self._stream(Streamed((block,)))
         if event is not None:
             self._emit(event)
 
@@ -124,7 +126,7 @@ class Recorder:
     def _result(self, happening: Result) -> None:
         result = happening.result
         if happening.child:
-            self._keep(Streamed((result,), happening.child))
+            self._stream(Streamed((result,), happening.child))
             self._child(happening.child).append(Tool((result,)))
             return
         self._close()
@@ -144,6 +146,10 @@ class Recorder:
             asked = call.arguments.get("prompt") if call is not None and isinstance(call.arguments, dict) else None
             self.children[call_id] = [user(asked if isinstance(asked, str) and asked else "(its task is not known)")]
         return self.children[call_id]
+
+    def _stream(self, piece: Streamed) -> None:
+        if self._pieces:
+            self._keep(piece)
 
     def _keep(self, *entries: Streamed | MessageAdded | ToolIntent | ToolOutcome) -> None:
         self._journal.hold(*entries)

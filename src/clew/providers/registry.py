@@ -74,5 +74,5 @@ def find_provider(name: str) -> type[Provider]:
 
 
 def default_place(cwd: str | os.PathLike[str] | None = None, env: Mapping[str, str] | None = None) -> Place:
-    """This process's folder and environment, or what is given in their place; variables are laid over this process's."""
-    return Place(Path(os.path.abspath(cwd or Path.cwd())), {**os.environ, **(env or {})})
+    """This process's folder and environment, or what is given in their place: `env` is a whole environment."""
+    return Place(Path(os.path.abspath(cwd or Path.cwd())), dict(os.environ if env is None else env))

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import time
 from collections.abc import Iterable
 from typing import Any
-
-import msgspec
 
 from clew.agent.children import child_id
 from clew.agent.events import CheckpointSaved, TurnFinished, TurnStarted
 from clew.agent.filing import bring_files, keep_files
 from clew.agent.journal import Journal, settled
-from clew.agent.leftovers import Left, left_over
-from clew.agent.notes import note
+from clew.agent.leftovers import left_over
 from clew.agent.runs import Emit
 from clew.agent.trajectories import Turn, begun, ended, said_in
 from clew.checkpointers import Checkpointer
-from clew.errors import ClewError, ContextTooLong, NotLoggedIn, ProviderError, ProviderLimited, SessionNotFound
+from clew.errors import (
+    ClewError,
+    Corrupt,
+    LeaseLost,
+    ProviderError,
+)
 from clew.log import (
     Checkpoint,
     Logged,
@@ -31,20 +34,23 @@ from clew.log import (
     ThreadStarted,
     Usage,
 )
-from clew.messages import Message, user
+from clew.messages import Message, User, plain_text, user
 from clew.providers._process import run
 from clew.providers.base import Job, Program, Provider
-from clew.providers.happenings import Failed, Finished, Happening
-from clew.providers.placing import Placed, Placing, current_provider
+from clew.providers.endings import error_of, standing_of
+from clew.providers.happenings import Failed, Finished, Happening, Reader
+from clew.providers.placing import Placed, Placing, alone, current_provider
 from clew.providers.recording import Recorder
 from clew.providers.settings import ProviderSettings
 from clew.threads import Thread
+from clew.threads.redacting import Redact
 from clew.workspace import Workspace
 
 __all__ = ["Sending"]
 
 log = logging.getLogger("clew.providers")
-_LONGEST_REASON = 500
+_LOOK_AFTER = 1.0
+"""Seconds between two looks whether the thread is still ours."""
 
 
 class _GaveUp(Exception):
@@ -62,7 +68,12 @@ class Sending:
         store: Checkpointer,
         journal: Journal,
         emit: Emit,
+        redact: Redact | None = None,
     ) -> None:
+        self._redact = redact
+        self.asked_at = -1
+        """The place in the history from where on what is asked stands; -1 as long as nothing was."""
+        self._resumed_from: int | None = None
         self._settings = settings
         self._provider = provider
         self._program = program
@@ -70,7 +81,7 @@ class Sending:
         self._journal = journal
         self._thread = journal.thread
         self._emit = emit
-        self._placing = Placing(provider, store, journal.thread.thread_id)
+        self._placing = Placing(provider, store, journal.thread)
         self._model = settings.model_of(provider.name)
         self._drift: dict[str, tuple[Any, Any]] = {}
 
@@ -85,28 +96,23 @@ class Sending:
             await self._journal.record(*left.entries)
         workspace = await self._bring_files()
         placed = await self._placing.place(self._thread.checkpoint, key)
-        if left.was_stopped:
-            left = left.with_calls(await self._placing.unsettled(placed.key))
-        told = left.note(prompt)
-        job = self._job(f"{told}\n\n{prompt}" if told else prompt, placed.key)
-        await self._provider.prepare(self._program, job)
-        place = await self._begin(before, placed, left, prompt)
-        recorder = Recorder(self._journal, self._emit)
-        failure: BaseException | None = None
-        try:
-            await self._run(job, recorder, timeout)
-        except BaseException as error:  # noqa: BLE001 - raised again below, once all is on record
-            failure = error
-        await settled(self._keep(recorder, job.key, workspace, failure))
-        turn = self._turn(recorder, prompt, place, time.monotonic() - began, timeout, failure)
-        turn = msgspec.structs.replace(
-            turn, resumed_from=before.turns if before.history else None, losses=placed.losses
-        )
-        await settled(self._end(recorder, place, turn))
+        with alone(self._provider, placed.key):
+            if left.was_stopped:
+                left = left.with_calls(await self._placing.unsettled(placed.key))
+            told = left.note(prompt)
+            job = self._job(prompt if told is None else f"{plain_text(told)}\n\n{prompt}", placed.key)
+            await self._provider.prepare(self._program, job)
+            self.asked_at = await self._begin(before, placed, told, prompt)
+            recorder = Recorder(self._journal, self._emit, pieces=self._redact is None)
+            failure = await self._attempt(job, recorder, _left_of(timeout, began))
+            self._resumed_from = before.turns if before.history else None
+            turn = await settled(
+                self._end(recorder, prompt, placed, workspace, time.monotonic() - began, failure, timeout)
+            )
         if failure is not None and not isinstance(failure, TimeoutError):
             raise failure
         if failure is None and not isinstance(recorder.ending, Finished):
-            raise _error(self._provider, recorder.ending, self._model)
+            raise error_of(self._provider.name, recorder.ending, self._model)
         return turn
 
     async def _refuse(self, prompt: str, before: Checkpoint, reason: str) -> Turn:
@@ -145,19 +151,19 @@ class Sending:
             options=settings.options,
         )
 
-    async def _begin(self, before: Checkpoint, placed: Placed, left: Left, prompt: str) -> int:
-        """All that must be on record before the program starts, in one write; the place of the prompt."""
+    async def _begin(self, before: Checkpoint, placed: Placed, told: User | None, prompt: str) -> int:
+        """All that must be on record before the program starts, in one write; the place of the first message of it."""
         entries: list[Logged] = [*self._started(before)]
         known = self._thread.checkpoint.providers.get(self._provider.name)
         if known is None or known.key != placed.key:
-            entries.append(ProviderKey(self._provider.name, placed.key, thread=self._thread.thread_id))
-        if told := left.note(prompt):
-            entries.append(MessageAdded(note(told.removeprefix("[clew] "))))
-        place = self._thread.messages + (1 if told else 0)
-        entries += [MessageAdded(user(prompt)), begun(place, self._provider.name, self._model)]
+            entries.append(ProviderKey(self._provider.name, placed.key, thread=self._thread.head.log_id))
+        first = self._thread.messages
+        asked = [user(prompt)] if told is None else [told, user(prompt)]
+        entries += map(MessageAdded, asked)
+        entries.append(begun(first + len(asked) - 1, self._provider.name, self._model))
         await self._journal.record(*entries, ModelCallStarted(self._model or self._provider.name))
         self._emit(TurnStarted(before.turns + 1))
-        return place
+        return first
 
     def _started(self, before: Checkpoint) -> Iterable[ThreadStarted]:
         """Who works here now and with what, if that is new; what differs from the record is told."""
@@ -177,61 +183,106 @@ class Sending:
             self._drift |= {what: (old, new) for what, (old, new) in pairs.items() if old != new}
         yield now
 
-    async def _run(self, job: Job, recorder: Recorder, timeout: float | None) -> None:
-        reader = await asyncio.to_thread(self._provider.reader, job)
-        command = self._provider.command(self._program, job)
+    async def _attempt(self, job: Job, recorder: Recorder, timeout: float | None) -> BaseException | None:
+        """Run the program, and say what stopped it from outside, if anything did. What it cost until then is asked too."""
+        reader: Reader | None = None
+        try:
+            reader = await asyncio.to_thread(self._provider.reader, job)
+            await self._run(job, reader, recorder, timeout)
+        except _GaveUp:
+            return None
+        except BaseException as error:  # noqa: BLE001 - raised again by `send`, once all is on record
+            if reader is not None and not isinstance(error, LeaseLost):
+                _take(recorder, reader.end(-signal.SIGINT, ""))
+            return error
+        return None
 
-        def take(happenings: Iterable[Happening]) -> None:
-            for happening in happenings:
-                recorder.take(happening)
-
+    async def _run(self, job: Job, reader: Reader, recorder: Recorder, timeout: float | None) -> None:
         def on_line(line: bytes) -> None:
-            take(reader.read(line))
+            _take(recorder, reader.read(line))
             if isinstance(recorder.ending, Failed):
                 raise _GaveUp
 
+        command = self._provider.command(self._program, job)
+        stop: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        watching = asyncio.ensure_future(self._watch(stop))
         try:
-            done = await run(command, self._provider.place, on_line, timeout=timeout)
-        except _GaveUp:
-            return
-        take(reader.end(done.status, done.stderr))
+            done = await run(command, self._provider.place, on_line, timeout=timeout, stop=stop)
+        finally:
+            watching.cancel()
+        _take(recorder, reader.end(done.status, done.stderr))
 
-    async def _keep(
-        self, recorder: Recorder, key: str, workspace: Workspace | None, failure: BaseException | None
-    ) -> None:
-        """What it said, what the program keeps of it, and its files: after a failure too, as far as that goes."""
+    async def _watch(self, stop: asyncio.Future[None]) -> None:
+        """A program that is silent for long is ended too, once another process has the thread."""
+        while not stop.done():
+            await asyncio.sleep(_LOOK_AFTER)
+            if self._thread.lost is not None and not stop.done():
+                stop.set_exception(self._thread.lost)
+
+    async def _end(
+        self,
+        recorder: Recorder,
+        prompt: str,
+        placed: Placed,
+        workspace: Workspace | None,
+        seconds: float,
+        failure: BaseException | None,
+        timeout: float | None,
+    ) -> Turn:
+        """First of all what it came to and what it cost; then what the program keeps of it, and its files; then that it has
+        ended. After a failure as far as that goes: the failure itself is what is raised."""
+        status, reason = standing_of(recorder.ending, timeout, failure)
+        place = self._place_of_prompt(prompt)
         try:
             await recorder.settle()
-            await self._placing.capture(self._journal, key)
-            for call_id, messages in recorder.children.items():
-                await self._keep_child(call_id, messages)
-            if workspace is not None:
-                await keep_files(self._journal, workspace, self._emit)
+            turn = self._turn(recorder, prompt, place, placed, seconds, status, reason)
+            await self._journal.record(*self._spent(recorder, turn), ended(place, self._thread.messages, turn))
+            await self._keep(recorder, placed.key, workspace)
+            await self._journal.record(StatusChanged(status, reason))
         except ClewError as error:
             if failure is None:
                 raise
-            failure.add_note(f"what was left of it could not be kept: {error}")
+            failure.add_note(f"how it ended could not be recorded: {error}")
+            return self._turn(recorder, prompt, place, placed, seconds, status, reason)
+        self._emit(TurnFinished(turn.turns))
+        self._emit(CheckpointSaved(turn.turns))
+        return turn
+
+    def _place_of_prompt(self, prompt: str) -> int:
+        """A note may stand before it."""
+        return self.asked_at + (self._thread.checkpoint.history[self.asked_at] != user(prompt))
+
+    def _spent(self, recorder: Recorder, turn: Turn) -> list[Logged]:
+        """What it cost; where nobody says, the next request counts this one as unaccounted for."""
+        if recorder.ending is not None and recorder.ending.usage is not None:
+            return [Spend(turn.usage, turn.cost)]
+        return [] if self._thread.checkpoint.in_flight else [ModelCallStarted(self._model or self._provider.name)]
+
+    async def _keep(self, recorder: Recorder, key: str, workspace: Workspace | None) -> None:
+        """What the program keeps, what sub-agents did, and the files. That the program's own form cannot be had is no reason
+        to lose an answer: elsewhere the conversation is written anew from the record."""
+        try:
+            await self._placing.capture(self._journal, key, natively=self._redact is None)
+        except (Corrupt, OSError, ProviderError) as error:
+            log.warning("thread %r: what %s keeps: %s", self._thread.thread_id, self._provider.name, error)
+        for call_id, messages in recorder.children.items():
+            await self._keep_child(call_id, messages)
+        if workspace is not None:
+            await keep_files(self._journal, workspace, self._emit)
 
     async def _keep_child(self, call_id: str, messages: list[Message]) -> None:
         """What a sub-agent did, on a thread of its own."""
         parent = self._thread.thread_id, self._thread.checkpoint.turns
         name = child_id(parent[0], "agent", call_id.encode().hex()[-16:])
-        async with Thread.open(self._store, name, takeover=True) as thread:
+        async with Thread.open(self._store, name, takeover=True, redact=self._redact) as thread:
             known = thread.messages
             started = [ThreadStarted(self._provider.name, self._model, parent=parent)] if not known else []
             await thread.append(*started, *map(MessageAdded, messages), StatusChanged("done"))
 
     def _turn(
-        self,
-        recorder: Recorder,
-        prompt: str,
-        place: int,
-        seconds: float,
-        timeout: float | None,
-        failure: BaseException | None,
+        self, recorder: Recorder, prompt: str, place: int, placed: Placed, seconds: float, status: Any, reason: str
     ) -> Turn:
         ending = recorder.ending
-        status, reason = _standing(ending, timeout, failure)
         state = self._thread.checkpoint
         usage = None if ending is None else ending.usage
         return Turn(
@@ -244,51 +295,22 @@ class Sending:
             usage=usage or Usage(),
             cost=None if ending is None or usage is None else ending.cost_usd,
             turns=state.turns,
+            resumed_from=self._resumed_from,
             drift=self._drift,
             waited=self._journal.waited,
             duration=round(seconds, 6),
             blocks=said_in(state.history[place + 1 :]) + state.partial,
+            losses=placed.losses,
             provider=self._provider.name,
             model=recorder.model or (ending.model if isinstance(ending, Finished) else "") or self._model,
         )
 
-    async def _end(self, recorder: Recorder, place: int, turn: Turn) -> None:
-        """How it ended. What it cost is on record with it, and not known where the program does not say."""
-        spent = [Spend(turn.usage, turn.cost)] if recorder.ending is not None and recorder.ending.usage else []
-        await self._journal.record(
-            *spent, ended(place, self._thread.messages, turn), StatusChanged(_status(turn), turn.reason)
-        )
-        self._emit(TurnFinished(turn.turns))
-        self._emit(CheckpointSaved(turn.turns))
+
+def _take(recorder: Recorder, happenings: Iterable[Happening]) -> None:
+    for happening in happenings:
+        recorder.take(happening)
 
 
-def _status(turn: Turn) -> Any:
-    return turn.status
-
-
-def _standing(
-    ending: Finished | Failed | None, timeout: float | None, failure: BaseException | None
-) -> tuple[Any, str]:
-    if isinstance(failure, TimeoutError):
-        return "interrupted", f"timeout: {timeout:g} s"
-    if isinstance(failure, asyncio.CancelledError):
-        return "interrupted", "cancelled"
-    if failure is not None:
-        return "failed", f"{type(failure).__name__}: {failure}"[:_LONGEST_REASON]
-    if isinstance(ending, Failed):
-        return "interrupted" if ending.kind == "stopped" else "failed", ending.reason[:_LONGEST_REASON]
-    return ("done", "") if ending is not None else ("interrupted", "the program ended without a word")
-
-
-def _error(provider: Provider, ending: Finished | Failed | None, model: str) -> ClewError:
-    """What a failure is to whoever waits for an answer."""
-    failed = ending if isinstance(ending, Failed) else Failed("failed", "its program ended without a word")
-    if failed.kind == "login":
-        return NotLoggedIn(provider.name, failed.reason)
-    if failed.kind == "limit":
-        return ProviderLimited(provider.name, failed.reason)
-    if failed.kind == "context":
-        return ContextTooLong(model or provider.name, failed.reason)
-    if failed.kind == "session":
-        return SessionNotFound(provider.name, failed.reason)
-    return ProviderError(provider.name, failed.reason, "What it did so far is on record; send again to go on.")
+def _left_of(timeout: float | None, began: float) -> float | None:
+    """Bringing the conversation here has taken some of it."""
+    return None if timeout is None else max(0.001, timeout - (time.monotonic() - began))

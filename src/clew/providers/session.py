@@ -17,17 +17,18 @@ from clew.errors import NotLoggedIn, ProviderError, ProviderLimited, ProviderMis
 from clew.messages.dialects import Loss
 from clew.providers._process import reap
 from clew.providers.adopting import move, take_back
+from clew.providers.placing import current_provider, sweep_staging
 from clew.providers.registry import BUILT_IN_AGENT
 from clew.providers.sending import Sending
 
 if TYPE_CHECKING:
     from clew.providers.agent import ProviderAgent
 
-__all__ = ["ProviderSession"]
+__all__ = ["GO_ON", "ProviderSession", "with_notes"]
 
 log = logging.getLogger("clew.providers")
 
-_GO_ON = "Go on where you were stopped."
+GO_ON = "Go on where you were stopped."
 _FALLS_TO_NEXT = (ProviderMissing, NotLoggedIn, ProviderLimited)
 """Failures for which another provider can do what this one cannot."""
 
@@ -48,7 +49,7 @@ class ProviderSession(Session):
         self._key = key
         self._origin = origin
         self._lock = asyncio.Lock()
-        self._task: asyncio.Task[Any] | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._losses: tuple[Loss, ...] = ()
 
     @property
@@ -82,12 +83,18 @@ class ProviderSession(Session):
         interrupted, and the turn says so. An error of the provider is an exception, and never an answer."""
         check_prompt(prompt)
 
-        async def work(emit: Emit) -> Turn:
-            async with self._lock:
-                self._task = asyncio.current_task()
-                return await self._send(prompt, timeout or self._agent.settings.timeout, emit)
+        return Run(lambda emit: self.ask(prompt, timeout, emit))
 
-        return Run(work)
+    async def ask(self, prompt: str, timeout: float | None, emit: Emit) -> Turn:
+        """The work of `send`, told to `emit` as it happens."""
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101
+        self._tasks.add(task)
+        try:
+            async with self._lock:
+                return await self._send(prompt, timeout or self._agent.settings.timeout, emit)
+        finally:
+            self._tasks.discard(task)
 
     def run(self, prompt: str, *, timeout: float | None = None) -> Run[Turn]:
         """The same as `send`."""
@@ -104,13 +111,14 @@ class ProviderSession(Session):
         """Go on where it was stopped. Providers ask nothing that could be answered later, and count no turns."""
         if answer is not None or max_turns is not None:
             raise UsageError("answer= and max_turns= are for the built-in agent: a provider runs a loop of its own.")
-        return self.send(_GO_ON if prompt is None else prompt, timeout=timeout)
+        return self.send(GO_ON if prompt is None else prompt, timeout=timeout)
 
     async def cancel(self) -> None:
-        task = self._task
-        if task is not None and not task.done() and task is not asyncio.current_task():
+        tasks = self._tasks - {asyncio.current_task()}
+        for task in tasks:
             task.cancel()
-            await asyncio.wait([task])
+        if tasks:
+            await asyncio.wait(tasks)
 
     @property
     async def trajectory(self) -> Trajectory:
@@ -122,15 +130,17 @@ class ProviderSession(Session):
         """Go on at another provider: the conversation is translated now, `losses` says what did not fit, and the next prompt
         goes there. Settings that are not given stay; the model is the new provider's own."""
         await self.cancel()
+        await self._agent.check_origin(self._thread_id, self._origin)
         if provider == BUILT_IN_AGENT:
+            async with self._lock, self._agent.thread(self._thread_id) as thread, Journal(thread) as journal:
+                await self._agent.adopt_origin(journal, provider, self._origin)
             return await self._agent.moved_home(self._thread_id, settings)
         agent = self._agent.moved(provider, settings)
         name = agent.settings.providers[0]
-        await self._agent.check_origin(self._thread_id, self._origin)
+        target, _ = await asyncio.to_thread(agent.ready, name)
         async with self._lock, agent.thread(self._thread_id) as thread, Journal(thread) as journal:
-            target, _ = agent.ready(name)
             await self._agent.adopt_origin(journal, name, self._origin)
-            placed = await move(journal, agent.store, target)
+            placed = await move(journal, agent.store, target, agent.name, natively=agent.redact is None)
         moved = ProviderSession(agent, self._thread_id, provider=name, key=placed.key, origin=None)
         moved._losses = placed.losses
         return moved
@@ -138,6 +148,7 @@ class ProviderSession(Session):
     async def _send(self, prompt: str, timeout: float | None, emit: Emit) -> Turn:
         await asyncio.to_thread(reap)
         await self._agent.check_origin(self._thread_id, self._origin)
+        await asyncio.to_thread(self._agent.check_any, self._agent.order(self._provider))
         with self._agent.stops(self._thread_id):
             async with self._agent.thread(self._thread_id) as thread, Journal(thread) as journal:
                 return await self._try_each(journal, prompt, timeout, emit)
@@ -145,26 +156,41 @@ class ProviderSession(Session):
     async def _try_each(self, journal: Journal, prompt: str, timeout: float | None, emit: Emit) -> Turn:
         """At the provider that has it; if that cannot work here, at the next that can."""
         failures: list[ProviderError] = []
-        for name in self._agent.order(self._provider):
+        names = self._agent.order(self._who_has_it(journal))
+        for number, name in enumerate(names):
+            sending: Sending | None = None
             try:
-                provider, program = self._agent.ready(name)
-                sending = Sending(self._agent.settings, provider, program, self._agent.store, journal, emit)
+                provider, program = await asyncio.to_thread(self._agent.ready, name)
+                await asyncio.to_thread(sweep_staging, provider)
+                sending = self._agent.sending(provider, program, journal, emit)
                 await self._agent.adopt_origin(journal, name, self._origin)
                 turn = await sending.send(prompt, self._key if name == self._provider else "", timeout)
             except _FALLS_TO_NEXT as error:
                 log.warning("thread %r: %s", self._thread_id, error)
                 failures.append(error)
-                await take_back(journal)
-                continue
+                if sending is not None and number + 1 < len(names):
+                    await take_back(journal, sending.asked_at)
+            else:
+                self._origin = None
+                return turn
             finally:
                 self._settle_on(journal, name)
-            return turn
-        last = failures[-1]
-        for earlier in failures[:-1]:
-            last.add_note(f"before that, {earlier}")
-        raise last
+        raise with_notes(failures)
+
+    def _who_has_it(self, journal: Journal) -> str:
+        """Who did the last turns, for a session that goes on from its id alone."""
+        recorded = current_provider(journal.thread.checkpoint)
+        return recorded if not self._key and recorded in self._agent.settings.providers else self._provider
 
     def _settle_on(self, journal: Journal, name: str) -> None:
         known = journal.thread.checkpoint.provider_keys.get(name)
         if known is not None:
-            self._provider, self._key, self._origin = name, known, None
+            self._provider, self._key = name, known
+
+
+def with_notes(failures: list[ProviderError]) -> ProviderError:
+    """The last of them, which tells of those before it too."""
+    *others, last = failures
+    for earlier in others:
+        last.add_note(f"before that, {earlier}")
+    return last

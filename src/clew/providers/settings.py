@@ -64,6 +64,10 @@ def make_settings(
         raise InvalidInput(f"timeout is a number of seconds above 0, not {timeout}")
     if isinstance(options, str):
         raise InvalidInput("options are arguments for the provider's program, one by one: options=['--verbose']")
+    if env is not None and "PATH" not in env:
+        raise InvalidInput(
+            "env is the whole environment of the program, and has no PATH. To add to it: {**os.environ, …}"
+        )
     folder = None if workspace is None else absolute(workspace)
     if folder is not None and cwd is not None and absolute(cwd) != folder:
         raise InvalidInput("workspace is the folder that is worked in and kept, so cwd= beside it can be no other.")

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from clew.log import Call, Checkpoint
-from clew.messages import File, Image, Json, Message, Opaque, Text, Thinking, ToolCall, ToolResult
+from clew.messages import Block, File, Image, Json, Message, Opaque, Text, Thinking, ToolCall, ToolResult
 
-__all__ = ["to_json", "to_markdown"]
+__all__ = ["plain_object", "to_json", "to_markdown"]
 
 JSON_FORMAT = 1
 
@@ -199,6 +199,19 @@ def _message_object(message: Message) -> dict[str, Any]:
     fields = msgspec.structs.asdict(message)
     fields["content"] = [_block_object(block) for block in message.content]
     return {"role": message.__struct_config__.tag, **fields}
+
+
+def plain_object(value: Any) -> Any:
+    """Anything that is read from a log, for JSON: messages and blocks as in `to_json`, all else field by field."""
+    if isinstance(value, Message):
+        return _with_text_keys(_message_object(value))
+    if isinstance(value, Block):
+        return _with_text_keys(_block_object(value))
+    if isinstance(value, msgspec.Struct):
+        return {name: plain_object(getattr(value, name)) for name in value.__struct_fields__}
+    if isinstance(value, tuple | list):
+        return [plain_object(item) for item in value]
+    return _with_text_keys(value)
 
 
 def _block_object(block: Any) -> dict[str, Any]:

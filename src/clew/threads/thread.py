@@ -184,8 +184,11 @@ class Thread:
 
     def abandon(self) -> None:
         """Let go without another word: what is not durable yet is dropped, and the lease is left to run out. For whoever
-        could not leave the block because the store was `Unavailable`, and does not want to wait for it."""
-        self._open_writer().drop()
+        could not leave the block because the store was `Unavailable`, and does not want to wait for it. One that is not open
+        is left as it is."""
+        if self._writer is None or self._closed:
+            return
+        self._writer.drop()
         self._end()
 
     @property
@@ -201,6 +204,12 @@ class Thread:
     def checkpoint(self) -> Checkpoint:
         """The state with everything appended so far."""
         return self._open_writer().fold.checkpoint()
+
+    @property
+    def lost(self) -> LeaseLost | None:
+        """What tells that another process has taken the thread over, as far as it is known: it is looked for at each append
+        and each renewal."""
+        return self._open_writer().lost
 
     @property
     def messages(self) -> int:

@@ -20,7 +20,7 @@ from clew.workspace.snapshots import shown
 if TYPE_CHECKING:
     from clew.workspace.workspace import Workspace
 
-__all__ = ["Change", "Difference", "diff"]
+__all__ = ["Change", "Difference", "compare", "diff"]
 
 _BATCH = 128
 """Pairs of folders that are compared at once."""
@@ -90,16 +90,31 @@ async def diff(workspace: Workspace, a: Ref | None = None, b: Ref | None = None,
 
     With `text=True`, changes of text files come with a unified diff.
     """
-    checkpointer, limits = workspace.checkpointer, workspace.limits
+    now = await workspace.snapshot() if a is None or b is None else ""
+    old, new = now if a is None else a, now if b is None else b
+    return await compare(workspace.checkpointer, old, new, text=text, limits=workspace.limits)
+
+
+async def compare(
+    checkpointer: Checkpointer, a: Ref | None, b: Ref | None, *, text: bool = False, limits: Limits | None = None
+) -> Difference:
+    """What changed from snapshot `a` to snapshot `b`, where there needs be no folder. None is one that holds nothing: so a
+    thread's first snapshot is compared with what was before it."""
+    limits = limits or Limits()
     with span("clew.diff") as current:
-        now = await workspace.snapshot() if a is None or b is None else ""
-        old = _Side(await read_root(checkpointer, now if a is None else a, limits), {})
-        new = _Side(await read_root(checkpointer, now if b is None else b, limits), {})
+        was = None if a is None else await read_root(checkpointer, a, limits)
+        now = None if b is None else await read_root(checkpointer, b, limits)
+        old, new = _Side(was or _nothing(now), {}), _Side(now or _nothing(was), {})
         await _Comparing(checkpointer, limits, old, new).run()
         found = _with_renames(list(_classified(old.found, new.found)))
         changes = [_change(one, await _text(checkpointer, one) if text else None) for one in found]
         current.set(changes=len(changes))
     return Difference(tuple(changes))
+
+
+def _nothing(beside: Root | None) -> Root:
+    """An empty snapshot, its root like that of the other: that there is a root at all is no change."""
+    return Root(FolderNode(b"", 0o700, 0) if beside is None else beside.node, "")
 
 
 class _Comparing:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import stat
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from clew.errors import InvalidInput
 from clew.providers.base import Command, Job, Permissions, Program
-from clew.providers.claude_code import ClaudeCode
+from clew.providers.claude_code import ClaudeCode, driving, rows
 from tests.providers.claude_code.homes import keep, key_of, machine, project
 
 PROGRAM = Program(Path("/usr/bin/claude"), "2.1.197")
@@ -63,13 +64,34 @@ def test_what_a_program_left_that_died_at_once_does_not_take_the_key(tmp_path: P
     assert path.with_name(f"{path.name}.aside-1").read_bytes() == left
 
 
-def test_a_torn_row_is_cut_off_before_the_program_writes_behind_it(tmp_path: Path) -> None:
+def test_a_torn_row_becomes_a_line_of_its_own_before_the_program_writes_behind_it(tmp_path: Path) -> None:
+    claude = machine(tmp_path)
+    path = keep(claude, "two-turns")
+    torn = path.read_bytes() + b'{"type":"assis'
+    path.write_bytes(torn)
+    command(claude)
+    command(claude)
+    assert path.read_bytes() == torn + b"\n"
+
+
+def test_a_row_that_another_program_is_writing_at_that_moment_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     claude = machine(tmp_path)
     path = keep(claude, "two-turns")
     whole = path.read_bytes()
-    path.write_bytes(whole + b'{"type":"assis')
+    path.write_bytes(whole + b'{"type":')
+    look = rows._last_line
+
+    def look_while_it_is_written(path: Path) -> tuple[int, bytes]:
+        seen = look(path)
+        with path.open("ab") as file:
+            file.write(b'"mode"}\n')
+        return seen
+
+    monkeypatch.setattr(rows, "_last_line", look_while_it_is_written)
     command(claude)
-    assert path.read_bytes() == whole
+    assert path.read_bytes() == whole + b'{"type":"mode"}\n\n'
 
 
 def test_the_prompt_goes_by_the_standard_input(tmp_path: Path) -> None:
@@ -171,3 +193,46 @@ def test_any_other_program_is_asked_for_its_version(tmp_path: Path) -> None:
     found = machine(tmp_path).program()
     assert found is not None
     assert found.version == "9.8.7"
+
+
+def test_a_program_is_asked_for_its_version_once_and_in_the_places_environment_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OF_THIS_PROCESS", "x")
+    program = place_program(
+        tmp_path / "bin" / "claude", b'#!/bin/sh\necho asked >> "$HOME/asked"\necho "1.2${OF_THIS_PROCESS}"\n'
+    )
+    claude = machine(tmp_path)
+    assert [claude.program(), machine(tmp_path).program()] == [Program(program, "1.2")] * 2
+    assert (claude.place.home / "asked").read_text() == "asked\n"
+    place_program(program, b"#!/bin/sh\necho 1.3.0\n")
+    assert claude.program() == Program(program, "1.3.0")
+
+
+def test_a_program_that_does_not_say_its_version_in_time_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driving, "_PATIENCE", 0.1)
+    program = place_program(tmp_path / "bin" / "claude", b"#!/bin/sh\nexec /bin/sleep 600\n")
+    assert machine(tmp_path).program() == Program(program, "")
+
+
+@pytest.mark.parametrize("key", ["../../../evil", "a/b", "", "x" * 300, "\0", "~", f"{KEY}\n", f"{KEY}/../x"])
+def test_a_key_that_claude_code_does_not_make_is_refused_everywhere(tmp_path: Path, key: str) -> None:
+    claude, folder = machine(tmp_path), tmp_path / "folder"
+    keep(claude, "two-turns")
+    claude.export(KEY, folder)
+    before = set(tmp_path.rglob("*"))
+    given = Job(prompt="Hi", key=key, system_prompt="x" * 200_000)
+    for attempt in (
+        lambda: asyncio.run(claude.prepare(PROGRAM, given)),
+        lambda: claude.command(PROGRAM, given),
+        lambda: claude.reader(given),
+        lambda: claude.export(key, tmp_path / "other"),
+        lambda: claude.standing(key, folder),
+        lambda: claude.install_session(key, folder),
+        lambda: claude.write(claude.read(folder), key, tmp_path / "other"),
+    ):
+        with pytest.raises(InvalidInput, match=re.escape(repr(key))):
+            attempt()
+    assert set(tmp_path.rglob("*")) == before

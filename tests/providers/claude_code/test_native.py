@@ -76,6 +76,49 @@ def test_a_last_row_that_lacks_its_line_end_alone_is_whole(tmp_path: Path) -> No
     assert (exported(claude, tmp_path) / "session.jsonl").read_bytes() == whole
 
 
+def test_a_torn_row_that_became_a_line_travels_on_and_a_copy_from_before_is_a_beginning_of_it(tmp_path: Path) -> None:
+    claude = machine(tmp_path)
+    path = keep(claude, "sub-agent")
+    whole = path.read_bytes()
+    path.write_bytes(whole + b'{"type":"assis')
+    before = exported(claude, tmp_path)
+    path.write_bytes(whole + b'{"type":"assis\n{"type":"mode"}\n')
+    assert claude.standing(KEY, before) == "ahead"
+    assert claude.export(KEY, tmp_path / "after")
+    assert (tmp_path / "after" / "session.jsonl").read_bytes() == path.read_bytes()
+    path.write_bytes(whole + b'{"type":"assis')
+    assert claude.standing(KEY, tmp_path / "after") == "behind"
+    assert claude.read(tmp_path / "after").messages == claude.read(before).messages
+
+
+def test_a_session_with_a_damaged_row_travels_and_only_reading_it_tells_of_the_line(tmp_path: Path) -> None:
+    old, new = machine(tmp_path / "old"), machine(tmp_path / "new")
+    path = keep(old, "sub-agent")
+    lines = path.read_bytes().splitlines(keepends=True)
+    number = next(at for at, line in enumerate(lines) if b'"type":"assistant"' in line)
+    lines[number] = b"\xff" + lines[number]
+    path.write_bytes(b"".join(lines))
+    folder = exported(old, tmp_path)
+    assert (old.standing(KEY, folder), new.standing(KEY, folder)) == ("same", "absent")
+    new.install_session(KEY, folder)
+    assert new.standing(KEY, folder) == "same"
+    with pytest.raises(Corrupt, match=rf"session\.jsonl, line {number + 1} is damaged"):
+        new.read(folder)
+
+
+def test_a_link_in_a_folder_is_not_followed(tmp_path: Path) -> None:
+    old, new = machine(tmp_path / "old"), machine(tmp_path / "new")
+    path = keep(old, "sub-agent")
+    folder = exported(old, tmp_path)
+    (folder / "session" / "stolen.txt").symlink_to(path)
+    new.install_session(KEY, folder)
+    assert not list(new.place.home.rglob("stolen.txt"))
+    (folder / "session.jsonl").unlink()
+    (folder / "session.jsonl").symlink_to(path)
+    with pytest.raises(Corrupt, match="no session of Claude Code"):
+        new.install_session(KEY, folder)
+
+
 def test_what_has_not_changed_is_not_copied_again(tmp_path: Path) -> None:
     claude = machine(tmp_path)
     path = keep(claude, "sub-agent")
@@ -133,6 +176,31 @@ def test_a_session_comes_where_the_configuration_says(tmp_path: Path) -> None:
     new.install_session(KEY, exported(old, tmp_path))
     assert list((tmp_path / "elsewhere" / "projects").glob(f"*/{KEY}.jsonl"))
     assert not list(new.place.home.iterdir())
+
+
+def test_a_session_under_another_key_says_so_in_all_its_rows_and_stands_beside_the_one_it_was_taken_from(
+    tmp_path: Path,
+) -> None:
+    claude = machine(tmp_path)
+    path = keep(claude, "sub-agent")
+    before = path.read_bytes()
+    folder = exported(claude, tmp_path)
+    claude.install_session(OTHER, folder)
+    assert (claude.standing(OTHER, folder), claude.standing(KEY, folder)) == ("same", "same")
+    assert path.read_bytes() == before
+    assert claude.export(OTHER, tmp_path / "copy")
+    assert not any(f'"sessionId":"{KEY}"'.encode() in data for data in tree(tmp_path / "copy").values())
+    assert claude.read(tmp_path / "copy").messages == claude.read(folder).messages
+
+
+def test_a_session_under_another_key_that_went_on_is_ahead_of_the_one_it_was_taken_from(tmp_path: Path) -> None:
+    claude = machine(tmp_path)
+    keep(claude, "sub-agent")
+    folder = exported(claude, tmp_path)
+    claude.install_session(OTHER, folder)
+    (copy,) = project(claude).parent.glob(f"*/{OTHER}.jsonl")
+    copy.write_bytes(copy.read_bytes() + b'{"type":"mode"}\n')
+    assert claude.standing(OTHER, folder) == "ahead"
 
 
 @pytest.mark.parametrize(

@@ -148,6 +148,38 @@ async def test_a_session_goes_on_on_another_machine(tmp_path: Path) -> None:
     ]
 
 
+async def test_a_session_under_another_key_goes_on_beside_the_one_it_was_taken_from(tmp_path: Path) -> None:
+    with ModelServer(answering(["First.", "Second.", "Third."])) as server:
+        claude = ClaudeCode(Machine(tmp_path, server).place())
+        key, other = claude.new_key(), claude.new_key()
+        await turn(claude, key=key, prompt="One")
+        assert claude.export(key, tmp_path / "folder")
+        claude.install_session(other, tmp_path / "folder")
+        await turn(claude, key=other, prompt="Two")
+        assert claude.standing(key, tmp_path / "folder") == "same"
+        assert claude.standing(other, tmp_path / "folder") == "ahead"
+        await turn(claude, key=key, prompt="Three")
+
+    asked = [words(request.messages) for request in main_requests(server)]
+    assert asked[1:] == [["One", "First.", "Two"], ["One", "First.", "Three"]]
+
+
+async def test_behind_a_row_that_was_torn_a_session_goes_on_with_all_others(tmp_path: Path) -> None:
+    with ModelServer(answering(["First.", "Second.", "Third."])) as server:
+        claude = ClaudeCode(Machine(tmp_path, server).place())
+        key = claude.new_key()
+        await turn(claude, key=key, prompt="One")
+        (session,) = claude.sessions()
+        with session.path.open("ab") as file:
+            file.write(b'{"parentUuid":null,"type":"user","message":{"role":"us')
+        await turn(claude, key=key, prompt="Two")
+        await turn(claude, key=key, prompt="Three")
+        assert claude.export(key, tmp_path / "folder")
+
+    assert words(main_requests(server)[-1].messages) == ["One", "First.", "Two", "Second.", "Three"]
+    assert len(claude.read(tmp_path / "folder").messages) == 6
+
+
 async def test_who_may_only_look_changes_nothing_whatever_the_users_settings_allow(tmp_path: Path) -> None:
     folder = tmp_path / "work"
     calls = call("Bash", command=f"touch {folder}/by-shell") + call("Write", file_path=f"{folder}/new", content="x")

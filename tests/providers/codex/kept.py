@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,14 @@ def at_home(home: Path, **env: str) -> Codex:
 
 
 def keep(home: Path, name: str, *, torn: bytes = b"") -> tuple[str, Path]:
-    """Put a kept rollout into a home: its key, and its path."""
+    """Put a kept rollout into a home, as one that has not changed of late: its key, and its path."""
     data = (FIXTURES / name).read_bytes()
     key = json.loads(data.split(b"\n", 1)[0])["payload"]["id"]
     folder = home / ".codex/sessions/2026/11/15"
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"rollout-2026-11-15T17-34-54-{key}.jsonl"
     path.write_bytes(data + torn)
+    os.utime(path, (1_700_000_000, 1_700_000_000))
     return str(key), path
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 import tomllib
 from pathlib import Path
 
@@ -11,11 +13,12 @@ import zstandard
 
 from clew.errors import InvalidInput
 from clew.providers.base import Job, Place, Program
-from clew.providers.codex import Codex
+from clew.providers.codex import Codex, programs
 from clew.providers.codex.homes import born_at
 from tests.providers.codex.kept import at_home, keep
 
 PROGRAM = Program(Path("/opt/codex"), "0.166.0")
+KEY = "01a1e046-0000-7000-8000-000000000002"
 
 
 def job(codex: Codex, prompt: str = "hi", **fields: object) -> Job:
@@ -61,6 +64,47 @@ def test_a_program_that_is_on_the_path_itself_says_its_version(tmp_path: Path) -
     binary = executable(tmp_path / "bin/codex")
     assert on_path(tmp_path, tmp_path / "bin") == Program(binary, "1.2.3")
     assert on_path(tmp_path, tmp_path / "empty") is None
+
+
+def test_a_program_is_asked_for_its_version_once_and_in_the_places_environment_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OF_THIS_PROCESS", "9")
+    asking = '#!/bin/sh\necho asked >> "$HOME/asked"\necho "1.2.3${OF_THIS_PROCESS}"\n'
+    binary = executable(tmp_path / "bin/codex", asking)
+    assert [on_path(tmp_path, tmp_path / "bin") for _ in range(2)] == [Program(binary, "1.2.3")] * 2
+    assert (tmp_path / "asked").read_text() == "asked\n"
+    executable(binary, "#!/bin/sh\necho 1.3.0\n")
+    assert on_path(tmp_path, tmp_path / "bin") == Program(binary, "1.3.0")
+
+
+def test_a_program_that_does_not_say_its_version_in_time_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(programs, "_PATIENCE", 0.1)
+    binary = executable(tmp_path / "bin/codex", "#!/bin/sh\nexec /bin/sleep 600\n")
+    assert on_path(tmp_path, tmp_path / "bin") == Program(binary, "")
+
+
+@pytest.mark.parametrize("key", ["../../../evil", "a/b", "", "x" * 300, "\0", "~", f"{KEY}\n", f"{KEY}/../x"])
+def test_a_key_that_codex_does_not_make_is_refused_everywhere(tmp_path: Path, key: str) -> None:
+    codex, folder = at_home(tmp_path), tmp_path / "folder"
+    own, _ = keep(tmp_path, "rollout-tools.jsonl")
+    codex.export(own, folder)
+    before = set(tmp_path.rglob("*"))
+    asked = job(codex, key=key, system_prompt="Be brief.")
+    for attempt in (
+        lambda: asyncio.run(codex.prepare(PROGRAM, asked)),
+        lambda: codex.command(PROGRAM, asked),
+        lambda: codex.reader(asked),
+        lambda: codex.export(key, tmp_path / "other"),
+        lambda: codex.standing(key, folder),
+        lambda: codex.install_session(key, folder),
+        lambda: codex.write(codex.read(folder), key, tmp_path / "other"),
+    ):
+        with pytest.raises(InvalidInput, match=re.escape(repr(key))):
+            attempt()
+    assert set(tmp_path.rglob("*")) == before
 
 
 def test_keys_are_in_the_order_of_their_making_and_say_when_that_was(tmp_path: Path) -> None:

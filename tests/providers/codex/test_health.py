@@ -72,6 +72,44 @@ def test_a_subscription_says_when_its_token_ends_and_is_renewed_where_it_can_be(
     assert "codex login" in ended.problem
 
 
+def test_a_key_that_stands_where_its_name_belongs_is_not_shown(tmp_path: Path) -> None:
+    told = health(tmp_path, config=CUSTOM + 'env_key = "sk-proj-secret"')
+    assert told.logged_in is False
+    assert "`env_key` in" in told.problem
+    assert "secret" not in repr(told)
+
+
+@pytest.mark.parametrize(
+    ("auth", "config"),
+    [
+        ('{"OPENAI_API_KEY": "secret', ""),
+        (b'"secret\xff"', ""),
+        (None, 'key = "secret'),
+        (None, "a = {secret = 1, secret = 2}"),
+        (None, b'key = "secret\xff"'),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_told_of_without_what_is_in_it(
+    tmp_path: Path, auth: str | bytes | None, config: str | bytes
+) -> None:
+    home = tmp_path / ".codex"
+    home.mkdir()
+    for name, content in (("auth.json", auth), ("config.toml", config)):
+        if content:
+            (home / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    told = at_home(tmp_path, CODEX_HOME=str(home)).check(PROGRAM)
+    assert ("auth.json is damaged" if auth else "config.toml cannot be read") in told.problem
+    assert "secret" not in repr(told)
+
+
+@pytest.mark.parametrize("name", ["auth.json", "config.toml"])
+def test_a_folder_in_the_place_of_a_file_is_a_problem_and_no_crash(tmp_path: Path, name: str) -> None:
+    (tmp_path / ".codex" / name).mkdir(parents=True)
+    told = at_home(tmp_path).check(PROGRAM)
+    assert told.logged_in is None
+    assert f"{name} cannot be read: Is a directory" in told.problem
+
+
 def test_a_configuration_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     told = health(tmp_path, config="model = ")
     assert told.logged_in is None

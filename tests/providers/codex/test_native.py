@@ -149,6 +149,35 @@ def test_a_session_can_be_put_in_place_under_another_key(tmp_path: Path) -> None
     assert kept(tmp_path / "again").count(key.encode()) == 0
 
 
+def test_a_session_with_a_damaged_line_travels_and_only_reading_it_tells_of_the_line(tmp_path: Path) -> None:
+    key, path = keep(tmp_path, "rollout-tools.jsonl")
+    rows = path.read_bytes().splitlines(keepends=True)
+    rows[5] = b"\xff" + rows[5]
+    path.write_bytes(b"".join(rows))
+    codex, other = at_home(tmp_path), at_home(tmp_path / "there")
+    folder = exported(codex, key, tmp_path / "folder")
+    assert (codex.standing(key, folder), other.standing(key, folder)) == ("same", "absent")
+    other.install_session(key, folder)
+    assert other.standing(key, folder) == "same"
+    with pytest.raises(Corrupt, match=r"rollout\.jsonl, line 6 is damaged"):
+        other.read(folder)
+
+
+def test_a_link_in_a_folder_is_not_followed(tmp_path: Path) -> None:
+    key, path = keep(tmp_path, "rollout-tools.jsonl")
+    child, agent = keep(tmp_path, "rollout-agent.jsonl")
+    folder = exported(at_home(tmp_path), key, tmp_path / "folder")
+    (folder / "agents" / f"{child}.jsonl").unlink()
+    (folder / "agents" / f"{child}.jsonl").symlink_to(agent)
+    there = at_home(tmp_path / "there")
+    there.install_session(key, folder)
+    assert there.find(child) is None
+    (folder / "rollout.jsonl").unlink()
+    (folder / "rollout.jsonl").symlink_to(path)
+    with pytest.raises(Corrupt, match="holds no session of Codex"):
+        there.install_session(key, folder)
+
+
 def test_a_folder_of_something_else_is_not_put_in_place(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(Corrupt, match="holds no session of Codex"):
@@ -163,6 +192,8 @@ def test_a_session_is_found_by_key_beginning_name_and_path(tmp_path: Path) -> No
     assert [codex.find(meant) for meant in (key, key[:10], key[:10].upper(), str(path))] == [key] * 4
     assert codex.find("the short one") == other
     assert codex.find("ffff") is None
+    assert codex.find(f"~/{path.relative_to(tmp_path)}") == key
+    assert codex.find(os.path.relpath(path, codex.place.cwd)) == key
     assert codex.find(str(tmp_path / "absent.jsonl")) is None
     with pytest.raises(InvalidInput, match="may mean 2 sessions"):
         codex.find(key[:3])

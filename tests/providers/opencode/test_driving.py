@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import re
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ import pytest
 
 from clew.errors import InvalidInput, Unavailable
 from clew.providers.base import Command, Job, Permissions, Place, Program
-from clew.providers.opencode import OpenCode
+from clew.providers.opencode import OpenCode, locating
 from tests.providers.opencode.kept import ANSWERED, database, machine
 
 _PROGRAM = Program(Path("/bin/opencode"), "1.18.33")
@@ -138,6 +140,35 @@ async def test_a_program_that_makes_no_database_is_told_with_its_words(tmp_path:
         await opencode.prepare(Program(program, ""), Job(prompt="hi", key=ANSWERED))
 
 
+@pytest.mark.parametrize("key", ["../../../evil", "a/b", "", "x" * 300, "\0", "~", f"{ANSWERED}\n", f"{ANSWERED}/../x"])
+def test_a_key_that_opencode_does_not_make_is_refused_everywhere(tmp_path: Path, key: str) -> None:
+    opencode, folder = machine(tmp_path), tmp_path / "folder"
+    opencode.export(ANSWERED, folder)
+    before = set(tmp_path.rglob("*"))
+    given = Job(prompt="hi", key=key, system_prompt="Be brief.")
+    for attempt in (
+        lambda: asyncio.run(opencode.prepare(_PROGRAM, given)),
+        lambda: opencode.command(_PROGRAM, given),
+        lambda: opencode.reader(given),
+        lambda: opencode.export(key, tmp_path / "other"),
+        lambda: opencode.standing(key, folder),
+        lambda: opencode.install_session(key, folder),
+        lambda: opencode.write(opencode.read(folder), key, tmp_path / "other"),
+    ):
+        with pytest.raises(InvalidInput, match=re.escape(repr(key))):
+            attempt()
+    assert set(tmp_path.rglob("*")) == before
+
+
+def test_settings_of_the_run_that_are_none_are_refused_without_what_is_in_them(tmp_path: Path) -> None:
+    opencode = machine(tmp_path)
+    for said in ('{"key": "secret', "secret \udcff", "[" * 100_000):
+        place = Place(opencode.place.cwd, {**opencode.place.env, "OPENCODE_CONFIG_CONTENT": said})
+        with pytest.raises(InvalidInput, match="OPENCODE_CONFIG_CONTENT holds no JSON") as told:
+            _command(OpenCode(place))
+        assert "secret" not in str(told.value)
+
+
 def test_a_database_in_memory_is_refused(tmp_path: Path) -> None:
     place = Place(tmp_path, {"HOME": str(tmp_path), "OPENCODE_DB": ":memory:"})
     with pytest.raises(InvalidInput, match="OPENCODE_DB"):
@@ -189,3 +220,23 @@ def test_the_native_program_is_found_behind_a_script(tmp_path: Path, monkeypatch
 def test_a_program_without_a_package_is_asked_for_its_version(tmp_path: Path) -> None:
     script = _program(tmp_path / "bin" / "opencode", "#!/bin/sh\necho 3.2.1\n")
     assert _found(tmp_path) == Program(script.resolve(), "3.2.1")
+
+
+def test_a_program_is_asked_for_its_version_once_and_in_the_places_environment_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OF_THIS_PROCESS", "x")
+    asking = '#!/bin/sh\necho asked >> "$HOME/asked"\necho "3.2${OF_THIS_PROCESS}"\n'
+    script = _program(tmp_path / "bin" / "opencode", asking)
+    assert [_found(tmp_path) for _ in range(2)] == [Program(script, "3.2")] * 2
+    assert (tmp_path / "asked").read_text() == "asked\n"
+    _program(script, "#!/bin/sh\necho 3.3.0\n")
+    assert _found(tmp_path) == Program(script, "3.3.0")
+
+
+def test_a_program_that_does_not_say_its_version_in_time_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locating, "_PATIENCE", 0.1)
+    script = _program(tmp_path / "bin" / "opencode", "#!/bin/sh\nexec /bin/sleep 600\n")
+    assert _found(tmp_path) == Program(script, "")

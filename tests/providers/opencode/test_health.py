@@ -71,6 +71,22 @@ def test_a_provider_in_the_settings_is_a_login(tmp_path: Path) -> None:
     assert (health.logged_in, health.account) == (True, "local: settings")
 
 
+@pytest.mark.parametrize("content", [b'{"openai": {"key": "secret', b'{"secret\xff": 1}'])
+def test_logins_that_are_damaged_are_told_of_without_what_is_in_them(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / ".local" / "share" / "opencode" / "auth.json"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content)
+    health = OpenCode(Place(tmp_path, {"HOME": str(tmp_path)})).check(_PROGRAM)
+    assert "auth.json is damaged" in health.problem
+    assert "secret" not in repr(health)
+
+
+def test_settings_that_cannot_be_read_are_opencodes_to_tell_of(tmp_path: Path) -> None:
+    health = _check(tmp_path, settings='{"secret', OPENCODE_CONFIG_CONTENT="secret \udcff", OPENAI_API_KEY="secret")
+    assert health.account == "openai: api key"
+    assert "secret" not in repr(health)
+
+
 def test_logins_that_cannot_be_read_are_a_problem_and_not_none(tmp_path: Path) -> None:
     health = _check(tmp_path, "{", ANTHROPIC_API_KEY="key")
     assert health.logged_in

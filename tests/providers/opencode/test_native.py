@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,7 +13,7 @@ from clew.errors import Corrupt, Unavailable
 from clew.messages import user
 from clew.providers.base import Conversation
 from clew.providers.opencode import OpenCode
-from tests.providers.opencode.kept import ANSWERED, WITH_CHILD, change, database, machine
+from tests.providers.opencode.kept import ANSWERED, COMPACTED, WITH_CHILD, change, database, machine
 
 _NEW_MESSAGE = (
     "INSERT INTO message VALUES ('msg_{0}', '{1}', {2}, {2}, '{{\"role\":\"user\"}}')",
@@ -122,6 +125,175 @@ def test_the_secret_of_a_shared_link_stays_on_the_machine(tmp_path: Path) -> Non
     change(opencode, f"INSERT INTO session_share VALUES ('{ANSWERED}', 'x', 'a secret', 'https://example.com', 1, 1)")
     opencode.export(ANSWERED, tmp_path / "kept")
     assert not any(b"a secret" in data for data in _files(tmp_path / "kept").values())
+
+
+def _rows(opencode: OpenCode, query: str) -> list[tuple[Any, ...]]:
+    connection = sqlite3.connect(database(opencode))
+    rows = connection.execute(query).fetchall()
+    connection.close()
+    return rows
+
+
+def _share(opencode: OpenCode, key: str) -> None:
+    change(
+        opencode,
+        f"INSERT INTO session_share VALUES ('{key}', 'x', 'a secret', 'https://example.com', 1, 1)",
+        f"UPDATE session SET share_url = 'https://example.com' WHERE id = '{key}'",
+    )
+
+
+_SHARED = "SELECT session.id, url, share_url FROM session_share JOIN session ON session_id = session.id"
+
+
+@pytest.mark.parametrize("said", [(), ("there",)])
+def test_a_shared_session_that_is_replaced_stays_shared(tmp_path: Path, said: tuple[str, ...]) -> None:
+    here, there = machine(tmp_path / "here"), machine(tmp_path / "there")
+    _say(here, WITH_CHILD, "here")
+    here.export(WITH_CHILD, tmp_path / "kept")
+    _share(there, WITH_CHILD)
+    for words in said:
+        _say(there, WITH_CHILD, words)
+    there.install_session(WITH_CHILD, tmp_path / "kept")
+    assert there.standing(WITH_CHILD, tmp_path / "kept") == "same"
+    assert _rows(there, _SHARED) == [(WITH_CHILD, "https://example.com", "https://example.com")]
+    assert len(_rows(there, "SELECT 1 FROM session WHERE share_url IS NOT NULL")) == 1
+
+
+def test_a_shared_session_that_is_here_alone_is_kept_aside_with_its_link(tmp_path: Path) -> None:
+    here, there = machine(tmp_path / "here"), machine(tmp_path / "there")
+    (child,) = _rows(there, f"SELECT id FROM session WHERE parent_id = '{WITH_CHILD}'")[0]
+    change(here, f"DELETE FROM session WHERE id = '{child}'")
+    here.export(WITH_CHILD, tmp_path / "kept")
+    _share(there, child)
+    there.install_session(WITH_CHILD, tmp_path / "kept")
+    assert there.standing(WITH_CHILD, tmp_path / "kept") == "same"
+    ((aside, url, shown),) = _rows(there, _SHARED)
+    assert aside != child
+    assert url == shown == "https://example.com"
+
+
+def _edit(folder: Path, edit: Callable[[Any], object]) -> None:
+    manifest = json.loads((folder / "session.json").read_bytes())
+    edit(manifest)
+    (folder / "session.json").write_text(json.dumps(manifest))
+
+
+def test_a_folder_reaches_no_table_but_those_of_its_session(tmp_path: Path) -> None:
+    here, there = machine(tmp_path / "here"), machine(tmp_path / "there", empty=True)
+    here.export(ANSWERED, tmp_path / "kept")
+    row = {"id": "evil", "worktree": "/", "sandboxes": "[]", "time_created": 1, "time_updated": 1}
+    share = {"session_id": ANSWERED, "id": "x", "secret": "x", "url": "x", "time_created": 1, "time_updated": 1}
+    _edit(tmp_path / "kept", lambda kept: kept["sessions"][0]["tables"].update(project=[row], session_share=[share]))
+    there.install_session(ANSWERED, tmp_path / "kept")
+    assert there.standing(ANSWERED, tmp_path / "kept") == "same"
+    assert _rows(there, "SELECT id FROM project") == [("global",)]
+    assert _rows(there, "SELECT 1 FROM session_share") == []
+
+
+@pytest.mark.parametrize(
+    ("rules", "left"),
+    [
+        (
+            '[{"permission":"*","pattern":"*","action":"allow"},{"permission":"x","pattern":"*","action":"deny"}]',
+            "deny",
+        ),
+        ('[{"permission":"x","pattern":"*","action":"deny"}]', "deny"),
+        ('{"*":"allow"}', ""),
+        ("allow", ""),
+        (None, ""),
+    ],
+)
+def test_a_folder_brings_no_permission_that_would_go_before_those_of_the_run(
+    tmp_path: Path, rules: str | None, left: str
+) -> None:
+    here, there = machine(tmp_path / "here"), machine(tmp_path / "there", empty=True)
+    change(here, f"UPDATE session SET permission = {'NULL' if rules is None else repr(rules)}")
+    here.export(ANSWERED, tmp_path / "kept")
+    there.install_session(ANSWERED, tmp_path / "kept")
+    ((permission,),) = _rows(there, "SELECT permission FROM session")
+    assert [rule["action"] for rule in json.loads(permission or "[]")] == ([left] if left else [])
+
+
+def _as_another(kept: Any) -> None:
+    """A sub-agent's session that is the user's own, and none of this conversation's."""
+    other = {**kept["sessions"][0], "id": COMPACTED, "pieces": 0}
+    other["tables"] = {"session": [{**other["tables"]["session"][0], "id": COMPACTED}]}
+    kept["sessions"].append(other)
+
+
+def _with_anothers_row(kept: Any) -> None:
+    todo = {"session_id": COMPACTED, "content": "x", "status": "x", "priority": "x", "position": 9}
+    times = {"time_created": 1, "time_updated": 1}
+    kept["sessions"][0]["tables"]["todo"] = [{**todo, **times}]
+
+
+@pytest.mark.parametrize(
+    ("edit", "reason"),
+    [
+        (_as_another, f"{COMPACTED} is here already"),
+        (_with_anothers_row, "a row of 'todo' that is not of"),
+        (
+            lambda kept: kept["sessions"].append({**kept["sessions"][0], "id": "../../evil"}),
+            r"'\.\./\.\./evil' is no name",
+        ),
+    ],
+)
+def test_a_folder_reaches_no_session_but_its_own(tmp_path: Path, edit: Callable[[Any], object], reason: str) -> None:
+    here, there = machine(tmp_path / "here"), machine(tmp_path / "there")
+    _say(here, ANSWERED, "here")
+    here.export(ANSWERED, tmp_path / "kept")
+    _edit(tmp_path / "kept", edit)
+    before = _rows(there, "SELECT * FROM part ORDER BY id")
+    with pytest.raises(Corrupt, match=reason):
+        there.install_session(ANSWERED, tmp_path / "kept")
+    assert _rows(there, "SELECT * FROM part ORDER BY id") == before
+
+
+def test_a_row_of_another_session_in_a_piece_is_damage_with_its_place(tmp_path: Path) -> None:
+    opencode = machine(tmp_path)
+    opencode.export(ANSWERED, tmp_path / "kept")
+    piece = tmp_path / "kept" / ANSWERED / "000000.jsonl"
+    lines = piece.read_bytes().splitlines(keepends=True)
+    piece.write_bytes(lines[0] + lines[1].replace(ANSWERED.encode(), COMPACTED.encode()) + b"".join(lines[2:]))
+    with pytest.raises(Corrupt, match=r"000000\.jsonl, line 2, is damaged: it is no row of"):
+        opencode.standing(ANSWERED, tmp_path / "kept")
+
+
+def test_a_link_among_the_long_results_is_not_followed(tmp_path: Path) -> None:
+    here, there = machine(tmp_path / "here"), machine(tmp_path / "there", empty=True)
+    here.export(ANSWERED, tmp_path / "kept")
+    (tmp_path / "kept" / "tool-output").mkdir()
+    (tmp_path / "kept" / "tool-output" / "tool_abc").symlink_to(database(here))
+    there.install_session(ANSWERED, tmp_path / "kept")
+    assert not database(there).with_name("tool-output").exists()
+
+
+def test_a_session_with_a_damaged_row_travels_and_only_reading_it_tells_of_the_row(tmp_path: Path) -> None:
+    here, there = machine(tmp_path / "here"), machine(tmp_path / "there", empty=True)
+    ((name,),) = _rows(here, f"SELECT max(id) FROM part WHERE session_id = '{ANSWERED}'")
+    change(here, f"UPDATE part SET data = '{{\"type\":' WHERE id = '{name}'")
+    here.export(ANSWERED, tmp_path / "kept")
+    assert (here.standing(ANSWERED, tmp_path / "kept"), there.standing(ANSWERED, tmp_path / "kept")) == (
+        "same",
+        "absent",
+    )
+    there.install_session(ANSWERED, tmp_path / "kept")
+    assert there.standing(ANSWERED, tmp_path / "kept") == "same"
+    with pytest.raises(Corrupt, match=f"{name} of opencode's conversation {ANSWERED} is damaged"):
+        there.read(tmp_path / "kept")
+
+
+def test_a_copy_that_is_damaged_is_made_anew_by_the_next_export_of_what_changed(tmp_path: Path) -> None:
+    opencode = machine(tmp_path)
+    for number in range(30):
+        _say(opencode, ANSWERED, f"{number:02d}" + "x" * 8000, _LATER + number)
+    opencode.export(ANSWERED, tmp_path / "kept")
+    for piece in (tmp_path / "kept" / ANSWERED).iterdir():
+        piece.write_bytes(b"{" + piece.read_bytes())
+    _say(opencode, ANSWERED, "one more", _LATER + 100)
+    opencode.export(ANSWERED, tmp_path / "kept")
+    opencode.export(ANSWERED, tmp_path / "fresh")
+    assert _files(tmp_path / "kept") == _files(tmp_path / "fresh")
 
 
 def test_standing_is_told_for_all_ways_in_which_two_can_differ(tmp_path: Path) -> None:

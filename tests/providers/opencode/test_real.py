@@ -123,6 +123,21 @@ async def test_a_conversation_from_elsewhere_goes_on_and_then_on_another_machine
 
 @only_in_full
 @pytest.mark.anyio
+async def test_a_session_under_another_key_goes_on_beside_the_one_it_was_taken_from(tmp_path: Path) -> None:
+    with ModelServer(answering(["First.", "Second."])) as server:
+        machine = Machine(tmp_path, server)
+        opencode = OpenCode(machine.place())
+        key, other = opencode.new_key(), opencode.new_key()
+        await asked(machine.place(), _job(key, "One"))
+        opencode.export(key, tmp_path / "kept")
+        opencode.install_session(other, tmp_path / "kept")
+        await asked(machine.place(), _job(other, "Two"))
+        assert opencode.standing(key, tmp_path / "kept") == "same"
+        assert main_requests(server)[-1].messages == (user("One"), assistant("First."), user("Two"))
+
+
+@only_in_full
+@pytest.mark.anyio
 async def test_a_sub_agent_is_told_of_and_counted_and_goes_with_the_session(tmp_path: Path) -> None:
     def script(request: ModelRequest) -> Any:
         turns = turns_in(request)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import shutil
@@ -10,10 +9,11 @@ import subprocess
 from pathlib import Path
 
 from clew.errors import InvalidInput
+from clew.providers._files import put, remembered
 from clew.providers.base import Command, Job, Permissions, Place, Program
 from clew.providers.claude_code import files
 from clew.providers.claude_code.homes import checked, config_dir, locate, session_files
-from clew.providers.claude_code.rows import has_conversation, repair_end
+from clew.providers.claude_code.rows import end_line, has_conversation
 
 __all__ = ["command", "find_program", "prepare"]
 
@@ -28,7 +28,8 @@ _PERMISSIONS: dict[Permissions, tuple[str, ...]] = {
 _LONGEST_ARGUMENT = 100_000
 """Bytes. Linux takes 128 KiB; what is longer goes by a file."""
 _BINARIES = (b"\x7fELF", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe", b"MZ")
-_PATIENCE = 20
+_PATIENCE = 5.0
+"""Seconds in which a program must say its version; else it has none."""
 
 
 def find_program(place: Place) -> Program | None:
@@ -40,12 +41,15 @@ def find_program(place: Place) -> Program | None:
     path = Path(found).resolve()
     if not _is_binary(path):
         path = next((beside for beside in _beside(path) if _is_binary(beside)), path)
-    return Program(path, _version(path, path.stat().st_mtime_ns))
+    return Program(path, remembered(path, lambda: _version(path, place)))
 
 
 def _is_binary(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(4).startswith(_BINARIES)
+    try:
+        with path.open("rb") as file:
+            return file.read(4).startswith(_BINARIES)
+    except PermissionError:
+        return True  # a script that cannot be read could not be run
 
 
 def _beside(stub: Path) -> list[Path]:
@@ -54,8 +58,7 @@ def _beside(stub: Path) -> list[Path]:
     return sorted(path for home in homes for path in home.glob("claude-code-*/claude*") if path.suffix in ("", ".exe"))
 
 
-@functools.lru_cache(maxsize=16)
-def _version(path: Path, changed: int) -> str:
+def _version(path: Path, place: Place) -> str:
     """As the package says it, or the name of the file in the program's own installation; else the program is asked."""
     for folder in path.parents[:2]:
         try:
@@ -66,30 +69,35 @@ def _version(path: Path, changed: int) -> str:
             return str(package.get("version", ""))
     if path.name[:1].isdigit():
         return path.name
-    return _asked(path)
+    return _asked(path, place)
 
 
-def _asked(path: Path) -> str:
+def _asked(path: Path, place: Place) -> str:
     try:
         answer = subprocess.run(  # noqa: S603 - the program that is about to be run in any case
-            [path, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_PATIENCE, check=True
+            [path, "--version"],
+            env=dict(place.env),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_PATIENCE,
+            check=True,
         )
     except (OSError, subprocess.SubprocessError):
         return ""
-    return answer.stdout.strip().split(" ")[0]
+    return answer.stdout.decode(errors="replace").strip().split(" ")[0]
 
 
 def prepare(place: Place, job: Job) -> None:
     """Make room for the key and mend what a crash left behind. The program fixes the key itself, by an option, but only
-    if there is no file of that name; and it writes on where a torn row ends, which then is lost with the next one."""
+    if there is no file of that name; and it writes on where a torn row ends, with which the next one would be lost."""
     _check(job)
     for path in list(session_files(place, checked(job.key))):
         if has_conversation(path):
-            repair_end(path)
+            end_line(path)
         else:
             files.set_aside(path)
     if _is_long(job.system_prompt):
-        files.write(_system_prompt_file(place, job.key), job.system_prompt.encode())
+        put(_system_prompt_file(place, job.key), job.system_prompt.encode())
 
 
 def command(place: Place, program: Program, job: Job) -> Command:

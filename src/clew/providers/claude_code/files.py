@@ -1,67 +1,25 @@
-"""Files as Clew writes them into a home: whole or not at all, for their owner alone, and over nobody else's."""
+"""A session's files on their way, and out of the way."""
 
 from __future__ import annotations
 
 import itertools
-import os
 import shutil
 from pathlib import Path
 
-from clew.providers.claude_code.rows import repair_end
+from clew.providers import _files
+from clew.providers.claude_code.rows import cut_end
 
-__all__ = ["bring", "copy", "make_folder", "set_aside", "write"]
-
-_NEW = ".clew-new"
-
-
-def make_folder(folder: Path) -> None:
-    """This folder, for its owner alone; one that is there stays as it is."""
-    missing = [folder, *folder.parents]
-    for path in reversed([path for path in missing if not path.exists()]):
-        path.mkdir(mode=0o700, exist_ok=True)
-
-
-def write(path: Path, data: bytes) -> None:
-    make_folder(path.parent)
-    new = _created(path)
-    new.write_bytes(data)
-    os.replace(new, path)
-
-
-def copy(source: Path, target: Path) -> None:
-    make_folder(target.parent)
-    new = _created(target)
-    shutil.copyfile(source, new)
-    os.replace(new, target)
+__all__ = ["bring", "set_aside"]
 
 
 def bring(source: Path, target: Path) -> None:
     """Copy a file if it has changed since it was copied last. A file of rows comes without a torn end."""
-    status = source.stat()
-    if _is_same(status, target):
-        return
-    make_folder(target.parent)
-    new = _created(target)
-    shutil.copyfile(source, new)
-    if source.suffix == ".jsonl":
-        repair_end(new)
-    os.utime(new, ns=(status.st_atime_ns, status.st_mtime_ns))
-    os.replace(new, target)
+    _files.bring(source, target, _fill_with_rows if source.suffix == ".jsonl" else shutil.copyfile)
 
 
-def _is_same(status: os.stat_result, target: Path) -> bool:
-    try:
-        there = target.stat()
-    except FileNotFoundError:
-        return False
-    return (there.st_size, there.st_mtime_ns) == (status.st_size, status.st_mtime_ns)
-
-
-def _created(path: Path) -> Path:
-    new = path.with_name(f"{path.name}{_NEW}")
-    new.unlink(missing_ok=True)
-    os.close(os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-    return new
+def _fill_with_rows(source: Path, draft: Path) -> None:
+    shutil.copyfile(source, draft)
+    cut_end(draft)
 
 
 def set_aside(path: Path) -> None:

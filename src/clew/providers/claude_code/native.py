@@ -13,10 +13,13 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from clew.errors import Corrupt, InvalidInput
+from clew.providers._files import copy, is_draft, put, sweep
 from clew.providers.base import Place, Standing
 from clew.providers.claude_code import files
 from clew.providers.claude_code.homes import (
@@ -29,7 +32,7 @@ from clew.providers.claude_code.homes import (
     side_folders,
     tasks_dir,
 )
-from clew.providers.claude_code.rows import has_conversation, whole_size
+from clew.providers.claude_code.rows import has_conversation, name_in, renamed, whole_size
 
 __all__ = ["export", "find", "install_session", "main_file", "standing", "write"]
 
@@ -44,7 +47,7 @@ _BLOCK = 1 << 20
 def main_file(folder: Path) -> Path:
     """The rows of the conversation in a folder."""
     path = folder / MAIN
-    if not path.is_file():
+    if not path.is_file() or path.is_symlink():
         raise Corrupt(f"{folder} holds no session of Claude Code: there is no {MAIN} in it")
     return path
 
@@ -53,12 +56,13 @@ def export(place: Place, key: str, folder: Path) -> bool:
     path = locate(place, key)
     if path is None:
         return False
+    sweep(folder)
     here = _files(place, key, path)
     for name, source in here.items():
         files.bring(source, folder / name)
     for name in list(_files_in(folder)):
         if name not in here and name.startswith((f"{_BESIDE}/", f"{_TASKS}/")):
-            (folder / name).unlink()
+            (folder / name).unlink(missing_ok=True)
     return True
 
 
@@ -66,7 +70,7 @@ def write(session: bytes, folder: Path) -> None:
     """Make a folder that holds these rows, and nothing that belonged to others."""
     for name in (_BESIDE, _TASKS):
         shutil.rmtree(folder / name, ignore_errors=True)
-    files.write(folder / MAIN, session)
+    put(folder / MAIN, session)
 
 
 def _files(place: Place, key: str, path: Path) -> dict[str, Path]:
@@ -83,19 +87,41 @@ def _files_in(folder: Path) -> Iterator[str]:
     for parent, _, names in os.walk(folder):
         for name in sorted(names):
             path = Path(parent, name)
-            if path.is_file() and not path.is_symlink():
+            if path.is_file() and not path.is_symlink() and not is_draft(name):
                 yield path.relative_to(folder).as_posix()
 
 
+@contextmanager
+def _under(key: str, folder: Path) -> Iterator[Path]:
+    """The folder, or if it holds a session of another key, a copy of it as one of this."""
+    own = name_in(main_file(folder))
+    if own in ("", key):
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="clew-") as anew:
+        for name in _files_in(folder):
+            if name.endswith(".jsonl"):
+                put(Path(anew, name), renamed((folder / name).read_bytes(), own, key))
+            else:
+                copy(folder / name, Path(anew, name))
+        yield Path(anew)
+
+
 def standing(place: Place, key: str, folder: Path) -> Standing:
+    with _under(checked(key), folder) as kept:
+        return _standing(place, key, kept)
+
+
+def _standing(place: Place, key: str, folder: Path) -> Standing:
     """By the bytes of the rows and of what lies beside them, which are added to and never changed. Tasks do change, and
     say nothing about which is older."""
-    kept = main_file(folder)
     path = locate(place, key)
     if path is None:
         return "absent"
     here = {name: source for name, source in _files(place, key, path).items() if not name.startswith(f"{_TASKS}/")}
-    there = {MAIN: kept} | {f"{_BESIDE}/{name}": folder / _BESIDE / name for name in _files_in(folder / _BESIDE)}
+    there = {MAIN: folder / MAIN} | {
+        f"{_BESIDE}/{name}": folder / _BESIDE / name for name in _files_in(folder / _BESIDE)
+    }
     found = {_compared(here.get(name), there.get(name)) for name in {*here, *there}} - {"same"}
     return found.pop() if len(found) == 1 else "apart" if found else "same"
 
@@ -123,7 +149,12 @@ def install_session(place: Place, key: str, folder: Path) -> None:
     """A session that is here and is the beginning of the one in the folder is added to where it is. Any other of the key
     gets another name, and the folder's comes to the project of the place's folder. The conversation itself comes last:
     until it is there, nothing is."""
-    stands = standing(place, key, folder)
+    with _under(checked(key), folder) as kept:
+        _install(place, key, kept)
+
+
+def _install(place: Place, key: str, folder: Path) -> None:
+    stands = _standing(place, key, folder)
     if stands == "same":
         return
     path = locate(place, key)
@@ -132,14 +163,14 @@ def install_session(place: Place, key: str, folder: Path) -> None:
         path = project_dir(place) / f"{key}.jsonl"
     tasks = folder / _TASKS
     for name in _files_in(tasks):
-        files.copy(tasks / name, tasks_dir(place, key) / name)
+        copy(tasks / name, tasks_dir(place, key) / name)
     for name in _files_in(folder / _BESIDE):
-        files.copy(folder / _BESIDE / name, path.with_suffix("") / name)
-    files.copy(folder / MAIN, path)
+        copy(folder / _BESIDE / name, path.with_suffix("") / name)
+    copy(folder / MAIN, path)
 
 
 def _set_aside(place: Place, key: str) -> None:
-    for path in [*session_files(place, checked(key)), *side_folders(place, key), tasks_dir(place, key)]:
+    for path in [*session_files(place, key), *side_folders(place, key), tasks_dir(place, key)]:
         files.set_aside(path)
 
 

@@ -42,6 +42,7 @@ class ClaudeCode(Provider):
         return driving.command(self.place, program, job)
 
     def reader(self, job: Job) -> Reader:
+        checked(job.key)
         return ClaudeReader()
 
     def export(self, key: str, folder: Path) -> bool:

@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
-__all__ = ["Row", "Rows", "decode", "has_conversation", "is_said", "read_rows", "repair_end", "rows_in", "whole_size"]
+__all__ = [
+    "Row",
+    "Rows",
+    "cut_end",
+    "decode",
+    "end_line",
+    "has_conversation",
+    "is_said",
+    "name_in",
+    "read_rows",
+    "renamed",
+    "rows_in",
+    "whole_size",
+]
 
 Row = dict[str, Any]
 
@@ -80,6 +94,23 @@ def has_conversation(path: Path) -> bool:
         return any(is_said(row) for row in map(_row, file) if row is not None)
 
 
+def name_in(path: Path) -> str:
+    """The session that the rows say they are of; empty if they do not. The program goes by the last message, whatever the
+    file is called: it would write on where a session of that name is."""
+    for line in reversed(path.read_bytes().split(b"\n")):
+        row = _row(line)
+        if row is not None and is_said(row):
+            return row["sessionId"] if isinstance(row.get("sessionId"), str) else ""
+    return ""
+
+
+def renamed(data: bytes, old: str, new: str) -> bytes:
+    """The same rows as those of another session. Texts of the conversation have their quotes escaped, and so keep what they
+    say."""
+    named = rb'("sessionId"\s*:\s*")' + re.escape(old.encode()) + rb'"'
+    return re.sub(named, rb"\g<1>" + new.encode() + b'"', data)
+
+
 def _last_line(path: Path) -> tuple[int, bytes]:
     """Where the line begins that has no end, and the line; the size and nothing if the last one has."""
     with path.open("rb") as file:
@@ -99,17 +130,25 @@ def whole_size(path: Path) -> int:
     return start if _row(line) is None else start + len(line)
 
 
-def repair_end(path: Path) -> None:
-    """Cut off a torn last line. One that is whole, and lacks its end alone, gets it."""
+def end_line(path: Path) -> None:
+    """Give a last line that was not written to its end one, so that what is torn stays a line of its own, which the program
+    passes over. Nothing is ever cut off: another process may be writing that very row, and then this comes behind it."""
+    _, line = _last_line(path)
+    if line:
+        file = os.open(path, os.O_WRONLY | os.O_APPEND)
+        try:
+            os.write(file, b"\n")
+        finally:
+            os.close(file)
+
+
+def cut_end(path: Path) -> None:
+    """Of a copy that is nobody else's, cut off a torn last line. One that is whole, and lacks its end alone, gets it."""
     start, line = _last_line(path)
-    if not line:
-        return
-    with path.open("r+b") as file:
-        if _row(line) is None:
-            file.truncate(start)
-        else:
-            file.seek(0, os.SEEK_END)
-            file.write(b"\n")
+    if line and _row(line) is None:
+        os.truncate(path, start)
+    else:
+        end_line(path)
 
 
 def rows_in(data: bytes) -> Iterator[Row]:

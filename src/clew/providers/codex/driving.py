@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from clew.errors import InvalidInput
+from clew.providers._files import put
 from clew.providers.base import Command, Job, Permissions, Place, Program, values
 from clew.providers.codex.homes import codex_home, is_key, locate, path_for
-from clew.providers.codex.rollout import append, contents, line, put, record_of, stamp, unpacked
+from clew.providers.codex.rollout import append, contents, line, record_of, stamp, unpacked
 
 __all__ = ["checked_key", "command_for", "meta_line", "prepare"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 import tomllib
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -19,6 +20,9 @@ from clew.providers.codex.rollout import lines_from_end, record_of
 __all__ = ["check"]
 
 _LOG_IN = "Run: codex login"
+_VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
+"""What is shown as the name of a variable. Some write the key itself where its name belongs."""
+_SPOT = re.compile(r"\(at [^()]*\)$")
 
 
 class _Login(msgspec.Struct, frozen=True):
@@ -45,21 +49,24 @@ def check(place: Place, program: Program | None, install: str) -> Health:
 
 def _login(home: Path, env: Mapping[str, str]) -> _Login:
     """By the configured provider's own key, by CODEX_API_KEY, or by what `codex login` has left. Codex itself does not look
-    at OPENAI_API_KEY, unless a provider is configured to."""
+    at OPENAI_API_KEY, unless a provider is configured to. What is wrong with a file is told without what is in it."""
+    file = home / "config.toml"
     try:
-        config = tomllib.loads((home / "config.toml").read_text(encoding="utf-8"))
-    except FileNotFoundError:
+        config = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
         config = {}
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        return _Login(None, problem=f"{home / 'config.toml'} cannot be read: {error}")
+    except OSError as error:
+        return _Login(None, problem=f"{file} cannot be read: {error.strerror}")
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        spot = _SPOT.search(str(error))
+        return _Login(None, problem=f"{file} cannot be read: it is no TOML {spot[0] if spot else ''}".rstrip())
     provider = values(values(config.get("model_providers")).get(str(config.get("model_provider", ""))))
     variable = provider.get("env_key")
     if isinstance(variable, str):
+        named = variable if _VARIABLE.fullmatch(variable) else f"the variable that `env_key` in {file} names"
         if env.get(variable):
-            return _Login(True, f"api key in {variable}")
-        return _Login(
-            False, problem=f"the configured provider takes its key from {variable}, which is not set. Set it."
-        )
+            return _Login(True, f"api key in {named}")
+        return _Login(False, problem=f"the configured provider takes its key from {named}, which is not set. Set it.")
     if provider and not provider.get("requires_openai_auth"):
         return _Login(None)
     if env.get("CODEX_API_KEY"):
@@ -68,14 +75,17 @@ def _login(home: Path, env: Mapping[str, str]) -> _Login:
 
 
 def _stored(home: Path, config: Mapping[str, Any]) -> _Login:
+    file = home / "auth.json"
     try:
-        stored = record_of((home / "auth.json").read_bytes())
-    except FileNotFoundError:
+        stored = record_of(file.read_bytes())
+    except OSError as error:
+        if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+            return _Login(None, problem=f"{file} cannot be read: {error.strerror}")
         if config.get("cli_auth_credentials_store") in ("keyring", "auto"):
             return _Login(None)
         return _Login(False, problem=f"not logged in. {_LOG_IN}")
     if stored is None:
-        return _Login(False, problem=f"{home / 'auth.json'} is damaged. {_LOG_IN}")
+        return _Login(False, problem=f"{file} is damaged. {_LOG_IN}")
     if stored.get("OPENAI_API_KEY"):
         return _Login(True, "api key")
     tokens = values(stored.get("tokens"))

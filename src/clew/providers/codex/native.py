@@ -13,13 +13,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from clew.errors import Corrupt, InvalidInput
-from clew.providers.base import Standing, values
+from clew.providers._files import bring, put, sweep
+from clew.providers.base import Place, Standing, values
 from clew.providers.codex.driving import checked_key
-from clew.providers.codex.homes import is_key, key_of, locate, path_for, rollouts
+from clew.providers.codex.homes import codex_home, is_key, key_of, locate, path_for, rollouts
 from clew.providers.codex.listing import names
-from clew.providers.codex.rollout import contents, head_of, make_folder, meta_of, moment_of, put, record_of, travelling
+from clew.providers.codex.rollout import contents, head_of, meta_of, moment_of, record_of, travelling
 
-__all__ = ["ROLLOUT", "export", "find", "install", "standing"]
+__all__ = ["ROLLOUT", "export", "find", "install", "rollout_in", "standing"]
 
 ROLLOUT = "rollout.jsonl"
 _AGENTS = "agents"
@@ -27,31 +28,23 @@ _UUID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{1
 
 
 def export(home: Path, key: str, folder: Path) -> bool:
-    """A copy keeps the time of its original: one that has it already is not read again."""
     path = locate(home, checked_key(key))
     if path is None:
         return False
-    make_folder(folder)
+    sweep(folder)
     agents = folder / _AGENTS
-    if _bring(path, folder / ROLLOUT):
+    if bring(path, folder / ROLLOUT, _fill):
         children = dict(_children(home, key, folder / ROLLOUT))
     else:
         known = [file.stem for file in agents.glob("*.jsonl")]
         children = {child: found for child in known if (found := locate(home, child)) is not None}
     for child, original in children.items():
-        make_folder(agents)
-        _bring(original, agents / f"{child}.jsonl")
+        bring(original, agents / f"{child}.jsonl", _fill)
     return True
 
 
-def _bring(path: Path, copy: Path) -> bool:
-    """Make a copy as its original is now; False if it is that already."""
-    seen = path.stat()
-    if copy.exists() and copy.stat().st_mtime_ns == seen.st_mtime_ns:
-        return False
-    put(copy, travelling(contents(path)))
-    os.utime(copy, ns=(seen.st_mtime_ns, seen.st_mtime_ns))
-    return True
+def _fill(path: Path, draft: Path) -> None:
+    draft.write_bytes(travelling(contents(path)))
 
 
 def _children(home: Path, key: str, copy: Path) -> Iterator[tuple[str, Path]]:
@@ -86,11 +79,16 @@ def standing(home: Path, key: str, folder: Path) -> Standing:
     return "ahead" if here.startswith(kept) else "apart"
 
 
+def rollout_in(folder: Path) -> Path:
+    file = folder / ROLLOUT
+    if not file.is_file() or file.is_symlink():
+        raise Corrupt(f"{folder} holds no session of Codex: there is no {ROLLOUT} in it.")
+    return file
+
+
 def _kept(folder: Path, key: str) -> bytes:
     """The rollout of a folder, under this key."""
-    file = folder / ROLLOUT
-    if not file.is_file():
-        raise Corrupt(f"{folder} holds no session of Codex: there is no {ROLLOUT} in it.")
+    file = rollout_in(folder)
     own = str(meta_of(file)["id"])
     data = travelling(contents(file))
     return data if own == key else _renamed(data, own, key)
@@ -106,7 +104,7 @@ def _renamed(data: bytes, own: str, key: str) -> bytes:
 def install(home: Path, key: str, folder: Path) -> None:
     _place(home, checked_key(key), _kept(folder, key), meta_of(folder / ROLLOUT).get("timestamp"))
     for file in sorted((folder / _AGENTS).glob("*.jsonl")):
-        if is_key(file.stem) and _standing_of(home, file) in ("absent", "behind"):
+        if is_key(file.stem) and not file.is_symlink() and _standing_of(home, file) in ("absent", "behind"):
             _place(home, file.stem, travelling(contents(file)), meta_of(file).get("timestamp"))
 
 
@@ -135,12 +133,12 @@ def _place(home: Path, key: str, data: bytes, born: object) -> None:
             old.unlink()
 
 
-def find(home: Path, session: str) -> str | None:
+def find(place: Place, session: str) -> str | None:
+    home = codex_home(place)
     if not session.strip():
         raise InvalidInput("no session is named: give a key, the beginning of one, the session's name, or a path")
-    path = Path(session).expanduser()
-    if os.sep in session or path.suffix in (".jsonl", ".zst"):
-        return _find_file(home, path)
+    if os.sep in session or session.endswith((".jsonl", ".zst")):
+        return _find_file(home, place.home / session[2:] if session.startswith("~/") else place.cwd / session)
     keys = {key for file in rollouts(home) if (key := key_of(file)) is not None}
     if session in keys:
         return session

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from clew.providers._files import remembered
 from clew.providers.base import Program, values
 from clew.providers.codex.rollout import record_of
 
@@ -17,6 +18,8 @@ __all__ = ["find_program"]
 
 _SYSTEMS = {"linux": "linux", "darwin": "darwin", "win32": "win32"}
 _MACHINES = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64", "arm64": "arm64"}
+_PATIENCE = 5.0
+"""Seconds in which a program must say its version; else it has none."""
 _VERSION = re.compile(r"\d+\.\d+\.\d+(?:-(?:alpha|beta|rc)[\w.]*)?")
 
 
@@ -26,7 +29,7 @@ def find_program(env: Mapping[str, str]) -> Program | None:
         return None
     path = Path(found).resolve()
     native = _behind(path) if path.suffix == ".js" else path
-    return None if native is None else Program(native, _version(native, env))
+    return None if native is None else Program(native, remembered(native, lambda: _version(native, env)))
 
 
 def _behind(script: Path) -> Path | None:
@@ -57,7 +60,12 @@ def _version(native: Path, env: Mapping[str, str]) -> str:
 def _asked(native: Path, env: Mapping[str, str]) -> str:
     try:
         done = subprocess.run(  # noqa: S603 - the program the user has installed
-            [native, "--version"], env=dict(env), stdin=subprocess.DEVNULL, capture_output=True, timeout=10, check=False
+            [native, "--version"],
+            env=dict(env),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_PATIENCE,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
-from clew.errors import Corrupt
 from clew.messages.dialects import Loss
 from clew.providers.base import (
     Command,
@@ -54,6 +53,7 @@ class Codex(Provider):
         return driving.command_for(program, job)
 
     def reader(self, job: Job) -> CodexReader:
+        driving.checked_key(job.key)
         return CodexReader(self._home, job)
 
     def export(self, key: str, folder: Path) -> bool:
@@ -66,16 +66,13 @@ class Codex(Provider):
         native.install(self._home, key, folder)
 
     def read(self, folder: Path) -> Conversation:
-        file = folder / native.ROLLOUT
-        if not file.is_file():
-            raise Corrupt(f"{folder} holds no session of Codex: there is no {native.ROLLOUT} in it.")
-        return read_rollout(file)
+        return read_rollout(native.rollout_in(folder))
 
     def write(self, conversation: Conversation, key: str, folder: Path) -> tuple[Loss, ...]:
         return write_rollout(conversation, key, folder)
 
     def find(self, session: str) -> str | None:
-        return native.find(self._home, session)
+        return native.find(self.place, session)
 
     def sessions(self) -> Iterator[NativeSession]:
         return list_sessions(self._home)

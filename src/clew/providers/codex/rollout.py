@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-import secrets
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +13,7 @@ import msgspec
 import zstandard
 
 from clew.errors import Corrupt
+from clew.providers._files import put
 from clew.providers.base import values
 
 __all__ = [
@@ -24,10 +23,8 @@ __all__ = [
     "head_of",
     "line",
     "lines_from_end",
-    "make_folder",
     "meta_of",
     "moment_of",
-    "put",
     "record_of",
     "records",
     "stamp",
@@ -175,28 +172,6 @@ def append(path: Path, kind: str, payload: Record) -> None:
             break
     with path.open("ab") as file:
         file.write(torn + line(kind, payload, datetime.now(UTC), ordinal))
-
-
-def put(path: Path, data: bytes) -> None:
-    """Write a file in one step, for its owner alone."""
-    make_folder(path.parent)
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(data)
-        os.replace(draft, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            draft.unlink()
-        raise
-
-
-def make_folder(folder: Path) -> None:
-    """With those above it, each for its owner alone if it was not there."""
-    if folder.is_dir():
-        return
-    make_folder(folder.parent)
-    folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def stamp(moment: datetime) -> str:

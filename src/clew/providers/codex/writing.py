@@ -11,12 +11,13 @@ import msgspec
 
 from clew.messages import Block, File, Image, Message, Text, ToolResult
 from clew.messages.dialects import Loss, losses, to_dialect
+from clew.providers._files import put
 from clew.providers.base import Conversation
 from clew.providers.codex.driving import SEEN_VERSION, checked_key, meta_line
 from clew.providers.codex.homes import born_at
 from clew.providers.codex.native import ROLLOUT
 from clew.providers.codex.prompts import MARKS, USER_MARKS
-from clew.providers.codex.rollout import Record, line, make_folder, put
+from clew.providers.codex.rollout import Record, line
 
 __all__ = ["write_rollout"]
 
@@ -24,7 +25,8 @@ __all__ = ["write_rollout"]
 def write_rollout(conversation: Conversation, key: str, folder: Path) -> tuple[Loss, ...]:
     """The same conversation and key give the same bytes. A record that Codex cannot read it leaves out without a word, so
     nothing is written that it has no form for."""
-    moment = conversation.created_at or born_at(checked_key(key)) or datetime.now(UTC)
+    born = born_at(checked_key(key))
+    moment = conversation.created_at or born or datetime.now(UTC)
     lost: list[Loss] = []
     messages = [_fitting(message, at, lost) for at, message in enumerate(conversation.messages)]
     lost += losses(messages, "openai-responses")
@@ -32,7 +34,6 @@ def write_rollout(conversation: Conversation, key: str, folder: Path) -> tuple[L
     rows = [meta_line(key, conversation.cwd, moment, SEEN_VERSION)]
     for item in to_dialect(messages, "openai-responses"):
         rows += _lines(item, last)
-    make_folder(folder)
     put(folder / ROLLOUT, b"".join(rows))
     return tuple(sorted(lost, key=lambda loss: (loss.message, -1 if loss.block is None else loss.block)))
 

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 
 from clew.errors import InvalidInput, Unavailable
+from clew.providers._files import put_if_changed
 from clew.providers.base import Command, Job, Permissions, Place, Program, values
 from clew.providers.opencode.database import database_path, open_to_read, open_to_write
-from clew.providers.opencode.folders import put
-from clew.providers.opencode.ids import is_session, now
+from clew.providers.opencode.ids import checked, now
 from clew.providers.opencode.installing import insert_session
 from clew.providers.opencode.jsonc import decode_jsonc
 from clew.providers.opencode.projects import real, settle
@@ -42,6 +42,7 @@ def prepare(program: Program, job: Job, place: Place) -> None:
     """A session of this key, in the place's own folder, and the file that the system prompt is read from."""
     if not job.prompt.strip():
         raise InvalidInput("the prompt is empty, and opencode takes none that is")
+    checked(job.key)
     path = make_database(program, place)
     cwd = real(place.cwd)
     query = "SELECT directory FROM session WHERE id = ?"
@@ -50,19 +51,13 @@ def prepare(program: Program, job: Job, place: Place) -> None:
     if found is None or found[0] != cwd:
         with open_to_write(path) as connection:
             if connection.execute(query, (job.key,)).fetchone() is None:
-                _check_key(job.key)
                 began = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
                 row = session_row(job.key, f"New session - {began}", now(), now())
                 insert_session(connection, row, place.cwd)
             else:
                 settle(connection, job.key, place.cwd)
     if job.system_prompt:
-        put(_instructions(place, job.key), job.system_prompt.encode())
-
-
-def _check_key(key: str) -> None:
-    if not is_session(key):
-        raise InvalidInput(f"{key!r} cannot be the name of a session of opencode's; OpenCode.new_key() makes one")
+        put_if_changed(_instructions(place, job.key), job.system_prompt.encode())
 
 
 def make_database(program: Program | None, place: Place) -> Path:
@@ -92,7 +87,7 @@ def make_database(program: Program | None, place: Place) -> Path:
 
 def command(program: Program, job: Job, place: Place) -> Command:
     cwd = real(place.cwd)
-    argv = [str(program.path), "run", "--format", "json", "--thinking", "--session", job.key, "--dir", cwd]
+    argv = [str(program.path), "run", "--format", "json", "--thinking", "--session", checked(job.key), "--dir", cwd]
     if job.permissions != "read":
         argv.append("--auto")  # else what the user's settings would ask for is refused, and the turn ends
     if job.model:
@@ -140,4 +135,4 @@ def _instructions(place: Place, key: str) -> Path:
     """A file of each conversation: opencode adds what instructions say to its own system prompt, and takes them from
     files alone. It is none of the user's settings, and may be deleted at any time."""
     base = place.env.get("XDG_CACHE_HOME")
-    return (Path(base) if base else place.home / ".cache") / "clew" / "opencode" / f"{key}.md"
+    return (Path(base) if base else place.home / ".cache") / "clew" / "opencode" / f"{checked(key)}.md"

@@ -11,13 +11,15 @@ from pathlib import Path
 import msgspec
 
 from clew.errors import Corrupt
+from clew.providers._files import make_folder, put_if_changed, sweep
 from clew.providers.opencode.database import columns_of, select
-from clew.providers.opencode.folders import LARGE, MANIFEST, OUTPUTS, Manifest, Sheet, load, pieces, put, save
+from clew.providers.opencode.folders import LARGE, MANIFEST, OUTPUTS, Manifest, Sheet, load, pieces, save
+from clew.providers.opencode.ids import is_session
 from clew.providers.opencode.rows import Row, decode, encode, opened
 
-__all__ = ["export", "message_rows", "small_tables", "tree"]
+__all__ = ["PRIVATE", "export", "message_rows", "small_tables", "tree"]
 
-_PRIVATE = frozenset({"session_share"})
+PRIVATE = frozenset({"session_share"})
 """Tables of a session that stay on the machine: the secret of a link by which others can read it."""
 _OUTPUT = re.compile(rb'"outputPath":"(?:[^"\\]|\\.)*\b(tool_[0-9A-Za-z]+)"')
 _Spot = tuple[int, str]
@@ -41,7 +43,7 @@ def tree(connection: sqlite3.Connection, key: str) -> list[str]:
 def small_tables(connection: sqlite3.Connection) -> list[str]:
     """The tables whose rows name a session, but for those of messages and parts."""
     names = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
-    others = [name for name in names if name not in {"session", "message", "part"} | _PRIVATE]
+    others = [name for name in names if name not in {"session", "message", "part"} | PRIVATE]
     return [name for name in others if "session_id" in columns_of(connection, name)]
 
 
@@ -64,7 +66,13 @@ def export(connection: sqlite3.Connection, key: str, folder: Path, outputs: Path
     sessions = tree(connection, key)
     if not sessions:
         return False
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    odd = [session for session in sessions if not is_session(session)]
+    if odd:
+        raise Corrupt(
+            f"opencode's database has {odd[0]!r} below {key}, which is no name of a session. Delete it there."
+        )
+    make_folder(folder)
+    sweep(folder)
     kept = _kept(folder, key)
     sheets = [_sheet(connection, session, kept, folder, outputs) for session in sessions]
     for stray in folder.glob("ses_*"):
@@ -132,12 +140,12 @@ def _write_pieces(connection: sqlite3.Connection, session: str, last: Sheet | No
 
 
 def _put_piece(path: Path, data: bytes, folder: Path, outputs: Path) -> None:
-    put(path, data)
+    put_if_changed(path, data)
     for name in set(_OUTPUT.findall(data)):
         source = outputs / name.decode()
         target = folder / OUTPUTS / name.decode()
         if not target.exists() and source.is_file():
-            put(target, source.read_bytes())
+            put_if_changed(target, source.read_bytes())
 
 
 def _first_stale(connection: sqlite3.Connection, session: str, last: Sheet | None, folder: Path) -> tuple[int, _Spot]:
@@ -149,6 +157,13 @@ def _first_stale(connection: sqlite3.Connection, session: str, last: Sheet | Non
     paths = pieces(folder, session)
     if last is None or len(paths) != last.pieces:
         return 0, _START
+    try:
+        return _stale_since(connection, session, last, paths)
+    except Corrupt:
+        return 0, _START  # the copy is damaged, not what it is a copy of
+
+
+def _stale_since(connection: sqlite3.Connection, session: str, last: Sheet, paths: list[Path]) -> tuple[int, _Spot]:
     changed = connection.execute(
         "SELECT time_created, id FROM message WHERE session_id = ?1 AND (time_updated >= ?2 OR id IN "
         "(SELECT message_id FROM part WHERE session_id = ?1 AND time_updated >= ?2)) ORDER BY time_created, id LIMIT 1",

@@ -9,14 +9,14 @@ A piece ends with the first message that brings it to 64 KiB, so that a conversa
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 from clew.errors import Corrupt
+from clew.providers._files import put_if_changed
+from clew.providers.opencode.ids import is_session
 from clew.providers.opencode.rows import Row, decode, sealed
 
 __all__ = [
@@ -28,7 +28,6 @@ __all__ = [
     "load",
     "manifest_rows",
     "pieces",
-    "put",
     "rows_of",
     "save",
 ]
@@ -37,6 +36,7 @@ MANIFEST = "session.json"
 OUTPUTS = "tool-output"
 LARGE = 64 * 1024
 _FORMAT = 1
+_NEEDED = {"id", "session_id", "time_created", "time_updated", "data"}
 
 
 class Sheet(msgspec.Struct, frozen=True):
@@ -74,11 +74,14 @@ def load(folder: Path) -> Manifest:
         raise Corrupt(f"{path} is damaged: {error}. Restore it from a copy.") from error
     if manifest.provider != "opencode" or manifest.format != _FORMAT or manifest.sheet(manifest.key) is None:
         raise Corrupt(f"{path} is no conversation of opencode in a form that this Clew knows. Upgrade Clew.")
+    odd = [sheet.id for sheet in manifest.sessions if not is_session(sheet.id)]
+    if odd:
+        raise Corrupt(f"{path} is damaged: {odd[0]!r} is no name of a session of opencode's. Restore it from a copy.")
     return manifest
 
 
 def save(folder: Path, manifest: Manifest) -> None:
-    put(folder / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=1))
+    put_if_changed(folder / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=1))
 
 
 def manifest_rows(sheet: Sheet) -> Iterator[tuple[str, Row]]:
@@ -101,22 +104,8 @@ def rows_of(folder: Path, sheet: Sheet) -> Iterator[tuple[str, Row]]:
         except FileNotFoundError:
             raise Corrupt(f"{path} is missing. Restore it from a copy.") from None
         for count, line in enumerate(lines, 1):
-            yield decode(line, f"{path}, line {count},")
-
-
-def put(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all, and not at all if it says the same already."""
-    try:
-        if path.stat().st_size == len(data) and path.read_bytes() == data:
-            return
-    except FileNotFoundError:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
-        beside.replace(path)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
+            where = f"{path}, line {count},"
+            table, row = decode(line, where)
+            if not row.keys() >= _NEEDED or row["session_id"] != sheet.id:
+                raise Corrupt(f"{where} is damaged: it is no row of {sheet.id}. Restore it from a copy.")
+            yield table, row

@@ -68,8 +68,10 @@ def _stored_logins(place: Place) -> tuple[list[_Login], str]:
         said = values(msgspec.json.decode(path.read_bytes()))
     except FileNotFoundError:
         return [], ""
-    except (OSError, msgspec.DecodeError) as error:
-        return [], f"{path} cannot be read: {error}. Log in again with: opencode auth login"
+    except OSError as error:
+        return [], f"{path} cannot be read: {error.strerror}."
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return [], f"{path} is damaged. Log in again with: opencode auth login"
     return [_login(provider, values(entry)) for provider, entry in said.items()], ""
 
 
@@ -77,7 +79,7 @@ def _login(provider: str, entry: dict[str, Any]) -> _Login:
     kind = str(entry.get("type", ""))
     expires = entry.get("expires")
     if kind != "oauth" or not isinstance(expires, (int, float)) or expires <= 0:
-        return _Login(provider, _KINDS.get(kind, kind))
+        return _Login(provider, _KINDS.get(kind, "login"))
     until = datetime.fromtimestamp(expires / 1000, UTC)
     return _Login(provider, _KINDS[kind], until, renews=bool(entry.get("refresh")))
 
@@ -100,12 +102,11 @@ def _settings(place: Place) -> list[Any]:
     named = place.env.get("OPENCODE_CONFIG")
     paths += [Path(named)] if named else []
     paths += [place.cwd / name for name in ("opencode.json", "opencode.jsonc")]
-    texts = [path.read_text(errors="replace") for path in paths if path.is_file()]
-    texts.append(place.env.get("OPENCODE_CONFIG_CONTENT", ""))
     found = []
-    for text in texts:
+    for path in [*(path for path in paths if path.is_file()), None]:
         try:
+            text = path.read_text(errors="replace") if path else place.env.get("OPENCODE_CONFIG_CONTENT", "")
             found.append(decode_jsonc(text))
-        except msgspec.DecodeError:
+        except (OSError, msgspec.DecodeError):
             continue  # opencode says itself what is wrong with it
     return found

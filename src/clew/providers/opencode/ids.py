@@ -8,14 +8,16 @@ import time
 from collections.abc import Callable
 from hashlib import blake2b
 
-__all__ = ["SESSION", "Namer", "is_session", "new_session", "now"]
+from clew.errors import InvalidInput
+
+__all__ = ["Namer", "checked", "is_session", "new_session", "now"]
 
 _BASE62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _BITS = 48
 _COUNTS = 4096
 _ROUND = 2**_BITS // _COUNTS
 """Milliseconds after which the digits begin anew, which is 2.2 years."""
-SESSION = re.compile(r"ses_[0-9a-f]{12}[0-9A-Za-z]{14}")
+_SESSION = re.compile(r"ses_[0-9a-f]{12}[0-9A-Za-z]{14}")
 
 
 def now() -> int:
@@ -30,7 +32,14 @@ def new_session() -> str:
 
 
 def is_session(name: str) -> bool:
-    return SESSION.fullmatch(name) is not None
+    return _SESSION.fullmatch(name) is not None
+
+
+def checked(key: str) -> str:
+    """The key, which becomes the name of files: it must be what opencode calls a session."""
+    if not is_session(key):
+        raise InvalidInput(f"{key!r} cannot be the name of a session of opencode's; OpenCode.new_key() makes one")
+    return key
 
 
 class Namer:

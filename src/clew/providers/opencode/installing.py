@@ -7,10 +7,14 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
-from clew.errors import InvalidInput
+import msgspec
+
+from clew.errors import Corrupt, InvalidInput
+from clew.providers._files import put
+from clew.providers.base import values
 from clew.providers.opencode.database import columns_of, select
-from clew.providers.opencode.exporting import message_rows, small_tables, tree
-from clew.providers.opencode.folders import OUTPUTS, load, manifest_rows, put, rows_of
+from clew.providers.opencode.exporting import PRIVATE, message_rows, small_tables, tree
+from clew.providers.opencode.folders import OUTPUTS, Sheet, load, manifest_rows, rows_of
 from clew.providers.opencode.ids import Namer, new_session, now
 from clew.providers.opencode.projects import located, settle
 from clew.providers.opencode.rows import Row
@@ -20,7 +24,8 @@ __all__ = ["insert_session", "install", "install_outputs"]
 
 _NAMES = re.compile(r"\b(?:ses|msg|prt)_[0-9A-Za-z]+")
 _NOT_HERE: Row = {"workspace_id": None, "share_url": None}
-"""What a session says of the machine it comes from, beside its folder."""
+"""What a session says of the machine it comes from, beside its folder. Where it is already, it keeps what it says of this
+one."""
 
 
 def install(connection: sqlite3.Connection, key: str, folder: Path, cwd: Path) -> None:
@@ -33,24 +38,73 @@ def install(connection: sqlite3.Connection, key: str, folder: Path, cwd: Path) -
     if stands == "same":
         settle(connection, key, cwd)
         return
+    coming = {sheet.id for sheet in manifest.sessions}
     if stands in ("ahead", "apart"):
-        _keep_aside(connection, key)
-    if stands != "absent":
-        for session in tree(connection, key):
-            connection.execute("DELETE FROM session WHERE id = ?", (session,))
+        _give_way(connection, coming, _keep_aside(connection, key, coming))
+    _check_strangers(connection, key, coming)
     place = {**located(connection, cwd), **_NOT_HERE}
     rows = _Rows(connection)
     for sheet in manifest.sessions:
-        for table, row in manifest_rows(sheet):
-            rows.insert(table, {**row, **place} if table == "session" else row)
+        _clear(connection, sheet.id)
+        for table, row in _own_rows(connection, sheet, folder):
+            rows.insert(table, {**_harmless(row), **place} if table == "session" else row)
         for table, row in rows_of(folder, sheet):
             rows.insert(table, row)
+
+
+def _check_strangers(connection: sqlite3.Connection, key: str, coming: set[str]) -> None:
+    """A folder may come from anybody: what it says of another conversation than its own is not let in."""
+    for session in sorted(coming.difference(tree(connection, key))):
+        if connection.execute("SELECT 1 FROM session WHERE id = ?", (session,)).fetchone():
+            raise Corrupt(f"the session {session} is here already, and is no part of {key}. Nothing was changed.")
+
+
+def _own_rows(connection: sqlite3.Connection, sheet: Sheet, folder: Path) -> Iterator[tuple[str, Row]]:
+    """The rows that are the session's own: none for other tables, where the user's accounts and permissions are, and none
+    for other sessions."""
+    tables = {"session": "id", **dict.fromkeys(small_tables(connection), "session_id")}
+    for table, row in manifest_rows(sheet):
+        if table in tables:
+            if row.get(tables[table]) != sheet.id:
+                raise Corrupt(f"{folder} is damaged: it has a row of {table!r} that is not of {sheet.id}.")
+            yield table, row
+
+
+def _harmless(session: Row) -> Row:
+    """Without what the session itself would allow: opencode goes by that before the settings, those of the run among them,
+    and a folder may come from anybody. What it denies stays denied."""
+    said = session.get("permission")
+    try:
+        rules = msgspec.json.decode(said) if isinstance(said, str) else []
+    except msgspec.DecodeError:
+        rules = said
+    denied = [rule for rule in rules if values(rule).get("action") == "deny"] if isinstance(rules, list) else []
+    if denied == rules:
+        return session
+    return {**session, "permission": msgspec.json.encode(denied).decode()}
+
+
+def _clear(connection: sqlite3.Connection, session: str) -> None:
+    """Take away what will come. The session's own row stays: with it would go what only this machine has of it, like the
+    link by which others can read it."""
+    for table in ("part", "message", *small_tables(connection)):
+        connection.execute(f'DELETE FROM "{table}" WHERE session_id = ?', (session,))  # noqa: S608
+
+
+def _give_way(connection: sqlite3.Connection, coming: set[str], aside: dict[str, str]) -> None:
+    """Take away the sessions that are here alone, now that they are kept aside, where what is private goes too."""
+    tables = [table for table in sorted(PRIVATE) if columns_of(connection, table)]
+    for session in aside.keys() - coming:
+        for table in tables:
+            query = f'UPDATE "{table}" SET session_id = ? WHERE session_id = ?'  # noqa: S608
+            connection.execute(query, (aside[session], session))
+        connection.execute("DELETE FROM session WHERE id = ?", (session,))
 
 
 def install_outputs(folder: Path, outputs: Path) -> None:
     """Put long results of tools where opencode keeps them; those that are there stay."""
     for source in (folder / OUTPUTS).glob("tool_*"):
-        if not (outputs / source.name).exists():
+        if not (outputs / source.name).exists() and source.is_file() and not source.is_symlink():
             put(outputs / source.name, source.read_bytes())
 
 
@@ -73,14 +127,17 @@ class _Rows:
         columns = [column for column in row if column in self._columns[table]]
         if columns:
             named, marks = ", ".join(columns), ", ".join("?" * len(columns))
+            kept = [f"{column} = excluded.{column}" for column in columns if column not in _NOT_HERE]
+            there = f" ON CONFLICT (id) DO UPDATE SET {', '.join(kept)}" if table == "session" else ""
             self._connection.execute(
-                f'INSERT INTO "{table}" ({named}) VALUES ({marks})',  # noqa: S608
+                f'INSERT INTO "{table}" ({named}) VALUES ({marks}){there}',  # noqa: S608
                 [row[column] for column in columns],
             )
 
 
-def _keep_aside(connection: sqlite3.Connection, key: str) -> None:
-    """Copy a session, its sub-agents' and all they hold under names of their own, as opencode does for a fork."""
+def _keep_aside(connection: sqlite3.Connection, key: str, coming: set[str]) -> dict[str, str]:
+    """Copy a session, its sub-agents' and all they hold under names of their own, as opencode does for a fork. A
+    link to one that is `coming` stays with that. Returns what each session is called aside."""
     names: dict[str, str] = {}
     namer = Namer(new_session(), now())
 
@@ -99,8 +156,11 @@ def _keep_aside(connection: sqlite3.Connection, key: str) -> None:
         copy = renamed(row)
         if table == "session" and row["id"] == key:
             copy["title"] = f"{row['title']} (kept aside by Clew)"
+        if table == "session" and row["id"] in coming:
+            copy["share_url"] = None
         if table in ("session", "message", "part", "todo"):
             rows.insert(table, copy)
+    return {old: new for old, new in names.items() if new.startswith("ses_")}
 
 
 def _all_rows(connection: sqlite3.Connection, key: str) -> Iterator[tuple[str, Row]]:

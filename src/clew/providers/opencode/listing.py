@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -11,12 +12,14 @@ from typing import Any
 from clew.errors import InvalidInput
 from clew.providers.base import NativeSession
 from clew.providers.opencode.database import select
+from clew.providers.opencode.ids import is_session
 from clew.providers.opencode.reading import model_name, stored
 
 __all__ = ["find", "model_of", "sessions"]
 
 _SHORTEST = 6
 """Characters of a part of a key, beside its prefix: all keys of one day have the first few in common."""
+_PART_OF_KEY = re.compile(r"[0-9A-Za-z_]+")
 
 
 _PROMPTS = """SELECT session_id, sum(substr(data, 1, 14) = '{"role":"user"') FROM message GROUP BY session_id"""
@@ -40,9 +43,9 @@ def sessions(connection: sqlite3.Connection, path: Path) -> Iterator[NativeSessi
 
 
 def find(connection: sqlite3.Connection, session: str) -> str | None:
-    if connection.execute("SELECT 1 FROM session WHERE id = ?", (session,)).fetchone():
-        return session
-    if len(session.removeprefix("ses_")) < _SHORTEST:
+    if is_session(session):
+        return session if connection.execute("SELECT 1 FROM session WHERE id = ?", (session,)).fetchone() else None
+    if not _PART_OF_KEY.fullmatch(session) or len(session.removeprefix("ses_")) < _SHORTEST:
         return None
     found = [row[0] for row in connection.execute("SELECT id FROM session WHERE instr(id, ?)", (session,))]
     if len(found) > 1:

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import msgspec
 
+from clew.providers._files import remembered
 from clew.providers.base import Place, Program, values
 
 __all__ = ["find_program"]
 
-_versions: dict[tuple[str, int, int], str] = {}
-_SLOWEST = 30.0
+_PATIENCE = 5.0
+"""Seconds in which a program must say its version; else it has none."""
 
 
 def find_program(place: Place) -> Program | None:
@@ -25,12 +26,15 @@ def find_program(place: Place) -> Program | None:
         return None
     path = Path(os.path.realpath(found))
     native = _behind(path, place) if _is_script(path) else path
-    return Program(native, _version(native, place))
+    return Program(native, remembered(native, lambda: _version(native, place)))
 
 
 def _is_script(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(2) == b"#!"
+    try:
+        with path.open("rb") as file:
+            return file.read(2) == b"#!"
+    except PermissionError:
+        return False  # a script that cannot be read could not be run
 
 
 def _behind(script: Path, place: Place) -> Path:
@@ -64,7 +68,7 @@ def _has_avx2() -> bool:
 
 
 def _version(native: Path, place: Place) -> str:
-    """As its package says, which takes no time; else as it says itself, asked once for each file."""
+    """As its package says, which takes no time; else as it says itself."""
     package = native.parent.parent / "package.json"
     try:
         said = values(msgspec.json.decode(package.read_bytes()))
@@ -72,17 +76,17 @@ def _version(native: Path, place: Place) -> str:
             return str(said["version"])
     except (OSError, msgspec.DecodeError):
         pass
-    stat = native.stat()
-    key = (str(native), stat.st_mtime_ns, stat.st_size)
-    if key not in _versions:
-        _versions[key] = _ask(native, place)
-    return _versions[key]
+    return _ask(native, place)
 
 
 def _ask(native: Path, place: Place) -> str:
     try:
         asked = subprocess.run(  # noqa: S603
-            [native, "--version"], env=dict(place.env), capture_output=True, timeout=_SLOWEST, stdin=subprocess.DEVNULL
+            [native, "--version"],
+            env=dict(place.env),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_PATIENCE,
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""

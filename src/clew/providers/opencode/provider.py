@@ -24,7 +24,7 @@ from clew.providers.opencode import driving, exporting, health, installing, list
 from clew.providers.opencode.database import data_folder, database_path, has_database, open_to_read, open_to_write
 from clew.providers.opencode.events import OpenCodeReader
 from clew.providers.opencode.folders import OUTPUTS, load
-from clew.providers.opencode.ids import new_session
+from clew.providers.opencode.ids import checked, new_session
 from clew.providers.opencode.locating import find_program
 
 __all__ = ["OpenCode"]
@@ -50,21 +50,25 @@ class OpenCode(Provider):
         return driving.command(program, job, self.place)
 
     def reader(self, job: Job) -> Reader:
-        return OpenCodeReader(self._messages_since, lambda: job.model or self._model_of(job.key))
+        key = checked(job.key)
+        return OpenCodeReader(self._messages_since, lambda: job.model or self._model_of(key))
 
     def export(self, key: str, folder: Path) -> bool:
+        checked(key)
         if not has_database(self.place):
             return False
         with open_to_read(database_path(self.place)) as connection:
             return exporting.export(connection, key, folder, self._outputs)
 
     def standing(self, key: str, folder: Path) -> Standing:
+        checked(key)
         if not has_database(self.place):
             return "absent"
         with open_to_read(database_path(self.place)) as connection:
             return standing.standing(connection, key, folder)
 
     def install_session(self, key: str, folder: Path) -> None:
+        checked(key)
         if load(folder).key != key:  # all its rows would have the names of others that may be here: it is written anew
             with tempfile.TemporaryDirectory(prefix="clew-") as anew:
                 self.write(self.read(folder), key, Path(anew))

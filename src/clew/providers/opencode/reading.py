@@ -192,7 +192,7 @@ def _model(session: Row, messages: list[Stored]) -> str:
 def _data(row: Row) -> dict[str, Any]:
     try:
         return msgspec.json.decode(row["data"], type=dict[str, Any])
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, TypeError) as error:
         raise Corrupt(f"{row['id']} of opencode's conversation {row['session_id']} is damaged: {error}") from error
 
 

@@ -27,10 +27,11 @@ from clew.messages import (
 )  # fmt: skip
 from clew.messages.dialects import Loss
 from clew.messages.dialects._media import words_for
+from clew.providers._files import put_if_changed
 from clew.providers.base import Conversation
 from clew.providers.opencode.blocks import data_url, output_text, thinking_metadata
-from clew.providers.opencode.folders import LARGE, Manifest, Sheet, put, save
-from clew.providers.opencode.ids import Namer, now
+from clew.providers.opencode.folders import LARGE, Manifest, Sheet, save
+from clew.providers.opencode.ids import Namer, checked, now
 from clew.providers.opencode.rows import Row, encode, opened
 
 __all__ = ["VERSION", "session_row", "write"]
@@ -63,7 +64,7 @@ def session_row(key: str, title: str, created: int, updated: int) -> Row:
 
 def write(conversation: Conversation, key: str, folder: Path) -> tuple[Loss, ...]:
     """The same conversation and key give the same folder."""
-    writer = _Writer(conversation, key)
+    writer = _Writer(conversation, checked(key))
     for at, message in enumerate(conversation.messages):
         writer.add(at, message)
     writer.save(folder)
@@ -115,7 +116,7 @@ class _Writer:
             held += encode(table, each)
             last = place + 1 == len(self._rows)
             if last or (len(held) >= LARGE and self._rows[place + 1][0] == "message"):
-                put(folder / self._key / f"{number:06d}.jsonl", bytes(held))
+                put_if_changed(folder / self._key / f"{number:06d}.jsonl", bytes(held))
                 number, held = number + 1, bytearray()
         parts = sum(table == "part" for table, _ in self._rows)
         updated = max((each["time_updated"] for _, each in self._rows), default=0)
@@ -261,8 +262,8 @@ def _file(block: Image | File) -> dict[str, Any]:
 
 def _model(name: str) -> tuple[str, str]:
     """opencode's provider and model for a name from anywhere: so a model's own reasoning is given back to it."""
-    provider, slash, model = name.partition("/")
-    if slash:
+    provider, _, model = name.partition("/")
+    if provider and model:
         return provider, model
     if name.startswith("claude"):
         return "anthropic", name

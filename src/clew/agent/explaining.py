@@ -1,0 +1,83 @@
+"""What a thread is waiting for, and who holds it: read from the record, without touching it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from clew.agent.answering import open_questions
+from clew.agent.events import Question
+from clew.agent.prompts import prompts_waiting
+from clew.checkpointers import Checkpointer, Head, Lease, Owner
+from clew.checkpointers.heads import Status
+from clew.threads.leases import is_live
+from clew.threads.owners import boot, provably_dead
+from clew.threads.timelines import Mark, TimelineCall, is_abandoned, reader_of
+
+__all__ = ["Holder", "Standing", "standing_of"]
+
+
+class Holder(msgspec.Struct, frozen=True, kw_only=True):
+    """The process that a thread's lease names."""
+
+    owner: Owner
+    expires_at: datetime
+    is_live: bool
+    """Whether nobody else may take the thread yet, unless told to."""
+    is_here: bool
+    """It is a process of this machine, since its last boot."""
+    is_gone: bool | None
+    """Whether it has ended; None if nobody here can tell."""
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a thread stands, and what it takes to go on."""
+
+    head: Head
+    title: str
+    status: Status
+    """A thread that is said to run, and that nobody alive runs, is interrupted."""
+    reason: str
+    holder: Holder | None
+    questions: tuple[Question, ...]
+    """What people are asked."""
+    calls: tuple[TimelineCall, ...]
+    """The calls of the last turn that have no outcome."""
+    asked_at: datetime | None
+    """When the model was asked, if its answer is awaited now."""
+    prompts: tuple[str, ...]
+    """What is to be asked of the model once those calls are settled."""
+    unaccounted: int
+    """Model calls that were paid for and lost."""
+    last: Mark | None
+    """What happened to it last, beside its turns."""
+
+
+async def standing_of(store: Checkpointer, thread_id: str) -> Standing:
+    """Read where a thread stands. Takes no lease and changes nothing."""
+    reader, head = await reader_of(store, thread_id)
+    abandoned = is_abandoned(head)
+    timeline = reader.timeline(-1, abandoned=abandoned)
+    state = timeline.checkpoint
+    current = [turn for turn in timeline.turns if not turn.rewound]
+    return Standing(
+        head=head,
+        title=state.title,
+        status="interrupted" if abandoned else state.status,
+        reason=state.reason,
+        holder=None if head.lease is None else _holder(head.lease),
+        questions=tuple(open_questions(state)) if state.status == "waiting" else (),
+        calls=tuple(call for turn in current for call in turn.calls if call.result is None),
+        asked_at=timeline.asked_at,
+        prompts=tuple(prompts_waiting(state)),
+        unaccounted=state.unaccounted,
+        last=timeline.marks[-1] if timeline.marks else None,
+    )
+
+
+def _holder(lease: Lease) -> Holder:
+    owner = lease.owner
+    here = bool(owner.boot) and owner.boot == boot()
+    gone = provably_dead(owner) if here else None
+    return Holder(owner=owner, expires_at=lease.expires_at, is_live=is_live(lease), is_here=here, is_gone=gone)

@@ -1,0 +1,129 @@
+"""A search through all threads of a store, for stores that have no index: titles from the heads, then log by log."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, Callable, Iterator
+from typing import Any, Literal
+
+import msgspec
+
+from clew.checkpointers import Checkpointer, Head, HeadQuery
+from clew.errors import ClewError, Corrupt, InvalidInput, MissingBlob, NewerFormat, ThreadNotFound, WrongKey
+from clew.log import Checkpoint
+from clew.messages import File, Json, Text, Thinking, ToolCall, ToolResult
+from clew.threads.loading import load
+from clew.threads.rendering import plain_object
+from clew.threads.streaming import Progress
+from clew.threads.thread import Thread
+
+__all__ = ["Found", "Hit", "Unreadable", "pattern_of", "search"]
+
+_AROUND = 80
+"""Characters that are shown before and after what was found."""
+_UNREADABLE = (Corrupt, MissingBlob, NewerFormat, WrongKey)
+
+Where = Literal["title", "system", "user", "assistant", "thinking", "call", "result"]
+Unreadable = Callable[[Head, ClewError], None]
+"""Told of a thread that could not be read, and why: that it was not found in there means nothing."""
+
+
+class Hit(msgspec.Struct, frozen=True, kw_only=True):
+    """One place where it was found."""
+
+    where: Where
+    text: str
+    """What stands there, with a little before and after it."""
+    turn: int | None = None
+    """The turn that it belongs to; None for a title, for what has no response yet, and for what was rewound."""
+    message: int | None = None
+    """The place of the message in the history."""
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A thread in which it was found, and where."""
+
+    head: Head
+    hits: tuple[Hit, ...]
+
+
+async def search(
+    checkpointer: Checkpointer,
+    text: str,
+    query: HeadQuery = HeadQuery(),
+    *,
+    unreadable: Unreadable,
+    progress: Progress | None = None,
+) -> AsyncGenerator[Found, None]:
+    """The threads that hold this text, in upper or lower case: those with it in their title first, then by their messages,
+    rewound ones included; each time the newest first. Any white space is as good as any other."""
+    pattern = pattern_of(text)
+    heads = [head async for head in Thread.list(checkpointer, query)]
+    for done, head in enumerate(sorted(heads, key=lambda head: not pattern.search(head.title))):
+        hits = await _hits(checkpointer, head, pattern, unreadable)
+        if progress is not None:
+            progress(done + 1, len(heads))
+        if hits:
+            yield Found(head, tuple(hits))
+
+
+def pattern_of(text: str) -> re.Pattern[str]:
+    words = text.split()
+    if not words:
+        raise InvalidInput("a search needs a word to search for. To list all threads use clew ls, or Thread.list().")
+    return re.compile(r"\s+".join(map(re.escape, words)), re.IGNORECASE)
+
+
+async def _hits(checkpointer: Checkpointer, head: Head, pattern: re.Pattern[str], unreadable: Unreadable) -> list[Hit]:
+    title = [Hit(where="title", text=head.title)] if pattern.search(head.title) else []
+    try:
+        state = (await load(checkpointer, head.thread_id)).state
+    except ThreadNotFound:
+        return []
+    except _UNREADABLE as error:
+        unreadable(head, error)
+        return title
+    if not title and pattern.search(state.title):  # the head of an encrypted thread has none
+        title = [Hit(where="title", text=state.title)]
+    return [*title, *_in_messages(state, pattern)]
+
+
+def _in_messages(state: Checkpoint, pattern: re.Pattern[str]) -> Iterator[Hit]:
+    for place, message in enumerate(state.history):
+        for block in message.content:
+            words = _words(block)
+            if words and (found := pattern.search(words)):
+                where: Any = _KINDS.get(type(block)) or message.__struct_config__.tag
+                yield Hit(where=where, text=_around(words, found), turn=_turn(state, place), message=place)
+
+
+_KINDS: dict[type, Where] = {Thinking: "thinking", ToolCall: "call", ToolResult: "result"}
+
+
+def _words(block: Any) -> str:
+    if isinstance(block, Text | Thinking):
+        return block.text
+    if isinstance(block, ToolCall):
+        return f"{block.name} {_json(block.arguments)}"
+    if isinstance(block, ToolResult):
+        return " ".join(map(_words, block.content))
+    if isinstance(block, Json):
+        return _json(block.value)
+    return block.name if isinstance(block, File) else ""
+
+
+def _json(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(plain_object(value), enc_hook=repr).decode()
+
+
+def _around(words: str, found: re.Match[str]) -> str:
+    start, stop = max(0, found.start() - _AROUND), min(len(words), found.end() + _AROUND)
+    return ("…" if start else "") + words[start:stop] + ("…" if stop < len(words) else "")
+
+
+def _turn(state: Checkpoint, place: int) -> int | None:
+    """The first turn at whose end the message was part of the conversation."""
+    for number, view in enumerate(state.marks):
+        if any(start <= place < stop for start, stop in view):
+            return number
+    return None

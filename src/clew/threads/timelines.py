@@ -1,0 +1,477 @@
+"""What happened on a thread, for people: its turns with their times, and the marks between them where it crashed, was
+resumed, rewound, compacted or moved. One reading of the log for every place that shows one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+
+import msgspec
+
+from clew.checkpointers import Checkpointer, Head
+from clew.errors import ThreadNotFound
+from clew.log import (
+    Checkpoint,
+    Compacted,
+    Fold,
+    FoldedState,
+    Frame,
+    LeaseTaken,
+    Logged,
+    MessageAdded,
+    ModelCallStarted,
+    Rewound,
+    Spend,
+    StatusChanged,
+    StepIntent,
+    StepOutcome,
+    ThreadStarted,
+    ToolIntent,
+    ToolOutcome,
+    Usage,
+    WorkspaceSnapshot,
+)
+from clew.messages import Assistant, Block, Message, Tool, ToolResult, tool_calls
+from clew.threads._timeline_drafts import DraftCall, DraftTurn
+from clew.threads._timeline_parts import CallStatus, Mark, MarkKind, Timeline, TimelineCall, TimelineTurn
+from clew.threads.leases import LEASE_TIME, is_live
+from clew.threads.streaming import Source, decoded, frames
+
+__all__ = [
+    "CallStatus",
+    "Mark",
+    "MarkKind",
+    "Timeline",
+    "TimelineCall",
+    "TimelineReader",
+    "TimelineTurn",
+    "is_abandoned",
+    "read_timeline",
+    "reader_of",
+]
+
+
+async def read_timeline(
+    store: Checkpointer, thread_id: str, *, start: int = 0, stop: int | None = None, head: Head | None = None
+) -> Timeline:
+    """The timeline of a thread, or of its turns at the positions from `start` up to but without `stop`; a negative `start`
+    counts from the end. Takes no lease and changes nothing. The log is read from its beginning and checked, in memory for a
+    few frames at a time beside the messages themselves."""
+    reader, head = await reader_of(store, thread_id, head=head)
+    return reader.timeline(start, stop, abandoned=is_abandoned(head))
+
+
+async def reader_of(
+    store: Source, thread_id: str, *, head: Head | None = None, reader: TimelineReader | None = None
+) -> tuple[TimelineReader, Head]:
+    """A reader that has read all that is on record, and the head of that moment. Given one that read an earlier part of
+    this very log, only what is new is read."""
+    head = head or await store.head(thread_id)
+    if head is None:
+        raise ThreadNotFound(thread_id)
+    reader = reader or TimelineReader(thread_id)
+    previous = reader.digest if reader.frames else bytes(16)
+    async for number, data in frames(store, head, start=reader.frames, previous=previous):
+        reader.feed(await decoded(store, thread_id, number, data))
+    return reader, head
+
+
+def is_abandoned(head: Head) -> bool:
+    """Whether a thread is said to run and nobody alive runs it: a crash that nobody has resumed yet."""
+    return head.status == "running" and not is_live(head.lease)
+
+
+class TimelineReader:
+    """Reads a log frame by frame, from its first one on, and knows at any moment what has happened so far.
+
+    For a log that grows, feed each frame as it comes: what it changed is returned, so that a follower can show that alone.
+    """
+
+    def __init__(self, thread_id: str) -> None:
+        self.thread_id = thread_id
+        self.frames = 0
+        """How many were read."""
+        self.digest = b""
+        """Of the last frame read: the next one must follow it."""
+        self._fold = Fold()
+        self._turns: list[DraftTurn] = []
+        self._line: list[DraftTurn] = []
+        """The turns of the current line of work: the fold's turn n is at n - 1."""
+        self._marks: list[Mark] = []
+        self._pending: list[Message] = []
+        self._first_snapshot: WorkspaceSnapshot | None = None
+        self._asked: int | None = None
+        self._now = 0
+        self._before = 0
+        """When the frame before this one was written."""
+        self._leases = 0
+        self._owner = ""
+        self._provider: str | None = None
+        self._steps: set[tuple[int, int, str]] = set()
+        self._touched: dict[int, None] = {}
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """The state that the frames read so far add up to."""
+        return self._fold.checkpoint()
+
+    @property
+    def total(self) -> int:
+        """Turns made so far, rewound ones included."""
+        return len(self._turns)
+
+    def position_of(self, number: int) -> int | None:
+        """Where the turn of this number stands that is part of the current line of work."""
+        return self._line[number - 1].position if 1 <= number <= len(self._line) else None
+
+    def feed(self, frame: Frame) -> list[TimelineTurn | Mark]:
+        """Take the next frame in. Returns the turns that are new or changed, as they are now, and new marks, in order."""
+        self._now = frame.time
+        marks, self._touched = len(self._marks), {}
+        for entry in frame.entries:
+            self._take(entry)
+        self.frames += 1
+        self.digest = frame.digest
+        self._before = frame.time
+        changed: list[TimelineTurn | Mark] = [self._built(self._turns[position]) for position in self._touched]
+        return sorted([*changed, *self._marks[marks:]], key=_place)
+
+    def timeline(self, start: int = 0, stop: int | None = None, *, abandoned: bool = False) -> Timeline:
+        """What has happened so far, at these positions. `abandoned`: nobody runs the thread although it says so, which is a
+        crash too."""
+        start, stop, _ = slice(start, stop).indices(self.total)
+        stop = max(start, stop)
+        marks = [*self._marks, self._crash()] if abandoned else self._marks
+        at_end = stop == self.total
+        awaited = self._fold.in_flight and not abandoned and at_end
+        return Timeline(
+            thread_id=self.thread_id,
+            turns=tuple(self._built(turn, abandoned) for turn in self._turns[start:stop]),
+            marks=tuple(mark for mark in marks if _is_beside(mark.position, start, stop)),
+            start=start,
+            stop=stop,
+            total=self.total,
+            frames=self.frames,
+            snapshot=self._first_snapshot,
+            pending=tuple(self._pending) if at_end else (),
+            partial=self.checkpoint.partial if at_end else (),
+            asked_at=_moment(self._asked) if awaited else None,
+            checkpoint=self.checkpoint,
+        )
+
+    def _take(self, entry: Logged) -> None:
+        if isinstance(entry, FoldedState):
+            if not self.frames and not self._turns:
+                self._inherit(entry.state)
+            return  # any other is what the entries before it add up to
+        before = self._fold.turns
+        status = self._fold.status
+        self._fold.push([entry])
+        if isinstance(entry, MessageAdded):
+            self._message(entry)
+        elif isinstance(entry, ModelCallStarted):
+            self._asked = self._now
+        elif isinstance(entry, ToolIntent):
+            self._intent(entry)
+        elif isinstance(entry, ToolOutcome):
+            self._outcome(entry)
+        elif isinstance(entry, StepIntent):
+            self._steps.add((entry.message, entry.index, entry.key))
+        elif isinstance(entry, StepOutcome):
+            self._step(entry)
+        elif isinstance(entry, LeaseTaken):
+            self._lease(entry, status)
+        elif isinstance(entry, StatusChanged):
+            self._status(entry)
+        elif isinstance(entry, ThreadStarted):
+            self._started(entry)
+        elif isinstance(entry, Rewound):
+            self._rewind(before)
+        elif isinstance(entry, Compacted):
+            self._mark("compacted", "for the model, a summary stands in place of what came before")
+        elif isinstance(entry, WorkspaceSnapshot):
+            self._snapshot(entry)
+        elif isinstance(entry, Spend) and entry.usage != Usage() and self._line:
+            self._line[-1].spend(entry.usage, entry.cost_usd)
+            self._touch(self._line[-1])
+
+    def _message(self, entry: MessageAdded) -> None:
+        message = entry.message
+        if isinstance(message, Tool):
+            self._results(message)
+        elif not isinstance(message, Assistant):
+            self._pending.append(message)
+        else:
+            turn = DraftTurn(self.total, self._fold.turns, self._fold.messages - 1, message, self.frames)
+            turn.prompts, self._pending = tuple(self._pending), []
+            turn.started = self._now if self._asked is None else self._asked
+            turn.responded, self._asked = self._now, None
+            turn.calls = [DraftCall(index, call, self._now) for index, call in enumerate(tool_calls(message))]
+            if entry.usage is not None:
+                turn.spend(entry.usage, entry.cost_usd)
+            self._turns.append(turn)
+            self._line.append(turn)
+            self._touch(turn)
+
+    def _results(self, message: Tool) -> None:
+        """Results given as a message, by those who keep no intents."""
+        if not self._line:
+            return
+        waiting = [call for call in self._line[-1].calls if call.open]
+        _match(waiting, message.content, self._now)
+        self._touch(self._line[-1])
+
+    def _open_call(self, message: int, index: int) -> DraftCall | None:
+        turn = self._line[-1] if self._line else None
+        if turn is None or turn.message != message or not 0 <= index < len(turn.calls):
+            return None
+        self._touch(turn)
+        return turn.calls[index]
+
+    def _intent(self, entry: ToolIntent) -> None:
+        if (call := self._open_call(entry.message, entry.index)) and call.open:
+            call.begin(entry.attempt, self._leases, self._now)
+
+    def _outcome(self, entry: ToolOutcome) -> None:
+        if call := self._open_call(entry.message, entry.index):
+            call.finish(entry.result, self._now)
+
+    def _step(self, entry: StepOutcome) -> None:
+        """An outcome of a step that nobody began is a person's answer."""
+        if (entry.message, entry.index, entry.key) not in self._steps:
+            self._mark("answered", "a person answered")
+
+    def _lease(self, entry: LeaseTaken, status: str) -> None:
+        first, given_back = self._leases == 0, status != "running"
+        idle = max(0, self._now - self._before)
+        if first and not self._turns and not self._marks:
+            self._mark("started", f"started by {entry.owner}", owner=entry.owner)
+        elif not first and not given_back:
+            self._lost_holder(entry, idle)
+        if not first or self._turns:
+            same = entry.owner == self._owner
+            by = "the same process" if same else entry.owner
+            pause = idle / 1e6 if self._before else None
+            self._mark("resumed", f"resumed by {by}", owner=entry.owner, same_process=same, seconds=pause)
+        self._leases += 1
+        self._owner = entry.owner
+        self._asked = None
+        if self._line and self._line[-1].open:
+            self._line[-1].idle += idle
+            for call in self._line[-1].calls:
+                call.replayed = call.replayed or not call.open
+                call.doubted = call.doubted or (call.open and call.begun is not None and status != "waiting")
+            self._touch(self._line[-1])
+
+    def _lost_holder(self, entry: LeaseTaken, idle: int) -> None:
+        """A lease that was never given back. Its holder was alive for all that anybody could know, if it was taken from
+        another machine before it ran out, or by the very same process: then it was taken over. Else it had crashed."""
+        elsewhere = entry.owner.partition(" on ")[2] != self._owner.partition(" on ")[2]
+        if entry.owner == self._owner or (elsewhere and idle < LEASE_TIME.total_seconds() * 1e6):
+            self._mark("taken over", f"taken over from {self._owner}", owner=self._owner)
+        else:
+            self._marks.append(self._crash())
+
+    def _crash(self) -> Mark:
+        return self._make_mark(
+            "crashed", f"{self._owner or 'its process'} ended without a word{self._doing()}", self._before, self._owner
+        )
+
+    def _doing(self) -> str:
+        turn = self._line[-1] if self._line else None
+        if turn is not None and turn.open:
+            names = dict.fromkeys(call.call.name for call in turn.calls if call.open and call.begun is not None)
+            return f" while it ran {', '.join(names)}" if names else f" before the calls of turn {turn.number} began"
+        return " while the model was asked" if self._asked is not None else ""
+
+    def _status(self, entry: StatusChanged) -> None:
+        if entry.status != "running":
+            said = f": {entry.reason}" if entry.reason else ""
+            self._mark(entry.status, f"{entry.status}{said}", owner=self._owner)
+            self._asked = None
+            if self._line and self._line[-1].open:
+                self._touch(self._line[-1])
+
+    def _started(self, entry: ThreadStarted) -> None:
+        provider = str(entry.limits.get("provider") or "clew")
+        if self._provider is None:
+            if entry.parent is not None and not self._turns:
+                self._mark(
+                    "called", f"called from turn {entry.parent[1]} of {entry.parent[0]}", to_turn=entry.parent[1]
+                )
+        elif provider != self._provider:
+            self._mark("moved", f"moved from {self._provider} to {provider}")
+        elif self._turns:
+            model = f"goes on with {entry.model or 'another model'}"
+            self._mark("changed", f"{model}: its settings are not those of before")
+        self._provider = provider
+
+    def _rewind(self, before: int) -> None:
+        after = self._fold.turns
+        self._pending, self._asked = [], None
+        for turn in self._line[after:]:
+            turn.rewound = True
+            self._touch(turn)
+        del self._line[after:]
+        self._mark("rewound", f"rewound from turn {before} to turn {after}", to_turn=after, turn=before)
+
+    def _snapshot(self, entry: WorkspaceSnapshot) -> None:
+        if self._line:
+            self._line[-1].snapshot = entry
+            self._touch(self._line[-1])
+        else:
+            self._first_snapshot = entry
+
+    def _inherit(self, state: Checkpoint) -> None:
+        """A log that begins with a state: the turns that are part of it, without times."""
+        self._fold.push([FoldedState(state)])
+        self._provider = str(state.limits.get("provider") or "clew")
+        end = 0
+        for number, view in enumerate(state.marks[1:], 1):
+            seen = [place for start, stop in view for place in range(max(start, end), stop)]
+            place = max((at for at in seen if isinstance(state.history[at], Assistant)), default=-1)
+            response = state.history[place] if place >= 0 else Assistant(())
+            turn = DraftTurn(self.total, number, place, response, self.frames)  # type: ignore[arg-type] # chosen as one
+            turn.inherited = True
+            turn.prompts = tuple(state.history[at] for at in seen if at < place)
+            turn.calls = [DraftCall(index, call, None) for index, call in enumerate(tool_calls(response))]
+            for at in seen:
+                if at > place and isinstance(results := state.history[at], Tool):
+                    _match(turn.calls, results.content, None)
+            end = max(seen, default=end - 1) + 1
+            self._turns.append(turn)
+        self._line = list(self._turns)
+        self._inherit_open(state)
+        for fact in state.facts:
+            if fact.kind == "workspace":
+                kept = WorkspaceSnapshot(*fact.value)
+                if fact.turn:
+                    self._line[fact.turn - 1].snapshot = kept
+                else:
+                    self._first_snapshot = kept
+        self._pending = [state.history[place] for start, stop in state.view for place in range(max(start, end), stop)]
+        if state.parent is not None:
+            parent, turn_number = state.parent
+            at = min(turn_number, self.total)
+            text = f"forked from turn {turn_number} of {parent}"
+            self._mark("forked", text, position=at, turn=at, to_turn=turn_number)
+
+    def _inherit_open(self, state: Checkpoint) -> None:
+        if state.open_message < 0 or not self._line:
+            return
+        for call in self._line[-1].calls:
+            if call.index in state.results:
+                call.finish(state.results[call.index], None)
+            elif call.index in state.intents:
+                call.begin(state.intents[call.index][1], -1, self._now)
+
+    def _mark(
+        self,
+        kind: MarkKind,
+        text: str,
+        *,
+        owner: str = "",
+        same_process: bool = False,
+        to_turn: int | None = None,
+        seconds: float | None = None,
+        turn: int | None = None,
+        position: int | None = None,
+    ) -> None:
+        made = self._make_mark(kind, text, self._now, owner)
+        changes = {"same_process": same_process, "to_turn": to_turn, "seconds": seconds}
+        if turn is not None:
+            changes["turn"] = turn
+        if position is not None:
+            changes["position"] = position
+        self._marks.append(msgspec.structs.replace(made, **changes))
+
+    def _make_mark(self, kind: MarkKind, text: str, at: int, owner: str) -> Mark:
+        within = bool(self._line) and self._line[-1].open
+        return Mark(
+            kind=kind,
+            position=self.total,
+            turn=self._fold.turns,
+            at=_moment(at),
+            within=within,
+            text=text,
+            owner=owner,
+            frame=self.frames,
+        )
+
+    def _touch(self, turn: DraftTurn) -> None:
+        self._touched[turn.position] = None
+
+    def _built(self, turn: DraftTurn, abandoned: bool = False) -> TimelineTurn:
+        ended = turn.ended
+        known = turn.started is not None and ended is not None
+        return TimelineTurn(
+            position=turn.position,
+            number=turn.number,
+            rewound=turn.rewound,
+            inherited=turn.inherited,
+            prompts=turn.prompts,
+            blocks=turn.response.content,
+            calls=tuple(self._built_call(turn, call, abandoned) for call in turn.calls),
+            model=turn.response.model,
+            stop=turn.response.stop,
+            started_at=_moment(turn.started),
+            responded_at=_moment(turn.responded),
+            ended_at=_moment(ended),
+            seconds=_seconds(turn.started, ended, turn.idle) if known else None,
+            usage=turn.usage,
+            cost_usd=turn.cost,
+            snapshot=turn.snapshot,
+            message=turn.message,
+            frame=turn.frame,
+        )
+
+    def _built_call(self, turn: DraftTurn, call: DraftCall, abandoned: bool) -> TimelineCall:
+        began = call.begun if call.begun is not None and not turn.inherited else call.asked
+        return TimelineCall(
+            index=call.index,
+            call=call.call,
+            status=self._status_of(turn, call, abandoned),
+            result=call.result,
+            started_at=_moment(began) if call.begun is not None or not call.open else None,
+            seconds=_seconds(began, call.ended),
+            attempts=call.attempts,
+            was_in_doubt=call.doubted,
+        )
+
+    def _status_of(self, turn: DraftTurn, call: DraftCall, abandoned: bool) -> CallStatus:
+        if not call.open:
+            return "replayed" if call.replayed else "done"
+        is_last = bool(self._line) and self._line[-1] is turn
+        if is_last and self._fold.status == "waiting":
+            return "waiting"
+        if call.begun is None:
+            return "not started"
+        runs = is_last and self._fold.status == "running" and call.lease == self._leases and not abandoned
+        return "running" if runs else "in doubt"
+
+
+def _match(calls: Sequence[DraftCall], blocks: Iterable[Block], now: int | None) -> None:
+    """Give each result to the first open call of its id."""
+    for block in blocks:
+        if isinstance(block, ToolResult):
+            found = next((call for call in calls if call.open and call.call.id == block.call_id), None)
+            if found is not None:
+                found.finish(block, now)
+
+
+def _is_beside(position: int, start: int, stop: int) -> bool:
+    """A mark belongs to the turn it follows; those before the first turn belong to that."""
+    return start < position <= stop or (position == start == 0)
+
+
+def _place(happened: TimelineTurn | Mark) -> tuple[int, int]:
+    """Turns before the marks that follow them."""
+    return (happened.position, 1) if isinstance(happened, Mark) else (happened.position + 1, 0)
+
+
+def _moment(micros: int | None) -> datetime | None:
+    return None if micros is None else datetime.fromtimestamp(micros / 1e6, UTC)
+
+
+def _seconds(start: int | None, end: int | None, idle: int = 0) -> float | None:
+    return None if start is None or end is None else max(0, end - start - idle) / 1e6
