@@ -7,14 +7,24 @@ from typing import Annotated
 import typer
 
 from clew import __version__
-from clew.cli.demo import demo
-from clew.cli.serve import serve
+from clew.cli._failures import EXIT_CODES
+from clew.cli._lazy import LazyGroup
 
 __all__ = ["app", "main"]
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, context_settings={"help_option_names": ["-h", "--help"]})
-app.command()(demo)
-app.command()(serve)
+_CODES = ", ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items())
+_EPILOG = f"""\
+`clew COMMAND --help` has examples. The store is --store URL, else CLEW_STORE, else a file of your own.
+Completion for your shell: clew --install-completion. The version: clew --version.
+Exit codes: {_CODES}."""
+
+app = typer.Typer(
+    cls=LazyGroup,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=_EPILOG,
+)
 
 
 def _print_version(wanted: bool) -> None:

@@ -11,7 +11,7 @@ from clew.checkpointers._http_wire import JSON, MSGPACK, OCTETS
 from clew.errors import InvalidInput
 from clew.server.failures import Refused
 
-__all__ = ["decoded", "octets"]
+__all__ = ["decoded", "octets", "whole"]
 
 T = TypeVar("T")
 
@@ -23,7 +23,7 @@ async def decoded(receive: Any, headers: Headers, kind: type[T], limit: int, *, 
     form = _form(headers)
     if form != MSGPACK and not (json and form == JSON):
         raise InvalidInput(f"a body of {form or 'no type'}; send {MSGPACK}{f' or {JSON}' if json else ''}")
-    body = await _whole(receive, headers, limit)
+    body = await whole(receive, headers, limit)
     try:
         if form == JSON:
             return msgspec.json.decode(body, type=kind)
@@ -36,10 +36,10 @@ async def octets(receive: Any, headers: Headers, limit: int) -> bytes:
     """The body as plain bytes."""
     if (form := _form(headers)) != OCTETS:
         raise InvalidInput(f"a body of {form or 'no type'}; send {OCTETS}")
-    return bytes(await _whole(receive, headers, limit))
+    return bytes(await whole(receive, headers, limit))
 
 
-async def _whole(receive: Any, headers: Headers, limit: int) -> bytes | bytearray:
+async def whole(receive: Any, headers: Headers, limit: int) -> bytes | bytearray:
     """The body, refused as soon as it is known to be larger than this."""
     length = headers.get(b"content-length", b"")
     if length.isdigit() and int(length) > limit:

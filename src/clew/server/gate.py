@@ -20,6 +20,7 @@ from clew.checkpointers._http_wire import (
 from clew.server.appending import TEMPLATE, answer, is_append
 from clew.server.calls import KEY, Call
 from clew.server.failures import Answer, log_failure, not_allowed, refusal
+from clew.server.inspector import Inspector
 from clew.server.methods import allowed
 from clew.server.metrics import Metrics
 from clew.server.rates import Rates
@@ -47,6 +48,7 @@ class Gate:
         self.under_way = 0
         self._quiet = asyncio.Event()
         self.inner = inner
+        self.inspector = Inspector(settings, lambda: self.is_draining)
         self._stores = stores
         self._settings = settings
         self._tokens = Tokens(settings.tokens)
@@ -81,7 +83,7 @@ class Gate:
         """The call that a request is; or why it is none; or None, if it needs to be none."""
         if self.is_draining and path != "/healthz":
             return Failure("draining", "the server is shutting down and takes no more requests", retry_after=1)
-        if path in OPEN:
+        if path in OPEN or self.inspector.is_open(path):
             return None
         token = self._who(headers)
         if isinstance(token, Failure):
@@ -129,12 +131,17 @@ class _Exchange:
         gate, scope = self._gate, self._scope
         start = time.perf_counter()
         path, headers = scope["path"], dict(scope["headers"])
-        admitted = gate.admit(path, headers)
+        is_page = gate.inspector.owns(path)
+        admitted = gate.admit(path, gate.inspector.with_session(headers) if is_page else headers)
         gate.enter()
         try:
             if isinstance(admitted, Failure):
                 self._route = "refused"
-                await self._reply(refusal(admitted))
+                await self._reply(gate.inspector.refusal(admitted, scope, headers) if is_page else refusal(admitted))
+            elif is_page:
+                scope[KEY] = admitted
+                await gate.inspector.app(scope, self._hear, self._say)
+                self._route = str(scope.get("path_template") or "other").replace(":str", "")
             elif admitted is not None and is_append(scope["method"], path):
                 self._route = TEMPLATE
                 await self._reply(await answer(admitted, path, headers, self._hear))

@@ -1,0 +1,75 @@
+"""How a command ends: what went wrong in one line, and an exit code that scripts can tell apart."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+import typer
+
+__all__ = ["EXIT_CODES", "INTERRUPTED", "exit_code", "told"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+EXIT_CODES = {
+    0: "ok",
+    1: "failed",
+    2: "usage",
+    3: "not found",
+    4: "busy",
+    5: "unavailable",
+    6: "corrupt",
+    130: "interrupted",
+}
+INTERRUPTED = 130
+
+_BY_NAME = {
+    "InvalidInput": 2,
+    "UsageError": 2,
+    "MissingExtra": 2,
+    "ThreadNotFound": 3,
+    "SessionNotFound": 3,
+    "ThreadBusy": 4,
+    "LeaseLost": 4,
+    "Conflict": 4,
+    "Unavailable": 5,
+    "ModelUnavailable": 5,
+    "ProviderLimited": 5,
+    "Corrupt": 6,
+    "MissingBlob": 6,
+    "NewerFormat": 6,
+    "WrongKey": 6,
+}
+"""By the names of errors, so that a command that fails early needs not import them all."""
+
+
+def exit_code(error: BaseException) -> int:
+    """What a process that fails with this ends with."""
+    for kind in type(error).__mro__:
+        if kind.__name__ in _BY_NAME and kind.__module__ == "clew.errors":
+            return _BY_NAME[kind.__name__]
+    return 1
+
+
+def told(command: Callable[P, T]) -> Callable[P, T]:
+    """A command whose errors are told in a line on the standard error, and not as a traceback."""
+
+    @functools.wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        from clew.errors import ClewError
+
+        try:
+            return command(*args, **kwargs)
+        except ClewError as error:
+            typer.echo(f"Error: {error}", err=True)
+            for note in getattr(error, "__notes__", ()):
+                typer.echo(f"  {note}", err=True)
+            raise typer.Exit(exit_code(error)) from None
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
+        except BrokenPipeError:  # whoever read the output has seen enough
+            raise typer.Exit(0) from None
+
+    return run

@@ -1,0 +1,93 @@
+"""`clew doctor`: is all that Clew needs here, and in order?"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clew.cli._failures import told
+from clew.cli._options import Json, Store
+
+if TYPE_CHECKING:
+    from clew.cli._checkups import Finding
+
+__all__ = ["doctor"]
+
+_STYLES = {"ok": "green", "warning": "yellow", "problem": "red"}
+
+
+@told
+def doctor(
+    live: Annotated[
+        bool, typer.Option("--live", help="Also kill an agent with SIGKILL and resume it, on this store.")
+    ] = False,
+    provider: Annotated[
+        list[str] | None,
+        typer.Option("--provider", metavar="NAME", help="With --live: send one short prompt through it, which costs."),
+    ] = None,
+    store: Store = None,
+    json: Json = False,
+) -> None:
+    """Look whether all that Clew needs is here and in order, and say what to do where it is not.
+
+    The store is written to and read back, with a thread that is removed again. Nothing else is changed.
+    Nobody outside is asked, unless with --live and --provider. Ends with 1 if there is a problem.
+
+    \b
+    Examples:
+      clew doctor
+      clew doctor --live
+    """
+    import asyncio
+
+    from clew.cli._output import print_json
+    from clew.errors import InvalidInput
+    from clew.providers.registry import wanted
+
+    if provider and not live:
+        raise InvalidInput("--provider sends a real prompt, which may cost something. Say --live with it.")
+    asked = wanted(provider) if provider else []
+
+    async def look() -> bool:
+        sick = False
+        async for finding in _findings(store, live, asked):
+            sick |= finding.level == "problem"
+            if json:
+                print_json(finding._asdict())
+            else:
+                _print(finding)
+        return sick
+
+    if asyncio.run(look()):
+        raise typer.Exit(1)
+
+
+async def _findings(url: str | None, live: bool, asked: list[str]) -> AsyncIterator[Finding]:
+    from clew.cli._checkups import check_machine, check_programs
+    from clew.cli._store_checkups import check_store
+
+    for finding in check_machine():
+        yield finding
+    answers = True
+    async for finding in check_store(url):
+        answers &= finding.check not in ("store", "writing") or finding.level != "problem"
+        yield finding
+    if live and answers:
+        from clew.cli._proving import prove_resume
+
+        yield await prove_resume(url)
+    for finding in await check_programs(asked):
+        yield finding
+
+
+def _print(finding: Finding) -> None:
+    from rich.text import Text
+
+    from clew.cli._output import console
+
+    line = Text.assemble((f"{finding.level:<8}", _STYLES[finding.level]), f" {finding.check}: {finding.what}")
+    if finding.advice:
+        line.append(f"\n{'':8} {finding.advice}", "dim" if finding.level == "ok" else "")
+    console().print(line, soft_wrap=True)

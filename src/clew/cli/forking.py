@@ -1,0 +1,75 @@
+"""`clew fork`: another thread that goes on from a turn of this one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clew.cli._failures import told
+from clew.cli._options import Json, Store, ThreadId
+
+if TYPE_CHECKING:
+    from clew.checkpointers import Checkpointer, Head
+
+__all__ = ["fork"]
+
+
+@told
+def fork(
+    thread: ThreadId,
+    turn: Annotated[
+        int | None, typer.Option("--turn", metavar="N", help="From the end of this turn; without it, from where it is.")
+    ] = None,
+    frame: Annotated[
+        int | None,
+        typer.Option("--frame", metavar="N", help="From what it was after this many frames: undoes a rewind."),
+    ] = None,
+    new_id: Annotated[
+        str | None, typer.Option("--as", metavar="NEW", help="The new thread's id; without it, one is made.")
+    ] = None,
+    store: Store = None,
+    json: Json = False,
+) -> None:
+    """Make another thread that goes on from a turn of this one, and print its id.
+
+    The first one stays as it is, and may be running. Large values are shared, and spend starts at nothing.
+    A tool call that was open there is in doubt in the fork.
+
+    \b
+    Examples:
+      clew fork trip --turn 2
+      clew fork trip --turn 2 --as trip-by-train
+    """
+    import shlex
+
+    from clew.cli._output import print_json
+    from clew.cli._stores import on_store, store_option
+
+    head, parent, at = on_store(store, lambda opened: _fork(opened, thread, turn, frame, new_id))
+    if json:
+        print_json({"thread_id": head.thread_id, "parent": parent, "turn": at, "frame": frame})
+        return
+    typer.echo(head.thread_id)
+    typer.secho(f"Go on with: clew resume {shlex.quote(head.thread_id)}{store_option(store)}", dim=True, err=True)
+
+
+async def _fork(
+    store: Checkpointer, given: str, turn: int | None, frame: int | None, new_id: str | None
+) -> tuple[Head, str, int]:
+    from clew import Thread
+    from clew.cli._finding import free_id
+    from clew.cli._stores import find_thread
+    from clew.errors import InvalidInput
+    from clew.threads.forking import check_turn
+    from clew.threads.forking import fork as fork_thread
+    from clew.threads.prefixes import state_after
+
+    if turn is not None and frame is not None:
+        raise InvalidInput("--turn and --frame both say where the fork begins. Give one of them.")
+    thread_id = await find_thread(store, given)
+    state = await (Thread.load(store, thread_id) if frame is None else state_after(store, thread_id, frame))
+    at = state.turns if turn is None else turn
+    check_turn(thread_id, state, at)
+    name = await free_id(store, f"{thread_id}-at-{at}") if new_id is None else new_id
+    return await fork_thread(store, thread_id, state, name, at), thread_id, at

@@ -1,0 +1,136 @@
+"""`clew rm`: threads deleted."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from clew.cli._completing import complete_thread
+from clew.cli._failures import told
+from clew.cli._options import Json, Store, Yes
+
+if TYPE_CHECKING:
+    from clew.checkpointers import Checkpointer, Head
+
+__all__ = ["rm"]
+
+_SHOWN = 10
+
+
+@told
+def rm(
+    threads: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="ID...",
+            help="Threads: their ids, or any beginnings that no other has.",
+            autocompletion=complete_thread,
+        ),
+    ],
+    children: Annotated[bool, typer.Option("--children", help="The threads of their sub-agents too.")] = False,
+    purge: Annotated[
+        bool, typer.Option("--purge", help="Also their large values and files that no other thread has, at once.")
+    ] = False,
+    yes: Yes = False,
+    store: Store = None,
+    json: Json = False,
+) -> None:
+    """Delete threads. This cannot be undone.
+
+    Forks are threads of their own, and stay. A thread that a live process holds is never deleted.
+    Large values stay until `clew gc`, unless --purge.
+
+    \b
+    Examples:
+      clew rm report --yes
+      clew rm trip old --purge --yes
+    """
+    from clew.cli._output import print_json, size
+    from clew.cli._stores import on_store
+
+    def tell(gone: dict[str, Any]) -> None:
+        if json:
+            print_json(gone)
+        else:
+            freed = f", {gone['blobs']} values with it ({size(gone['freed'])})" if purge else ""
+            typer.echo(f"{gone['thread_id']}: deleted{freed}")
+
+    on_store(store, lambda opened: _remove(opened, threads, children, purge, yes, tell))
+    if not (json or purge):
+        typer.secho("Large values that no other thread has stay until: clew gc", dim=True, err=True)
+
+
+async def _remove(
+    store: Checkpointer,
+    given: Sequence[str],
+    children: bool,
+    purge: bool,
+    yes: bool,
+    tell: Callable[[dict[str, Any]], None],
+) -> None:
+    """All are found, and free, before the first is deleted."""
+    from clew.cli._asking import confirm
+    from clew.cli._finding import find_any
+
+    named = await find_any(store, given)
+    doomed = dict.fromkeys([*named, *[child for name in named for child in await _below(store, name, children)]])
+    heads = {name: await _free_head(store, name) for name in doomed}
+    listed = ", ".join([*doomed][:_SHOWN]) + (f" and {len(doomed) - _SHOWN} more" if len(doomed) > _SHOWN else "")
+    what = "thread" if len(doomed) == 1 else f"{len(doomed)} threads"
+    confirm(f"Delete {what} {listed}{', with their large values' if purge else ''}?", yes)
+    for name, head in heads.items():
+        tell(await _delete(store, name, head, purge))
+
+
+async def _below(store: Checkpointer, thread_id: str, wanted: bool) -> list[str]:
+    """The threads of sub-agents, and of theirs."""
+    from clew.agent.children import is_child
+    from clew.checkpointers import HeadQuery
+
+    if not wanted:
+        return []
+    children = [head.thread_id async for head in store.heads(HeadQuery(parent=thread_id)) if is_child(head)]
+    return [found for child in children for found in [child, *await _below(store, child, wanted)]]
+
+
+async def _free_head(store: Checkpointer, thread_id: str) -> Head | None:
+    """The head of a thread that nobody works on; None if it is damaged, and nobody can."""
+    from clew.errors import Corrupt, ThreadBusy
+    from clew.threads.leases import check_free
+
+    try:
+        head = await store.head(thread_id)
+        if head is not None:
+            check_free(head)
+    except Corrupt:
+        return None
+    except ThreadBusy as busy:
+        busy.add_note(f"To take it from that process first: clew unlock {shlex.quote(thread_id)} --force")
+        raise
+    return head
+
+
+async def _delete(store: Checkpointer, thread_id: str, head: Head | None, purge: bool) -> dict[str, Any]:
+    """With its lease taken at the place where it was looked at: whoever opened it meanwhile keeps it."""
+    from clew import Thread
+    from clew.errors import Corrupt
+    from clew.threads.purging import fence
+
+    if head is not None:
+        await fence(store, head, "deleting")
+    blobs = freed = 0
+    if purge:
+        try:
+            purged = await Thread.purge(store, thread_id)
+        except Corrupt as damage:
+            damage.add_note(
+                "What it refers to cannot be told. Delete it without --purge, and let clew gc find the rest."
+            )
+            raise
+        blobs, freed = purged.blobs, purged.freed
+    else:
+        await store.delete(thread_id)
+    return {"thread_id": thread_id, "deleted": True, "blobs": blobs, "freed": freed}

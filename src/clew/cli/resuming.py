@@ -1,0 +1,227 @@
+"""`clew resume`: a thread goes on where it was, with what it was started with."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from clew.cli._completing import complete_thread
+from clew.cli._failures import EXIT_CODES, told
+from clew.cli._options import Json, Store
+from clew.cli._setups import (
+    Asked,
+    BudgetOption,
+    McpOption,
+    ModelOption,
+    NameOption,
+    PermissionsOption,
+    ProviderOption,
+    SystemOption,
+    TimeoutOption,
+    ToolOption,
+    TurnsOption,
+    WorkspaceOption,
+)
+
+if TYPE_CHECKING:
+    from clew.checkpointers import Checkpointer, Head
+    from clew.cli._working import Job
+    from clew.cli.live import Ended
+    from clew.log import Checkpoint
+
+__all__ = ["resume"]
+
+_NOT_FOUND = next(code for code, meaning in EXIT_CODES.items() if meaning == "not found")
+_SHOWN = 5
+
+
+@told
+def resume(
+    thread: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="ID",
+            help="A thread: its id, any beginning of it that no other has, or a handle.",
+            autocompletion=complete_thread,
+        ),
+    ] = None,
+    prompt: Annotated[
+        str | None, typer.Argument(metavar="PROMPT", help="What is asked next; without it, it goes on by itself.")
+    ] = None,
+    last: Annotated[
+        bool, typer.Option("--last", "-l", help="The thread that was worked on last and that nobody works on now.")
+    ] = False,
+    answer: Annotated[
+        str | None, typer.Option("--answer", "-a", metavar="TEXT|JSON", help="The answer to what it waits for.")
+    ] = None,
+    model: ModelOption = None,
+    provider: ProviderOption = None,
+    workspace: WorkspaceOption = None,
+    tool: ToolOption = None,
+    mcp: McpOption = None,
+    budget: BudgetOption = None,
+    max_turns: TurnsOption = None,
+    system: SystemOption = None,
+    permissions: PermissionsOption = None,
+    timeout: TimeoutOption = None,
+    name: NameOption = None,
+    store: Store = None,
+    json: Json = False,
+) -> None:
+    """Go on with a thread where it was stopped, or tell it more.
+
+    No response on record is asked for again, and no tool that must not run
+    twice does. Model, tools, folder and limits are those on record; options
+    say what is to be otherwise, and --provider takes the thread to another
+    agent (`clew` is the built-in one). A thread that waits is answered with
+    --answer, or at the terminal.
+
+    \b
+    Examples:
+      clew resume --last
+      clew resume trip "Add the museum."
+      clew resume trip "Now in French." --model openai:gpt-5
+    """
+    from clew.cli._answers import ask, read_answer
+    from clew.cli._stores import on_store
+    from clew.cli._working import work_on
+    from clew.cli.live import live_view
+    from clew.errors import InvalidInput
+
+    if last and prompt is not None:
+        raise InvalidInput(f"--last says which thread is meant, and so does {thread!r}. Give one of them.")
+    if last:
+        thread, prompt = None, thread
+    asked = Asked(
+        model=model,
+        provider=provider,
+        workspace=workspace,
+        tool=tool,
+        mcp=mcp,
+        budget=budget,
+        max_turns=max_turns,
+        system=system,
+        permissions=permissions,
+        name=name,
+    )
+    said = None if answer is None else read_answer(answer)
+    found = on_store(store, lambda opened: _find(opened, thread, last, asked))
+    job = found.job._replace(prompt=prompt, answer=said, timeout=timeout)
+    standing = _standing(found, job, store)
+    if standing is not None:
+        with live_view(json) as view:
+            view.end(standing)
+        answered = ask(standing.questions, json) if standing.questions else None
+        if answered is None:
+            raise typer.Exit(0 if standing.status == "done" else 1)
+        job = job._replace(answer=answered)
+    work_on(job, store, json)
+
+
+class _Found(NamedTuple):
+    job: Job
+    head: Head | None = None
+    """None for a session that the store does not know."""
+    state: Checkpoint | None = None
+
+
+async def _find(store: Checkpointer, given: str | None, last: bool, asked: Asked) -> _Found:
+    from clew import Thread
+    from clew.cli._stores import find_thread
+    from clew.cli._working import taken_up
+    from clew.errors import ThreadNotFound
+
+    if given is None:
+        thread_id = await _last(store) if last else await _unnamed(store)
+    else:
+        try:
+            thread_id = await find_thread(store, given)
+        except ThreadNotFound:
+            if (job := _by_handle(given, asked)) is None:
+                raise
+            return _Found(job)
+    state = await Thread.load(store, thread_id)
+    return _Found(taken_up(thread_id, state, asked), await store.head(thread_id), state)
+
+
+async def _resumable(store: Checkpointer) -> AsyncIterator[Head]:
+    """Threads that nobody works on, the one that was worked on last first; without those of sub-agents."""
+    from clew import Thread
+    from clew.agent.children import is_child
+    from clew.threads.leases import is_live
+
+    async for head in Thread.list(store):
+        if not is_child(head) and not is_live(head.lease):
+            yield head
+
+
+async def _last(store: Checkpointer) -> str:
+    async for head in _resumable(store):
+        return head.thread_id
+    typer.echo('Error: there is no thread in this store that could go on. Start one: clew run "…"', err=True)
+    raise typer.Exit(_NOT_FOUND)
+
+
+async def _unnamed(store: Checkpointer) -> str:
+    from clew.cli._output import ago
+    from clew.cli._text import one_line
+    from clew.errors import UsageError
+
+    error = UsageError("which thread? Give its id, or --last for the one that was worked on last.")
+    shown = 0
+    async for head in _resumable(store):
+        error.add_note(f"{head.thread_id} · {head.status} · {ago(head.updated_at)} ago · {one_line(head.title, 60)}")
+        if (shown := shown + 1) == _SHOWN:
+            break
+    raise error
+
+
+def _by_handle(given: str, asked: Asked) -> Job | None:
+    """A session of a provider that this store does not know goes on if it is on this machine."""
+    import os
+
+    from clew.agent.handles import read_handle
+    from clew.agent.setups import Setup
+    from clew.cli._setups import merged
+    from clew.cli._working import Job
+    from clew.providers.registry import BUILT_IN_AGENT, provider_name
+
+    handle = read_handle(given)
+    if handle.provider in ("", BUILT_IN_AGENT):
+        return None
+    setup = merged(Setup(provider=provider_name(handle.provider), folder=os.getcwd()), asked)
+    return Job(setup, handle.session_id, handle=given)
+
+
+def _standing(found: _Found, job: Job, store: str | None) -> Ended | None:
+    """How a thread stands with which nothing can be done, unless more is said: it is done, or waits for an answer."""
+    from clew.agent.answering import open_questions
+    from clew.cli._working import resume_command
+    from clew.cli.live import Ended
+    from clew.errors import UsageError
+
+    head, state = found.head, found.state
+    if head is None or state is None or job.answer is not None:
+        return None
+    questions = tuple(open_questions(state))
+    if not questions and job.prompt is not None:
+        return None
+    if not questions and not state.messages:
+        again = resume_command(head.thread_id, store, '"…"')
+        raise UsageError(f"thread {head.thread_id!r} was started and never asked anything. Ask: {again}")
+    if not questions and state.status != "done":
+        return None
+    return Ended(
+        thread_id=head.thread_id,
+        status="waiting" if questions else "done",
+        resume=resume_command(head.thread_id, store, *(("--answer", "TEXT") if questions else ('"…"',))),
+        reason="" if questions else "nothing is left to do",
+        questions=questions,
+        turns=head.turns,
+        input_tokens=head.input_tokens,
+        output_tokens=head.output_tokens,
+        cost_usd=head.cost_usd,
+        seconds=state.seconds,
+    )

@@ -1,0 +1,124 @@
+"""`clew verify`: is all that a store holds whole? And what can be saved of what is not."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clew.cli._completing import complete_thread
+from clew.cli._failures import told
+from clew.cli._options import Json, Store, Yes
+
+if TYPE_CHECKING:
+    from clew.checkpointers import Checkpointer
+    from clew.threads.verifying import Verdict
+
+__all__ = ["verify"]
+
+_CORRUPT = 6
+
+
+@told
+def verify(
+    threads: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[ID...]", help="Threads; without any, all of the store.", autocompletion=complete_thread
+        ),
+    ] = None,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Save what is whole of a damaged thread as a new one; asks first.")
+    ] = False,
+    yes: Yes = False,
+    store: Store = None,
+    json: Json = False,
+) -> None:
+    """Read every byte of the threads, and say in a line for each what is wrong. Changes nothing.
+
+    Ends with 6 if anything is.
+    With --repair a damaged thread is saved up to its last good frame, under another id, and stays as it is.
+
+    \b
+    Examples:
+      clew verify
+      clew verify trip --json
+    """
+    from clew.cli._stores import on_store
+
+    damaged = on_store(store, lambda opened: _verify(opened, threads or [], repair, yes, json))
+    if damaged:
+        raise typer.Exit(_CORRUPT)
+
+
+async def _verify(store: Checkpointer, given: list[str], repair: bool, yes: bool, json: bool) -> int:
+    """How many threads are damaged."""
+    from clew.cli._output import print_json, working
+
+    with working("Verifying") as tick:
+        seen = [verdict async for verdict in _verdicts(store, given, tick)]
+    for verdict in seen:
+        if json:
+            print_json(verdict)
+        else:
+            for problem in verdict.problems:
+                typer.echo(f"{verdict.thread_id}: {problem}" if verdict.thread_id else problem.what)
+    if not json:
+        typer.secho(_summary(seen, repair), dim=True, err=True)
+    damaged = [verdict for verdict in seen if not verdict.sound]
+    for verdict in damaged if repair else ():
+        await _repair(store, verdict, yes, json)
+    return len(damaged)
+
+
+def _summary(seen: list[Verdict], repair: bool) -> str:
+    """The verdict without an id is about what no listing shows."""
+    named = [verdict for verdict in seen if verdict.thread_id]
+    damaged = [verdict for verdict in named if not verdict.sound]
+    said = f"{len(damaged)} of {len(named)} threads damaged" if damaged else f"{len(named)} threads, all sound"
+    unlisted = "; not all of the store can be listed" if len(named) < len(seen) else ""
+    advice = " To save what is whole: clew verify --repair" if damaged and not repair else ""
+    return f"{said}{unlisted}.{advice}"
+
+
+async def _verdicts(
+    store: Checkpointer, given: list[str], tick: Callable[[int, int | None], None]
+) -> AsyncIterator[Verdict]:
+    from clew import Thread
+    from clew.cli._finding import find_any
+
+    if not given:
+        async for verdict in Thread.verify_all(store, progress=tick):
+            yield verdict
+        return
+    found = await find_any(store, given)
+    for done, thread_id in enumerate(found, start=1):
+        yield await Thread.verify(store, thread_id)
+        tick(done, len(found))
+
+
+async def _repair(store: Checkpointer, verdict: Verdict, yes: bool, json: bool) -> None:
+    from clew import Thread
+    from clew.cli._asking import agreed
+    from clew.cli._finding import free_id
+    from clew.cli._output import print_json
+    from clew.errors import Corrupt, NewerFormat, WrongKey
+
+    thread_id = verdict.thread_id
+    if not thread_id:
+        return
+    new_id = await free_id(store, f"{thread_id}-repaired")
+    if not agreed(f"Save {thread_id} up to its last good frame as {new_id}?", yes):
+        return
+    try:
+        head = await Thread.repair(store, thread_id, new_id)
+    except (Corrupt, NewerFormat, WrongKey) as error:
+        typer.echo(f"{error}", err=True)
+        return
+    if json:
+        print_json({"thread_id": thread_id, "repaired_as": new_id, "turns": head.turns, "frames": head.frames})
+        return
+    typer.echo(f"{thread_id}: saved as {new_id}, {head.turns} turns")
+    typer.secho(f"Once you are content with it: clew rm {shlex.quote(thread_id)}", dim=True, err=True)

@@ -1,0 +1,195 @@
+"""`clew why`: what a thread is waiting for, and who holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from clew.cli._failures import told
+from clew.cli._options import Json, Store, ThreadId
+
+if TYPE_CHECKING:
+    from clew.agent import Question
+    from clew.agent.explaining import Holder, Standing
+    from clew.checkpointers import Checkpointer
+    from clew.cli._conversation import Pen
+
+__all__ = ["why"]
+
+_LONGEST = 400
+
+
+@told
+def why(thread: ThreadId, json: Json = False, store: Store = None) -> None:
+    """Say what a thread is waiting for: answers, a model, a process; what is in doubt, what went wrong last.
+
+    Ends with the one command that goes on from there. Nothing is changed.
+
+    \b
+    Examples:
+      clew why report
+      clew why trip --json
+    """
+    from clew.cli._stores import on_store, store_option
+
+    async def work(opened: Checkpointer) -> None:
+        from clew.agent.explaining import standing_of
+        from clew.cli._stores import find_thread
+
+        standing = await standing_of(opened, await find_thread(opened, thread))
+        (_print_json if json else _print)(standing, store_option(store))
+
+    on_store(store, work)
+
+
+def _print(standing: Standing, option: str) -> None:
+    from clew.cli._conversation import Pen
+    from clew.cli._output import console
+    from clew.cli._text import one_line
+
+    pen = Pen(console())
+    pen.line(f"{one_line(standing.head.thread_id)}  {one_line(standing.title)}", "bold")
+    _print_status(pen, standing)
+    if standing.holder is not None:
+        pen.line(_held(standing.holder))
+    _print_calls(pen, standing)
+    if standing.asked_at is not None:
+        pen.line(f"The model was asked {_when(standing.asked_at)}, and has not answered yet.")
+    for prompt in standing.prompts:
+        pen.line(f"To be asked then: {one_line(prompt, _LONGEST)}")
+    if standing.unaccounted:
+        pen.line(f"{standing.unaccounted} model call(s) were paid for, and their answers lost.", "dim")
+    _print_questions(pen, standing, option)
+    pen.gap()
+    pen.line(f"Go on: {_next(standing, option)}", "bold")
+
+
+def _print_status(pen: Pen, standing: Standing) -> None:
+    from clew.cli._heads import status_cell
+    from clew.cli._text import one_line
+
+    sign, style = status_cell(standing.status)
+    last = standing.last
+    if last is not None and last.kind in ("crashed", "failed", "interrupted", "waiting", "done"):
+        text = one_line(last.text).removeprefix(f"{standing.status}: ").removeprefix(standing.status)
+        when = "" if last.at is None else f" · {_when(last.at)}"
+        pen.line(f"{sign}{': ' if text else ''}{text}{when}", style)
+    else:
+        pen.line(sign, style)
+
+
+def _print_calls(pen: Pen, standing: Standing) -> None:
+    from clew.cli._conversation import call_text
+
+    for call in standing.calls:
+        begun = "" if call.started_at is None else f", begun {_when(call.started_at)}"
+        if call.status == "in doubt":
+            pen.line(f"In doubt: {call_text(call.call)}{begun}. Nobody knows whether it took effect.", "bold red")
+            pen.line("The tool says what then: run it again, ask a person, or tell the model.", "dim", 2)
+        elif call.status != "waiting":
+            pen.line(f"{call.status.capitalize()}: {call_text(call.call)}{begun}")
+
+
+def _print_questions(pen: Pen, standing: Standing, option: str) -> None:
+    from clew.cli._text import one_line
+
+    for question in standing.questions:
+        pen.gap()
+        pen.line(f"{question.tool} asks ({question.kind}): {one_line(question.text, _LONGEST)}", "yellow")
+        if question.arguments:
+            pen.shortened(_as_json(question.arguments), standing.head.turns, "dim")
+        pen.line(f"Answer: {_answer(standing, [question], option)}", "", 2)
+
+
+def _held(holder: Holder) -> str:
+    from clew.cli._text import one_line
+
+    who = f"{one_line(str(holder.owner))}"
+    if not holder.is_live:
+        return f"Held by nobody: {who} {'is gone' if holder.is_gone else 'let its lease run out'}."
+    seen = "which is alive on this machine" if holder.is_here else "which cannot be seen from here"
+    return f"Held by {who}, {seen}; its lease ends {_when(holder.expires_at)} unless it goes on."
+
+
+def _when(moment: Any) -> str:
+    """On the clock, and how far away that is."""
+    from datetime import UTC, datetime
+
+    from clew.cli._output import ago
+    from clew.cli._times import clock, span
+
+    now = datetime.now(UTC)
+    away = f"in {span((moment - now).total_seconds())}" if moment > now else f"{ago(moment, now)} ago"
+    return f"at {clock(moment)} ({away})"
+
+
+def _next(standing: Standing, option: str) -> str:
+    """The one command that goes on from there."""
+    name = _quoted(standing)
+    if standing.status == "running":
+        return f"clew tail {name}{option}"
+    if standing.questions:
+        return _answer(standing, standing.questions, option)
+    return f"clew resume {name}{' PROMPT' if standing.status == 'done' else ''}{option}"
+
+
+def _answer(standing: Standing, questions: Sequence[Question], option: str) -> str:
+    """How these are answered: by their ids, where several are asked."""
+    import shlex
+
+    meant = {asked.id: {"approval": "yes", "in doubt": "run"}.get(asked.kind, "TEXT") for asked in questions}
+    text = _as_json(meant) if len(standing.questions) > 1 else meant[questions[0].id]
+    return f"clew resume {_quoted(standing)} --answer {shlex.quote(text)}{option}"
+
+
+def _quoted(standing: Standing) -> str:
+    import shlex
+
+    return shlex.quote(standing.head.thread_id)
+
+
+def _as_json(value: Any) -> str:
+    import msgspec
+
+    from clew.threads.rendering import plain_object
+
+    return msgspec.json.encode(plain_object(value), enc_hook=repr).decode()
+
+
+def _print_json(standing: Standing, option: str) -> None:
+    from clew.cli._output import print_json
+    from clew.threads.rendering import plain_object
+
+    holder, last = standing.holder, standing.last
+    print_json(
+        {
+            "thread_id": standing.head.thread_id,
+            "title": standing.title,
+            "status": standing.status,
+            "reason": standing.reason,
+            "turns": standing.head.turns,
+            "holder": None if holder is None else _holder_object(holder),
+            "questions": [
+                {"id": asked.id, **plain_object(asked), "answer": _answer(standing, [asked], option)}
+                for asked in standing.questions
+            ],
+            "calls": plain_object(standing.calls),
+            "asked_at": standing.asked_at,
+            "prompts": standing.prompts,
+            "unaccounted": standing.unaccounted,
+            "last": None if last is None else {"kind": last.kind, "text": last.text, "at": last.at},
+            "next": _next(standing, option),
+        }
+    )
+
+
+def _holder_object(holder: Holder) -> dict[str, Any]:
+    return {
+        "host": holder.owner.host,
+        "pid": holder.owner.pid,
+        "label": holder.owner.label,
+        "expires_at": holder.expires_at,
+        "is_live": holder.is_live,
+        "is_here": holder.is_here,
+        "is_gone": holder.is_gone,
+    }

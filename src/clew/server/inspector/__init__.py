@@ -1,0 +1,36 @@
+"""The inspector: what a service shows to people. Pages are made here on the server, with one style sheet and one script.
+
+Paths: `/` (threads), `/overview`, `/login`, `/t/{thread}` (a thread, its id as in the API) and below it `/turns`, `/events`,
+`/files`, `/entries`, `/export.clew`, `/export.md`, `/fork`, `/rewind`, `/answer`, `/describe`.
+
+Tests find what they look for by `data-test`, which stays as it is when the looks change:
+
+every page: `nav-threads`, `nav-overview`, `theme-toggle`, `help-button`, `help`, `sign-out`, `read-only`, `namespace`, and
+    `live`, whose `data-state` is `on` once events flow
+login: `login`, `token`, `namespace-field`, `sign-in`, `login-error`
+threads: `filters`, `search`, `filter-status`, `filter-agent`, `filter-tags`, `filter-order`, `apply`, `threads`,
+    `thread-row`, `thread-link`, `thread-id`, `status` (with `data-status`), `parent-link`, `forks`, `holder`, `next-page`,
+    `first-page`, `empty`
+thread: `thread-title`, `facts`, `fact-status`, `fact-holder`, `fact-cost`, `fact-turns`, `resume-command`, `copy-resume`,
+    `files-link`, `entries-link`, `export-clew`, `export-md`, `describe-link`, `strip`, `cell` (with `data-position`), `tick`
+    (with `data-kind`), `timeline`, `turn` (with `data-turn`, `data-position`), `turn-duration`, `turn-tokens`, `turn-cost`,
+    `turn-files`, `fork-here`, `rewind-here`, `prompt`, `text`, `thinking`, `image`, `call` (with `data-status`),
+    `call-status`, `was-in-doubt`, `result`, `mark` (with `data-kind`), `older`, `newer`, `pending`, `asking`, `new-turns`,
+    `questions`, `question`, `answer`, `answer-yes`, `answer-no`, `answer-submit`
+actions: `fork-form`, `fork-id`, `fork-submit`, `rewind-form`, `rewind-submit`, `describe-form`, `title`, `tags`,
+    `describe-submit`, `back`
+files: `files-form`, `files-turn`, `files-against`, `files-show`, `file-tree`, `file`, `file-content`, `change` (with
+    `data-path`), `diff`, `no-changes`
+entries: `frames`, `frame`, `entry` (with `data-kind`), `earlier`, `later`
+overview: `totals`, `total-threads`, `total-spend`, `total-storage`, `chart-spend`, `chart-activity`, `chart`,
+    `table-agents`, `table-tools`
+errors: `error` (with `data-status`), `error-text`
+
+Ids: `#strip`, `#timeline`, `#rows`, `#pending`, `#facts`; a turn is `#p{position}`, its cell `#c{position}`.
+"""
+
+from __future__ import annotations
+
+from clew.server.inspector.app import Inspector
+
+__all__ = ["Inspector"]

@@ -1,0 +1,180 @@
+"""What pages change: each action is a form with a proof that it came from here, for those whose token may write."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+import msgspec
+from litestar import Response, get, post
+
+from clew.agent.answering import record_answer
+from clew.agent.rewinding import rewind
+from clew.checkpointers._http_wire import JSON
+from clew.checkpointers.checks import check_namespace, check_thread_id
+from clew.errors import InvalidInput
+from clew.log import Described
+from clew.server.inspector.layout import thread_url
+from clew.server.inspector.plain_pages import describe_page, fork_page, login_page, rewind_page
+from clew.server.inspector.signing_in import Session, cookie_for, no_cookie
+from clew.server.inspector.threads_page import read_tags
+from clew.server.inspector.visits import HEADERS, AnyRequest, Desk, Visit, check_proof, form_of, html, turn_of
+from clew.server.tokens import Tokens
+from clew.threads import Thread
+from clew.threads.forking import check_turn, fork
+from clew.threads.upkeep import upkeep
+
+__all__ = ["ROUTES"]
+
+
+def _go(path: str, **headers: str) -> Response[bytes]:
+    """Look at this next: what was sent is not sent again by reloading."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Response(b"", status_code=303, headers={**HEADERS, "location": path, **named}, media_type=JSON)
+
+
+@get("/login")
+async def login_form(request: AnyRequest) -> Response[bytes]:
+    desk: Desk = request.app.state.desk
+    proof = desk.forms.proof(dict(request.scope["headers"]))
+    next_path = _local(request.query_params.get("next", "/"))
+    return html(login_page(proof, next_path, needs_token=bool(desk.settings.tokens)))
+
+
+@post("/login", status_code=303)
+async def login(request: AnyRequest) -> Response[bytes]:
+    """The token goes into a cookie, if it is one that this server knows."""
+    desk: Desk = request.app.state.desk
+    headers = dict(request.scope["headers"])
+    fields = await form_of(request.receive, headers)
+    check_proof(desk, headers, fields)
+    token, namespace = fields.get("token", "").strip(), fields.get("namespace", "").strip()
+    next_path = _local(fields.get("next", "/"))
+    tokens = Tokens(desk.settings.tokens)
+    if tokens and tokens.find(b"Bearer " + token.encode("utf-8", "replace")) is None:
+        proof = desk.forms.proof(headers)
+        return html(login_page(proof, next_path, needs_token=True, wrong="This server does not know that token."), 401)
+    check_namespace(namespace)
+    return _go(next_path, set_cookie=cookie_for(Session(token if tokens else "", namespace), secure=desk.secure))
+
+
+@post("/logout", status_code=303)
+async def logout(request: AnyRequest) -> Response[bytes]:
+    visit = Visit(request)
+    await visit.form()
+    return _go("/", set_cookie=no_cookie(secure=visit.desk.secure))
+
+
+def _local(path: str) -> str:
+    """A path of this server, and of no other."""
+    return path if path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable() else "/"
+
+
+@get("/t/{thread:str}/fork")
+async def fork_form(request: AnyRequest) -> Response[bytes]:
+    visit = Visit(request, "write")
+    thread_id = visit.thread_id
+    async with visit.store() as store:
+        state = await Thread.load(store, thread_id)
+    turn = state.turns if (given := visit.number("turn")) is None else given
+    check_turn(thread_id, state, turn)
+    return html(fork_page(visit.viewer, thread_id, turn, f"{thread_id[:900]}-fork-{secrets.token_hex(2)}"))
+
+
+@post("/t/{thread:str}/fork", status_code=303)
+async def make_fork(request: AnyRequest) -> Response[bytes]:
+    """Takes no lease: whoever works on the thread works on."""
+    visit = Visit(request, "write")
+    thread_id, fields = visit.thread_id, await visit.form()
+    new_id, turn = fields.get("new_id", "").strip(), turn_of(fields)
+    check_thread_id(new_id)
+    async with visit.store() as store:
+        await fork(store, thread_id, await Thread.load(store, thread_id), new_id, turn)
+    return _go(thread_url(new_id))
+
+
+@get("/t/{thread:str}/rewind")
+async def rewind_form(request: AnyRequest) -> Response[bytes]:
+    visit = Visit(request, "write")
+    thread_id = visit.thread_id
+    async with visit.store() as store:
+        state = await Thread.load(store, thread_id)
+    turn = visit.number("turn") or 0
+    check_turn(thread_id, state, turn)
+    return html(rewind_page(visit.viewer, thread_id, turn, state.turns))
+
+
+@post("/t/{thread:str}/rewind", status_code=303)
+async def make_rewind(request: AnyRequest) -> Response[bytes]:
+    visit = Visit(request, "write")
+    thread_id, fields = visit.thread_id, await visit.form()
+    async with visit.store() as store:
+        await rewind(store, thread_id, turn_of(fields))
+    return _go(thread_url(thread_id))
+
+
+@post("/t/{thread:str}/answer", status_code=303)
+async def answer(request: AnyRequest) -> Response[bytes]:
+    visit = Visit(request, "write")
+    thread_id, fields = visit.thread_id, await visit.form()
+    async with visit.store() as store:
+        await record_answer(store, thread_id, _answers(fields))
+    return _go(thread_url(thread_id))
+
+
+def _answers(fields: dict[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, question in fields.items():
+        kind, _, number = name.partition("-")
+        if kind == "id":
+            found[question] = _answer(fields, number)
+    if not found:
+        raise InvalidInput("the form names no question that is answered")
+    return found
+
+
+def _answer(fields: dict[str, str], number: str) -> Any:
+    text = fields.get(f"answer-{number}", "")
+    if fields.get(f"kind-{number}") == "approval":
+        return True if text == "yes" else fields.get(f"why-{number}", "").strip() or False
+    if not text.strip():
+        raise InvalidInput("an answer has at least one character")
+    if f"json-{number}" not in fields:
+        return text
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise InvalidInput(f"the answer is no JSON: {error}") from None
+
+
+@get("/t/{thread:str}/describe")
+async def describe_form(request: AnyRequest) -> Response[bytes]:
+    visit = Visit(request, "write")
+    thread_id = visit.thread_id
+    async with visit.store() as store:
+        state = await Thread.load(store, thread_id)
+    return html(describe_page(visit.viewer, thread_id, state.title, state.tags))
+
+
+@post("/t/{thread:str}/describe", status_code=303)
+async def describe(request: AnyRequest) -> Response[bytes]:
+    visit = Visit(request, "write")
+    thread_id, fields = visit.thread_id, await visit.form()
+    tags = read_tags(fields.get("tags", ""))
+    async with visit.store() as store, upkeep(store, thread_id, "describing") as thread:
+        await thread.append(Described(fields.get("title", "").strip(), tags))
+    return _go(thread_url(thread_id))
+
+
+ROUTES = [
+    login_form,
+    login,
+    logout,
+    fork_form,
+    make_fork,
+    rewind_form,
+    make_rewind,
+    answer,
+    describe_form,
+    describe,
+]

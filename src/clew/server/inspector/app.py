@@ -1,0 +1,68 @@
+"""The pages as one application, for the gate to stand before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from litestar import Litestar
+from litestar.datastructures import State
+
+from clew.checkpointers._http_wire import Failure
+from clew.server.failures import Answer
+from clew.server.inspector import actions, pages
+from clew.server.inspector.plain_pages import login_page
+from clew.server.inspector.signing_in import with_session
+from clew.server.inspector.troubles import HANDLERS, refusal_page
+from clew.server.inspector.visits import HEADERS, Desk
+from clew.server.settings import Settings
+
+__all__ = ["Inspector"]
+
+_PATHS = frozenset({"/", "/overview", "/login", "/logout", "/threads/events"})
+_OPEN = frozenset({"/login"})
+
+
+class Inspector:
+    """What a service shows to people. All of it is under paths of its own; the API has none of them."""
+
+    def __init__(self, settings: Settings, stopping: Callable[[], bool]) -> None:
+        self._desk = Desk(settings, stopping)
+        self.app: Any = Litestar(
+            [*pages.ROUTES, *actions.ROUTES],
+            exception_handlers=HANDLERS,
+            openapi_config=None,
+            logging_config=None,
+            request_max_body_size=None,
+            state=State({"desk": self._desk}),
+        )
+
+    def owns(self, path: str) -> bool:
+        return path in _PATHS or path.startswith(("/t/", "/assets/"))
+
+    def is_open(self, path: str) -> bool:
+        """Whether strangers may see it: it tells nothing of what is stored."""
+        return path in _OPEN or path.startswith("/assets/")
+
+    def with_session(self, headers: Mapping[bytes, bytes]) -> Mapping[bytes, bytes]:
+        """The headers with the token of the cookie. Only for paths of ours: the API takes no cookie, so that no other site
+        can use it through a browser."""
+        return with_session(headers)
+
+    def refusal(self, failure: Failure, scope: Mapping[str, Any], headers: Mapping[bytes, bytes]) -> Answer:
+        """A page for those whom the gate does not let in; for a stranger, the login."""
+        if failure.code == "unauthenticated":
+            query = scope.get("query_string", b"").decode("latin-1")
+            here = scope["path"] + (f"?{query}" if query else "")
+            status = 401
+            content = login_page(
+                self._desk.forms.proof(headers), here if scope["method"] == "GET" else "/", needs_token=True
+            )
+        else:
+            status, content = refusal_page(failure)
+        body = content.encode("utf-8", "replace")
+        named = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+        named += [(b"content-type", b"text/html; charset=utf-8"), (b"content-length", str(len(body)).encode())]
+        if failure.retry_after:
+            named.append((b"retry-after", str(failure.retry_after).encode()))
+        return status, named, body

@@ -1,0 +1,32 @@
+"""The style sheet and the script, served from the package under names that change with their content."""
+
+from __future__ import annotations
+
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+
+__all__ = ["asset", "asset_url"]
+
+_TYPES = {"inspector.css": "text/css; charset=utf-8", "inspector.js": "text/javascript; charset=utf-8"}
+_TYPES["favicon.svg"] = "image/svg+xml"
+
+
+@cache
+def _read(name: str) -> tuple[str, bytes]:
+    data = (files("clew.server.inspector") / "assets" / name).read_bytes()
+    stem, _, ending = name.rpartition(".")
+    return f"{stem}.{sha256(data).hexdigest()[:12]}.{ending}", data
+
+
+def asset_url(name: str) -> str:
+    return f"/assets/{_read(name)[0]}"
+
+
+def asset(hashed: str) -> tuple[bytes, str] | None:
+    """The bytes and the type of what a page asks for by its hashed name."""
+    for name, kind in _TYPES.items():
+        current, data = _read(name)
+        if current == hashed:
+            return data, kind
+    return None

@@ -1,0 +1,160 @@
+"""What is new, sent to open pages as it happens: server-sent events, each with the pieces of the page that changed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping
+
+import msgspec
+
+from clew.checkpointers import Checkpointer
+from clew.errors import ClewError, Unavailable
+from clew.server.inspector.html import el
+from clew.server.inspector.layout import Viewer
+from clew.server.inspector.reading import Readers
+from clew.server.inspector.thread_page import WINDOW, header_facts, questions_form
+from clew.server.inspector.threads_page import list_threads, rows
+from clew.server.inspector.turns import cell, mark_id, mark_row, pending, tick, turn_row
+from clew.server.stores import Use
+from clew.threads.timelines import Mark, TimelineTurn, is_abandoned
+
+__all__ = ["Patch", "thread_events", "threads_events"]
+
+_PAUSE = 0.5
+"""Seconds between two looks at the store."""
+_LIST_PAUSE = 2.0
+_QUIET = 15.0
+"""Seconds without news after which a sign of life is sent, so that a page whose reader left is noticed."""
+
+
+class Patch(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A piece of a page: it takes the place of the element of this id; without one, it comes last in `into`."""
+
+    id: str
+    html: str
+    into: str = ""
+
+
+async def thread_events(
+    open_store: Callable[[], Use],
+    readers: Readers,
+    namespace: str,
+    thread_id: str,
+    viewer: Viewer,
+    known: int,
+    stopping: Callable[[], bool],
+) -> AsyncGenerator[bytes, None]:
+    """Everything that changes on a thread after its first `known` frames, which the page shows. Ends when the service does,
+    or when the thread is gone."""
+    follow = _Follow(readers, namespace, thread_id, viewer, known)
+    yield b"retry: 2000\n\n"
+    quiet = 0.0
+    while not stopping():
+        try:
+            async with open_store() as store:
+                patches = await follow.news(store)
+        except Unavailable:
+            return  # the page asks again by itself
+        except ClewError as error:
+            yield _event("gone", str(error))
+            return
+        if patches:
+            yield _event("patch", msgspec.json.encode(patches).decode())
+            quiet = 0.0
+        elif quiet >= _QUIET:
+            yield b": still here\n\n"
+            quiet = 0.0
+        await asyncio.sleep(_PAUSE)
+        quiet += _PAUSE
+
+
+class _Follow:
+    """What was sent of a thread, to find out what to send next."""
+
+    def __init__(self, readers: Readers, namespace: str, thread_id: str, viewer: Viewer, known: int) -> None:
+        self._readers = readers
+        self._namespace = namespace
+        self._thread_id = thread_id
+        self._viewer = viewer
+        self._known = known
+        self._turns: dict[int, TimelineTurn] = {}
+        self._marks: set[str] = set()
+        self._seen: tuple[object, ...] | None = None
+        self._parts: dict[str, str] = {}
+
+    async def news(self, store: Checkpointer) -> list[Patch]:
+        reader, head = await self._readers.read(store, self._namespace, self._thread_id)
+        abandoned = is_abandoned(head)
+        seen = (head.log_id, reader.frames, abandoned, head.lease is None)
+        if seen == self._seen:
+            return []
+        is_first, self._seen = self._seen is None, seen
+        start = max(0, min(self._turns, default=reader.total - WINDOW))
+        timeline = reader.timeline(start, abandoned=abandoned)
+        found = [*self._new_turns(timeline.turns), *self._new_marks(timeline.marks)]
+        whole = {
+            "facts": header_facts(head, timeline),
+            "pending": pending(timeline, abandoned=abandoned),
+            "questions": questions_form(self._viewer, head, timeline) or el("div", id="questions", hidden=True),
+        }
+        found += [Patch(name, str(html)) for name, html in whole.items() if self._parts.get(name) != html]
+        self._parts = dict(whole)
+        return [] if is_first and reader.frames == self._known else found
+
+    def _new_turns(self, turns: tuple[TimelineTurn, ...]) -> list[Patch]:
+        changed = [turn for turn in turns if self._turns.get(turn.position) != turn]
+        self._turns = {turn.position: turn for turn in turns[-WINDOW:]}
+        found = []
+        for turn in changed:
+            row = turn_row(turn, self._thread_id, can_write=self._viewer.can_write)
+            found += [
+                Patch(f"p{turn.position}", str(row), "timeline"),
+                Patch(f"c{turn.position}", str(cell(turn, self._thread_id)), "strip"),
+            ]
+        return found
+
+    def _new_marks(self, marks: tuple[Mark, ...]) -> list[Patch]:
+        found = []
+        for mark in marks:
+            name = mark_id(mark)
+            if name in self._marks:
+                continue
+            self._marks.add(name)
+            found.append(Patch(name, str(mark_row(mark)), "timeline"))
+            if (made := tick(mark)) is not None:
+                found.append(Patch(f"k{name}", str(made), "strip"))
+        return found
+
+
+async def threads_events(
+    open_store: Callable[[], Use], asked: Mapping[str, str], stopping: Callable[[], bool]
+) -> AsyncGenerator[bytes, None]:
+    """The rows of a page of threads, whenever they are others than before."""
+    yield b"retry: 3000\n\n"
+    before: str | None = None
+    quiet = 0.0
+    while not stopping():
+        try:
+            async with open_store() as store:
+                now = rows(await list_threads(store, asked))
+        except Unavailable:
+            return  # the page asks again by itself
+        except ClewError as error:
+            yield _event("gone", str(error))
+            return
+        if now != before:
+            yield _event("rows", now)
+            before, quiet = now, 0.0
+        elif quiet >= _QUIET:
+            yield b": still here\n\n"
+            quiet = 0.0
+        for _ in range(round(_LIST_PAUSE / _PAUSE)):
+            if stopping():
+                return
+            await asyncio.sleep(_PAUSE)
+            quiet += _PAUSE
+
+
+def _event(name: str, data: str) -> bytes:
+    lines = "".join(f"data: {line}\n" for line in data.splitlines() or [""])
+    return f"event: {name}\n{lines}\n".encode()

@@ -1,0 +1,221 @@
+"""The pages that only show something."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncGenerator
+from typing import IO, Any
+from urllib.parse import quote
+
+from litestar import Response, get
+from litestar.response import Stream
+
+from clew.checkpointers import Checkpointer, Head, HeadQuery
+from clew.errors import InvalidInput, ThreadNotFound
+from clew.server.failures import Refused
+from clew.server.inspector.assets import asset
+from clew.server.inspector.entries_page import entries_page, read_stretch
+from clew.server.inspector.files_page import files_page
+from clew.server.inspector.live import thread_events, threads_events
+from clew.server.inspector.overview_page import look_over, overview_page
+from clew.server.inspector.thread_page import WINDOW, thread_page, window_html
+from clew.server.inspector.threads_page import list_threads, threads_page
+from clew.server.inspector.troubles import DAMAGE, damaged
+from clew.server.inspector.visits import HEADERS, AnyRequest, Visit, html
+from clew.server.tokens import EVERY_NAMESPACE
+from clew.threads import Thread, to_markdown
+from clew.threads.hiding import is_part
+from clew.threads.timelines import TimelineReader, is_abandoned
+from clew.threads.totals import stored_bytes
+
+__all__ = ["ROUTES"]
+
+_CHUNK = 2**16
+_MOST_FORKS = 100
+_EVENTS = {**HEADERS, "x-accel-buffering": "no"}
+
+
+@get("/")
+async def threads(request: AnyRequest) -> Response[bytes]:
+    visit = Visit(request)
+    async with visit.store() as store:
+        listing = await list_threads(store, request.query_params)
+    return html(threads_page(visit.viewer, listing))
+
+
+@get("/threads/events")
+async def live_threads(request: AnyRequest) -> Stream:
+    visit = Visit(request)
+    asked = dict(request.query_params)
+    return Stream(
+        threads_events(visit.store, asked, visit.desk.stopping), media_type="text/event-stream", headers=_EVENTS
+    )
+
+
+@get("/overview")
+async def overview(request: AnyRequest) -> Response[bytes]:
+    visit = Visit(request)
+    async with visit.store() as store:
+        of_all = visit.call.token.namespace == EVERY_NAMESPACE
+        storage = await asyncio.to_thread(stored_bytes, store) if of_all else None
+        found = await look_over(store, storage)
+    return html(overview_page(visit.viewer, found))
+
+
+@get("/t/{thread:str}")
+async def thread(request: AnyRequest) -> Response[bytes]:
+    visit = Visit(request)
+    thread_id = visit.thread_id
+    try:
+        async with visit.store() as store:
+            reader, head = await visit.desk.readers.read(store, visit.namespace, thread_id)
+            forks = await _forks(store, thread_id)
+    except DAMAGE as error:
+        return await damaged(request, error)
+    position = _position(visit, reader)
+    return html(thread_page(visit.viewer, reader, head, forks, position))
+
+
+async def _forks(store: Checkpointer, thread_id: str) -> list[Head]:
+    return [head async for head in Thread.list(store, HeadQuery(parent=thread_id, limit=_MOST_FORKS))]
+
+
+def _position(visit: Visit, reader: TimelineReader) -> int | None:
+    """The turn that a link leads to: by its place, or by its number in the current line of work."""
+    at, turn = visit.number("at"), visit.number("turn")
+    if at is not None:
+        return min(at, max(0, reader.total - 1))
+    if not turn:
+        return None if turn is None or not reader.total else 0
+    position = reader.position_of(turn)
+    if position is None:
+        raise Refused("absent", f"this thread has turns 1 to {reader.checkpoint.turns}; there is no turn {turn}")
+    return position
+
+
+@get("/t/{thread:str}/turns")
+async def turns(request: AnyRequest) -> Response[bytes]:
+    """A stretch of the timeline alone, for the script."""
+    visit = Visit(request)
+    start, stop = visit.number("start") or 0, visit.number("stop") or 0
+    if not start < stop <= start + WINDOW:
+        raise InvalidInput(f"turns are sent {WINDOW} at a time at most, from start up to stop")
+    thread_id = visit.thread_id
+    async with visit.store() as store:
+        reader, head = await visit.desk.readers.read(store, visit.namespace, thread_id)
+    timeline = reader.timeline(start, stop, abandoned=is_abandoned(head))
+    return html(window_html(timeline, thread_id, can_write=visit.viewer.can_write))
+
+
+@get("/t/{thread:str}/events")
+async def live_thread(request: AnyRequest) -> Stream:
+    visit = Visit(request)
+    thread_id = visit.thread_id
+    async with visit.store() as store:
+        await _head(store, thread_id)
+    events = thread_events(
+        visit.store,
+        visit.desk.readers,
+        visit.namespace,
+        thread_id,
+        visit.viewer,
+        visit.number("frames") or 0,
+        visit.desk.stopping,
+    )
+    return Stream(events, media_type="text/event-stream", headers=_EVENTS)
+
+
+async def _head(store: Checkpointer, thread_id: str) -> Head:
+    head = await store.head(thread_id)
+    if head is None or is_part(head):
+        raise ThreadNotFound(thread_id)
+    return head
+
+
+@get("/t/{thread:str}/files")
+async def files(request: AnyRequest) -> Response[bytes]:
+    visit = Visit(request)
+    thread_id = visit.thread_id
+    against = -1 if request.query_params.get("against") == "" else visit.number("against")
+    path = request.query_params.get("path", "")
+    async with visit.store() as store:
+        state = await Thread.load(store, thread_id)
+        made = await files_page(
+            visit.viewer, store, thread_id, state, turn=visit.number("turn"), against=against, path=path
+        )
+    return html(made)
+
+
+@get("/t/{thread:str}/entries")
+async def entries(request: AnyRequest) -> Response[bytes]:
+    visit = Visit(request)
+    start = visit.number("start") or 0
+    async with visit.store() as store:
+        head = await _head(store, visit.thread_id)
+        stretch = await read_stretch(store, head, start)
+    return html(entries_page(visit.viewer, head, start, stretch))
+
+
+@get("/t/{thread:str}/export.md")
+async def export_markdown(request: AnyRequest) -> Response[bytes]:
+    visit = Visit(request)
+    thread_id = visit.thread_id
+    async with visit.store() as store:
+        state = await Thread.load(store, thread_id)
+    data = to_markdown(state, thread_id=thread_id).encode("utf-8", "replace")
+    return Response(data, media_type="text/markdown; charset=utf-8", headers=_download(thread_id, "md"))
+
+
+@get("/t/{thread:str}/export.clew")
+async def export_archive(request: AnyRequest) -> Response[Any]:
+    """Written to a file that has no name first: what fails is an answer then, and not half a download."""
+    visit = Visit(request)
+    thread_id = visit.thread_id
+    file = await asyncio.to_thread(tempfile.TemporaryFile)
+    try:
+        async with visit.store() as store:
+            await Thread.export(store, thread_id, file)
+        await asyncio.to_thread(file.seek, 0)
+    except BaseException:
+        file.close()
+        raise
+    return Stream(_sent(file), media_type="application/octet-stream", headers=_download(thread_id, "clew"))
+
+
+async def _sent(file: IO[bytes]) -> AsyncGenerator[bytes, None]:
+    try:
+        while data := await asyncio.to_thread(file.read, _CHUNK):
+            yield data
+    finally:
+        file.close()
+
+
+def _download(thread_id: str, ending: str) -> dict[str, str]:
+    name = quote(f"{thread_id[:80]}.{ending}".replace("/", "_"), safe="")
+    return {**HEADERS, "content-disposition": f"attachment; filename*=UTF-8''{name}"}
+
+
+@get("/assets/{name:str}")
+async def assets(request: AnyRequest) -> Response[bytes]:
+    found = asset(request.path_params["name"])
+    if found is None:
+        raise Refused("no_such_path", "there is no such file")
+    data, kind = found
+    kept = {**HEADERS, "cache-control": "public, max-age=31536000, immutable"}
+    return Response(data, media_type=kind, headers=kept)
+
+
+ROUTES = [
+    threads,
+    live_threads,
+    overview,
+    thread,
+    turns,
+    live_thread,
+    files,
+    entries,
+    export_markdown,
+    export_archive,
+    assets,
+]

@@ -1,0 +1,54 @@
+"""Timelines for pages, kept for a while: the next window of a long thread, and what is new of a live one, cost little."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+
+from clew.checkpointers import Checkpointer, Head
+from clew.errors import ThreadNotFound
+from clew.threads.hiding import is_part
+from clew.threads.timelines import TimelineReader, reader_of
+
+__all__ = ["Readers"]
+
+_MOST = 8
+"""Threads that are kept in memory."""
+
+
+class _Kept:
+    __slots__ = ("lock", "log_id", "reader")
+
+    def __init__(self, log_id: str, thread_id: str) -> None:
+        self.log_id = log_id
+        self.reader = TimelineReader(thread_id)
+        self.lock = asyncio.Lock()
+
+
+class Readers:
+    """The readers of the threads that were looked at last, by the namespace of the store and the thread's name."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[tuple[str, str], _Kept] = OrderedDict()
+
+    async def read(self, store: Checkpointer, namespace: str, thread_id: str) -> tuple[TimelineReader, Head]:
+        """A reader that has read all there is, and the head of that moment. `ThreadNotFound`, `Corrupt` and the like leave
+        nothing behind."""
+        head = await store.head(thread_id)
+        if head is None or is_part(head):
+            raise ThreadNotFound(thread_id)
+        name = namespace, thread_id
+        kept = self._kept.get(name)
+        if kept is None or kept.log_id != head.log_id:
+            kept = self._kept[name] = _Kept(head.log_id, thread_id)
+        self._kept.move_to_end(name)
+        while len(self._kept) > _MOST:
+            self._kept.popitem(last=False)
+        async with kept.lock:
+            if kept.reader.frames >= head.frames:
+                return kept.reader, head
+            try:
+                return await reader_of(store, thread_id, head=head, reader=kept.reader)
+            except BaseException:
+                self._kept.pop(name, None)
+                raise

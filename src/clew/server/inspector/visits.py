@@ -1,0 +1,152 @@
+"""One request for a page, as its handler sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import parse_qsl
+
+from litestar import Request, Response
+
+from clew.checkpointers._http_wire import NAMESPACE_HEADER, decode_text
+from clew.errors import InvalidInput
+from clew.server.bodies import whole
+from clew.server.calls import KEY, Call
+from clew.server.failures import Refused
+from clew.server.inspector.html import Html
+from clew.server.inspector.layout import Viewer
+from clew.server.inspector.reading import Readers
+from clew.server.inspector.signing_in import Forms
+from clew.server.namespaces import in_store
+from clew.server.settings import Settings
+from clew.server.stores import Use
+from clew.server.tokens import EVERY_NAMESPACE, Scope
+
+__all__ = ["HEADERS", "AnyRequest", "Desk", "Visit", "check_proof", "form_of", "html", "turn_of", "viewer_of"]
+
+AnyRequest = Request[Any, Any, Any]
+
+HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cache-control": "no-store",
+}
+"""On every page: nothing is loaded from elsewhere, nothing runs but our own script, nothing is framed or kept."""
+
+_LARGEST_FORM = 2**20
+
+
+class Desk:
+    """What all pages share."""
+
+    def __init__(self, settings: Settings, stopping: Callable[[], bool]) -> None:
+        self.settings = settings
+        self.stopping = stopping
+        self.readers = Readers()
+        self.forms = Forms()
+
+    @property
+    def secure(self) -> bool:
+        """Whether cookies may be kept to TLS."""
+        return self.settings.tls_cert is not None
+
+
+class Visit:
+    """Made for each request: who looks, at what, and what they sent."""
+
+    def __init__(self, request: AnyRequest, scope: Scope = "read") -> None:
+        self.request = request
+        self.desk: Desk = request.app.state.desk
+        self.call: Call = request.scope[KEY]  # type: ignore[literal-required]
+        self.call.need(scope)
+
+    @property
+    def inner(self) -> str:
+        """The namespace inside that of the token."""
+        named = self.call.headers.get(NAMESPACE_HEADER.encode(), b"").decode("latin-1")
+        return decode_text("a namespace", named) if named else ""
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of the store that is looked at."""
+        return in_store(self.call.token.namespace, self.inner)
+
+    @property
+    def viewer(self) -> Viewer:
+        return viewer_of(self.desk, self.call, self.inner)
+
+    @property
+    def thread_id(self) -> str:
+        return self.call.thread_id(self.request.path_params["thread"])
+
+    def store(self) -> Use:
+        return self.call.store()
+
+    def number(self, name: str) -> int | None:
+        """A whole number after the question mark, or None if it is not given."""
+        text = self.request.query_params.get(name, "")
+        return _number(name, text) if text else None
+
+    async def form(self) -> dict[str, str]:
+        """What a form of ours sent. One from elsewhere, or from before the service was started again, is refused."""
+        fields = await form_of(self.request.receive, self.call.headers)
+        check_proof(self.desk, self.call.headers, fields)
+        return fields
+
+
+async def form_of(receive: Any, headers: Mapping[bytes, bytes]) -> dict[str, str]:
+    """The fields of a form, of each name the last."""
+    kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+    if kind != b"application/x-www-form-urlencoded":
+        raise InvalidInput("an action is sent by the form of its page")
+    body = bytes(await whole(receive, headers, _LARGEST_FORM))
+    try:
+        return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=500))
+    except ValueError as error:
+        raise InvalidInput(f"the form cannot be read: {error}") from None
+
+
+def viewer_of(desk: Desk, call: Call, inner: str) -> Viewer:
+    token = call.token
+    tenant = "" if token.namespace == EVERY_NAMESPACE else token.namespace
+    return Viewer(
+        can_write="write" in token.scopes,
+        has_tokens=bool(desk.settings.tokens),
+        label=token.label,
+        namespace="/".join(filter(None, (tenant, inner))),
+        csrf=desk.forms.proof(call.headers),
+    )
+
+
+def check_proof(desk: Desk, headers: Mapping[bytes, bytes], fields: dict[str, str]) -> None:
+    if not desk.forms.holds(headers, fields.get("csrf", "")):
+        raise Refused(
+            "forbidden",
+            "this form is not from a page of this server, or the server was started again since. Open the page again.",
+        )
+
+
+def turn_of(fields: dict[str, str]) -> int:
+    return _number("turn", fields.get("turn", ""))
+
+
+def _number(name: str, text: str) -> int:
+    if not (text.isascii() and text.isdecimal()) or len(text) > 15:
+        raise InvalidInput(f"{name} is a whole number from 0 on, not {text[:40]!r}")
+    return int(text)
+
+
+def html(content: Html, status: int = 200, **headers: str) -> Response[bytes]:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Response(
+        content.encode("utf-8", "replace"),
+        media_type="text/html; charset=utf-8",
+        status_code=status,
+        headers={**HEADERS, **named},
+    )

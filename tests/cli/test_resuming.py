@@ -1,0 +1,189 @@
+"""`clew resume`."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clew import Thread, open_checkpointer
+from clew.agent.handles import write_handle
+from clew.agent.setups import kept_setup
+from clew.messages import plain_text
+from tests.cli.commands import Samples, objects
+from tests.cli.workshop import Workshop
+
+pytestmark = pytest.mark.anyio
+
+PAY: tuple[Any, ...] = ({"call": {"name": "pay", "arguments": {"amount": 900}}}, "Paid.", "Nothing more.")
+ASK: tuple[Any, ...] = ({"calls": [{"name": "ask_size"}, {"name": "pay", "arguments": {"amount": 5}}]}, "Done.")
+
+
+async def test_a_thread_that_waits_shows_its_question_and_takes_the_answer(tmp_path: Path) -> None:
+    shop = Workshop(tmp_path)
+    first = shop.clew("run", "Pay.", "--model", shop.script("pay", *PAY), "--tool", "shop:pay", "--thread", "t")
+    assert (first.returncode, first.stdout) == (1, "")
+    for waits in (first, shop.clew("resume", "t"), shop.clew("resume", "t", "And then?")):
+        assert waits.returncode == 1
+        *_, question, standing, way = waits.stderr.splitlines()
+        assert question.startswith("? May pay be run with these arguments?")
+        assert question.endswith(" pay(amount=900)")
+        assert standing.startswith("? waiting · 1 turn · ")
+        assert way == "To answer: clew resume t --answer TEXT"
+    (shown,) = objects(shop.clew("resume", "t", "--json"))
+    assert (shown["status"], shown["questions"][0]["id"]) == ("waiting", "1:0:clew:approval")
+    assert len(shop.calls("pay")) == 1
+    answered = shop.clew("resume", "t", "--answer", "true")
+    assert (answered.returncode, answered.stdout) == (0, "Paid.\n")
+    assert "↳ pay: paid 900" in answered.stderr
+
+
+def test_at_a_terminal_what_is_asked_is_answered_at_once_or_left_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = Workshop(tmp_path)
+    options = ("--model", shop.script("ask", *ASK), "--tool", "shop:pay", "--tool", "shop:ask_size", "--thread", "t")
+    with shop.terminal("run", "Ask.", *options, monkeypatch=monkeypatch) as shown:
+        shown.wait_for("Your answer; nothing leaves it open: ")
+        shown.type("\n")
+        assert shown.end() == 1
+    with shop.terminal("resume", "t", monkeypatch=monkeypatch) as shown:
+        shown.wait_for("Your answer; nothing leaves it open: ")
+        shown.process.send_signal(signal.SIGINT)
+        assert shown.end() == 130
+    with shop.terminal("resume", "t", monkeypatch=monkeypatch) as shown:
+        shown.wait_for("Your answer; nothing leaves it open: ")
+        shown.type('{"size": 2}\n')
+        shown.wait_for("y, n, or why not; nothing leaves it open: ")
+        shown.type("n\n")
+        assert shown.end() == 0
+    assert "ask_size: {'size': 2}" in shown.shown
+    assert "The user did not allow this call." in shown.shown
+    assert "Done." in shown.shown
+
+
+def test_where_nothing_is_left_to_do_it_says_so(tmp_path: Path) -> None:
+    shop = Workshop(tmp_path)
+    shop.clew("run", "Hi.", "--model", shop.script("talk", "Hello.", "Bye."), "--thread", "t")
+    done = shop.clew("resume", "t")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr.startswith("✓ done: nothing is left to do · 1 turn · ")
+    assert done.stderr.endswith('To go on: clew resume t "…"\n')
+    (told,) = objects(shop.clew("resume", "--last", "--json"))
+    assert (told["status"], told["reason"]) == ("done", "nothing is left to do")
+    assert shop.clew("resume", "--last", "Go.").stdout == "Bye.\n"
+    assert len(shop.calls("talk")) == 2
+
+
+async def test_options_are_in_place_of_what_is_on_record_and_that_is_said_and_kept(tmp_path: Path) -> None:
+    shop = Workshop(tmp_path)
+    shop.script("b", "One.", "Two.", "Three.")
+    shop.clew("run", "First.", "--model", shop.script("a", "One."), "--thread", "t", "--tool", "shop:price")
+    other = ("--model", "script:b", "--tool", "shop:pay", "--max-turns", "3", "--budget", "100ktokens")
+    second = shop.clew("resume", "t", "Second.", *other)
+    assert second.stdout == "Two.\n"
+    assert second.stderr.splitlines()[:6] == [
+        "t: goes on from turn 1 with script:b",
+        "model: script:a → script:b",
+        "tools: shop:price → shop:pay",
+        "turns: none → 3",
+        "budget: none → 100000 tokens",
+        "Without tools that it had before: price. Give them with --tool module:function.",
+    ]
+    third = shop.clew("resume", "t", "Third.", "--json")
+    assert (objects(third)[-1]["output"], objects(third)[-1]["drift"]) == ("Three.", {})
+    setup = kept_setup(await shop.load("t"))
+    assert setup is not None
+    assert (setup.model, setup.tools, setup.max_turns) == ("script:b", ("shop:pay",), 3)
+
+
+async def test_a_thread_goes_on_from_a_handle_a_part_of_its_id_and_another_folder(tmp_path: Path) -> None:
+    shop = Workshop(tmp_path)
+    asks = {"call": {"name": "price", "arguments": {"item": "tea"}}}
+    model = shop.script("talk", "One.", asks, "Two.", "Three.")
+    shop.clew("run", "First.", "--model", model, "--thread", "morning-tea", "--tool", "shop:price")
+    (tmp_path / "elsewhere").mkdir()
+    handle = write_handle("clew", "morning-tea", "morning-tea")
+    second = shop.clew("resume", handle, "Second.", cwd=tmp_path / "elsewhere")
+    assert second.stdout == "Two.\n"
+    assert "↳ price: tea: 3 francs" in second.stderr
+    assert shop.clew("resume", "morn", "Third.").stdout == "Three.\n"
+
+
+def test_what_cannot_go_on_has_an_exit_code_of_its_own(tmp_path: Path) -> None:
+    samples = Samples(tmp_path)
+    assert samples.clew("resume", "nobody").returncode == 3
+    several = samples.clew("resume", "tri")
+    assert (several.returncode, "trip, trip-b" in several.stderr or "trip-b, trip" in several.stderr) == (2, True)
+    unnamed = samples.clew("resume")
+    assert unnamed.returncode == 2
+    assert "which thread? Give its id, or --last" in unnamed.stderr
+    assert "  visa · waiting · " in unnamed.stderr
+    assert samples.clew("resume", "trip", "Go.", "--last").returncode == 2
+    assert samples.clew("resume", "visa", "--answer", "null").returncode == 2
+    assert samples.clew("resume", "--last", "--store", f"sqlite:///{tmp_path}/empty.db").returncode == 3
+    assert samples.clew("resume", "trip", "--store", "sqlite:////proc/none/clew.db").returncode == 5
+    samples.damage_frame("trip", 1)
+    assert samples.clew("resume", "trip").returncode == 6
+
+
+async def test_a_thread_that_another_process_works_on_is_busy_and_says_the_way_out(tmp_path: Path) -> None:
+    shop = Workshop(tmp_path)
+    shop.clew("run", "First.", "--model", shop.script("a", "One.", "Two."), "--thread", "t")
+    async with open_checkpointer(shop.url) as store, Thread.open(store, "t"):
+        for changed in ((), ("--max-turns", "3")):
+            busy = shop.clew("resume", "t", "Second.", *changed)
+            assert busy.returncode == 4
+            assert busy.stderr.endswith("  To take it all the same: clew unlock t --force\n")
+        assert shop.clew("resume", "--last").returncode == 3
+
+
+def test_a_thread_that_a_program_made_goes_on_and_says_what_its_record_does_not_have(tmp_path: Path) -> None:
+    shop, samples = Workshop(tmp_path), Samples(tmp_path)
+    env = {**shop.env, "CLEW_MODEL": shop.script("any", *["Fine."] * 9)}
+    trip = samples.clew("resume", "trip", "Add the museum.", env=env)
+    assert (trip.returncode, trip.stdout) == (0, "Fine.\n")
+    assert "Without tools that it had before: look_up, write_plan." in trip.stderr
+    assert "model: scripted → script:any" in trip.stderr
+    refused = samples.clew("resume", "report", env=env)
+    assert refused.returncode == 2
+    assert "in the middle of a call of 'send_mail'" in refused.stderr
+    answered = samples.clew(
+        "resume", "visa", "--answer", "A Swiss one.", "--tool", "tests.cli.samples:ask_traveller", env=env
+    )
+    assert (answered.returncode, "↳ ask_traveller: A Swiss one." in answered.stderr) == (0, True)
+
+
+async def test_a_thread_goes_on_at_the_provider_that_had_it_and_at_another_if_asked(tmp_path: Path) -> None:
+    shop = Workshop(tmp_path)
+    (tmp_path / "home").mkdir()
+    first = shop.clew("run", "say hello", "--provider", "toy", "--permissions", "full", "--thread", "t", "--json")
+    assert objects(first)[-1]["status"] == "done"
+    second = shop.clew("resume", "t", "say again")
+    assert (second.returncode, second.stderr.splitlines()[0]) == (0, "t: goes on from turn 1 with toy")
+    moved = shop.clew("resume", "t", "say there", "--provider", "twin")
+    assert moved.returncode == 0
+    assert "provider: toy → twin" in moved.stderr
+    home = shop.clew("resume", "t", "And?", "--provider", "clew", "--model", shop.script("home", *["At home."] * 9))
+    assert home.stdout == "At home.\n"
+    state = await shop.load("t")
+    prompts = [plain_text(message) for message in state.messages if message.__struct_config__.tag == "user"]
+    assert prompts == ["say hello", "say again", "say there", "And?"]
+    refused = shop.clew("resume", "t", "--provider", "toy", "--answer", "yes")
+    assert (refused.returncode, "answer=" in refused.stderr) == (2, True)
+
+
+def test_a_session_that_the_store_does_not_know_goes_on_from_its_handle_if_it_is_here(tmp_path: Path) -> None:
+    shop = Workshop(tmp_path)
+    (tmp_path / "home" / "toy").mkdir(parents=True)
+    row = {"role": "user", "text": "say hello"}
+    (tmp_path / "home" / "toy" / "abc").write_text(json.dumps(row) + "\n")
+    here, gone = write_handle("toy", "s", "abc"), write_handle("toy", "s", "xyz")
+    assert shop.clew("resume", gone, "say again").returncode == 3
+    run = shop.clew("resume", here, "say again")
+    assert run.returncode == 0
+    assert run.stderr.endswith("To go on: clew resume s\n")
+    assert shop.clew("resume", "s", "say more").returncode == 0

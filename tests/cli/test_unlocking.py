@@ -1,0 +1,67 @@
+"""`clew unlock`."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from clew import Thread, open_checkpointer
+from clew.errors import LeaseLost
+from clew.log import StatusChanged
+from tests.cli.commands import Samples, objects, terminal
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_thread_whose_process_is_gone_is_free_afterwards_and_says_who_held_it(tmp_path: Path) -> None:
+    samples = Samples(tmp_path)
+    run = samples.clew("unlock", "report")
+    assert run.returncode == 0
+    assert run.stdout.startswith("report: taken from process ")
+    assert "is gone" in run.stdout
+    async with open_checkpointer(samples.url) as store:
+        head = await store.head("report")
+    assert head is not None
+    assert (head.lease, head.status) == (None, "interrupted")
+    assert objects(samples.clew("unlock", "report", "--json"))[0]["holder"] is None
+
+
+def test_a_thread_that_nobody_holds_stays_as_it_stood(tmp_path: Path) -> None:
+    samples = Samples(tmp_path)
+    assert samples.clew("unlock", "visa").stdout == "visa: nobody holds it\n"
+
+
+async def test_a_live_holder_keeps_its_thread_unless_forced(tmp_path: Path) -> None:
+    samples = Samples(tmp_path)
+    async with open_checkpointer(samples.url) as store:
+        thread = await Thread.open(store, "visa", label="test").__aenter__()
+        refused, asked = samples.clew("unlock", "visa"), samples.clew("unlock", "visa", "--force")
+        await thread.append(StatusChanged("waiting", "for the test"))
+        (forced,) = objects(samples.clew("unlock", "visa", "--force", "--yes", "--json"))
+        with pytest.raises(LeaseLost):
+            await thread.append(StatusChanged("done"))
+        thread.abandon()
+        head = await store.head("visa")
+    assert (refused.returncode, asked.returncode) == (4, 2)
+    assert "--force" in refused.stderr
+    assert (forced["was_live"], "(test)" in forced["holder"]) == (True, True)
+    assert head is not None
+    assert (head.status, head.lease) == ("waiting", None)
+
+
+async def test_ctrl_c_at_the_question_ends_it_with_130_and_nothing_changed(tmp_path: Path) -> None:
+    samples = Samples(tmp_path)
+    async with open_checkpointer(samples.url) as store, Thread.open(store, "trip") as thread:
+        with terminal("unlock", "trip", "--force", store=samples.url) as shell:
+            shell.wait_for("[y/N]")
+            shell.process.send_signal(signal.SIGINT)
+            assert shell.end() == 130
+        await thread.append(StatusChanged("done"))
+
+
+def test_a_thread_that_is_not_there_is_not_found_and_none_is_made(tmp_path: Path) -> None:
+    samples = Samples(tmp_path)
+    assert samples.clew("unlock", "nobody").returncode == 3
+    assert samples.clew("fork", "nobody").returncode == 3
