@@ -362,3 +362,22 @@ async def test_an_adopted_session_says_who_answered(tmp_path: Path) -> None:
     thread_id = await adopt(json.loads(session.resume_handle)["resume_key"], store, provider="toy", place=place)
     (turn,) = (await toy_agent(place, store).resume_session(thread_id).trajectory).turns
     assert (turn.provider, turn.blocks, turn.usage) == ("toy", (Text("one"),), Usage())
+
+
+async def test_what_is_left_when_the_rewound_is_purged_is_told_as_it_was(tmp_path: Path) -> None:
+    place, store = toy_place(tmp_path), MemoryCheckpointer()
+    session = toy_agent(place, store).start_session()
+    for word in ("one", "two"):
+        await session.send(f"say {word}")
+    async with Thread.open(store, session.thread_id) as thread:
+        await thread.rewind(1)
+    await session.send("say three")
+    before = await session.trajectory
+    await Thread.purge_rewound(store, session.thread_id)
+    assert (await session.trajectory).turns == before.turns
+    turn = await session.send("echo")
+    assert ("assistant=three" in turn.output, "assistant=two" in turn.output, "[clew]" in turn.output) == (
+        True,
+        False,
+        False,
+    )

@@ -10,12 +10,10 @@ import msgspec
 from clew.agent.notes import is_prompt
 from clew.agent.runs import RunResult
 from clew.log import Checkpoint, StateSet, Usage
+from clew.log.checkpoint import TURN_MARK
 from clew.messages import Assistant, Block, Message, Tool, plain_text
 
 __all__ = ["Trajectory", "Turn", "begun", "ended", "said_in", "stopped_at", "trajectory_of"]
-
-_MARK = "clew:turn:"
-"""How the names begin under which it is on record what a prompt came to; the place of the prompt follows."""
 
 
 class Turn(RunResult, frozen=True, kw_only=True):
@@ -67,7 +65,7 @@ def ended(place: int, end: int, turn: Turn) -> StateSet:
 
 
 def _kept(place: int, record: _Record) -> StateSet:
-    return StateSet(f"{_MARK}{place}", msgspec.to_builtins(record), "turn")
+    return StateSet(f"{TURN_MARK}{place}", msgspec.to_builtins(record), "turn")
 
 
 def stopped_at(state: Checkpoint) -> tuple[int, Turn, bool] | None:
@@ -141,7 +139,7 @@ def _turn(
 
 def _records(state: Checkpoint) -> dict[int, _Record]:
     return {
-        int(fact.key.removeprefix(_MARK)): msgspec.convert(fact.value, _Record)
+        int(fact.key.removeprefix(TURN_MARK)): msgspec.convert(fact.value, _Record)
         for fact in state.facts
-        if fact.kind == "turn" and fact.key.startswith(_MARK)
+        if fact.kind == "turn" and fact.key.startswith(TURN_MARK)
     }

@@ -10,11 +10,14 @@ import msgspec
 from clew.log.entries import ProviderKey, Usage, WorkspaceSnapshot
 from clew.messages import Block, Message, ToolCall, ToolResult, tool_calls
 
-__all__ = ["EMPTY", "Call", "Checkpoint", "Fact", "FoldedState", "Kind", "Ranges", "provider_key"]
+__all__ = ["EMPTY", "TURN_MARK", "Call", "Checkpoint", "Fact", "FoldedState", "Kind", "Ranges", "provider_key"]
 
 Ranges = tuple[tuple[int, int], ...]
 """Stretches of the history, from and up to but without, in order."""
 
+
+TURN_MARK = "clew:turn:"
+"""How the names of facts begin that are about one prompt; its place in the history follows."""
 
 Kind = Literal["state", "turn", "workspace", "provider"]
 

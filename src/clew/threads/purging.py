@@ -13,7 +13,7 @@ from clew.checkpointers import Checkpointer, Head
 from clew.checkpointers.heads import thread_key
 from clew.errors import Conflict, ThreadNotFound
 from clew.log import FIRST, Checkpoint, FoldedState, LeaseTaken, encode_entries, encode_frame
-from clew.log.checkpoint import Ranges
+from clew.log.checkpoint import TURN_MARK, Fact, Ranges, provider_key
 from clew.log.fold import TITLE_LENGTH
 from clew.log.trees import named_trees
 from clew.messages import Message, User, plain_text
@@ -220,7 +220,19 @@ def trimmed(state: Checkpoint) -> Checkpoint:
         marks=tuple(_moved(ranges, places) for ranges in state.marks),
         open_message=places.get(state.open_message, -1),
         title=_title(state, kept),
+        facts=tuple(filter(None, (_moved_fact(fact, places) for fact in state.facts))),
     )
+
+
+def _moved_fact(fact: Fact, places: dict[int, int]) -> Fact | None:
+    """What says something of a place in the history says it of where that is now; None if it is gone."""
+    if fact.kind == "turn" and fact.key.startswith(TURN_MARK):
+        place = places.get(int(fact.key.removeprefix(TURN_MARK)))
+        return None if place is None else msgspec.structs.replace(fact, key=f"{TURN_MARK}{place}")
+    if fact.kind == "provider" and (known := provider_key(fact)).messages:
+        length = sum(old < known.messages for old in places)
+        return msgspec.structs.replace(fact, value=[known.key, known.native, known.thread, length])
+    return fact
 
 
 def _moved(ranges: Ranges, places: dict[int, int]) -> Ranges:
