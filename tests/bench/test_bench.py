@@ -20,6 +20,7 @@ from bench.scale import Scale, files_size, scratch
 from bench.words import vocabulary
 from clew.log import fold
 from clew.messages import plain_text
+from tests.sampling import sampled
 
 TINY = Scale(
     turns=(2, 12),
@@ -114,7 +115,8 @@ def test_both_forms_of_a_turn_say_the_same(conversation: list[Turn]) -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("name", [name for name in MEASUREMENTS if name != "peers"])
+@pytest.mark.crash
+@pytest.mark.parametrize("name", sampled([name for name in MEASUREMENTS if name != "peers"], 5))
 async def test_a_measurement_runs(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -934,10 +934,11 @@ asyncio.run(main())
             sys.executable, "-c", PREAMBLE + code, str(path), stdout=subprocess.PIPE
         )
         assert process.stdout is not None
-        await process.stdout.readline()
+        said = await process.stdout.readline()
         await asyncio.sleep(0.05)
         process.send_signal(signal.SIGKILL)
-        acknowledged = int((await process.stdout.read()).split()[-1])
+        said += await process.stdout.read()
+        acknowledged = int(said.split()[-1])
         await process.wait()
         async with FileCheckpointer(path) as store:
             frames = await store.read("thread")

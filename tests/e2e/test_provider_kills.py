@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import signal
 from pathlib import Path
@@ -11,9 +12,12 @@ import pytest
 
 from clew import open_checkpointer
 from clew.messages import Text
+from clew.sync import Thread as BlockingThread
+from clew.sync import open_checkpointer as open_blocking
 from tests.e2e.desk import NAMES, Desk, desk, has_call, texts
 from tests.providers.worker import Worker, descendants, is_running, wait_until, worker
-from tests.servers.clis import FULL, Machine
+from tests.sampling import FULL
+from tests.servers.clis import Machine
 
 pytestmark = [pytest.mark.anyio, pytest.mark.crash, pytest.mark.xdist_group("real-clis")]
 
@@ -71,12 +75,17 @@ def _killed(here: Desk, machine: Machine, provider: str, who: str, when: str, ha
             60,
         )
         if when == _WHEN[0] and provider == "claude_code":
-            running.wait_for("text")
+            wait_until(lambda: _has_words(here.url, handle), "its words are on record")
         below = _kill(running, who)
         if who == "the program":
             assert running.wait_for("error")["error"] == "ProviderError"
     wait_until(lambda: not any(map(is_running, below)), "nothing of it runs any more")
     return str(handle)
+
+
+def _has_words(url: str, handle: str) -> bool:
+    with open_blocking(url) as store:
+        return bool(BlockingThread.load(store, json.loads(handle)["session_id"]).partial)
 
 
 def _kill(running: Worker, who: str) -> list[int]:

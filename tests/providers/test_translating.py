@@ -45,6 +45,7 @@ from clew.providers.translating import Translated, for_provider, translate, writ
 from clew.testing import ModelServer, Response, ScriptedModel, call
 from clew.threads import Thread
 from tests import strategies
+from tests.sampling import only_in_full
 from tests.servers.clis import Machine, answering
 
 pytestmark = pytest.mark.anyio
@@ -293,6 +294,7 @@ async def ask(machine: Machine, name: str, key: str, prompt: str) -> None:
     assert [type(end) for end in happened if isinstance(end, Finished | Failed)] == [Finished], happened
 
 
+@only_in_full
 async def test_a_conversation_goes_round_the_real_programs_and_each_sees_it_in_its_own_words(tmp_path: Path) -> None:
     file = str(tmp_path / "work" / "a.txt")
     script: list[Response] = [

@@ -5,13 +5,10 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
-import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
-
-import pytest
+from typing import Any
 
 from clew.messages import Message
 from clew.models.base import ModelRequest
@@ -21,7 +18,6 @@ from tests.servers.npm import VERSIONS, NotInstalled, install
 from tests.servers.running import lacking
 
 __all__ = [
-    "FULL",
     "MODELS",
     "OPENCODE_THINKING",
     "Machine",
@@ -29,7 +25,6 @@ __all__ = [
     "cli_path",
     "is_main",
     "main_requests",
-    "only_in_full",
 ]
 
 MODELS = {"claude_code": "claude-sonnet-4-5", "codex": "gpt-5.5", "opencode": "scripted/scripted-1"}
@@ -57,16 +52,6 @@ wire_api = "responses"
 request_max_retries = 1
 stream_max_retries = 1
 """
-
-
-FULL = os.environ.get("CLEW_CRASH") == "full"
-T = TypeVar("T", bound=Callable[..., Any])
-
-
-def only_in_full(test: T) -> T:
-    """A test with a real program that is too long for every run: `make crash` has it."""
-    marked: T = pytest.mark.crash(pytest.mark.skipif(not FULL, reason="only with CLEW_CRASH=full")(test))
-    return marked
 
 
 def cli_path() -> Path:

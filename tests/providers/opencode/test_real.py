@@ -18,7 +18,8 @@ from clew.providers.happenings import Failed, Finished, Response, Result
 from clew.providers.opencode import OpenCode
 from clew.testing import Fault, ModelServer, call, say, turns_in
 from tests.providers.opencode.driven import ask, asked
-from tests.servers.clis import MODELS, Machine, answering, main_requests, only_in_full
+from tests.sampling import only_in_full
+from tests.servers.clis import MODELS, Machine, answering, main_requests
 
 _MODEL = MODELS["opencode"]
 _SYSTEM = "Answer like a pirate, and keep to it."
@@ -28,6 +29,7 @@ def _job(key: str, prompt: str, **more: object) -> Job:
     return Job(**{"prompt": prompt, "key": key, "model": _MODEL, "permissions": "full", **more})  # type: ignore[arg-type]
 
 
+@only_in_full
 @pytest.mark.anyio
 async def test_a_session_keeps_its_key_its_system_prompt_and_its_history_in_another_folder(tmp_path: Path) -> None:
     look = say("Let me look.") + call("bash", command="echo of the tool", description="say")
@@ -83,6 +85,7 @@ _MOVED = (
 )
 
 
+@only_in_full
 @pytest.mark.anyio
 async def test_a_conversation_from_elsewhere_goes_on_and_then_on_another_machine(tmp_path: Path) -> None:
     provider, _, name = _MODEL.partition("/")
