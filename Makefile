@@ -6,10 +6,10 @@ BIN := $(VENV)/bin
 WORKERS ?= 4
 FUZZ_RUNS ?= 165000
 
-.PHONY: help setup demo test crash fuzz lint format bench docs clean
+.PHONY: help setup demo test crash fuzz lint format bench docs screenshots clean
 
 help: ## What can be made
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 13
 
 setup: $(VENV)/.ready ## A virtual environment with everything for development
 
@@ -72,6 +72,9 @@ bench: $(VENV)/.peers ## One table of ratios against the floors and the peers
 
 docs: $(VENV)/.ready ## Run every example in the guides
 	$(BIN)/python -m pytest tests/test_docs.py
+
+screenshots: $(VENV)/.ready ## Pictures of the inspector's pages into docs/images, by Chromium
+	$(BIN)/python -m tests.server.inspector.screenshots
 
 clean: ## Remove what make made
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build

@@ -140,7 +140,7 @@ def test_a_thread_shows_its_turns_with_blocks_calls_durations_tokens_and_cost(br
         'data-test="thinking"',
         'data-test="turn-duration"',
         "100 in · 10 out",
-        "$0.5000",
+        "$0.50",
         'data-status="done"',
     ):
         assert text in page, text

@@ -8,10 +8,11 @@ from typing import Any
 import msgspec
 
 from clew.checkpointers import Checkpointer, Head
-from clew.log import FoldedState, Frame, LeaseTaken, Logged, ProviderKey, UnknownEntry
+from clew.log import FoldedState, Frame, LeaseTaken, Logged, ProviderKey, UnknownEntry, Usage
+from clew.messages import Assistant, System, Text, ToolCall, ToolResult, User, plain_text
 from clew.server.inspector.html import Html, el
 from clew.server.inspector.layout import Viewer, page, thread_url
-from clew.server.inspector.wording import moment, plural, pretty
+from clew.server.inspector.wording import compact, moment, one_line, plural, pretty
 from clew.threads.streaming import decoded, frames
 
 __all__ = ["PAGE", "entries_page", "read_stretch"]
@@ -82,12 +83,30 @@ def _entry(entry: Logged) -> Html:
     kind, value = _shown(entry)
     return el(
         "details",
-        el("summary", el("span", kind, class_="tool")),
+        el("summary", el("span", kind, class_="tool"), el("code", _in_short(value), class_="arguments")),
         el("pre", pretty(value), class_="code"),
         class_="call",
         data_test="entry",
         data_kind=kind,
     )
+
+
+def _in_short(value: dict[str, Any]) -> str:
+    """What fits on a line: a message by its words, all else by its fields that say something."""
+    message = value.get("message")
+    if isinstance(message, System | User | Assistant):
+        calls = [f"→ {block.name}" for block in message.content if isinstance(block, ToolCall)]
+        return one_line(" ".join([f"{message.__struct_config__.tag}:", plain_text(message), *calls]), 160)
+    told = {name: item for name, item in value.items() if (item or item == 0) and item != Usage()}
+    return one_line(", ".join(f"{name}: {_worded(item)}" for name, item in told.items()), 160)
+
+
+def _worded(item: Any) -> str:
+    if isinstance(item, str):
+        return item
+    if isinstance(item, ToolResult):
+        return " ".join(part.text for part in item.content if isinstance(part, Text)) or compact(item)
+    return compact(item)
 
 
 def _shown(entry: Logged) -> tuple[str, Any]:

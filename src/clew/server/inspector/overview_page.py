@@ -94,7 +94,7 @@ def _totals(overview: Overview) -> Html:
     known = [head.cost_usd for head in heads if head.cost_usd is not None]
     unknown = len(heads) - len(known)
     rows: list[tuple[str, str, str]] = [
-        ("Threads", count(len(heads)), ", ".join(f"{n} {STATUS_WORDS[s].lower()}" for s, n in statuses.most_common(3))),
+        ("Threads", count(len(heads)), ", ".join(f"{n} {STATUS_WORDS[s].lower()}" for s, n in statuses.most_common())),
         ("Turns", count(sum(head.turns for head in heads)), ""),
         (
             "Tokens",

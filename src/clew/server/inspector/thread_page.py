@@ -121,8 +121,7 @@ def _header(viewer: Viewer, head: Head, timeline: Timeline, forks: list[Head]) -
         ),
         header_facts(head, timeline),
         _lineage(head, forks),
-        _resume(thread_id),
-        el("div", links, class_="links"),
+        el("div", _resume(thread_id), el("div", links, class_="links"), class_="ways"),
         class_="thread-head",
     )
 
@@ -144,10 +143,15 @@ def header_facts(head: Head, timeline: Timeline) -> Html:
         ("Cost", cost(head.cost_usd) + lost, "fact-cost"),
         ("Worked", duration(state.seconds) if state.seconds else None, "fact-worked"),
         ("Last activity", moment(head.updated_at, relative=True), "fact-activity"),
-        ("Tags", " ".join(f"{name}={value}" for name, value in sorted(head.tags.items())), "fact-tags"),
+        ("Tags", _tags(head), "fact-tags"),
     ]
     made = [el("div", el("dt", name), el("dd", value, data_test=test)) for name, value, test in rows if value]
     return el("dl", made, class_="facts-grid", id="facts", data_test="facts")
+
+
+def _tags(head: Head) -> Html | None:
+    chips = [el("span", f"{name}={value}", class_="chip tag") for name, value in sorted(head.tags.items())]
+    return el("span", chips, class_="tags") if chips else None
 
 
 def _lineage(head: Head, forks: list[Head]) -> Html | None:
@@ -219,6 +223,7 @@ def _question(number: int, question: Question, can_write: bool) -> Html:
         "details",
         el("summary", f"{question.tool} with these arguments"),
         el("pre", pretty(question.arguments), class_="code"),
+        open=question.kind == "approval",
     )
     what = el("legend", question.text, data_test="question")
     if not can_write:

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from clew.checkpointers import Checkpointer, Head, HeadQuery
+from clew.checkpointers import Checkpointer, Head, HeadQuery, Owner
 from clew.checkpointers.heads import Status
 from clew.errors import InvalidInput
 from clew.server.inspector.html import Html, el, join
@@ -180,7 +180,7 @@ def _about_search(listing: Listing) -> Html | None:
 
 _COLUMNS = [
     ("Status", ""),
-    ("Thread", ""),
+    ("Thread", "thread-cell"),
     ("Agent", "m"),
     ("Model", "l"),
     ("Turns", "num"),
@@ -246,16 +246,19 @@ def _row(head: Head, children: int) -> Html:
         el("td", tokens(head.input_tokens + head.output_tokens), class_="num m", title=_spelt(head)),
         el("td", cost(head.cost_usd), class_="num"),
         el("td", moment(head.updated_at, relative=True), class_="num activity"),
-        el("td", str(live.owner) if live else "–", class_="l holder", data_test="holder"),
+        el("td", _holder(live.owner) if live else None, class_="l holder", data_test="holder"),
     ]
     return el(
         "tr",
         cells,
         id=f"t-{url.rpartition('/')[2]}",
-        class_="forked" if head.parent else None,
         data_href=url,
         data_test="thread-row",
     )
+
+
+def _holder(owner: Owner) -> Html:
+    return el("span", owner.host, el("span", f" · {owner.pid}", class_="pid"), title=str(owner))
 
 
 def _spelt(head: Head) -> str:

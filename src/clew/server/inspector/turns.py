@@ -24,7 +24,7 @@ from clew.messages import (
 )
 from clew.server.inspector.html import Html, el, join
 from clew.server.inspector.layout import thread_url
-from clew.server.inspector.wording import cost, duration, moment, one_line, pretty, size, tokens
+from clew.server.inspector.wording import compact, cost, duration, moment, one_line, pretty, size, tokens
 from clew.threads.timelines import Mark, Timeline, TimelineCall, TimelineTurn
 
 __all__ = ["cell", "mark_id", "mark_row", "pending", "strip", "tick", "timeline_items", "turn_row"]
@@ -224,7 +224,7 @@ def _arguments_line(arguments: Any) -> str:
 
 
 def _inline(value: Any) -> str:
-    return value if isinstance(value, str) else one_line(pretty(value), 80)
+    return value if isinstance(value, str) else compact(value, 80)
 
 
 def _code(value: Any) -> Html:

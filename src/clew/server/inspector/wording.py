@@ -10,7 +10,7 @@ import msgspec
 
 from clew.server.inspector.html import Html, el
 
-__all__ = ["ago", "cost", "count", "duration", "moment", "one_line", "plural", "pretty", "size", "tokens"]
+__all__ = ["ago", "compact", "cost", "count", "duration", "moment", "one_line", "plural", "pretty", "size", "tokens"]
 
 _LONGEST_VALUE = 20_000
 
@@ -36,7 +36,7 @@ def cost(dollars: float | None) -> str:
         return "unknown"
     if dollars == 0:
         return "$0"
-    return f"${dollars:,.4f}" if dollars < 1 else f"${dollars:,.2f}"
+    return f"${dollars:,.4f}" if dollars < 0.01 else f"${dollars:,.2f}"
 
 
 def duration(seconds: float | None) -> str:
@@ -84,6 +84,11 @@ def moment(when: datetime | None, *, relative: bool = False) -> Html | None:
 def one_line(text: str, longest: int = 120) -> str:
     flat = " ".join(text.split())
     return flat if len(flat) <= longest else flat[: longest - 1] + "…"
+
+
+def compact(value: Any, longest: int = 120) -> str:
+    """JSON of whatever a log can hold, on one line."""
+    return one_line(json.dumps(_plain(value), ensure_ascii=False, default=repr), longest)
 
 
 def pretty(value: Any) -> str:

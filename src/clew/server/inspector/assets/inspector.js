@@ -191,8 +191,9 @@ function anchored(change) {
   const anchor = items.find((item) => item.getBoundingClientRect().bottom > 60) ?? null;
   const before = anchor?.getBoundingClientRect().top;
   change();
-  if (anchor?.isConnected) {
-    const moved = anchor.getBoundingClientRect().top - before;
+  const now = anchor && (byId(anchor.id) ?? anchor); // it may itself have been replaced
+  if (now?.isConnected) {
+    const moved = now.getBoundingClientRect().top - before;
     if (Math.abs(moved) > 0.5) scrollBy({ top: moved, behavior: "instant" });
   }
 }
@@ -249,6 +250,7 @@ function patch({ id, html, into }) {
       if (was !== undefined) part.open = was;
     });
     if (present === selected) { selected = fresh; fresh.classList.add("selected"); }
+    if (fresh.matches("article")) fresh.style.containIntrinsicBlockSize = `auto ${present.offsetHeight}px`; // until it is drawn
     present.replaceWith(fresh);
     return false;
   }
