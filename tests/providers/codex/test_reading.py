@@ -86,7 +86,7 @@ def test_after_a_compaction_the_summary_stands_for_what_was_before_it(tmp_path: 
     conversation = at_home(tmp_path).read(folder_of(tmp_path, (FIXTURES / "rollout-compacted.jsonl").read_bytes()))
     texts = [plain_text(one) for one in conversation.messages]
     assert texts[0] == "one"
-    assert texts[1].startswith("Another language model started to solve this problem")
+    assert texts[1].startswith("A summary of what came before")
     assert texts[2:] == ["two", "Summary or answer."]
 
 
