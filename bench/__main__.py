@@ -12,6 +12,7 @@ import msgspec
 from bench import show
 from bench.agent_runs import agent_runs
 from bench.appending import appending
+from bench.command import command
 from bench.counting import counting
 from bench.crowd import crowd
 from bench.folders import folders
@@ -34,6 +35,7 @@ MEASUREMENTS: dict[str, Callable[[Scale], Awaitable[list[Result]]]] = {
     "open": opening,
     "crowd": crowd,
     "list": listing,
+    "command": command,
     "folders": folders,
     "agent": agent_runs,
     "postgres": postgres,

@@ -12,7 +12,7 @@ from bench.results import Limit, Result, paired
 from bench.scale import Scale
 from bench.show import micros
 
-__all__ = ["alternate"]
+__all__ = ["Read", "alternate"]
 
 Read = Callable[[], Awaitable[object]]
 

@@ -5,12 +5,21 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from importlib import import_module
-from importlib.metadata import entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clew.errors import MissingExtra
 
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoints
+
 __all__ = ["Unknown", "find"]
+
+
+def entry_points(*, group: str) -> EntryPoints:
+    """Those of installed packages. What reads them takes long to import, and most programs need none."""
+    from importlib import metadata
+
+    return metadata.entry_points(group=group)
 
 
 class Unknown(Exception):

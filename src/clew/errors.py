@@ -107,7 +107,7 @@ class ThreadBusy(ClewError):
         self.expires_in = expires_in
         super().__init__(
             f"thread {thread_id!r} is being run by {holder}; its lease ends in {expires_in:.0f} s. "
-            "Wait, stop that process, or take over with takeover=True."
+            "Wait, stop that process, or take over: takeover=True, or `clew unlock`."
         )
 
 
@@ -128,7 +128,9 @@ class ThreadNotFound(ClewError, LookupError):
 
     def __init__(self, thread_id: str) -> None:
         self.thread_id = thread_id
-        super().__init__(f"no thread {thread_id!r} in this store. Thread.list() names those that are there.")
+        super().__init__(
+            f"no thread {thread_id!r} in this store. `clew ls`, or Thread.list(), names those that are there."
+        )
 
 
 class MissingBlob(ClewError):
@@ -258,5 +260,7 @@ class SessionNotFound(ProviderError, LookupError):
     def __init__(self, provider: str, session: str) -> None:
         self.session = session
         super().__init__(
-            provider, f"no session {session!r} on this machine", "clew.providers.discover() names those that are there."
+            provider,
+            f"no session {session!r} on this machine",
+            "`clew sessions`, or clew.providers.discover(), names those that are there.",
         )

@@ -8,7 +8,9 @@ import json
 import os
 import pty
 import select
+import shlex
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -21,7 +23,7 @@ from typing import IO, Any
 
 from tests.cli.samples import make_samples
 
-__all__ = ["Samples", "clew", "objects", "terminal"]
+__all__ = ["Samples", "clew", "environment", "hear_signals", "objects", "path_with_clew", "terminal"]
 
 _FORCING = {"FORCE_COLOR", "GITHUB_ACTIONS", "PY_COLORS", "TTY_COMPATIBLE", "CLEW_STORE", "CLEW_KEY"}
 _PATIENCE = 60
@@ -70,10 +72,19 @@ class Samples:
         return clew(*arguments, store=self.url, cwd=self.folder, **how)
 
 
-def _env(store: str | None, more: dict[str, str] | None) -> dict[str, str]:
+def environment(store: str | None, more: dict[str, str] | None) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name not in _FORCING}
     own = {"COLUMNS": "100", "CLEW_CACHE": str(_scratch("cache"))}
     return {**kept, **own, **({"CLEW_STORE": store} if store else {}), **(more or {})}
+
+
+def path_with_clew(folder: Path) -> str:
+    """A PATH for shells, in which `clew` is the one that is tested."""
+    folder.mkdir()
+    command = folder / "clew"
+    command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m clew "$@"\n')
+    command.chmod(0o755)
+    return os.pathsep.join([str(folder), os.environ["PATH"]])
 
 
 def clew(
@@ -87,7 +98,7 @@ def clew(
     run = subprocess.run(
         [sys.executable, "-m", "clew", *arguments],
         cwd=cwd,
-        env=_env(store, env),
+        env=environment(store, env),
         input=given or "",
         capture_output=True,
         text=True,
@@ -136,6 +147,11 @@ class Terminal:
         return bool(data)
 
 
+def hear_signals() -> None:
+    """In a child: it hears Ctrl+C also where the tests themselves were started in the background, and do not."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @contextmanager
 def terminal(
     *arguments: str, store: str | None = None, cwd: Path | None = None, output: IO[bytes] | None = None
@@ -145,11 +161,12 @@ def terminal(
     process = subprocess.Popen(
         [sys.executable, "-m", "clew", *arguments],
         cwd=cwd,
-        env=_env(store, {"TERM": "xterm"}),
+        env=environment(store, {"TERM": "xterm"}),
         stdin=slave,
         stdout=output or slave,
         stderr=slave,
         start_new_session=True,
+        preexec_fn=hear_signals,
     )
     os.close(slave)
     try:

@@ -38,7 +38,7 @@ def test_help_names_the_commands_and_has_an_example(flag: str) -> None:
 def test_help_of_the_demo_names_its_options_and_has_an_example() -> None:
     run = clew("demo", "--help")
     assert run.returncode == 0
-    assert all(word in run.stdout for word in ("--keep", "--plain", "Example: clew demo --keep ./demo"))
+    assert all(word in run.stdout for word in ("--keep", "--plain", "clew demo --keep ./demo"))
 
 
 def test_help_in_a_pipe_has_no_escape_codes() -> None:

@@ -17,7 +17,7 @@ async def test_all_threads_are_copied_and_read_the_same(tmp_path: Path) -> None:
     run = clew("copy", samples.url, there)
     assert run.returncode == 0
     assert {*run.stdout.splitlines()} == {f"{name}: copied" for name in ("old", "report", "trip", "trip-b", "visa")}
-    assert clew("verify", "trip", "trip-b", "visa", "old", store=there).returncode == 0
+    assert clew("verify", store=there).returncode == 0
     async with open_checkpointer(samples.url) as here, open_checkpointer(there) as copies:
         for name in ("trip", "report"):
             assert await Thread.load(copies, name) == await Thread.load(here, name)

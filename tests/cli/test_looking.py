@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from blake3 import blake3
 
-from tests.cli.commands import Samples, clew
+from tests.cli.commands import Samples, clew, environment
 
 ON_A_STORE = [("ls",), ("stats",), ("search", "paris")]
 ON_A_THREAD = [("show",), ("tail",), ("diff", "1", "2"), ("files",), ("why",)]
@@ -63,11 +63,16 @@ def test_a_damaged_log_is_6_for_whoever_reads_it(tmp_path: Path) -> None:
         assert "frame 2" in run.stderr
 
 
-def test_a_reader_that_has_seen_enough_is_no_error(samples: Samples) -> None:
+@pytest.mark.parametrize("command", [("ls",), ("ls", "--json"), ("show", "trip"), ("search", "paris"), ("stats",)])
+def test_a_reader_that_has_seen_enough_is_no_error(samples: Samples, command: tuple[str, ...]) -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    env = {**os.environ, "CLEW_STORE": samples.url}
-    command = [sys.executable, "-m", "clew", "ls", "--json"]
-    run = subprocess.run(command, env=env, stdout=writer, stderr=subprocess.PIPE, text=True)
+    run = subprocess.run(
+        [sys.executable, "-m", "clew", *command],
+        env=environment(samples.url, None),
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     os.close(writer)
     assert (run.returncode, run.stderr) == (0, "")

@@ -42,7 +42,7 @@ def test_in_a_pipe_it_is_plain_and_on_a_terminal_it_has_bars(samples: Samples) -
 def test_since_leaves_out_what_is_older_and_an_empty_store_says_so(samples: Samples, tmp_path: Path) -> None:
     (none,) = objects(samples.clew("stats", "--since", "2999-01-01", "--json"))
     assert (none["threads"], none["by_day"]) == (0, [])
-    run = clew("stats", store=f"file:{tmp_path / 'empty'}")
+    run = clew("stats", store="memory://")
     assert run.stdout.startswith("0 threads · 0 turns · 0 tokens · $0.00")
     assert "No such thread" in run.stderr
     assert samples.clew("stats", "--since", "never").returncode == 2

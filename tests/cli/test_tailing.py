@@ -20,7 +20,7 @@ from clew.cli.tailing import _follow
 from clew.log import Frame, MessageAdded, StatusChanged, Streamed, ToolIntent, ToolOutcome
 from clew.messages import Text, ToolCall, ToolResult, assistant, user
 from clew.threads.timelines import TimelineReader
-from tests.cli.commands import Samples, clew, objects
+from tests.cli.commands import Samples, clew, hear_signals, objects
 
 pytestmark = pytest.mark.anyio
 
@@ -32,6 +32,7 @@ async def tailing(url: str, *arguments: str) -> AsyncIterator[Process]:
         env={**os.environ, "CLEW_STORE": url},
         stdout=PIPE,
         stderr=PIPE,
+        preexec_fn=hear_signals,
     )
     try:
         yield process

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 import time
@@ -88,16 +87,16 @@ class Workshop:
 
     @contextmanager
     def process(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-        """The command while it runs. It hears Ctrl+C also where the tests themselves were started not to."""
+        """The command while it runs."""
         run = subprocess.Popen(
             [sys.executable, "-m", "clew", *arguments],
             cwd=self.folder,
-            env=commands._env(self.url, self.env),
+            env=commands.environment(self.url, self.env),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            preexec_fn=_hear_signals,
+            preexec_fn=commands.hear_signals,
         )
         try:
             yield run
@@ -126,7 +125,3 @@ class Workshop:
     async def load(self, thread_id: str) -> Checkpoint:
         async with open_checkpointer(self.url) as store:
             return await Thread.load(store, thread_id)
-
-
-def _hear_signals() -> None:
-    signal.signal(signal.SIGINT, signal.default_int_handler)

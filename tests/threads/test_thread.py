@@ -271,6 +271,23 @@ async def test_a_listing_finds_what_is_far_behind_others_that_do_not_match(store
     assert [head async for head in Thread.list(store, HeadQuery(limit=0))] == []
 
 
+async def test_a_listing_that_has_enough_asks_the_store_for_no_more() -> None:
+    asked: list[HeadQuery] = []
+
+    class Counting(MemoryCheckpointer):
+        async def heads(self, query: HeadQuery = HeadQuery()) -> AsyncIterator[Head]:
+            asked.append(query)
+            async for head in super().heads(query):
+                yield head
+
+    async with Counting() as store:
+        for number in range(60):
+            async with Thread.open(store, f"t-{number}"):
+                pass
+        assert len([head async for head in Thread.list(store, HeadQuery(limit=50))]) == 50
+    assert len(asked) == 1
+
+
 async def test_a_rewound_thread_goes_on_from_the_earlier_turn(store: Checkpointer) -> None:
     await with_turns(store, "t", 5)
     async with Thread.open(store, "t") as thread:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import os
+import sys
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
@@ -30,6 +32,7 @@ _BY_NAME = {
     "UsageError": 2,
     "MissingExtra": 2,
     "ThreadNotFound": 3,
+    "StoreNotFound": 3,
     "SessionNotFound": 3,
     "ThreadBusy": 4,
     "LeaseLost": 4,
@@ -48,7 +51,7 @@ _BY_NAME = {
 def exit_code(error: BaseException) -> int:
     """What a process that fails with this ends with."""
     for kind in type(error).__mro__:
-        if kind.__name__ in _BY_NAME and kind.__module__ == "clew.errors":
+        if kind.__name__ in _BY_NAME and kind.__module__ in ("clew.errors", "clew.cli._stores"):
             return _BY_NAME[kind.__name__]
     return 1
 
@@ -70,6 +73,12 @@ def told(command: Callable[P, T]) -> Callable[P, T]:
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:  # whoever read the output has seen enough
+            _say_no_more()
             raise typer.Exit(0) from None
 
     return run
+
+
+def _say_no_more() -> None:
+    """What is still in the buffer goes nowhere, or Python would complain of the pipe once more when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from importlib import import_module
 from typing import Any
 
@@ -26,6 +27,11 @@ class LazyGroup(TyperGroup):
             return TyperCommand(cmd_name, help=COMMANDS[cmd_name].summary)
         return _imported(cmd_name)
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """To complete the words after a command, a shell needs that one with all its options."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, _imported(name) if name in COMMANDS and ctx.resilient_parsing else command, rest
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
         formatter.write(f"Usage: {ctx.command_path} COMMAND [OPTIONS]\n\n{self.help}\n\n")
         panel = ""
@@ -39,5 +45,14 @@ class LazyGroup(TyperGroup):
 def _imported(name: str) -> Any:
     module, _, function = COMMANDS[name].place.partition(":")
     app = typer.Typer(add_completion=False, context_settings={"help_option_names": ["-h", "--help"]})
-    app.command(name)(getattr(import_module(f"clew.cli.{module}"), function))
+    command = getattr(import_module(f"clew.cli.{module}"), function)
+    app.command(name, help=_flowing(command.__doc__))(command)
     return typer.main.get_command(app)
+
+
+def _flowing(text: str) -> str:
+    """Help whose paragraphs fill the lines of any terminal. One that begins with \\b keeps its own."""
+    paragraphs = inspect.cleandoc(text).split("\n\n")
+    return "\n\n".join(
+        part.removeprefix("\b\n") if part.startswith("\b") else part.replace("\n", " ") for part in paragraphs
+    )

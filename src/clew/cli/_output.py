@@ -18,9 +18,14 @@ def console() -> Console:
     """For what was asked for. Colour only on a terminal, and as wide as needed in a pipe."""
     from rich.console import Console
 
-    made = Console(highlight=False)
+    class Output(Console):
+        def on_broken_pipe(self) -> None:
+            """As all else that is written: an error, which ends the command without a word."""
+            raise
+
+    made = Output(highlight=False)
     if not made.is_terminal:
-        made = Console(highlight=False, width=10_000, soft_wrap=True)
+        made = Output(highlight=False, width=10_000, soft_wrap=True)
     return made
 
 
@@ -45,7 +50,14 @@ def working(what: str, total: int | None = None) -> Iterator[Any]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
-    with Progress(*columns, console=errors(), transient=True, disable=not sys.stderr.isatty()) as progress:
+    with Progress(
+        *columns,
+        console=errors(),
+        transient=True,
+        disable=not sys.stderr.isatty(),
+        redirect_stdout=False,
+        redirect_stderr=False,
+    ) as progress:
         task = progress.add_task(what, total=total)
 
         def tick(done: int, total: int | None = None) -> None:

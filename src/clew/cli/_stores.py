@@ -3,32 +3,67 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+from clew.errors import ClewError
 
 if TYPE_CHECKING:
     from clew.checkpointers import Checkpointer
 
-__all__ = ["find_thread", "on_store", "opened", "store_option"]
+__all__ = ["StoreNotFound", "find_thread", "on_store", "opened", "store_option"]
 
 T = TypeVar("T")
+Absent = Literal["refused", "made", "empty"]
 _SHOWN = 8
 
 
+class StoreNotFound(ClewError, LookupError):
+    """There is no store at this place, and the command is not one that makes it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(
+            f"there is no store at {path}. Is the URL right? clew run, clew import and clew copy make one that is new."
+        )
+
+
 @asynccontextmanager
-async def opened(url: str | None) -> AsyncIterator[Checkpointer]:
+async def opened(url: str | None, absent: Absent = "refused") -> AsyncIterator[Checkpointer]:
+    """The store. One that is not there yet is refused, for a URL that is mistyped must leave no database behind; or it is
+    made; or it is as good as empty, which your own default store always is."""
     from clew.checkpointers import open_checkpointer
 
     async with open_checkpointer(url) as store:
-        yield store
+        place = next(iter(store.own_files), None)
+        if absent == "made" or place is None or not _is_absent(place):
+            yield store
+            return
+    if absent == "refused" and (url is not None or os.environ.get("CLEW_STORE")):
+        raise StoreNotFound(place)
+    async with open_checkpointer("memory://") as empty:
+        yield empty
 
 
-def on_store(url: str | None, work: Callable[[Checkpointer], Awaitable[T]]) -> T:
+def _is_absent(path: Path) -> bool:
+    """Whether it is surely not there. Where that cannot be told, the store itself says what is wrong."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def on_store(url: str | None, work: Callable[[Checkpointer], Awaitable[T]], absent: Absent = "refused") -> T:
     """Do this with the store open, and close it."""
 
     async def run() -> T:
-        async with opened(url) as store:
+        async with opened(url, absent) as store:
             return await work(store)
 
     return asyncio.run(run())
@@ -53,7 +88,23 @@ async def find_thread(store: Checkpointer, given: str) -> str:
 
 
 def store_option(url: str | None) -> str:
-    """What to add to a command that is shown to the user, so that it finds the same store."""
+    """What to add to a command that is shown to the user, so that it finds the same store. Never a password: where the URL
+    has one, the user is told where to put it."""
     import shlex
 
-    return f" --store {shlex.quote(url)}" if url else ""
+    from clew.agent.handles import without_credentials
+
+    if not url:
+        return ""
+    shown = without_credentials(url)
+    if shown != url:
+        _say_where_credentials_go()
+    return f" --store {shlex.quote(shown or url.partition(':')[0] + ':…')}"
+
+
+@functools.cache
+def _say_where_credentials_go() -> None:
+    """Once, however many commands are shown."""
+    from clew.cli._hints import hint
+
+    hint("The store's URL is shown without its credentials. CLEW_STORE can hold all of it, in place of --store.")

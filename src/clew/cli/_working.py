@@ -66,12 +66,12 @@ def work_on(job: Job, store: str | None, json: bool) -> None:
     from clew.cli._stores import on_store
 
     with live_view(json) as view:
-        ended = on_store(store, lambda opened: _work(opened, job, store, view))
+        ended = on_store(store, lambda opened: _work(opened, job, store, view), "made")
         while True:
             view.end(ended)
             if ended.status != "waiting" or (answer := ask(ended.questions, json)) is None:
                 break
-            ended = on_store(store, partial(_answer, job, ended.thread_id, answer, store, view))
+            ended = on_store(store, partial(_answer, job, ended.thread_id, answer, store, view), "made")
     raise typer.Exit(0 if ended.status == "done" else 1)
 
 

@@ -12,11 +12,13 @@ from clew.cli._lazy import LazyGroup
 
 __all__ = ["app", "main"]
 
-_CODES = ", ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items())
+_CODES = [f"{code} {meaning}" for code, meaning in EXIT_CODES.items()]
 _EPILOG = f"""\
-`clew COMMAND --help` has examples. The store is --store URL, else CLEW_STORE, else a file of your own.
-Completion for your shell: clew --install-completion. The version: clew --version.
-Exit codes: {_CODES}."""
+`clew COMMAND --help` has examples. The store is --store URL, else CLEW_STORE,
+else a file of your own. Completion for your shell: clew --install-completion.
+The version: clew --version.
+Exit codes: {", ".join(_CODES[:5])},
+            {", ".join(_CODES[5:])}."""
 
 app = typer.Typer(
     cls=LazyGroup,

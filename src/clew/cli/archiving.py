@@ -38,10 +38,10 @@ def export(
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Write a thread to one file: all of it, with its files, for `clew import` on any machine; or its conversation alone.
+    """Write a thread to a file.
 
-    A file is written whole or not at all, and only its owner can read it.
-    A sealed thread stays sealed, unless --plain.
+    All of it, with its files, for `clew import` on any machine; or its conversation alone. A file is written whole or
+    not at all, and only its owner can read it. A sealed thread stays sealed, unless --plain.
 
     \b
     Examples:
@@ -151,10 +151,10 @@ def import_(
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Bring a thread back from a .clew file, and print its id.
+    """Bring a thread back from a file.
 
-    Everything in the file is checked before anything of it can be seen.
-    A thread of that id that is equal stays as it is; one that is not is never written over.
+    From one that `clew export` wrote; prints the thread's id. Everything in the file is checked before anything of it
+    can be seen. A thread of that id that is equal stays as it is; one that is not is never written over.
 
     \b
     Examples:
@@ -163,7 +163,7 @@ def import_(
     from clew.cli._output import print_json
     from clew.cli._stores import on_store, store_option
 
-    head = on_store(store, lambda opened: _import(opened, file, new_id, trust))
+    head = on_store(store, lambda opened: _import(opened, file, new_id, trust), "made")
     if json:
         print_json({"thread_id": head.thread_id, "status": head.status, "turns": head.turns, "frames": head.frames})
         return

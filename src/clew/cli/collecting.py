@@ -22,9 +22,10 @@ def gc(
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Remove large values and files that no thread reaches any more, and say how much that was.
+    """Free what no thread needs any more.
 
-    Safe while others write. A grace below a day asks first: what a restore has kept of a folder may go with it.
+    Large values and files that no thread reaches are removed, and it is said how much that was. Safe while others
+    write. A grace below a day asks first: what a restore has kept of a folder may go with it.
 
     \b
     Examples:

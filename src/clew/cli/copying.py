@@ -30,10 +30,11 @@ def copy(
     verify: Annotated[bool, typer.Option("--verify", help="Then read every byte of the copies.")] = False,
     json: Json = False,
 ) -> None:
-    """Copy threads from one store to another, with their files.
+    """Copy threads to another store.
 
-    Run again after a crash, or later: what is there already is left alone, what has grown since is brought up to date.
-    A copy is seen by nobody before it is whole. With CLEW_KEY both stores are read and written with that key.
+    With their files. Run again after a crash, or later: what is there already is left alone, what has grown since is
+    brought up to date. A copy is seen by nobody before it is whole. With CLEW_KEY both stores are read and written with
+    that key.
 
     \b
     Examples:
@@ -76,7 +77,7 @@ async def _copy(source: str, target: str, given: Sequence[str], verify: bool) ->
     from clew.cli._output import working
     from clew.cli._stores import find_thread, opened
 
-    async with opened(source) as here, opened(target) as there:
+    async with opened(source) as here, opened(target, "made") as there:
         if given:
             ids = dict.fromkeys([await find_thread(here, text) for text in given])
             copied = await _copy_some(here, there, list(ids))

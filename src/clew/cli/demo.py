@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from clew.cli._failures import told
+
 if TYPE_CHECKING:
     from clew.demo.views import View
 
 __all__ = ["demo"]
 
 
+@told
 def demo(
     keep: Annotated[
         Path | None,
@@ -24,19 +27,21 @@ def demo(
     ] = None,
     plain: Annotated[bool, typer.Option("--plain", help="Text without colours and movement, as in a pipe.")] = False,
 ) -> None:
-    """Kill an agent with SIGKILL inside a tool, resume it in a new process, and compare with an undisturbed run.
+    """Kill an agent inside a tool, and resume it, offline.
 
-    Works offline, on SQLite, within a few seconds. Ends with 1 if anything was lost or repeated.
+    With SIGKILL, and in a new process, on SQLite, within a few seconds; then it is compared with an undisturbed run. Ends
+    with 1 if anything was lost or repeated.
 
-    Example: clew demo --keep ./demo
+    \b
+    Examples:
+      clew demo --keep ./demo
     """
     from clew.demo import run_demo
-    from clew.errors import ClewError
 
     with _folder(keep) as folder:
         try:
             report = run_demo(Path(folder), _view(plain))
-        except (ClewError, OSError) as error:
+        except OSError as error:
             typer.echo(f"Error: {error}", err=True)
             raise typer.Exit(1) from None
     if keep is not None:

@@ -36,9 +36,10 @@ def diff(
     json: Json = False,
     store: Store = None,
 ) -> None:
-    """Show what changed between two turns of a thread: messages that came or went, and files line by line.
+    """Show what changed between two turns, files included.
 
-    The part about files is a patch that `git apply` takes. Text of messages is cut; --json has all of it.
+    Messages that came or went, and files line by line. The part about files is a patch that `git apply` takes. Text of
+    messages is cut; --json has all of it.
 
     \b
     Examples:

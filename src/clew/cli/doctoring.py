@@ -30,10 +30,11 @@ def doctor(
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Look whether all that Clew needs is here and in order, and say what to do where it is not.
+    """Check that all Clew needs is here and in order.
 
-    The store is written to and read back, with a thread that is removed again. Nothing else is changed.
-    Nobody outside is asked, unless with --live and --provider. Ends with 1 if there is a problem.
+    And say what to do where it is not. The store is written to and read back, with a thread that is removed again.
+    Nothing else is changed. Nobody outside is asked, unless with --live and --provider. Ends with 1 if there is a
+    problem.
 
     \b
     Examples:

@@ -32,10 +32,10 @@ def files(
     json: Json = False,
     store: Store = None,
 ) -> None:
-    """List the files that a thread's workspace held, or copy them out.
+    """List the files of a thread, or bring a copy of them.
 
-    The copy goes into a new or empty folder. One that holds something is asked about first: it is then made exactly what
-    the snapshot says, and what it held is snapshotted before.
+    As its snapshots hold them. The copy goes into a new or empty folder. One that holds something is asked about first:
+    it is then made exactly what the snapshot says, and what it held is snapshotted before.
 
     \b
     Examples:

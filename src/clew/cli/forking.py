@@ -31,9 +31,9 @@ def fork(
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Make another thread that goes on from a turn of this one, and print its id.
+    """Start a new thread from a turn of another.
 
-    The first one stays as it is, and may be running. Large values are shared, and spend starts at nothing.
+    Prints its id. The first one stays as it is, and may be running. Large values are shared, and spend starts at nothing.
     A tool call that was open there is in doubt in the fork.
 
     \b

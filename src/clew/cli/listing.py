@@ -62,9 +62,10 @@ def ls(
     json: Json = False,
     store: Store = None,
 ) -> None:
-    """List threads, the newest first: status, what they are about, what they cost, who works on them now.
+    """List the threads of a store, the newest first.
 
-    A thread that was running when its process died is shown as interrupted. No log is read, however many there are.
+    Their status, what they are about, what they cost, who works on them now. A thread that was running when its process
+    died is shown as interrupted. No log is read, however many there are.
 
     \b
     Examples:
@@ -135,6 +136,7 @@ async def _print_json(store: Checkpointer, query: HeadQuery, most: int | None, c
 
 
 async def _print(store: Checkpointer, query: HeadQuery, most: int | None, children: bool) -> None:
+    from clew.checkpointers import HeadQuery
     from clew.cli._hints import hint
     from clew.cli._tables import is_plain, print_table
 
@@ -142,7 +144,8 @@ async def _print(store: Checkpointer, query: HeadQuery, most: int | None, childr
     if heads:
         print_table(_columns(), _rows(heads, signs=not is_plain()))
     else:
-        hint("No such thread in this store.")
+        nothing = 'There are no threads yet. Start one: clew run "…"'
+        hint(nothing if query == HeadQuery() else "No such thread in this store.")
     if more:
         hint(f"The newest {len(heads)}; there are more: --limit N, or --all.")
 

@@ -48,7 +48,7 @@ def sessions(
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, metavar="N", help="How many at most.")] = 30,
     json: Json = False,
 ) -> None:
-    """List the sessions of Claude Code, Codex and opencode here.
+    """List the sessions of Claude Code, Codex and opencode.
 
     All on this machine, the newest first, whether Clew has seen them or not.
     `clew adopt` takes one into a thread, `clew move` to another agent. Where
@@ -150,7 +150,7 @@ def adopt(
     from clew.cli._working import resume_command
 
     native = _native(session, provider)
-    thread_id, turns = on_store(store, lambda opened: _adopt(opened, native, new_id))
+    thread_id, turns = on_store(store, lambda opened: _adopt(opened, native, new_id), "made")
     command = resume_command(thread_id, store, '"…"')
     if json:
         print_json(
@@ -168,9 +168,7 @@ def _native(session: str, provider: str | None) -> Native:
 
     found = find_native(session, provider, default_place())
     if found is None:
-        error = SessionNotFound(", ".join(wanted(provider)), session)
-        error.add_note("clew sessions lists those that are there.")
-        raise error
+        raise SessionNotFound(", ".join(wanted(provider)), session)
     return found
 
 
@@ -211,6 +209,7 @@ def move(
     \b
     Examples:
       clew move trip --to codex
+      clew move 0199c0de --to claude_code
     """
     from clew.cli._natives import losses_in_words, open_command
     from clew.cli._output import print_json
@@ -222,7 +221,7 @@ def move(
     if provider is not None:
         moved = asyncio.run(_translated(_native(session, provider), target, folder))
     else:
-        moved = on_store(store, lambda opened: _moved(opened, session, target, folder))
+        moved = on_store(store, lambda opened: _moved(opened, session, target, folder), "empty")
     command = open_command(moved.provider, moved.key, moved.cwd)
     if json:
         losses = [
@@ -277,7 +276,7 @@ async def _meant(store: Checkpointer, given: str) -> str | Native:
     found = thread_id or native
     if found is None:
         error = SessionNotFound(", ".join(provider_names()), given)
-        error.add_note("Nor is there such a thread. clew sessions and clew ls list what there is.")
+        error.add_note("Nor is there such a thread: `clew ls` names those that are there.")
         raise error
     return found
 

@@ -37,9 +37,10 @@ def prune(
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Delete the threads that meet every condition given; at least one must be.
+    """Remove old threads.
 
-    What would go is listed first. A thread that a live process holds never goes. Large values stay until `clew gc`.
+    Those that meet every condition given; at least one must be. What would go is listed first. A thread that a live
+    process holds never goes. Large values stay until `clew gc`.
 
     \b
     Examples:

@@ -38,9 +38,9 @@ def rm(
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Delete threads. This cannot be undone.
+    """Remove threads from the store.
 
-    Forks are threads of their own, and stay. A thread that a live process holds is never deleted.
+    This cannot be undone. Forks are threads of their own, and stay. A thread that a live process holds is never deleted.
     Large values stay until `clew gc`, unless --purge.
 
     \b

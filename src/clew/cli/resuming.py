@@ -70,7 +70,7 @@ def resume(
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Go on with a thread where it was stopped, or tell it more.
+    """Go on with a thread where it stopped, or tell it more.
 
     No response on record is asked for again, and no tool that must not run
     twice does. Model, tools, folder and limits are those on record; options
@@ -84,6 +84,7 @@ def resume(
       clew resume trip "Add the museum."
       clew resume trip "Now in French." --model openai:gpt-5
     """
+    from clew.agent.handles import read_handle
     from clew.cli._answers import ask, read_answer
     from clew.cli._stores import on_store
     from clew.cli._working import work_on
@@ -107,7 +108,8 @@ def resume(
         name=name,
     )
     said = None if answer is None else read_answer(answer)
-    found = on_store(store, lambda opened: _find(opened, thread, last, asked))
+    is_handle = thread is not None and bool(read_handle(thread).provider)
+    found = on_store(store, lambda opened: _find(opened, thread, last, asked), "empty" if is_handle else "refused")
     job = found.job._replace(prompt=prompt, answer=said, timeout=timeout)
     standing = _standing(found, job, store)
     if standing is not None:

@@ -55,10 +55,11 @@ def rewind(
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Go back to the end of an earlier turn: the conversation, and its files where the thread has some.
+    """Go back to the end of an earlier turn.
 
-    What came after stays on record, and what was spent stays spent. Ends by saying how to undo it.
-    The folder is snapshotted before it is changed, and what changes in it is shown first.
+    The conversation, and its files where the thread has some. What came after stays on record, and what was spent stays
+    spent. Ends by saying how to undo it. The folder is snapshotted before it is changed, and what changes in it is
+    shown first.
 
     \b
     Examples:

@@ -85,7 +85,7 @@ def run(
         name=name,
     )
     prompt = _prompt(task)
-    job = on_store(store, lambda opened: _job(opened, thread, asked)) if thread else _new(asked)
+    job = on_store(store, lambda opened: _job(opened, thread, asked), "made") if thread else _new(asked)
     work_on(job._replace(prompt=prompt, timeout=timeout), store, json)
 
 

@@ -36,10 +36,11 @@ def search(
     json: Json = False,
     store: Store = None,
 ) -> None:
-    """Find threads by their titles and by all that was said, called and returned in them, the newest first.
+    """Find words in the titles and messages of all threads.
 
-    Every thread is read, unless the store has an index (OpenSearch), which knows titles and what index_text was told.
-    Threads that cannot be read are named at the end, with their exit code.
+    Also in what was called and returned; the newest come first. Every thread is read, unless the store has an index
+    (OpenSearch), which knows titles and what index_text was told. Threads that cannot be read are named at the end,
+    with their exit code.
 
     \b
     Examples:

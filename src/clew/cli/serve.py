@@ -8,9 +8,12 @@ from typing import Annotated
 
 import typer
 
+from clew.cli._failures import told
+
 __all__ = ["serve"]
 
 
+@told
 def serve(
     store: Annotated[
         str | None, typer.Option(metavar="URL", help="The store to serve; without it, the default one.")
@@ -41,22 +44,21 @@ def serve(
     scopes: Annotated[str, typer.Option(help="With --new-token: some of read,write,admin.")] = "read,write",
     label: Annotated[str, typer.Option(help="With --new-token: its name in the access log.")] = "",
 ) -> None:
-    """Serve a store over HTTP: one for each team, with a token for each of its machines.
+    """Serve a store over HTTP, with an inspector for people.
 
-    Clients open http://host:port with the token in CLEW_TOKEN. Tokens may also be given in CLEW_SERVE_TOKENS.
+    Clients open http://host:port with the token in CLEW_TOKEN, browsers with it in the form they are shown; on this machine
+    alone none is needed. Tokens may also be given in CLEW_SERVE_TOKENS.
 
-    Example: clew serve --store sqlite:///clew.db --token-file tokens.jsonl --host 0.0.0.0
+    \b
+    Examples:
+      clew serve
+      clew serve --new-token --namespace '*' >> tokens.jsonl
+      clew serve --token-file tokens.jsonl --host 0.0.0.0
     """
-    from clew.errors import ClewError
-
-    try:
-        if new_token:
-            _print_token(namespace, scopes, label)
-            return
-        _serve(store, host, port, token_file, rate, burst, max_blob_mib, tls_cert, tls_key, grace, access_log)
-    except ClewError as error:
-        typer.echo(f"Error: {error}", err=True)
-        raise typer.Exit(1) from None
+    if new_token:
+        _print_token(namespace, scopes, label)
+        return
+    _serve(store, host, port, token_file, rate, burst, max_blob_mib, tls_cert, tls_key, grace, access_log)
 
 
 def _print_token(namespace: str, scopes: str, label: str) -> None:

@@ -32,10 +32,11 @@ def show(
     json: Json = False,
     store: Store = None,
 ) -> None:
-    """Show a thread: prompts, answers, calls with their results, and where it crashed, was resumed, rewound or moved.
+    """Show a thread: what was said, done, and went wrong.
 
-    Long results are cut, and say how to see them. What was rewound is dim. Nothing is changed, and a thread that somebody
-    works on can be read too.
+    Prompts, answers, calls with their results, and where it crashed, was resumed, rewound or moved. Long results are
+    cut, and say how to see them. What was rewound is dim. Nothing is changed, and a thread that somebody works on can
+    be read too.
 
     \b
     Examples:

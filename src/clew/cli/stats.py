@@ -29,9 +29,10 @@ def stats(
     json: Json = False,
     store: Store = None,
 ) -> None:
-    """Add up threads, tokens and dollars: by status, by agent and by day, with the room that the store takes.
+    """Count threads, tokens, dollars and storage.
 
-    What a thread cost counts for the day of its last change. No log is read. What a store elsewhere takes is not known here.
+    By status, by agent and by day, with the room that the store takes. What a thread cost counts for the day of its
+    last change. No log is read. What a store elsewhere takes is not known here.
 
     \b
     Examples:

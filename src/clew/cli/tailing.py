@@ -37,10 +37,10 @@ def tail(
     json: Json = False,
     store: Store = None,
 ) -> None:
-    """Follow a thread: what is said and done appears as it goes on record, whoever works on it and wherever.
+    """Follow a thread while another process works on it.
 
-    Ends when nobody works on it any more: done, failed, waiting for an answer, interrupted or crashed. With --json, each
-    entry of the log.
+    What is said and done appears as it goes on record, whoever works on it and wherever. Ends when nobody works on it
+    any more: done, failed, waiting for an answer, interrupted or crashed. With --json, each entry of the log.
 
     \b
     Examples:
@@ -64,7 +64,7 @@ def tail(
         if not json:
             _say_end(head, store_option(store))
 
-    on_store(store, work)
+    on_store(store, work, "made" if wait else "refused")
 
 
 async def _found(store: Checkpointer, given: str, wait: bool) -> str:

@@ -24,10 +24,10 @@ def unlock(
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Take a thread's lease from a process that is gone, so that nobody has to wait for it to run out.
+    """Take a thread's lease from whoever has it.
 
-    A resume on the same machine does so by itself.
-    With --force also from a live process: it can write nothing more, and learns of it at its next step.
+    From a process that is gone, so that nobody has to wait for it to run out. A resume on the same machine does so by
+    itself. With --force also from a live process: it can write nothing more, and learns of it at its next step.
 
     \b
     Examples:

@@ -36,9 +36,10 @@ def verify(
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Read every byte of the threads, and say in a line for each what is wrong. Changes nothing.
+    """Check that all that is stored is whole.
 
-    Ends with 6 if anything is.
+    Every byte of the threads is read, and what is wrong is said in a line for each. Nothing is changed. Ends with 6 if
+    anything is wrong.
     With --repair a damaged thread is saved up to its last good frame, under another id, and stays as it is.
 
     \b

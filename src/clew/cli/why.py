@@ -21,9 +21,10 @@ _LONGEST = 400
 
 @told
 def why(thread: ThreadId, json: Json = False, store: Store = None) -> None:
-    """Say what a thread is waiting for: answers, a model, a process; what is in doubt, what went wrong last.
+    """Say what a thread waits for, and what to do about it.
 
-    Ends with the one command that goes on from there. Nothing is changed.
+    Answers, a model, a process that holds it; what is in doubt, what went wrong last. Ends with the one command that
+    goes on from there. Nothing is changed.
 
     \b
     Examples:

@@ -20,9 +20,11 @@ from clew.checkpointers import Head, HeadQuery
 from clew.checkpointers._sqlite_backup import Backup
 from clew.checkpointers.heads import Status
 from clew.checkpointers.oci import Auth
+from clew.errors import LeaseLost
 from clew.log import Logged
 from clew.log.checkpoint import Checkpoint as Checkpoint
 from clew.log.keys import Keyring
+from clew.messages.dialects import Loss
 from clew.models import Model, Price
 from clew.threads.collecting import Collected
 from clew.threads.copying import Copied
@@ -566,10 +568,18 @@ class Session:
         """A handle with more to it: signed with a `key`, refused after some time, or with the folder and the store, without
         its credentials, as `hints` for whoever resumes it."""
 
+    @property
+    def losses(self) -> tuple[Loss, ...]:
+        """What of the conversation did not fit the provider that it was last moved to."""
+
     def move_to(self, provider: str, **settings: Any) -> Session:
         """Go on at another provider, with the whole conversation; `settings` are those of `Agent(provider=…)` that are to be
         others than here. For the built-in agent, `move_to("clew", model=…)`. The session that is returned is the one to go
         on with."""
+
+    @property
+    def provider(self) -> str:
+        """Who works on it now: `clew`, the built-in agent, or an outside one."""
 
     def resume(
         self,
@@ -629,7 +639,8 @@ class Thread:
     ) -> None: ...
     def abandon(self) -> None:
         """Let go without another word: what is not durable yet is dropped, and the lease is left to run out. For whoever
-        could not leave the block because the store was `Unavailable`, and does not want to wait for it."""
+        could not leave the block because the store was `Unavailable`, and does not want to wait for it. One that is not open
+        is left as it is."""
 
     def append(self, *entries: Logged) -> None:
         """Record these entries together, after all that came before.
@@ -775,6 +786,11 @@ class Thread:
     @staticmethod
     def load(checkpointer: Checkpointer, thread_id: str, *, at_turn: int | None = None) -> Checkpoint:
         """The state on record, or the one it had at the end of a turn. Takes no lease and changes nothing."""
+
+    @property
+    def lost(self) -> LeaseLost | None:
+        """What tells that another process has taken the thread over, as far as it is known: it is looked for at each append
+        and each renewal."""
 
     @property
     def messages(self) -> int:

@@ -134,13 +134,15 @@ class Thread:
         if statuses is not None and "interrupted" in statuses:
             asked = msgspec.structs.replace(asked, status=tuple({*statuses, "running"}))
         left = query.limit
+        if left == 0:
+            return
         async for stored in _paged(checkpointer, asked):
             head = msgspec.structs.replace(stored, status="interrupted") if _crashed(stored) else stored
-            if left == 0:
-                return
             if query.matches(head) and not is_hidden(head):
-                left = None if left is None else left - 1
                 yield head
+                left = None if left is None else left - 1
+                if left == 0:  # here, for one step further on may be another page
+                    return
 
     verify = staticmethod(verify)
     verify_all = staticmethod(verify_all)

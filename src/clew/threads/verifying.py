@@ -268,8 +268,10 @@ class _Check:
 
 def _differences(head: Head, fold: Fold, snapshot: int, sealed: bool) -> list[tuple[str, object, object]]:
     usage = fold.usage
+    crashed = fold.status == "running" and head.lease is None  # a copy of it has no lease to tell that from
+    status = "interrupted" if crashed and head.status == "interrupted" else fold.status
     pairs: list[tuple[str, object, object]] = [
-        ("status", head.status, fold.status),
+        ("status", head.status, status),
         ("snapshot", head.snapshot, snapshot),
         ("agent", head.agent, fold.agent),
         ("model", head.model, fold.model),
