@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import stat
 import subprocess
 import sys
@@ -34,7 +35,7 @@ async def test_a_thread_goes_through_a_file_to_another_store_and_is_the_same(tmp
 
 async def test_a_thread_goes_through_a_pipe(tmp_path: Path) -> None:
     samples, there = Samples(tmp_path), f"sqlite:///{tmp_path / 'there.db'}"
-    clew_ = f"{sys.executable} -m clew"
+    clew_ = f"{shlex.quote(sys.executable)} -m clew"
     pipe = f"{clew_} export trip - --store {samples.url} | {clew_} import - --store {there}"
     run = subprocess.run(pipe, shell=True, capture_output=True, text=True, timeout=60)
     assert (run.returncode, run.stdout) == (0, "trip\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -177,7 +178,7 @@ async def test_tools_of_an_mcp_server_are_found_again_by_a_resume_and_its_secret
     server = Path(__file__).parents[1] / "tools" / "mcp_server.py"
     asks = {"call": {"name": "environment", "arguments": {"name": "SHOP_TOKEN"}}}
     model = shop.script("mcp", asks, "Done.", asks, "Done again.")
-    command = f"SHOP_TOKEN=$MY_TOKEN {sys.executable} {server} stdio"
+    command = f"SHOP_TOKEN=$MY_TOKEN {shlex.quote(sys.executable)} {shlex.quote(str(server))} stdio"
     first = shop.clew("run", "Ask.", "--model", model, "--mcp", command, "--thread", "t", env={"MY_TOKEN": "hidden-1"})
     assert "↳ environment: hidden-1" in first.stderr
     unset = shop.clew("resume", "t", "Again.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import signal
 import time
@@ -12,6 +13,7 @@ import pytest
 from clew.checkpointers import open_checkpointer
 from clew.threads.hiding import is_part
 from tests.crash.processes import FULL, Speaker, url_of
+from tests.sampling import sampled
 from tests.threads.moving import KEY, write_long
 from tests.threads.test_copying import assert_equal
 
@@ -46,8 +48,9 @@ def kill_one(arguments: list[str], steps: int, delay: float) -> None:
         copier.wait()
 
 
-@pytest.mark.parametrize("key", ["", KEY])
-@pytest.mark.parametrize("kinds", [("sqlite", "files"), ("files", "sqlite")])
+@pytest.mark.parametrize(
+    ("kinds", "key"), sampled(itertools.product([("sqlite", "files"), ("files", "sqlite")], ["", KEY]), 2)
+)
 async def test_a_copy_killed_at_random_moments_and_run_again_ends_right(
     kinds: tuple[str, str], key: str, tmp_path: Path
 ) -> None:

@@ -173,7 +173,7 @@ def blob(value: bytes) -> tuple[str, bytes]:
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("name", sampled(BODIES, 8))
+@pytest.mark.parametrize("name", sampled(BODIES, 4))
 def test_nothing_takes_more_than_it_weighs(name: str) -> None:
     body = BODIES[name]
 
@@ -190,7 +190,7 @@ def test_nothing_takes_more_than_it_weighs(name: str) -> None:
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("name", sampled(BODIES, 8))
+@pytest.mark.parametrize("name", sampled(BODIES, 4))
 @pytest.mark.parametrize("padded", [False, True])
 def test_a_hostile_frame_takes_no_more_than_fifty_times_its_size(name: str, padded: bool) -> None:
     """Either as short as it can be, or just long enough to be decoded."""
@@ -213,7 +213,7 @@ LARGE: dict[str, bytes] = {
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("name", sampled(LARGE, 4))
+@pytest.mark.parametrize("name", sampled(LARGE, 2))
 @pytest.mark.parametrize("in_blob", [False, True])
 def test_refusing_takes_no_more_than_fifty_times_the_size_either(name: str, in_blob: bool) -> None:
     """Far over the 8 MiB that are free, and unpacked as far as zstd's limit allows."""
@@ -237,7 +237,7 @@ def test_a_body_that_is_not_weighed_takes_no_more_than_8_mib(name: str) -> None:
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("name", sampled(BODIES, 8))
+@pytest.mark.parametrize("name", sampled(BODIES, 4))
 def test_a_hostile_body_in_a_blob_takes_no_more_than_fifty_times_its_size(name: str) -> None:
     digest, value = blob(BODIES[name])
     data = frame(bytes.fromhex(digest), 4)
@@ -295,7 +295,7 @@ EXTREMES: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("name", sampled(EXTREMES, 4))
+@pytest.mark.parametrize("name", sampled(EXTREMES, 3))
 @pytest.mark.parametrize("carried", [False, True])
 def test_whatever_a_user_keeps_comes_back(name: str, carried: bool) -> None:
     value = EXTREMES[name]()

@@ -26,8 +26,8 @@ pytestmark = [
 ]
 
 FULL = os.environ.get("CLEW_CRASH") == "full"
-KILLS = 40 if FULL else 3
-CUTS = 400 if FULL else 25
+KILLS = 40 if FULL else 2
+CUTS = 400 if FULL else 12
 WRITERS = 8
 
 

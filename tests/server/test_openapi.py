@@ -54,7 +54,7 @@ def to_msgpack(context: Any, value: Any) -> bytes:
 
 @described.parametrize()
 @settings(
-    max_examples=400 if FULL else 8,
+    max_examples=400 if FULL else 5,
     derandomize=True,
     deadline=None,
     suppress_health_check=list(HealthCheck),
