@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-__all__ = ["FULL", "only_in_full", "sampled"]
+__all__ = ["FULL", "examples", "only_in_full", "sampled"]
 
 FULL = os.environ.get("CLEW_CRASH") == "full"
 T = TypeVar("T")
@@ -23,6 +23,11 @@ def sampled(cases: Iterable[T], count: int) -> list[T]:
         return every
     chosen = set(Random(1).sample(range(len(every)), count))
     return [case for place, case in enumerate(every) if place in chosen]
+
+
+def examples(count: int) -> int:
+    """On how many examples a property is tried."""
+    return count if FULL else count // 4
 
 
 def only_in_full(test: Test) -> Test:

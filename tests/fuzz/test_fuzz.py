@@ -27,7 +27,7 @@ def test_whatever_comes_in_nothing_but_a_clear_error_comes_out(target: str) -> N
         TARGETS[target](seed)
     ends = time.monotonic() + SECONDS
     inputs = 0
-    while time.monotonic() < ends:
+    while time.monotonic() < ends or inputs <= 100:
         data = spoil(random.choice(known), random)
         began = time.monotonic()
         try:
@@ -36,7 +36,6 @@ def test_whatever_comes_in_nothing_but_a_clear_error_comes_out(target: str) -> N
             pytest.fail(f"{target}: {type(error).__name__}: {error} for {data.hex()}")
         assert time.monotonic() - began < 5, f"{target} took too long for {data.hex()}"
         inputs += 1
-    assert inputs > 100
 
 
 @pytest.mark.parametrize("target", TARGETS)

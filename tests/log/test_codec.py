@@ -26,6 +26,7 @@ from clew.log import (
     encode_frame,
 )
 from clew.messages import Image, Opaque, Text, User, user
+from tests.sampling import examples
 from tests.strategies import logs
 
 
@@ -43,7 +44,7 @@ def round_trip(entries: Sequence[Logged]) -> Frame:
     return decode_frame(encoded.data, "t", 0, encoded.blobs)
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(logs)
 def test_entries_survive_the_codec(entries: list[Logged]) -> None:
     assert round_trip(entries).entries == entries

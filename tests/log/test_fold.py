@@ -39,6 +39,7 @@ from clew.log import (
 from clew.log.codec import FIRST
 from clew.log.trees import named_trees, rename_trees
 from clew.messages import Message, Text, ToolCall, ToolResult, assistant, tool, user
+from tests.sampling import examples
 from tests.strategies import logs
 
 
@@ -64,13 +65,13 @@ def statuses(checkpoint: Checkpoint) -> list[str]:
     return [call.status for call in checkpoint.calls]
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(logs, st.integers(0, 25))
 def test_folding_in_two_parts_is_folding_at_once(log: list[Logged], cut: int) -> None:
     assert fold(log[cut:], fold(log[:cut])) == fold(log)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(logs, st.integers(0, 25))
 def test_a_folded_state_stands_for_all_before_it(log: list[Logged], cut: int) -> None:
     state = FoldedState(fold(log[:cut]))

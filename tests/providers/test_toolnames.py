@@ -13,6 +13,7 @@ from clew.messages.dialects import from_dialect, to_dialect
 from clew.providers._toolforms import SIDES
 from clew.providers.toolnames import map_call
 from clew.tools.defaults import DEFAULT_TOOLS
+from tests.sampling import examples
 from tests.strategies import json_values, text
 
 CWD = "/home/ada/work"
@@ -223,7 +224,7 @@ patches = st.builds(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(st.data(), st.sampled_from(["", CWD, "/", "C:\\work"]))
 def test_a_call_that_lost_nothing_comes_back_the_same(data: st.DataObject, cwd: str) -> None:
     source, target = data.draw(st.permutations(sorted(SIDES)))[:2]

@@ -20,6 +20,7 @@ from clew.messages import assistant, user
 from clew.threads import purging
 from clew.threads.purging import purge, purge_rewound, trimmed
 from clew.threads.verifying import verify, verify_all
+from tests.sampling import examples
 from tests.threads.keeping import STORES, make_store, turn, with_turns
 
 SECRET = "my deploy target is staging-eu, and nobody else's "
@@ -296,7 +297,7 @@ def logs(draw: st.DrawFn) -> list[Logged]:
     return entries
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(logs(), logs())
 def test_trimming_changes_nothing_that_can_still_be_seen(before: list[Logged], after: list[Logged]) -> None:
     state = fold(before)
