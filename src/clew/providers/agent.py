@@ -222,7 +222,7 @@ class ProviderAgent:
     def ready(self, name: str) -> tuple[Provider, Program]:
         """A provider that can be asked: `ProviderMissing` if it is not installed. Where another could take over,
         `NotLoggedIn` tells of what is known before it is asked; else its program says so itself."""
-        provider = find_provider(name)(self._settings.place)
+        provider = self.provider(name)
         program = provider.program()
         if program is None:
             raise ProviderMissing(name, provider.install)
@@ -231,6 +231,9 @@ class ProviderAgent:
             if health.logged_in is False:
                 raise NotLoggedIn(name, health.problem)
         return provider, program
+
+    def provider(self, name: str) -> Provider:
+        return find_provider(name)(self._settings.place)
 
     def check_any(self, names: Sequence[str]) -> None:
         """Before anything is written: that one of them can be asked."""

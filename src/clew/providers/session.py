@@ -51,6 +51,7 @@ class ProviderSession(Session):
         self._lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._losses: tuple[Loss, ...] = ()
+        self._swept = False
 
     @property
     def thread_id(self) -> str:
@@ -146,12 +147,19 @@ class ProviderSession(Session):
         return moved
 
     async def _send(self, prompt: str, timeout: float | None, emit: Emit) -> Turn:
-        await asyncio.to_thread(reap)
         await self._agent.check_origin(self._thread_id, self._origin)
-        await asyncio.to_thread(self._agent.check_any, self._agent.order(self._provider))
+        await asyncio.to_thread(self._clear_the_way)
         with self._agent.stops(self._thread_id):
             async with self._agent.thread(self._thread_id) as thread, Journal(thread) as journal:
                 return await self._try_each(journal, prompt, timeout, emit)
+
+    def _clear_the_way(self) -> None:
+        """What former processes left running is ended, and somebody can be asked: known before anything is written."""
+        reap()
+        self._agent.check_any(self._agent.order(self._provider))
+        if not self._swept:
+            sweep_staging(self._agent.provider(self._provider))
+            self._swept = True
 
     async def _try_each(self, journal: Journal, prompt: str, timeout: float | None, emit: Emit) -> Turn:
         """At the provider that has it; if that cannot work here, at the next that can."""
@@ -161,7 +169,6 @@ class ProviderSession(Session):
             sending: Sending | None = None
             try:
                 provider, program = await asyncio.to_thread(self._agent.ready, name)
-                await asyncio.to_thread(sweep_staging, provider)
                 sending = self._agent.sending(provider, program, journal, emit)
                 await self._agent.adopt_origin(journal, name, self._origin)
                 turn = await sending.send(prompt, self._key if name == self._provider else "", timeout)
