@@ -263,6 +263,14 @@ async def test_nothing_that_is_to_be_taken_out_is_on_record(tmp_path: Path) -> N
     assert "assistant=the key is [redacted]" in turn.output
 
 
+async def test_a_prompt_that_something_is_taken_out_of_is_answered_like_any_other(tmp_path: Path) -> None:
+    session = toy_agent(toy_place(tmp_path), MemoryCheckpointer(), redact=["sk-[a-z]+"]).start_session()
+    turn = await session.send("say the key is sk-abc")
+    assert (turn.output, turn.blocks) == ("the key is sk-abc", (Text("the key is [redacted]"),))
+    (told,) = (await session.trajectory).turns
+    assert (told.status, told.prompt, told.cost) == ("done", "say the key is [redacted]", 0.25)
+
+
 async def _frames(store: MemoryCheckpointer) -> Any:
     async for head in store.heads():
         for frame in await store.read(head.thread_id):

@@ -73,6 +73,8 @@ class Sending:
         self._redact = redact
         self.asked_at = -1
         """The place in the history from where on what is asked stands; -1 as long as nothing was."""
+        self._prompt_at = -1
+        """The place of the prompt itself: a note may stand before it."""
         self._resumed_from: int | None = None
         self._settings = settings
         self._provider = provider
@@ -91,6 +93,7 @@ class Sending:
         before = self._thread.checkpoint
         if spent := self._settings.budget.exceeded(before):
             return await self._refuse(prompt, before, spent)
+        self._resumed_from = before.turns if before.history else None
         left = left_over(before)
         if left.entries:
             await self._journal.record(*left.entries)
@@ -102,10 +105,9 @@ class Sending:
             told = left.note(prompt)
             job = self._job(prompt if told is None else f"{plain_text(told)}\n\n{prompt}", placed.key)
             await self._provider.prepare(self._program, job)
-            self.asked_at = await self._begin(before, placed, told, prompt)
+            await self._begin(before, placed, told, prompt)
             recorder = Recorder(self._journal, self._emit, pieces=self._redact is None)
             failure = await self._attempt(job, recorder, _left_of(timeout, began))
-            self._resumed_from = before.turns if before.history else None
             turn = await settled(
                 self._end(recorder, prompt, placed, workspace, time.monotonic() - began, failure, timeout)
             )
@@ -151,19 +153,20 @@ class Sending:
             options=settings.options,
         )
 
-    async def _begin(self, before: Checkpoint, placed: Placed, told: User | None, prompt: str) -> int:
-        """All that must be on record before the program starts, in one write; the place of the first message of it."""
+    async def _begin(self, before: Checkpoint, placed: Placed, told: User | None, prompt: str) -> None:
+        """All that must be on record before the program starts, in one write."""
         entries: list[Logged] = [*self._started(before)]
         known = self._thread.checkpoint.providers.get(self._provider.name)
         if known is None or known.key != placed.key:
             entries.append(ProviderKey(self._provider.name, placed.key, thread=self._thread.head.log_id))
-        first = self._thread.messages
         asked = [user(prompt)] if told is None else [told, user(prompt)]
+        first = self._thread.messages
+        self._prompt_at = first + len(asked) - 1
         entries += map(MessageAdded, asked)
-        entries.append(begun(first + len(asked) - 1, self._provider.name, self._model))
+        entries.append(begun(self._prompt_at, self._provider.name, self._model))
         await self._journal.record(*entries, ModelCallStarted(self._model or self._provider.name))
+        self.asked_at = first
         self._emit(TurnStarted(before.turns + 1))
-        return first
 
     def _started(self, before: Checkpoint) -> Iterable[ThreadStarted]:
         """Who works here now and with what, if that is new; what differs from the record is told."""
@@ -232,25 +235,22 @@ class Sending:
         """First of all what it came to and what it cost; then what the program keeps of it, and its files; then that it has
         ended. After a failure as far as that goes: the failure itself is what is raised."""
         status, reason = standing_of(recorder.ending, timeout, failure)
-        place = self._place_of_prompt(prompt)
         try:
             await recorder.settle()
-            turn = self._turn(recorder, prompt, place, placed, seconds, status, reason)
-            await self._journal.record(*self._spent(recorder, turn), ended(place, self._thread.messages, turn))
+            turn = self._turn(recorder, prompt, placed, seconds, status, reason)
+            await self._journal.record(
+                *self._spent(recorder, turn), ended(self._prompt_at, self._thread.messages, turn)
+            )
             await self._keep(recorder, placed.key, workspace)
             await self._journal.record(StatusChanged(status, reason))
         except ClewError as error:
             if failure is None:
                 raise
             failure.add_note(f"how it ended could not be recorded: {error}")
-            return self._turn(recorder, prompt, place, placed, seconds, status, reason)
+            return self._turn(recorder, prompt, placed, seconds, status, reason)
         self._emit(TurnFinished(turn.turns))
         self._emit(CheckpointSaved(turn.turns))
         return turn
-
-    def _place_of_prompt(self, prompt: str) -> int:
-        """A note may stand before it."""
-        return self.asked_at + (self._thread.checkpoint.history[self.asked_at] != user(prompt))
 
     def _spent(self, recorder: Recorder, turn: Turn) -> list[Logged]:
         """What it cost; where nobody says, the next request counts this one as unaccounted for."""
@@ -279,9 +279,7 @@ class Sending:
             started = [ThreadStarted(self._provider.name, self._model, parent=parent)] if not known else []
             await thread.append(*started, *map(MessageAdded, messages), StatusChanged("done"))
 
-    def _turn(
-        self, recorder: Recorder, prompt: str, place: int, placed: Placed, seconds: float, status: Any, reason: str
-    ) -> Turn:
+    def _turn(self, recorder: Recorder, prompt: str, placed: Placed, seconds: float, status: Any, reason: str) -> Turn:
         ending = recorder.ending
         state = self._thread.checkpoint
         usage = None if ending is None else ending.usage
@@ -299,7 +297,7 @@ class Sending:
             drift=self._drift,
             waited=self._journal.waited,
             duration=round(seconds, 6),
-            blocks=said_in(state.history[place + 1 :]) + state.partial,
+            blocks=said_in(state.history[self._prompt_at + 1 :]) + state.partial,
             losses=placed.losses,
             provider=self._provider.name,
             model=recorder.model or (ending.model if isinstance(ending, Finished) else "") or self._model,
