@@ -9,8 +9,8 @@ import os
 import secrets
 import time
 import traceback
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from pathlib import Path
 from types import EllipsisType, TracebackType
@@ -30,14 +30,14 @@ from clew.agent.loop import Ending, Loop
 from clew.agent.outputs import Output
 from clew.agent.own_sessions import OwnSession
 from clew.agent.prompts import check_prompt, last_prompt
-from clew.agent.runs import Emit, Run, RunResult
+from clew.agent.runs import Emit, Run, RunResult, stop_all
 from clew.agent.sessions import Session
 from clew.agent.settings import Budget, Overflow, Settings
 from clew.agent.signalling import by_id, same_command, stops_with_a_signal
 from clew.agent.stores import Store
-from clew.agent.trajectories import Trajectory, said_in, trajectory_of
+from clew.agent.trajectories import Trajectory, read_trajectory, said_in
 from clew.checkpointers import Checkpointer, HeadQuery
-from clew.errors import ClewError, InvalidInput, ThreadNotFound, Unavailable, UsageError
+from clew.errors import ClewError, InvalidInput, ThreadNotFound, UsageError
 from clew.log import Checkpoint, StatusChanged, Usage
 from clew.models import Model, Price, cost_of, resolve_model
 from clew.models.windows import context_window
@@ -204,7 +204,7 @@ class Agent:
         self._takeover = takeover
         self._handle_signals = handle_signals
         self._running: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._tasks: set[asyncio.Task[Any] | None] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     @property
     def name(self) -> str:
@@ -244,7 +244,7 @@ class Agent:
         asked = _Job(thread_id or "", prompt, answer, max_turns, timeout)
 
         async def work(emit: Emit) -> RunResult:
-            found = await self._last_thread() if thread_id is None else thread_id
+            found = await self._store.last_thread(self.name) if thread_id is None else thread_id
             await self.check_thread(found)
             return await self._run(msgspec.structs.replace(asked, thread_id=found), emit)
 
@@ -322,7 +322,7 @@ class Agent:
 
     async def trajectory(self, thread_id: str) -> Trajectory:
         """What was done on a thread, prompt by prompt."""
-        return trajectory_of(thread_id, await Thread.load(self._store.open(), thread_id))
+        return (await read_trajectory(self._store.open(), thread_id))[0]
 
     def _trusting(self, handle: Handle) -> Agent:
         """This agent, told which store the handle hints at, if it was told none itself."""
@@ -382,11 +382,7 @@ class Agent:
 
     async def aclose(self) -> None:
         """Stop what still runs, and close the store and the model's connections, as far as this agent opened them."""
-        running = [task for task in self._tasks if task is not None and task is not asyncio.current_task()]
-        for task in running:
-            task.cancel()
-        if running:
-            await asyncio.wait(running)
+        await stop_all(self._tasks)
         if self._own_model:
             close = getattr(self._settings.model, "aclose", None)
             if close is not None:
@@ -404,6 +400,7 @@ class Agent:
     async def _run(self, job: _Job, emit: Emit) -> RunResult:
         lock = self._running.setdefault(job.thread_id, asyncio.Lock())
         task = asyncio.current_task()
+        assert task is not None  # noqa: S101
         self._tasks.add(task)
         _running.set(self)
         try:
@@ -430,7 +427,9 @@ class Agent:
         store = self._store.open()
         if job.answer is not None:  # a mistake in it is told before the thread is touched
             answers_to(job.thread_id, await Thread.load(store, job.thread_id), job.answer)
-        async with self._thread(job.thread_id) as thread, Journal(thread) as journal:
+        durability: Durability = "exit" if self._durability == "exit" else "async"
+        holding = self._store.thread(job.thread_id, takeover=self._takeover, durability=durability, redact=self._redact)
+        async with holding as thread, Journal(thread) as journal:
             journal.count_since(opening)
             before = thread.checkpoint
             if job.prompt is None and not before.messages:
@@ -451,27 +450,6 @@ class Agent:
     async def questions(self, thread_id: str) -> list[Question]:
         """What a thread waits for."""
         return open_questions(await Thread.load(self._store.open(), thread_id))
-
-    @asynccontextmanager
-    async def _thread(self, thread_id: str) -> AsyncIterator[Thread]:
-        durability: Durability = "exit" if self._durability == "exit" else "async"
-        opening = Thread.open(
-            self._store.open(), thread_id, takeover=self._takeover, durability=durability, redact=self._redact
-        )
-        try:
-            async with opening as thread:
-                yield thread
-        except Unavailable:
-            opening.abandon()
-            raise
-
-    async def _last_thread(self) -> str:
-        if not self.name:
-            raise UsageError("resume without a thread_id goes by the agent's name. Give it one: Agent(…, name=…)")
-        async for head in Thread.list(self._store.open(), HeadQuery(agent=self.name)):
-            if not is_child(head):
-                return head.thread_id
-        raise UsageError(f"the agent {self.name!r} has no thread in this store yet. Start one with agent.run(…)")
 
 
 async def _recorded(journal: Journal, running: Coroutine[Any, Any, Ending], timeout: float | None) -> Ending:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blake3 import blake3
 
-from clew.agent.handles import write_handle
 from clew.agent.prompts import check_prompt
-from clew.agent.runs import Emit, Run, RunResult
+from clew.agent.runs import Emit, Run, RunResult, stop_all
 from clew.agent.sessions import Session
 from clew.agent.trajectories import Trajectory
 from clew.errors import ClewError, InvalidInput, LeaseLost, ThreadBusy, Unavailable, UsageError
@@ -54,7 +52,7 @@ class OwnSession(Session):
         self._clear_done = clear_done
         self._keep_stopped = keep_stopped
         self._from_elsewhere = from_elsewhere
-        self._task: asyncio.Task[Any] | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._asked = 0
         self._ended_with = ""
         """The status of the last run, once that had the thread for itself."""
@@ -65,12 +63,11 @@ class OwnSession(Session):
             raise UsageError("this session's thread is named by its task: call run first, or give a thread_id")
         return self._thread_id
 
-    def handle(
-        self, *, key: str | bytes | None = None, expires_in: timedelta | None = None, hints: bool = False
-    ) -> str:
-        where = {"cwd": str(self._folder), "store": self._agent.store_url} if hints else {}
-        expires = None if expires_in is None else datetime.now(UTC) + expires_in
-        return write_handle("clew", self.thread_id, self.thread_id, key=key, expires=expires, **where)
+    def _resume_key(self) -> str:
+        return self.thread_id
+
+    def _whereabouts(self) -> tuple[str, str]:
+        return str(self._folder), self._agent.store_url
 
     def send(self, prompt: str, *, timeout: float | None = None) -> Run[RunResult]:
         """Ask, and go on until the agent has the last word. The first prompt is the task that names the thread, if nobody
@@ -98,7 +95,9 @@ class OwnSession(Session):
 
     def _run(self, thread_id: str, prompt: str | None, **how: Any) -> Run[RunResult]:
         async def work(emit: Emit) -> RunResult:
-            self._task = asyncio.current_task()
+            task = asyncio.current_task()
+            assert task is not None  # noqa: S101
+            self._tasks.add(task)
             try:
                 if self._from_elsewhere:
                     await self._agent.check_thread(thread_id)
@@ -109,16 +108,15 @@ class OwnSession(Session):
             except BaseException:
                 self._ended_with = "stopped"
                 raise
+            finally:
+                self._tasks.discard(task)
             self._ended_with = result.status
             return result
 
         return Run(work)
 
     async def cancel(self) -> None:
-        task = self._task
-        if task is not None and not task.done() and task is not asyncio.current_task():
-            task.cancel()
-            await asyncio.wait([task])
+        await stop_all(self._tasks)
 
     @property
     async def trajectory(self) -> Trajectory:

@@ -6,7 +6,7 @@ import asyncio
 import sys
 import warnings
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Mapping
 from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
@@ -17,11 +17,20 @@ from clew.log import Usage
 from clew.messages import Block, Text, ToolCall, ToolResult
 from clew.messages.dialects import Loss
 
-__all__ = ["Emit", "Run", "RunResult", "ToolUse"]
+__all__ = ["Emit", "Run", "RunResult", "ToolUse", "stop_all"]
 
 T = TypeVar("T", covariant=True)
 Emit = Callable[[Event], None]
 _END = object()
+
+
+async def stop_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel these, all but the one that asks for it, and return once they have ended."""
+    others = [task for task in tasks if task is not asyncio.current_task() and not task.done()]
+    for task in others:
+        task.cancel()
+    if others:
+        await asyncio.wait(others)
 
 
 class ToolUse(msgspec.Struct, frozen=True):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, Self
 
+from clew.agent.handles import write_handle
 from clew.agent.runs import Run, RunResult
 from clew.agent.trajectories import Trajectory
 from clew.messages.dialects import Loss
@@ -47,12 +48,24 @@ class Session(ABC):
         Whoever has it can go on with the conversation, so keep it as you would a password."""
         return self.handle()
 
-    @abstractmethod
     def handle(
         self, *, key: str | bytes | None = None, expires_in: timedelta | None = None, hints: bool = False
     ) -> str:
         """A handle with more to it: signed with a `key`, refused after some time, or with the folder and the store, without
         its credentials, as `hints` for whoever resumes it."""
+        cwd, store = self._whereabouts() if hints else ("", "")
+        expires = None if expires_in is None else datetime.now(UTC) + expires_in
+        return write_handle(
+            self.provider, self.thread_id, self._resume_key(), cwd=cwd, store=store, expires=expires, key=key
+        )
+
+    @abstractmethod
+    def _resume_key(self) -> str:
+        """What the provider knows the conversation by."""
+
+    @abstractmethod
+    def _whereabouts(self) -> tuple[str, str]:
+        """The folder that is worked in, and the store's URL."""
 
     @abstractmethod
     def send(self, prompt: str, *, timeout: float | None = None) -> Run[RunResult]:

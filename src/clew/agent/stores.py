@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from types import EllipsisType
 
-from clew.checkpointers import Checkpointer, FileCheckpointer, MemoryCheckpointer, open_checkpointer
-from clew.errors import InvalidInput, UsageError
+from clew.checkpointers import Checkpointer, FileCheckpointer, HeadQuery, MemoryCheckpointer, open_checkpointer
+from clew.errors import InvalidInput, Unavailable, UsageError
+from clew.threads import Thread
+from clew.threads.lineage import is_child
+from clew.threads.redacting import Redact
+from clew.threads.thread import Durability
 
 __all__ = ["Store"]
 
@@ -59,6 +65,29 @@ class Store:
             else:
                 self._opened = open_checkpointer(None if self._given is ... else self._given)
         return self._opened
+
+    @asynccontextmanager
+    async def thread(
+        self, thread_id: str, *, takeover: bool, durability: Durability, redact: Redact | None
+    ) -> AsyncIterator[Thread]:
+        """A thread of it, held: `ThreadBusy` if another process has it. If the store goes away meanwhile it is let go of
+        without another word, and that the store is away is what is raised."""
+        opening = Thread.open(self.open(), thread_id, takeover=takeover, durability=durability, redact=redact)
+        try:
+            async with opening as thread:
+                yield thread
+        except Unavailable:
+            opening.abandon()
+            raise
+
+    async def last_thread(self, agent: str) -> str:
+        """The thread that the agent of this name worked on last; those of its children are not its own."""
+        if not agent:
+            raise UsageError("resume without a thread_id goes by the agent's name. Give it one: Agent(…, name=…)")
+        async for head in Thread.list(self.open(), HeadQuery(agent=agent)):
+            if not is_child(head):
+                return head.thread_id
+        raise UsageError(f"the agent {agent!r} has no thread in this store yet. Start one with agent.run(…)")
 
     async def close(self) -> None:
         """Close what was opened here; a store that was given is its giver's."""

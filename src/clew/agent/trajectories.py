@@ -9,11 +9,14 @@ import msgspec
 
 from clew.agent.notes import is_prompt
 from clew.agent.runs import RunResult
+from clew.checkpointers import Checkpointer, HeadQuery
 from clew.log import Checkpoint, StateSet, Usage
 from clew.log.checkpoint import TURN_MARK
 from clew.messages import Assistant, Block, Message, Tool, plain_text
+from clew.threads import Thread
+from clew.threads.lineage import is_child
 
-__all__ = ["Trajectory", "Turn", "begun", "ended", "said_in", "stopped_at", "trajectory_of"]
+__all__ = ["Trajectory", "Turn", "begun", "ended", "read_trajectory", "said_in", "stopped_at"]
 
 
 class Turn(RunResult, frozen=True, kw_only=True):
@@ -88,7 +91,19 @@ def said_in(messages: tuple[Message, ...]) -> tuple[Block, ...]:
     return tuple(block for message in messages if type(message) in (Assistant, Tool) for block in message.content)
 
 
-def trajectory_of(thread_id: str, state: Checkpoint) -> Trajectory:
+async def read_trajectory(store: Checkpointer, thread_id: str) -> tuple[Trajectory, Checkpoint]:
+    """What was done on a thread, with what its sub-agents did; and the state that it was read from."""
+    state = await Thread.load(store, thread_id)
+    children = [
+        _trajectory(head.thread_id, await Thread.load(store, head.thread_id))
+        async for head in store.heads(HeadQuery(parent=thread_id, order="created"))
+        if is_child(head)
+    ]
+    found = _trajectory(thread_id, state)
+    return msgspec.structs.replace(found, sub_agents=tuple(reversed(children))), state
+
+
+def _trajectory(thread_id: str, state: Checkpoint) -> Trajectory:
     """Read it from a thread's state. Also for threads of the built-in agent, whose prompts have no record of their own."""
     turns = tuple(_turns(thread_id, state))
     return Trajectory(

@@ -10,21 +10,20 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
 from types import EllipsisType, TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import msgspec
 
 from clew.agent import Agent
-from clew.agent.children import is_child
 from clew.agent.handles import Handle, read_handle
 from clew.agent.journal import Journal
-from clew.agent.runs import Emit, Run
+from clew.agent.runs import Emit, Run, stop_all
 from clew.agent.sessions import Session
 from clew.agent.settings import Budget
 from clew.agent.signalling import by_id, stops_with_a_signal
 from clew.agent.stores import Store
-from clew.agent.trajectories import Trajectory, Turn, trajectory_of
-from clew.checkpointers import Checkpointer, HeadQuery
+from clew.agent.trajectories import Trajectory, Turn, read_trajectory
+from clew.checkpointers import Checkpointer
 from clew.errors import (
     InvalidInput,
     NotLoggedIn,
@@ -32,8 +31,6 @@ from clew.errors import (
     ProviderMissing,
     SessionNotFound,
     ThreadNotFound,
-    Unavailable,
-    UsageError,
 )
 from clew.providers.adopting import adopt_into
 from clew.providers.base import Permissions, Place, Program, Provider
@@ -45,7 +42,14 @@ from clew.providers.settings import ProviderSettings, make_settings
 from clew.threads import Thread
 from clew.threads.redacting import Redact
 
-__all__ = ["ProviderAgent"]
+__all__ = ["ProviderAgent", "Ready"]
+
+
+class Ready(NamedTuple):
+    """A provider that can be asked."""
+
+    provider: Provider
+    program: Program
 
 
 class ProviderAgent:
@@ -136,7 +140,7 @@ class ProviderAgent:
         """A session on a new thread, whose handle is there before the first prompt; or on one that is there, which goes on
         here whoever worked on it before."""
         name = self._first()
-        key = find_provider(name)(self._settings.place).new_key()
+        key = self.provider(name).new_key()
         return ProviderSession(self, thread_id or self.new_id(), provider=name, key=key, origin=None)
 
     def resume_session(self, handle: str, *, key: str | bytes | None = None, trust: bool = False) -> ProviderSession:
@@ -164,7 +168,7 @@ class ProviderAgent:
         """Go on with a thread: without an id, with the one that this agent worked on last."""
 
         async def work(emit: Emit) -> Turn:
-            session = self.resume_session(thread_id or await self._last_thread())
+            session = self.resume_session(thread_id or await self._store.last_thread(self.name))
             return await session.ask(GO_ON if prompt is None else prompt, timeout, emit)
 
         return Run(work)
@@ -175,11 +179,7 @@ class ProviderAgent:
 
     async def aclose(self) -> None:
         """Stop what still runs, and close the store, if this agent opened it."""
-        running = [task for task in self._tasks if task is not asyncio.current_task()]
-        for task in running:
-            task.cancel()
-        if running:
-            await asyncio.wait(running)
+        await stop_all(self._tasks)
         for store in (self._store, *self._trusted):
             await store.close()
 
@@ -196,16 +196,13 @@ class ProviderAgent:
     @asynccontextmanager
     async def thread(self, thread_id: str) -> AsyncIterator[Thread]:
         """A thread's lease: `ThreadBusy` if another process has it."""
-        opening = Thread.open(self.store, thread_id, takeover=self._takeover, durability="async", redact=self._redact)
+        holding = self._store.thread(thread_id, takeover=self._takeover, durability="async", redact=self._redact)
         task = asyncio.current_task()
         assert task is not None  # noqa: S101
         self._tasks.add(task)
         try:
-            async with opening as thread:
+            async with holding as thread:
                 yield thread
-        except Unavailable:
-            opening.abandon()
-            raise
         finally:
             self._tasks.discard(task)
 
@@ -219,7 +216,7 @@ class ProviderAgent:
         """The providers to try, from the one that has the conversation on."""
         return list(dict.fromkeys([first, *self._settings.providers]))
 
-    def ready(self, name: str) -> tuple[Provider, Program]:
+    def ready(self, name: str) -> Ready:
         """A provider that can be asked: `ProviderMissing` if it is not installed. Where another could take over,
         `NotLoggedIn` tells of what is known before it is asked; else its program says so itself."""
         provider = self.provider(name)
@@ -230,26 +227,24 @@ class ProviderAgent:
             health = provider.check(program)
             if health.logged_in is False:
                 raise NotLoggedIn(name, health.problem)
-        return provider, program
+        return Ready(provider, program)
 
     def provider(self, name: str) -> Provider:
         return find_provider(name)(self._settings.place)
 
-    def check_any(self, names: Sequence[str]) -> None:
-        """Before anything is written: that one of them can be asked."""
+    def first_ready(self, names: Sequence[str]) -> Ready:
+        """The first of these that can be asked; if none can, the last says why, and why not the others."""
         failures: list[ProviderError] = []
         for name in names:
             try:
-                self.ready(name)
+                return self.ready(name)
             except ProviderError as error:
                 failures.append(error)
-            else:
-                return
         raise with_notes(failures)
 
-    def sending(self, provider: Provider, program: Program, journal: Journal, emit: Emit) -> Sending:
+    def sending(self, ready: Ready, journal: Journal, emit: Emit) -> Sending:
         """For one prompt."""
-        return Sending(self._settings, provider, program, self.store, journal, emit, self._redact)
+        return Sending(self._settings, ready.provider, ready.program, self.store, journal, emit, self._redact)
 
     @property
     def redact(self) -> Redact | None:
@@ -261,7 +256,7 @@ class ProviderAgent:
             return
         if origin.provider in ("", BUILT_IN_AGENT):
             raise ThreadNotFound(thread_id)
-        source = find_provider(origin.provider)(self._settings.place)
+        source = self.provider(origin.provider)
         here = await asyncio.to_thread(source.export, origin.resume_key, staging_folder(source, origin.resume_key))
         if not here:
             error = SessionNotFound(source.name, origin.resume_key)
@@ -275,21 +270,15 @@ class ProviderAgent:
         state = journal.thread.checkpoint
         if origin is None or state.history or state.providers or provider_name(origin.provider) in ("", name):
             return
-        source = find_provider(origin.provider)(self._settings.place)
+        source = self.provider(origin.provider)
         await adopt_into(journal, self.store, source, origin.resume_key)
 
     async def trajectory(self, thread_id: str, provider: str, key: str) -> tuple[Trajectory, str]:
         """What is on record of a thread, with its sub-agents; and what the provider knows it by, if the record says so."""
         try:
-            state = await Thread.load(self.store, thread_id)
+            found, state = await read_trajectory(self.store, thread_id)
         except ThreadNotFound:
             return Trajectory(thread_id=thread_id), key
-        children = [
-            trajectory_of(head.thread_id, await Thread.load(self.store, head.thread_id))
-            async for head in self.store.heads(HeadQuery(parent=thread_id, order="created"))
-            if is_child(head)
-        ]
-        found = msgspec.structs.replace(trajectory_of(thread_id, state), sub_agents=tuple(reversed(children)))
         return found, state.provider_keys.get(provider, key)
 
     def moved(self, provider: str, settings: dict[str, Any]) -> ProviderAgent:
@@ -328,12 +317,10 @@ class ProviderAgent:
         names = self._settings.providers
         if len(names) == 1:
             return names[0]
-        for name in names:
-            provider = find_provider(name)(self._settings.place)
-            program = provider.program()
-            if program is not None and provider.check(program).ready:
-                return name
-        return names[0]
+        try:
+            return self.first_ready(names).provider.name
+        except ProviderError:
+            return names[0]
 
     def _trusting(self, handle: Handle) -> ProviderAgent:
         """This agent, told what the handle hints at, where it was told nothing itself."""
@@ -345,11 +332,3 @@ class ProviderAgent:
             place = Place(Path(handle.cwd), self._settings.place.env)
             agent._settings = msgspec.structs.replace(self._settings, place=place)
         return agent
-
-    async def _last_thread(self) -> str:
-        if not self.name:
-            raise UsageError("resume without a thread_id goes by the agent's name. Give it one: Agent(…, name=…)")
-        async for head in Thread.list(self.store, HeadQuery(agent=self.name)):
-            if not is_child(head):
-                return head.thread_id
-        raise UsageError(f"the agent {self.name!r} has no thread in this store yet. Start one with start_session()")

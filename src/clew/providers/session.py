@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from clew.agent.handles import Handle, write_handle
+from clew.agent.handles import Handle
 from clew.agent.journal import Journal
 from clew.agent.prompts import check_prompt
-from clew.agent.runs import Emit, Run
+from clew.agent.runs import Emit, Run, stop_all
 from clew.agent.sessions import Session
 from clew.agent.trajectories import Trajectory, Turn
 from clew.errors import NotLoggedIn, ProviderError, ProviderLimited, ProviderMissing, UsageError
@@ -22,7 +21,7 @@ from clew.providers.registry import BUILT_IN_AGENT
 from clew.providers.sending import Sending
 
 if TYPE_CHECKING:
-    from clew.providers.agent import ProviderAgent
+    from clew.providers.agent import ProviderAgent, Ready
 
 __all__ = ["GO_ON", "ProviderSession", "with_notes"]
 
@@ -67,17 +66,16 @@ class ProviderSession(Session):
         """What of the conversation did not fit the provider that it was last moved to."""
         return self._losses
 
-    def handle(
-        self, *, key: str | bytes | None = None, expires_in: timedelta | None = None, hints: bool = False
-    ) -> str:
+    def _resume_key(self) -> str:
         if not self._key:
             raise UsageError(
                 f"this session goes on from its id alone, {self._thread_id!r}, and what {self._provider} knows it by is on "
                 "record: send a prompt, or read the trajectory, before you take its handle."
             )
-        where = {"cwd": str(self._agent.settings.place.cwd), "store": self._agent.store_url} if hints else {}
-        expires = None if expires_in is None else datetime.now(UTC) + expires_in
-        return write_handle(self._provider, self._thread_id, self._key, key=key, expires=expires, **where)
+        return self._key
+
+    def _whereabouts(self) -> tuple[str, str]:
+        return str(self._agent.settings.place.cwd), self._agent.store_url
 
     def send(self, prompt: str, *, timeout: float | None = None) -> Run[Turn]:
         """Ask, and return what it came to; iterate it for what happens meanwhile. After `timeout` seconds the program is
@@ -115,11 +113,7 @@ class ProviderSession(Session):
         return self.send(GO_ON if prompt is None else prompt, timeout=timeout)
 
     async def cancel(self) -> None:
-        tasks = self._tasks - {asyncio.current_task()}
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await stop_all(self._tasks)
 
     @property
     async def trajectory(self) -> Trajectory:
@@ -138,7 +132,7 @@ class ProviderSession(Session):
             return await self._agent.moved_home(self._thread_id, settings)
         agent = self._agent.moved(provider, settings)
         name = agent.settings.providers[0]
-        target, _ = await asyncio.to_thread(agent.ready, name)
+        target = (await asyncio.to_thread(agent.ready, name)).provider
         async with self._lock, agent.thread(self._thread_id) as thread, Journal(thread) as journal:
             await self._agent.adopt_origin(journal, name, self._origin)
             placed = await move(journal, agent.store, target, agent.name, natively=agent.redact is None)
@@ -148,28 +142,30 @@ class ProviderSession(Session):
 
     async def _send(self, prompt: str, timeout: float | None, emit: Emit) -> Turn:
         await self._agent.check_origin(self._thread_id, self._origin)
-        await asyncio.to_thread(self._clear_the_way)
+        ready = await asyncio.to_thread(self._clear_the_way)
         with self._agent.stops(self._thread_id):
             async with self._agent.thread(self._thread_id) as thread, Journal(thread) as journal:
-                return await self._try_each(journal, prompt, timeout, emit)
+                return await self._try_each(journal, ready, prompt, timeout, emit)
 
-    def _clear_the_way(self) -> None:
+    def _clear_the_way(self) -> Ready:
         """What former processes left running is ended, and somebody can be asked: known before anything is written."""
         reap()
-        self._agent.check_any(self._agent.order(self._provider))
+        ready = self._agent.first_ready(self._agent.order(self._provider))
         if not self._swept:
-            sweep_staging(self._agent.provider(self._provider))
+            sweep_staging(ready.provider)
             self._swept = True
+        return ready
 
-    async def _try_each(self, journal: Journal, prompt: str, timeout: float | None, emit: Emit) -> Turn:
+    async def _try_each(self, journal: Journal, ready: Ready, prompt: str, timeout: float | None, emit: Emit) -> Turn:
         """At the provider that has it; if that cannot work here, at the next that can."""
         failures: list[ProviderError] = []
         names = self._agent.order(self._who_has_it(journal))
         for number, name in enumerate(names):
             sending: Sending | None = None
             try:
-                provider, program = await asyncio.to_thread(self._agent.ready, name)
-                sending = self._agent.sending(provider, program, journal, emit)
+                if name != ready.provider.name:
+                    ready = await asyncio.to_thread(self._agent.ready, name)
+                sending = self._agent.sending(ready, journal, emit)
                 await self._agent.adopt_origin(journal, name, self._origin)
                 turn = await sending.send(prompt, self._key if name == self._provider else "", timeout)
             except _FALLS_TO_NEXT as error:

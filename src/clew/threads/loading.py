@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+import secrets
+from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 
 import msgspec
 
 from clew._telemetry import span
 from clew.checkpointers import Checkpointer, Head
+from clew.checkpointers.heads import Status
 from clew.errors import Corrupt, MissingBlob, ThreadNotFound
 from clew.log import EMPTY, FIRST, Checkpoint, Fold, FoldedState, Frame, count_kept, decode_frame, decode_frames
 from clew.threads.sizes import LogSize
 
-__all__ = ["Loaded", "catch_up", "load", "read_frames"]
+__all__ = ["Loaded", "catch_up", "load", "or_new", "read_frames"]
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -46,6 +49,15 @@ def _no_collection() -> Iterator[None]:
     finally:
         if running:
             gc.enable()
+
+
+async def or_new(loading: Awaitable[Loaded], thread_id: str, status: Status) -> Loaded:
+    """What is on record, or a thread that is not there yet."""
+    try:
+        return await loading
+    except ThreadNotFound:
+        now, log_id = datetime.now(UTC), secrets.token_hex(16)
+        return Loaded(Head(thread_id=thread_id, frames=0, log_id=log_id, status=status, created_at=now, updated_at=now))
 
 
 async def load(checkpointer: Checkpointer, thread_id: str) -> Loaded:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import secrets
-from datetime import UTC, datetime
-
-from clew.checkpointers import Checkpointer, Head
-from clew.errors import LeaseLost, ThreadNotFound, Unavailable
+from clew.checkpointers import Checkpointer
+from clew.errors import LeaseLost, Unavailable
 from clew.log import Fold, Logged
 from clew.threads.leases import check_free, new_lease
-from clew.threads.loading import Loaded, load
+from clew.threads.loading import load, or_new
 from clew.threads.writer import LogWriter
 
 __all__ = ["put_aside"]
@@ -24,7 +21,7 @@ async def put_aside(checkpointer: Checkpointer, thread_id: str, *entries: Logged
     live process holds it.
     """
     for _ in range(_TRIES):
-        loaded = await _loaded(checkpointer, thread_id)
+        loaded = await or_new(load(checkpointer, thread_id), thread_id, "interrupted")
         check_free(loaded.head)
         writer = LogWriter(checkpointer, loaded.head, Fold(loaded.state), new_lease(), loaded.size())
         writer.accept(entries)
@@ -34,13 +31,3 @@ async def put_aside(checkpointer: Checkpointer, thread_id: str, *entries: Logged
             continue
         return
     raise Unavailable(f"thread {thread_id!r} moved on {_TRIES} times while something was put on its record. Try again.")
-
-
-async def _loaded(checkpointer: Checkpointer, thread_id: str) -> Loaded:
-    try:
-        return await load(checkpointer, thread_id)
-    except ThreadNotFound:
-        now = datetime.now(UTC)
-        log_id = secrets.token_hex(16)
-        head = Head(thread_id=thread_id, frames=0, log_id=log_id, status="interrupted", created_at=now, updated_at=now)
-        return Loaded(head)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
-from collections.abc import AsyncIterator, Awaitable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Literal, Self, get_args
@@ -13,7 +12,7 @@ from typing import Literal, Self, get_args
 import msgspec
 
 from clew.checkpointers import Checkpointer, Head, HeadQuery
-from clew.errors import InvalidInput, LeaseLost, ThreadNotFound, Unavailable, UsageError
+from clew.errors import InvalidInput, LeaseLost, Unavailable, UsageError
 from clew.log import (
     Checkpoint,
     Compacted,
@@ -39,7 +38,7 @@ from clew.threads.differing import difference
 from clew.threads.exporting import export, import_
 from clew.threads.hiding import is_hidden
 from clew.threads.leases import RENEW_AFTER, check_free, is_live, new_lease
-from clew.threads.loading import Loaded, catch_up, load
+from clew.threads.loading import catch_up, load, or_new
 from clew.threads.pruning import prune
 from clew.threads.purging import purge, purge_rewound
 from clew.threads.redacting import Redact, redactor
@@ -291,7 +290,7 @@ class Thread:
 
     async def _take_lease(self) -> LogWriter:
         """Append a marker that names us at the position just read: of two who try one gets `Conflict`."""
-        loaded = await self._or_new(load(self._checkpointer, self._thread_id))
+        loaded = await or_new(load(self._checkpointer, self._thread_id), self._thread_id, "running")
         for _ in range(TRIES):
             if not self._takeover:
                 check_free(loaded.head)
@@ -300,7 +299,7 @@ class Thread:
             try:
                 await writer.flush(writer.accept([LeaseTaken(str(lease.owner), lease.token)]))
             except LeaseLost:
-                loaded = await self._or_new(catch_up(self._checkpointer, loaded))
+                loaded = await or_new(catch_up(self._checkpointer, loaded), self._thread_id, "running")
                 continue
             except asyncio.CancelledError:
                 await asyncio.shield(self._give_back(writer))
@@ -330,22 +329,6 @@ class Thread:
         else:
             owner = before.lease.owner
             log.info("thread %r: its last holder, %s, is gone; resumed at turn %d", self._thread_id, owner, turn)
-
-    async def _or_new(self, loading: Awaitable[Loaded]) -> Loaded:
-        """What is on record, or a thread that is not there yet."""
-        try:
-            return await loading
-        except ThreadNotFound:
-            now = datetime.now(UTC)
-            head = Head(
-                thread_id=self._thread_id,
-                frames=0,
-                log_id=secrets.token_hex(16),
-                status="running",
-                created_at=now,
-                updated_at=now,
-            )
-            return Loaded(head)
 
     async def _keep_lease(self, writer: LogWriter) -> None:
         """Renew while nothing else is written, for example while a tool runs for long."""
