@@ -347,10 +347,10 @@ class Writer:
         self._engine = store._use()
         transact: Any = _sqlite_engine.Engine._transact
 
-        def watched(engine: _sqlite_engine.Engine, connection: Any, *given: Any) -> None:
-            self.batches.append(len(given[-1]))
+        def watched(engine: _sqlite_engine.Engine, connection: Any, batch: Any, **given: Any) -> None:
+            self.batches.append(len(batch))
             failing, self.fail_next_commit = self.fail_next_commit, False
-            transact(engine, FailsToCommit(connection) if failing else connection, *given)
+            transact(engine, FailsToCommit(connection) if failing else connection, batch, **given)
 
         monkeypatch.setattr(_sqlite_engine.Engine, "_transact", watched)
 
@@ -468,9 +468,9 @@ def writers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
     transact: Any = _sqlite_engine.Engine._transact
 
-    def watched(*given: Any) -> None:
+    def watched(*given: Any, **how: Any) -> None:
         names.append(threading.current_thread().name)
-        transact(*given)
+        transact(*given, **how)
 
     monkeypatch.setattr(_sqlite_engine.Engine, "_transact", watched)
     return names

@@ -15,8 +15,8 @@ from clew.checkpointers._sqlite_backup import backup
 from clew.errors import Corrupt, InvalidInput, NewerFormat
 from clew.log import MessageAdded
 from clew.messages import user
-from clew.threads.loading import read_frames
 from tests.crash.processes import Speaker
+from tests.threads.keeping import read_frames
 
 pytestmark = pytest.mark.anyio
 

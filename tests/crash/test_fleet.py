@@ -18,7 +18,7 @@ import pytest
 from clew import Thread
 from clew.checkpointers import Checkpointer, open_checkpointer
 from clew.log import LeaseTaken, MessageAdded, StateSet
-from clew.log.codec import decode_frames
+from clew.log.codec import decode_frame
 from clew.messages import user
 from tests.crash.fleet_worker import TURNS
 from tests.crash.processes import FULL, ROOT
@@ -120,8 +120,8 @@ async def _check_thread(store: Checkpointer, thread_id: str, acknowledged: list[
     told = [int(line.rpartition(" ")[2]) for line in acknowledged if line.rpartition(" ")[0] == thread_id]
     assert not told or max(told) <= state.turns
     holder = ""
-    for frame in decode_frames(await store.read(thread_id), thread_id):
-        for entry in frame.entries:
+    for number, data in enumerate(await store.read(thread_id)):
+        for entry in decode_frame(data, thread_id, number).entries:
             if isinstance(entry, LeaseTaken):
                 holder = re.findall(r"process (\d+)", entry.owner)[0]
             elif isinstance(entry, StateSet) and entry.key == "pid":

@@ -21,10 +21,11 @@ from clew.log import (
     StateSet,
     UnknownEntry,
     decode_frame,
-    decode_frames,
+    decode_ordinary,
     encode_entries,
     encode_frame,
 )
+from clew.log.keys import Keyring
 from clew.messages import Image, Opaque, Text, User, user
 from tests.sampling import examples
 from tests.strategies import logs
@@ -52,16 +53,43 @@ def test_entries_survive_the_codec(entries: list[Logged]) -> None:
 
 @settings(max_examples=50)
 @given(st.lists(logs, max_size=6))
-def test_a_stretch_of_frames_is_read_as_its_frames_are(groups: list[list[Logged]]) -> None:
+def test_frames_decoded_in_one_go_give_the_entries_that_each_gives(groups: list[list[Logged]]) -> None:
     data = [frame_of(entries) for entries in groups]
-    assert decode_frames(data, "t", 3) == [decode_frame(frame, "t", number) for number, frame in enumerate(data, 3)]
+    each = [decode_frame(frame, "t", 0).entries for frame in data]
+    assert decode_ordinary(data) in (None, [entry for entries in each for entry in entries])
 
 
-def test_the_damaged_frame_of_a_stretch_is_named() -> None:
-    data = [frame_of([MessageAdded(user(f"message {number} " * 20))]) for number in range(200)]
-    data[150] = data[150][:-1] + bytes([data[150][-1] ^ 1])
-    with pytest.raises(Corrupt, match="thread 't', frame 157"):
-        decode_frames(data, "t", 7)
+def ordinary(number: int) -> bytes:
+    """Long ones are compressed, short ones are not."""
+    return frame_of([MessageAdded(user(f"message {number} " * 20)) if number % 3 else StateSet("", number)])
+
+
+def test_ordinary_frames_are_decoded_in_one_go() -> None:
+    entries = decode_ordinary([ordinary(number) for number in range(40)])
+    assert entries is not None
+    assert len(entries) == 40
+    assert decode_ordinary([]) == []
+
+
+def test_among_frames_that_are_decoded_in_one_go_is_none_that_needs_a_closer_look() -> None:
+    damaged = ordinary(7)[:-1] + bytes([ordinary(7)[-1] ^ 1])
+    not_compressed = sealed(bytes([1, 1]) + bytes(12) + FIRST + b"no zstd at all, though it says so")
+    other = {
+        "damaged": damaged,
+        "cut": ordinary(7)[:20],
+        "empty": b"",
+        "newer": sealed(bytes([2, 0]) + ordinary(7)[2:-16]),
+        "no zstd": not_compressed,
+        "no msgpack": sealed(bytes([1, 0]) + bytes(12) + FIRST + b"\xc1"),
+        "refers to a blob": frame_of([StateSet("large", "x" * 70_000)]),
+        "sealed": encode_frame([encode_entries([StateSet("a", 1)])], previous=FIRST, keys=Keyring(bytes(32))).data,
+        "of an unknown kind": frame_of([UnknownEntry(msgspec.msgpack.encode(["from the future", 1]))]),
+    }
+    for what, frame in other.items():
+        for place in (0, 5, 9):
+            frames = [ordinary(number) for number in range(9)]
+            frames.insert(place, frame)
+            assert decode_ordinary(frames) is None, what
 
 
 def test_a_frame_names_its_predecessor_and_itself() -> None:

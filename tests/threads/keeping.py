@@ -11,6 +11,7 @@ from clew.checkpointers import Checkpointer, FileCheckpointer, Head, MemoryCheck
 from clew.log import (
     FIRST,
     Described,
+    Frame,
     Logged,
     MessageAdded,
     ThreadStarted,
@@ -20,8 +21,9 @@ from clew.log import (
     encode_frame,
 )
 from clew.messages import Text, ToolCall, ToolResult, assistant, tool, user
+from clew.threads.streaming import decoded, frames
 
-__all__ = ["STORES", "make_store", "turn", "with_folded_state", "with_turns", "write_log"]
+__all__ = ["STORES", "make_store", "read_frames", "turn", "with_folded_state", "with_turns", "write_log"]
 
 STORES = ("memory", "sqlite", "files")
 
@@ -30,6 +32,11 @@ def make_store(kind: str, folder: Path) -> Checkpointer:
     if kind == "memory":
         return MemoryCheckpointer()
     return SQLiteCheckpointer(folder / "c.db") if kind == "sqlite" else FileCheckpointer(folder / "threads")
+
+
+async def read_frames(store: Checkpointer, head: Head) -> list[Frame]:
+    """Every frame of the log that this head describes, checked."""
+    return [await decoded(store, head.thread_id, number, data) async for number, data in frames(store, head)]
 
 
 def turn(number: int, text: str = "") -> list[Logged]:

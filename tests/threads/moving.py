@@ -32,7 +32,7 @@ from clew.log.blobs import pack_blob, pack_tree, tree_refs, unpack_blob
 from clew.log.keys import Keyring
 from clew.log.trees import named_trees, rename_trees
 from clew.messages import Image, Text, ToolCall, ToolResult, assistant, tool, user
-from clew.threads.loading import read_frames
+from tests.threads.keeping import read_frames
 
 KEY, OTHER = "00" * 32, "11" * 32
 UNKNOWN = UnknownEntry(msgspec.msgpack.encode(["from-the-future", 1, {"a": b"b"}]))

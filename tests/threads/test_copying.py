@@ -13,7 +13,7 @@ import pytest
 from clew import Thread
 from clew.checkpointers import Checkpointer, Head, HeadQuery, MemoryCheckpointer, SQLiteCheckpointer
 from clew.errors import Conflict, Corrupt, MissingBlob, ThreadNotFound, Unavailable, WrongKey
-from clew.log import FoldedState, Frame, LeaseTaken, MessageAdded, Rewound, StatusChanged, fold
+from clew.log import FoldedState, Frame, LeaseTaken, MessageAdded, Rewound, StatusChanged, fold, sealed_with
 from clew.log.blobs import blob_key
 from clew.log.keys import Keyring
 from clew.log.trees import rename_trees
@@ -22,8 +22,9 @@ from clew.threads import copying
 from clew.threads.collecting import below
 from clew.threads.copying import copy, copy_all
 from clew.threads.hiding import PART, is_part
-from clew.threads.loading import load, read_frames
-from clew.threads.streaming import fingerprint, sealed_with
+from clew.threads.loading import load
+from clew.threads.streaming import fingerprint
+from tests.threads.keeping import read_frames
 from tests.threads.moving import (
     KEY,
     OTHER,

@@ -34,9 +34,8 @@ from clew.log import (
 from clew.messages import Text, ToolCall, ToolResult, assistant, plain_text, user
 from clew.messages import tool as results
 from clew.testing import ScriptedModel, call
-from clew.threads.loading import read_frames
 from clew.threads.timelines import Mark, TimelineReader, TimelineTurn, read_timeline, reader_of
-from tests.threads.keeping import with_folded_state
+from tests.threads.keeping import read_frames, with_folded_state
 
 pytestmark = pytest.mark.anyio
 

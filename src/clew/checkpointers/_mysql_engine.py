@@ -15,7 +15,7 @@ from clew.checkpointers._mysql_url import Address
 from clew.checkpointers._mysql_wire import LATE, LOST, TOO_LARGE, Connection, Failure, connect
 from clew.checkpointers._sql_calls import Calls
 from clew.checkpointers._sql_heads import Append
-from clew.checkpointers._workers import Job, settled
+from clew.checkpointers._workers import Job, new_job
 from clew.errors import ClewError, Corrupt, InvalidInput, Unavailable
 
 __all__ = ["Engine", "close_engine", "open_engine"]
@@ -64,12 +64,12 @@ class Engine:
 
     def submit(self, append: Append) -> Awaitable[Any]:
         """Ask for this append to be part of the next transaction; what is returned settles once that is durable."""
-        job = Job(append, self.loop)
+        job = new_job(append, self.loop)
         self._appends.append(job)
         if not self._woken:
             self._woken = True
             self.loop.call_soon(self._look)
-        return settled(job)
+        return job
 
     async def write(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         """Do this with a connection. Cancelling the caller does not abandon it: it settles first."""

@@ -16,7 +16,7 @@ from clew.checkpointers._object_clock import Clock, probe
 from clew.checkpointers._object_heads import ObjectHeads
 from clew.checkpointers._object_sweep import sweep
 from clew.checkpointers._object_threads import ObjectThreads
-from clew.checkpointers._workers import Job, settled
+from clew.checkpointers._workers import new_job
 from clew.checkpointers.base import Checkpointer
 from clew.checkpointers.checks import (
     Guard,
@@ -170,7 +170,7 @@ class BucketCheckpointer(Checkpointer):
             return await work
 
         task = loop.create_task(opened())
-        job = Job(None, loop)
+        job = new_job(None, loop)
 
         def hand_over(task: asyncio.Task[T]) -> None:
             self._under_way.discard(task)
@@ -180,5 +180,5 @@ class BucketCheckpointer(Checkpointer):
 
         self._under_way.add(task)
         task.add_done_callback(hand_over)
-        result: T = await settled(job)
+        result: T = await job
         return result

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import msgspec
 
 from clew.checkpointers._opensearch_url import Address, Options
-from clew.checkpointers._workers import Job, settled
+from clew.checkpointers._workers import new_job
 from clew.errors import ClewError, Corrupt, InvalidInput, MissingExtra, Unavailable, UsageError
 
 if TYPE_CHECKING:
@@ -259,7 +259,7 @@ class Engine:
     async def settle(self, work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> T:
         """Do this to its end, whatever happens to the waiter meanwhile; `close` waits for it too."""
         task = loop.create_task(work)
-        job = Job(None, loop)
+        job = new_job(None, loop)
 
         def hand_over(task: asyncio.Task[T]) -> None:
             self._under_way.discard(task)
@@ -269,7 +269,7 @@ class Engine:
 
         self._under_way.add(task)
         task.add_done_callback(hand_over)
-        result: T = await settled(job)
+        result: T = await job
         return result
 
     async def close(self) -> None:

@@ -16,7 +16,7 @@ from clew.checkpointers._postgres_appends import Append, AppendStatements, outco
 from clew.checkpointers._postgres_url import Address
 from clew.checkpointers._postgres_values import Statement
 from clew.checkpointers._postgres_wire import LATE, LOST, Connection, Failure, connect, rows_of
-from clew.checkpointers._workers import Job, settled
+from clew.checkpointers._workers import Job, new_job
 from clew.errors import ClewError, Corrupt, InvalidInput, NewerFormat, Unavailable
 
 __all__ = ["Engine", "close_engine", "open_engine"]
@@ -90,17 +90,17 @@ class Engine:
 
     def submit(self, append: Append) -> Awaitable[Any]:
         """Ask for this append to be part of the next transaction; what is returned settles once that is durable."""
-        job = Job(append, self.loop)
+        job = new_job(append, self.loop)
         self._appends.append(job)
         if self._crowded or not self._idle:
             self._wake()
         else:
             self._dispatch()
-        return settled(job)
+        return job
 
     async def write(self, statement: Statement, *values: bytes | None) -> pq.abc.PGresult:
         """Run this in a transaction of its own. Cancelling the caller does not abandon it: it settles first."""
-        job = Job(None, self.loop)
+        job = new_job(None, self.loop)
 
         def done(result: pq.abc.PGresult | None, error: ClewError | None) -> None:
             job.outcome, job.error = result, error
@@ -108,7 +108,7 @@ class Engine:
 
         self._requests.append(_Request(statement, values, done))
         self._wake()
-        result: pq.abc.PGresult = await settled(job)
+        result: pq.abc.PGresult = await job
         return result
 
     async def read(self, statement: Statement, *values: bytes | None) -> list[list[bytes | None]]:

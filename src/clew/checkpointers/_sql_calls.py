@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from clew.checkpointers._workers import Job, settled
+from clew.checkpointers._workers import Job, new_job
 
 __all__ = ["Calls"]
 
@@ -28,9 +28,9 @@ class Calls:
 
     async def settle(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of this. Cancelling the caller does not abandon it: the cancellation goes on once it has settled."""
-        job = Job(None, self._loop)
+        job = new_job(None, self._loop)
         self.start(self._do(work, job))
-        result: T = await settled(job)
+        result: T = await job
         return result
 
     async def hear(self, work: Coroutine[Any, Any, T]) -> T:

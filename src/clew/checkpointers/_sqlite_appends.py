@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from clew.checkpointers._workers import Job
 from clew.errors import ClewError, Conflict, Corrupt, MissingBlob
 
 __all__ = ["Append", "Appender", "frames_of", "now", "touch"]
@@ -60,7 +61,7 @@ class Append(msgspec.Struct, frozen=True, gc=False):
     """Bytes of the frames and the head."""
 
 
-class _Log(msgspec.Struct, frozen=True, gc=False):
+class _Log(msgspec.Struct, gc=False):
     """Where a log stands."""
 
     id: int
@@ -88,29 +89,31 @@ class Appender:
             self.forget()
             self._version = version
 
-    def apply(self, db: sqlite3.Cursor, appends: Sequence[Append]) -> list[ClewError | None]:
-        """Write these; for each, None or the reason why nothing of it was written."""
+    def apply(self, db: sqlite3.Cursor, jobs: Sequence[Job]) -> None:
+        """Write these appends. Of one that may not be written nothing is, and its job is told why."""
         heads: dict[int, tuple[Any, ...]] = {}
         frames: list[tuple[int, int, bytes]] = []
         refs: list[tuple[int, bytes]] = []
-        outcomes: list[ClewError | None] = []
-        for append in appends:
+        for job in jobs:
+            append: Append = job.work
             try:
-                if (log := self._check(db, append, frames)) is not None:
-                    self._logs[append.namespace, append.key] = log
-                    heads[log.id] = (log.id, append.namespace, append.key, append.log_id, *append.row)
-                    frames += [(log.id, number, frame) for number, frame in enumerate(append.frames, append.at)]
-                    refs += [(log.id, digest) for digest in append.refs]
-                outcomes.append(None)
+                log = self._check(db, append, frames)
             except ClewError as error:
-                outcomes.append(error)
+                job.error = error
+                continue
+            if log is not None:
+                heads[log.id] = (log.id, append.namespace, append.key, append.log_id, *append.row)
+                for frame in append.frames:
+                    frames.append((log.id, log.frames, frame))
+                    log.frames += 1
+                if append.refs:
+                    refs += [(log.id, digest) for digest in append.refs]
         _write(db, _INSERT_HEADS, list(heads.values()), _OR_UPDATE)
         _write(db, _INSERT_FRAMES, frames)
         _write(db, "INSERT OR IGNORE INTO refs VALUES ", refs)
-        return outcomes
 
     def _check(self, db: sqlite3.Cursor, append: Append, waiting: list[tuple[int, int, bytes]]) -> _Log | None:
-        """Where the log stands after this append; None if it holds these very frames already."""
+        """The log that this append goes on; None if it holds these very frames already."""
         log = self._find(db, append.namespace, append.key)
         at, frames = append.at, append.frames
         if log is None:
@@ -126,7 +129,9 @@ class Appender:
             raise Conflict(append.thread_id, f"its log ends at frame {log.frames}, not {at}")
         if append.refs and (missing := touch(db, append.namespace, append.refs)):
             raise MissingBlob({digest.hex() for digest in missing}, thread_id=append.thread_id)
-        return _Log(self._new_id(db) if log is None else log.id, at + len(frames), append.log_id)
+        if log is None:
+            log = self._logs[append.namespace, append.key] = _Log(self._new_id(db), 0, append.log_id)
+        return log
 
     def _find(self, db: sqlite3.Cursor, namespace: str, key: bytes) -> _Log | None:
         try:

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 from clew.checkpointers import _files, _sqlite_schema
 from clew.checkpointers._sqlite_appends import Append, Appender
-from clew.checkpointers._sqlite_schema import CHECKPOINT_AFTER, PAGE_SIZE
-from clew.checkpointers._workers import Job, WorkerPool, deliver, settled
+from clew.checkpointers._sqlite_schema import CHECKPOINT_AFTER, CHECKPOINT_AT_MOST, PAGE_SIZE
+from clew.checkpointers._workers import Job, WorkerPool, deliver, new_job
 from clew.errors import ClewError, Corrupt, InvalidInput, Unavailable
 
 __all__ = ["Engine", "open_engine"]
@@ -69,9 +69,11 @@ class Engine:
         """The last request of each loop that the writer was given: no later one may overtake it."""
         self._crowded = False
         self._quick = 0
-        self._here: sqlite3.Connection | None = None
-        self._here_appender = Appender()
-        self._here_lock = threading.Lock()
+        self._connection: sqlite3.Connection | None = None
+        """The one that writes, for the writer and for the loop: with one of its own, each would have to read again what it
+        remembers, and what SQLite has cached, after every transaction of the other."""
+        self._appender = Appender()
+        self._writing = threading.Lock()
         self._pages = 0
         self._here_again = 0.0
         self._writer = threading.Thread(target=self._write, name="clew-sqlite-writer", daemon=True)
@@ -90,7 +92,7 @@ class Engine:
         other tasks ask for. Measured with 64 sessions: handing over each request at once makes the writer fight the loop
         for the interpreter lock, and an append takes twice as long.
         """
-        job = Job(work, loop)
+        job = new_job(work, loop)
         if (gathered := self._gathered.get(loop)) is not None:
             gathered.append(job)
         elif self._crowded or self._quick >= QUICK_RUNS:
@@ -98,7 +100,7 @@ class Engine:
             loop.call_soon(self.hand_over, loop)
         else:
             self._hand([job], loop)
-        return settled(job)
+        return job
 
     def hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
         """Write what this loop has gathered, or give it to the writer."""
@@ -114,23 +116,23 @@ class Engine:
         began = time.monotonic()
         if (
             self._quick < QUICK_RUNS
-            or self._here is None
+            or self._connection is None
             or began < self._here_again
             or ((handed := self._handed.get(loop)) is not None and not handed.done())
             or not _may_be_written_here(batch)
             or self._pages + _pages_of(batch) > CHECKPOINT_AFTER
-            or not self._here_lock.acquire(blocking=False)
+            or not self._writing.acquire(blocking=False)
         ):
             return False
         try:
-            self._transact(self._here, self._here_appender, batch)
+            self._transact(self._connection, batch)
         except BaseException as error:  # noqa: BLE001 - each waiter gets it
-            if _is_busy(error):
+            if _is_busy(error.__cause__):
                 return False
             for job in batch:
                 job.error = error
         finally:
-            self._here_lock.release()
+            self._writing.release()
         ended = time.monotonic()
         self._here_again = ended + (ended - began) * (1 if self._quick else SLOW_PAUSE)
         for job in batch:
@@ -158,30 +160,27 @@ class Engine:
         self._readers.stop()
         self._queue.put(None)
         self._writer.join()
-        if self._here is not None:
-            self._here.close()
+        if self._connection is not None:
+            self._connection.close()
 
     def _write(self) -> None:
-        connection: sqlite3.Connection | None = None
-        appender = Appender()
         more = True
         while more:
             batch, more = self._gather()
             try:
-                if batch and connection is None:
-                    connection = self._connect()
-                    self._here = self._connect_here()
-                if batch and connection is not None:
-                    self._transact(connection, appender, batch)
+                with self._writing:
+                    if batch and self._connection is None:
+                        self._connection = self._connect_writer()
+                    if batch and self._connection is not None:
+                        self._transact(self._connection, batch, patient=True)
             except BaseException as error:  # noqa: BLE001 - each waiter gets it
                 for job in batch:
                     job.error = error
             deliver(batch)
             del batch
-            if connection is not None and self._pages > CHECKPOINT_AFTER:
-                self._checkpoint(connection)
-        if connection is not None:
-            connection.close()
+            if self._connection is not None and self._pages > CHECKPOINT_AFTER:
+                with self._writing:
+                    self._checkpoint(self._connection)
 
     def _gather(self) -> tuple[list[Job], bool]:
         """Wait for requests, then take all that have gathered behind them; False once asked to stop."""
@@ -198,26 +197,26 @@ class Engine:
         self._crowded = len(batch) > 1
         return batch, jobs is not None
 
-    def _transact(self, connection: sqlite3.Connection, appender: Appender, batch: list[Job]) -> None:
-        """All appends together, then the rest one by one, in one transaction."""
+    def _transact(self, connection: sqlite3.Connection, batch: list[Job], *, patient: bool = False) -> None:
+        """All appends together, then the rest one by one, in one transaction. One that is patient waits for the lock of
+        another process."""
         db = connection.cursor()
-        appends = [job for job in batch if type(job.work) is Append]
+        others = [job for job in batch if type(job.work) is not Append]
+        appends = [job for job in batch if type(job.work) is Append] if others else batch
         try:
-            db.execute("BEGIN IMMEDIATE")
-            appender.begin(db)
-            for job, error in zip(appends, appender.apply(db, [job.work for job in appends]), strict=True):
-                job.error = error
-            for job in batch if len(appends) < len(batch) else ():
-                if type(job.work) is not Append:
-                    appender.forget()
-                    job.outcome = job.work(db)
+            _begin(db, patient)
+            self._appender.begin(db)
+            self._appender.apply(db, appends)
+            for job in others:
+                self._appender.forget()
+                job.outcome = job.work(db)
             began = time.monotonic()
-            db.execute("COMMIT")
+            _commit(db, count_pages=bool(others))
             self._quick = self._quick + 1 if time.monotonic() - began < QUICK else 0
             self._pages += _pages_of(appends)
             self._check_file()
         except BaseException as error:
-            appender.forget()
+            self._appender.forget()
             if connection.in_transaction:
                 db.execute("ROLLBACK")
             if isinstance(error, _FAULTS):
@@ -278,8 +277,9 @@ class Engine:
         except OSError as error:
             raise _files.explain(error, self.path) from error
 
-    def _connect_here(self) -> sqlite3.Connection:
-        """One that waits for nothing: neither for another process's lock, nor to move pages out of the WAL."""
+    def _connect_writer(self) -> sqlite3.Connection:
+        """One that waits for nothing unless it is told to: neither for another process's lock, nor to move pages out of the
+        WAL."""
         connection = self._connect()
         connection.execute("PRAGMA busy_timeout = 0")
         connection.execute("PRAGMA wal_autocheckpoint = 0")
@@ -316,13 +316,40 @@ class Engine:
         return Unavailable(f"{self.path}: {error}: {hint}.")
 
 
+def _begin(db: sqlite3.Cursor, patient: bool) -> None:
+    try:
+        db.execute("BEGIN IMMEDIATE")
+    except sqlite3.OperationalError as error:
+        if not (patient and _is_busy(error)):
+            raise
+        db.execute(f"PRAGMA busy_timeout = {LOCK_WAIT * 1000:.0f}")
+        try:
+            db.execute("BEGIN IMMEDIATE")
+        finally:
+            db.execute("PRAGMA busy_timeout = 0")
+
+
+def _commit(db: sqlite3.Cursor, *, count_pages: bool) -> None:
+    """Where nobody knows how many pages were changed, SQLite counts what the WAL holds, and moves it out if that is much."""
+    if not count_pages:
+        db.execute("COMMIT")
+        return
+    db.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_AT_MOST}")
+    try:
+        db.execute("COMMIT")
+    finally:
+        db.execute("PRAGMA wal_autocheckpoint = 0")
+
+
 def _may_be_written_here(batch: list[Job]) -> bool:
-    return (
-        len(batch) <= MOST_HERE
-        and {type(job.work) for job in batch} == {Append}
-        and sum([job.work.size for job in batch]) <= MOST_BYTES_HERE
-        and sum([len(job.work.refs) for job in batch]) <= MOST_HERE
-    )
+    size = refs = 0
+    for job in batch:
+        work = job.work
+        if type(work) is not Append:
+            return False
+        size += work.size
+        refs += len(work.refs)
+    return len(batch) <= MOST_HERE and refs <= MOST_HERE and size <= MOST_BYTES_HERE
 
 
 def _pages_of(appends: list[Job]) -> int:
@@ -331,8 +358,8 @@ def _pages_of(appends: list[Job]) -> int:
     return 3 + len(appends) // 4 + size // PAGE_SIZE
 
 
-def _is_busy(error: BaseException) -> bool:
-    return getattr(error.__cause__, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
+def _is_busy(error: BaseException | None) -> bool:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
 
 
 _engines: dict[tuple[str, int], Engine] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import os
 import sqlite3
@@ -74,11 +75,11 @@ class SQLiteCheckpointer(Checkpointer):
         append = Append(
             thread_id,
             self._namespace,
-            bytes.fromhex(thread_key(thread_id)),
+            _key(thread_id),
             head.log_id,
             at,
             frames,
-            [bytes.fromhex(digest) for digest in refs],
+            [bytes.fromhex(digest) for digest in refs] if refs else (),
             (
                 head.frames,
                 thread_id,
@@ -96,7 +97,7 @@ class SQLiteCheckpointer(Checkpointer):
     async def read(self, thread_id: str, *, start: int = 0, stop: int | None = None) -> list[bytes]:
         loop = self._guard.enter()
         check_range(thread_id, start, stop)
-        wanted = self._namespace, bytes.fromhex(thread_key(thread_id))
+        wanted = self._namespace, _key(thread_id)
 
         def work(db: sqlite3.Cursor) -> list[bytes]:
             found = db.execute("SELECT id, frames FROM heads WHERE ns = ? AND key = ?", wanted).fetchone()
@@ -118,7 +119,7 @@ class SQLiteCheckpointer(Checkpointer):
     async def head(self, thread_id: str) -> Head | None:
         loop = self._guard.enter()
         check_thread_id(thread_id)
-        wanted = self._namespace, bytes.fromhex(thread_key(thread_id))
+        wanted = self._namespace, _key(thread_id)
 
         def work(db: sqlite3.Cursor) -> Head | None:
             found = db.execute("SELECT head FROM heads WHERE ns = ? AND key = ?", wanted).fetchone()
@@ -142,7 +143,7 @@ class SQLiteCheckpointer(Checkpointer):
     async def refs(self, thread_id: str) -> set[str]:
         loop = self._guard.enter()
         check_thread_id(thread_id)
-        wanted = self._namespace, bytes.fromhex(thread_key(thread_id))
+        wanted = self._namespace, _key(thread_id)
         statement = "SELECT digest FROM refs WHERE thread = (SELECT id FROM heads WHERE ns = ? AND key = ?)"
         rows = await self._use().read(lambda db: db.execute(statement, wanted).fetchall(), loop)
         return {digest.hex() for (digest,) in rows}
@@ -150,7 +151,7 @@ class SQLiteCheckpointer(Checkpointer):
     async def delete(self, thread_id: str) -> None:
         loop = self._guard.enter()
         check_thread_id(thread_id)
-        wanted = self._namespace, bytes.fromhex(thread_key(thread_id))
+        wanted = self._namespace, _key(thread_id)
 
         def work(db: sqlite3.Cursor) -> None:
             found = db.execute("SELECT id FROM heads WHERE ns = ? AND key = ?", wanted).fetchone()
@@ -249,6 +250,11 @@ class SQLiteCheckpointer(Checkpointer):
         if self._engine is None:
             self._engine = open_engine(self._path)
         return self._engine
+
+
+@functools.lru_cache(4096)
+def _key(thread_id: str) -> bytes:
+    return bytes.fromhex(thread_key(thread_id))
 
 
 _GET_BLOB = "SELECT data FROM blobs JOIN blob_data USING (id) WHERE ns = ? AND digest = ?"

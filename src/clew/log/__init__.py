@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from clew.log.checkpoint import EMPTY, Call, Checkpoint, Fact, FoldedState
 from clew.log.codec import (
+    DIGEST,
     FIRST,
+    PREVIOUS,
     Encoded,
     EncodedFrame,
     Frame,
     Logged,
     decode_frame,
-    decode_frames,
+    decode_ordinary,
     encode_entries,
     encode_frame,
+    is_sound,
+    sealed_with,
 )
 from clew.log.entries import (
     Compacted,
@@ -39,8 +43,10 @@ from clew.log.entries import (
 from clew.log.fold import Fold, count_kept, fold
 
 __all__ = [
+    "DIGEST",
     "EMPTY",
     "FIRST",
+    "PREVIOUS",
     "Call",
     "Checkpoint",
     "Compacted",
@@ -72,8 +78,10 @@ __all__ = [
     "WorkspaceSnapshot",
     "count_kept",
     "decode_frame",
-    "decode_frames",
+    "decode_ordinary",
     "encode_entries",
     "encode_frame",
     "fold",
+    "is_sound",
+    "sealed_with",
 ]

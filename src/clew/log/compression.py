@@ -15,9 +15,19 @@ import zstandard
 
 __all__ = ["NotCompressed", "Zstd", "framed", "plain"]
 
-LEVEL = (
-    2  # measured on turns of 3 KB with the dictionary: 1 is larger and no faster, 3 takes half as long again for 1 %
-)
+LEVEL = 2
+"""Measured on turns of 3 KB with the dictionary: 1 is larger and no faster, 3 takes half as long again for 1 %."""
+_FRAMED = {
+    "strategy": zstandard.STRATEGY_FAST,
+    "window_log": 20,
+    "hash_log": 15,
+    "chain_log": 15,
+    "search_log": 1,
+    "min_match": 6,
+    "target_length": 0,
+}
+"""Level 2 as it is with the dictionary, but for matches of six bytes and not of five: measured on pieces of 3 KB of prose,
+code and JSON, 5 to 15 % less time to pack and to unpack, for 1.5 % more bytes."""
 MAX_RATIO = 40
 ALWAYS = 64 * 1024
 """Nothing unpacks to more than this, or than MAX_RATIO times what it takes: what shrinks further is padded with zeros. So a
@@ -39,9 +49,7 @@ class Zstd:
         try:
             compressor: zstandard.ZstdCompressor = self._local.compressor
         except AttributeError:
-            compressor = self._local.compressor = zstandard.ZstdCompressor(
-                level=LEVEL, dict_data=self._load(), write_checksum=False, write_dict_id=False
-            )
+            compressor = self._local.compressor = self._new_compressor()
         small = compressor.compress(data)
         return small.ljust(len(data) // MAX_RATIO, b"\0") if len(data) > ALWAYS else small
 
@@ -56,14 +64,12 @@ class Zstd:
     def decompress_many(self, data: list[bytes]) -> bytes:
         """The same for many that unpack to no more than ALWAYS each, one after the other: measured on frames of 3 KB, half
         the time that it takes to unpack and decode them one by one."""
-        size = 0
-        for part in data:
-            own = zstandard.frame_content_size(part)
-            if not 0 <= own <= ALWAYS:
-                raise NotCompressed("it is large, or does not say its size")
-            size += own
-        reader = self._decompressor().stream_reader(b"".join(data), read_across_frames=True)
         try:
+            sizes = [*map(zstandard.frame_content_size, data)]
+            if sizes and not 0 <= min(sizes) <= max(sizes) <= ALWAYS:
+                raise NotCompressed("it is large, or does not say its size")
+            size = sum(sizes)
+            reader = self._decompressor().stream_reader(b"".join(data), read_across_frames=True)
             found = reader.read(size)
             if len(found) != size or reader.read(1):
                 raise NotCompressed("it does not have the size that it says")
@@ -81,6 +87,12 @@ class Zstd:
     def _load(self) -> zstandard.ZstdCompressionDict | None:
         return None if self._dictionary is None else _load(self._dictionary)
 
+    def _new_compressor(self) -> zstandard.ZstdCompressor:
+        dictionary = self._load()
+        if dictionary is None:
+            return zstandard.ZstdCompressor(level=LEVEL, write_checksum=False)
+        return zstandard.ZstdCompressor(dict_data=dictionary, compression_params=_parameters())
+
 
 def _check_size(data: bytes) -> None:
     size = zstandard.frame_content_size(data)
@@ -91,8 +103,14 @@ def _check_size(data: bytes) -> None:
 @functools.cache
 def _load(name: str) -> zstandard.ZstdCompressionDict:
     dictionary = zstandard.ZstdCompressionDict(resources.files("clew.log").joinpath(name).read_bytes())
-    dictionary.precompute_compress(level=LEVEL)
+    dictionary.precompute_compress(compression_params=_parameters())
     return dictionary
+
+
+def _parameters() -> zstandard.ZstdCompressionParameters:
+    return zstandard.ZstdCompressionParameters(
+        **_FRAMED, write_content_size=True, write_checksum=False, write_dict_id=False
+    )
 
 
 plain = Zstd()

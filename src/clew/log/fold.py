@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from operator import add
 from typing import Any
-
-import msgspec
 
 from clew.log.checkpoint import EMPTY, Checkpoint, Fact, FoldedState, Kind, Ranges
 from clew.log.entries import (
@@ -56,6 +53,43 @@ _KEPT = {MessageAdded, ToolOutcome, Compacted, StateSet, Streamed, ThreadStarted
 class Fold:
     """A fold that is under way: each entry costs the same, however long the log before it is."""
 
+    __slots__ = (  # these are more than CPython finds quickly in an object that has a dictionary
+        "_cache_read",
+        "_cache_write",
+        "_facts",
+        "_history",
+        "_intents",
+        "_last_facts",
+        "_marks",
+        "_older",
+        "_open",
+        "_open_steps",
+        "_partial",
+        "_reasoning",
+        "_results",
+        "_steps",
+        "_turn_grows",
+        "_view_end",
+        "_view_start",
+        "_waiting",
+        "agent",
+        "cost_usd",
+        "done_at",
+        "in_flight",
+        "input_tokens",
+        "limits",
+        "model",
+        "output_tokens",
+        "parent",
+        "reason",
+        "seconds",
+        "status",
+        "system_prompt",
+        "tags",
+        "title",
+        "tools",
+        "unaccounted",
+    )
     _older: Ranges
     _view_start: int
     _view_end: int
@@ -74,7 +108,11 @@ class Fold:
         self.tags = state.tags
         self.status = state.status
         self.reason = state.reason
-        self._tokens: list[int] = list(msgspec.structs.astuple(state.usage))
+        self.input_tokens = state.usage.input_tokens
+        self.output_tokens = state.usage.output_tokens
+        self._cache_read = state.usage.cache_read_tokens
+        self._cache_write = state.usage.cache_write_tokens
+        self._reasoning = state.usage.reasoning_tokens
         self.cost_usd = state.cost_usd
         self.seconds = state.seconds
         self.done_at = state.done_at
@@ -105,15 +143,7 @@ class Fold:
 
     @property
     def usage(self) -> Usage:
-        return Usage(*self._tokens)
-
-    @property
-    def input_tokens(self) -> int:
-        return self._tokens[0]
-
-    @property
-    def output_tokens(self) -> int:
-        return self._tokens[1]
+        return Usage(self.input_tokens, self.output_tokens, self._cache_read, self._cache_write, self._reasoning)
 
     def push(self, entries: Iterable[Entry | FoldedState]) -> None:
         """Take in more entries."""
@@ -170,35 +200,37 @@ class Fold:
             self._close_turn()
         if self._turn_grows:
             self._marked()
-        history = self._history
-        place = len(history)
-        if self._view_end == place:
-            history.append(message)
-            self._view_end = place + 1
-        else:
-            self._add(message)
+        place = self._add(message)
         if type(message) is Assistant:
             self.in_flight = False
             if self._partial:
                 self._partial = []
             self._marks.append(())
             self._turn_grows = True
-            if calls := [*map(type, message.content)].count(ToolCall):
+            calls = 0
+            for block in message.content:
+                if type(block) is ToolCall:
+                    calls += 1
+            if calls:
                 self._open = place
                 self._waiting = calls
         elif not self.title and type(message) is User:
             self.title = " ".join(plain_text(message).split())[:TITLE_LENGTH]
 
-    def _add(self, message: Message) -> None:
-        """The message becomes the last of the history and of the view."""
-        place = len(self._history)
-        self._history.append(message)
+    def _add(self, message: Message) -> int:
+        """The message becomes the last of the history and of the view. Returns its place."""
+        history = self._history
+        place = len(history)
+        history.append(message)
         if self._view_end != place:
             self._set_view((*self._view(), (place, place + 1)))
         self._view_end = place + 1
+        return place
 
     def _view(self) -> Ranges:
         """What the model sees. The last range is kept apart, as it grows with every message."""
+        if not self._older and self._view_end >= 0:
+            return ((self._view_start, self._view_end),)
         return (*self._older, (self._view_start, self._view_end)) if self._view_end >= 0 else self._older
 
     def _set_view(self, view: Ranges) -> None:
@@ -233,10 +265,10 @@ class Fold:
             self._add(message)
             self._turn_grows = True
             return
-        if not self._results and [*map(type, message.content)].count(ToolResult) >= self._waiting:
+        given = [block for block in message.content if type(block) is ToolResult]
+        if not self._results and len(given) >= self._waiting:
             self._add_results(message)
             return
-        given = [block for block in message.content if type(block) is ToolResult]
         calls = tool_calls(self._history[self._open])
         free = {index: call.id for index, call in enumerate(calls) if index not in self._results}
         for result in given:
@@ -269,7 +301,11 @@ class Fold:
         self.in_flight = True
 
     def _spend(self, usage: Usage, cost_usd: float | None) -> None:
-        self._tokens = [*map(add, self._tokens, msgspec.structs.astuple(usage))]
+        self.input_tokens += usage.input_tokens
+        self.output_tokens += usage.output_tokens
+        self._cache_read += usage.cache_read_tokens
+        self._cache_write += usage.cache_write_tokens
+        self._reasoning += usage.reasoning_tokens
         self.cost_usd = None if cost_usd is None or self.cost_usd is None else self.cost_usd + cost_usd
 
     def _spent(self, entry: Spend) -> None:

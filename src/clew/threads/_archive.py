@@ -20,9 +20,9 @@ from blake3 import blake3
 from clew.checkpointers import Head
 from clew.checkpointers.base import MAX_FRAME
 from clew.errors import Corrupt, InvalidInput, NewerFormat
-from clew.log import FIRST
+from clew.log import FIRST, sealed_with
 from clew.log.keys import Keyring
-from clew.threads.streaming import link, sealed_with
+from clew.threads.streaming import link
 
 __all__ = ["FORMAT", "Archive", "Manifest", "TarWriter", "frame_name"]
 

@@ -21,11 +21,11 @@ from clew.errors import (
     UsageError,
     WrongKey,
 )
-from clew.log import FIRST, Encoded, FoldedState, Frame, encode_entries, encode_frame
+from clew.log import DIGEST, FIRST, Encoded, FoldedState, Frame, encode_entries, encode_frame, sealed_with
 from clew.log.trees import named_trees, rename_trees
 from clew.threads.hiding import PART, is_hidden, is_part
 from clew.threads.leases import check_free
-from clew.threads.streaming import Progress, Source, decoded, fingerprint, frames, sealed_with, state_at
+from clew.threads.streaming import Progress, Source, decoded, fingerprint, frames, state_at
 from clew.threads.trees import TreeMover
 
 __all__ = ["Copied", "Transfer", "copy", "copy_all", "transfer"]
@@ -178,8 +178,8 @@ async def _common(source: Source, head: Head, target: Checkpointer, there: Head,
     if there.frames > head.frames:
         return None
     last = await source.read(head.thread_id, start=there.frames - 1, stop=there.frames)
-    if last and last[0][-16:].hex() == there.digest:
-        return last[0][-16:]
+    if last and last[0][DIGEST].hex() == there.digest:
+        return last[0][DIGEST]
     if verbatim and is_part(there):
         return None
     try:
@@ -294,7 +294,7 @@ class _Copying:
             await self._flush()
         self._frames.append(data)
         self._size += len(data)
-        self._digest = data[-16:]
+        self._digest = data[DIGEST]
         if blobs:
             self._refs.update(blobs)
             self._blobs |= blobs

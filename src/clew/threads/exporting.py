@@ -29,6 +29,7 @@ from clew.log import (
     Rewound,
     encode_entries,
     encode_frame,
+    sealed_with,
 )
 from clew.log.trees import named_trees, rename_trees
 from clew.log.weights import ENTRY, FLOOR, weigh
@@ -37,7 +38,7 @@ from clew.threads._archive import FORMAT, Archive, Manifest, TarWriter, frame_na
 from clew.threads.collecting import below
 from clew.threads.copying import transfer
 from clew.threads.hiding import is_part
-from clew.threads.streaming import Progress, decoded, frames, sealed_with
+from clew.threads.streaming import Progress, decoded, frames
 from clew.threads.trees import TreeMover
 
 __all__ = ["Exported", "export", "import_"]

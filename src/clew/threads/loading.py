@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from itertools import chain
 
 import msgspec
 
@@ -14,10 +15,29 @@ from clew._telemetry import span
 from clew.checkpointers import Checkpointer, Head
 from clew.checkpointers.heads import Status
 from clew.errors import Corrupt, MissingBlob, ThreadNotFound
-from clew.log import EMPTY, FIRST, Checkpoint, Fold, FoldedState, Frame, count_kept, decode_frame, decode_frames
+from clew.log import (
+    DIGEST,
+    EMPTY,
+    FIRST,
+    PREVIOUS,
+    Checkpoint,
+    Fold,
+    FoldedState,
+    Frame,
+    Logged,
+    count_kept,
+    decode_frame,
+    decode_ordinary,
+)
+from clew.log.keys import Keyring
 from clew.threads.sizes import LogSize
+from clew.threads.streaming import decoded
 
-__all__ = ["Loaded", "catch_up", "load", "or_new", "read_frames"]
+__all__ = ["Loaded", "catch_up", "load", "or_new"]
+
+_AT_ONCE = 32
+"""Frames. Measured on 1,000 turns: what is decoded and folded a few at a time finds the memory that was freed last, and
+takes a tenth less time than all at once."""
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -25,15 +45,7 @@ class Loaded(msgspec.Struct, frozen=True):
 
     head: Head
     state: Checkpoint = EMPTY
-    data: list[bytes] = []
-    frames: list[Frame] = []
-
-    def size(self) -> LogSize:
-        """How large the log is, for one who goes on writing it."""
-        snapshot = len(self.data[0]) if self.head.snapshot >= 0 else 0
-        tail = list(zip(self.data, self.frames, strict=True))[1 if snapshot else 0 :]
-        kept = sum(len(data) * count_kept(frame.entries) / len(frame.entries) for data, frame in tail)
-        return LogSize(sum(map(len, self.data)) - snapshot, snapshot, snapshot + kept)
+    size: LogSize = LogSize()
 
 
 @contextmanager
@@ -66,54 +78,33 @@ async def load(checkpointer: Checkpointer, thread_id: str) -> Loaded:
         head = await checkpointer.head(thread_id)
         while head is not None:
             start = max(head.snapshot, 0)
-            data, frames = await _read(checkpointer, head, start)
-            broken = _broken_link(head, start, frames, FIRST if start == 0 else None)
-            if broken is None:
-                current.set(frames=len(frames), bytes=sum(map(len, data)))
-                return Loaded(head, _folded(EMPTY, frames), data, frames)
-            head = await _made_again(checkpointer, head, broken)
+            reading = _Reading(Fold(), LogSize(), start, FIRST if start == 0 else None)
+            try:
+                loaded = await reading.take_in(checkpointer, head)
+            except _Broken as broken:
+                head = await _made_again(checkpointer, head, broken)
+            else:
+                current.set(frames=head.frames - start, bytes=loaded.size.since + loaded.size.snapshot)
+                return loaded
     raise ThreadNotFound(thread_id)
 
 
 async def catch_up(checkpointer: Checkpointer, loaded: Loaded) -> Loaded:
     """The same thread a moment later, at the cost of what was appended since."""
-    head = await checkpointer.head(loaded.head.thread_id)
+    thread_id = loaded.head.thread_id
+    head = await checkpointer.head(thread_id)
     start = loaded.head.frames
     if head is None or head.log_id != loaded.head.log_id or head.snapshot >= start:
-        return await load(checkpointer, loaded.head.thread_id)
-    data, frames = await _read(checkpointer, head, start)
-    broken = _broken_link(head, start, frames, bytes.fromhex(loaded.head.digest))
-    if broken is not None:
+        return await load(checkpointer, thread_id)
+    reading = _Reading(Fold(loaded.state), loaded.size, start, bytes.fromhex(loaded.head.digest))
+    try:
+        return await reading.take_in(checkpointer, head)
+    except _Broken as broken:
         await _made_again(checkpointer, head, broken)
-        return await load(checkpointer, loaded.head.thread_id)
-    return Loaded(head, _folded(loaded.state, frames), loaded.data + data, loaded.frames + frames)
+        return await load(checkpointer, thread_id)
 
 
-async def read_frames(checkpointer: Checkpointer, head: Head) -> list[Frame]:
-    """Every frame of the log this head describes, checked."""
-    _, frames = await _read(checkpointer, head, 0)
-    if broken := _broken_link(head, 0, frames, FIRST):
-        raise Corrupt(f"thread {head.thread_id!r}, {broken}. Restore it from a copy.")
-    return frames
-
-
-async def _read(checkpointer: Checkpointer, head: Head, start: int) -> tuple[list[bytes], list[Frame]]:
-    """The frames from this one to the last that the head knows of, with the blobs they refer to in their place."""
-    thread_id = head.thread_id
-    data = await checkpointer.read(thread_id, start=start, stop=head.frames)
-    with _no_collection():
-        frames = decode_frames(data, thread_id, start, checkpointer.keys)
-    while missing := frozenset().union(*[frame.missing for frame in frames if frame.missing]):
-        blobs = await checkpointer.get_blobs(missing.union(*[frame.refs for frame in frames if frame.missing]))
-        if absent := missing - blobs.keys():
-            raise MissingBlob(absent, thread_id=thread_id)
-        for place, frame in enumerate(frames):
-            if frame.missing:
-                frames[place] = decode_frame(data[place], thread_id, start + place, blobs, checkpointer.keys)
-    return data, frames
-
-
-async def _made_again(checkpointer: Checkpointer, head: Head, broken: str) -> Head | None:
+async def _made_again(checkpointer: Checkpointer, head: Head, broken: _Broken) -> Head | None:
     """The head now, if the thread was deleted and perhaps made again between two reads; else its log is `Corrupt`."""
     again = await checkpointer.head(head.thread_id)
     if again is not None and again.log_id == head.log_id:
@@ -121,24 +112,111 @@ async def _made_again(checkpointer: Checkpointer, head: Head, broken: str) -> He
     return again
 
 
-def _broken_link(head: Head, start: int, frames: list[Frame], previous: bytes | None) -> str | None:
-    """What is wrong with these frames as the end of the log this head describes; None if all links hold."""
-    if start + len(frames) != head.frames:
-        return f"frame {start + len(frames)} is missing: the log should have {head.frames} frames"
-    for number, frame in enumerate(frames, start):
-        if previous is not None and frame.previous != previous:
-            return f"frame {number} does not follow the frame before it"
-        previous = frame.digest
-    if (previous or b"").hex() != head.digest:
-        return f"frame {head.frames - 1} is not the one that its head names as the last"
-    if start == head.snapshot and not isinstance(next(iter(frames[0].entries), None), FoldedState):
-        return f"frame {start} does not hold the folded state that its head says it does"
-    return None
+class _Broken(Exception):
+    """What is wrong with frames as the end of the log that a head describes."""
 
 
-def _folded(state: Checkpoint, frames: list[Frame]) -> Checkpoint:
-    fold = Fold(state)
-    with _no_collection():
-        for frame in frames:
-            fold.push(frame.entries)
-    return fold.checkpoint()
+class _Lacking(msgspec.Struct, frozen=True):
+    """A frame that cannot be decoded before its blobs are there, and the list that its entries then go to."""
+
+    number: int
+    data: bytes
+    frame: Frame
+    entries: list[Logged]
+
+
+class _Reading:
+    """A log on its way into a state: what its frames add up to so far, and what the next one has to follow."""
+
+    def __init__(self, fold: Fold, size: LogSize, start: int, previous: bytes | None) -> None:
+        self._fold = fold
+        self._size = size
+        self._number = start
+        self._previous = previous
+
+    async def take_in(self, checkpointer: Checkpointer, head: Head) -> Loaded:
+        """What the log comes to at the last frame that this head knows of, if every frame follows the one before it."""
+        data = await checkpointer.read(head.thread_id, start=self._number, stop=head.frames)
+        if self._number + len(data) != head.frames:
+            raise _Broken(f"frame {self._number + len(data)} is missing: the log should have {head.frames} frames")
+        folded = self._number == head.snapshot
+        if folded:
+            await self._take_folded(checkpointer, head.thread_id, data[0])
+        await self._take(checkpointer, head.thread_id, data[1:] if folded else data)
+        if (self._previous or b"").hex() != head.digest:
+            raise _Broken(f"frame {head.frames - 1} is not the one that its head names as the last")
+        return Loaded(head, self._fold.checkpoint(), self._size)
+
+    async def _take_folded(self, checkpointer: Checkpointer, thread_id: str, data: bytes) -> None:
+        frame = await decoded(checkpointer, thread_id, self._number, data)
+        if not isinstance(next(iter(frame.entries), None), FoldedState):
+            raise _Broken(f"frame {self._number} does not hold the folded state that its head says it does")
+        self._follow([data])
+        self._fold.push(frame.entries)
+        self._size = LogSize(snapshot=len(data), kept=len(data))
+
+    async def _take(self, checkpointer: Checkpointer, thread_id: str, data: list[bytes]) -> None:
+        """The next frames. Once one lacks its blobs, all that follow wait with it: those of all are fetched together."""
+        lacking: list[_Lacking] = []
+        waiting: list[list[Logged]] = []
+        size = 0
+        with _no_collection():
+            for first in range(0, len(data), _AT_ONCE):
+                part = data[first : first + _AT_ONCE]
+                entries = decode_ordinary(part)
+                if entries is None:
+                    waiting += _one_by_one(part, thread_id, self._number, checkpointer.keys, lacking)
+                else:
+                    waiting.append(entries)
+                self._follow(part)
+                size += sum(map(len, part))
+                if not lacking:
+                    self._fold_in(waiting, size)
+                    waiting, size = [], 0
+        if lacking:
+            await _fill(checkpointer, thread_id, lacking)
+            self._fold_in(waiting, size)
+
+    def _follow(self, data: list[bytes]) -> None:
+        """Go on behind these, if each of them follows the one before it."""
+        previous = self._previous
+        for number, frame in enumerate(data, self._number):
+            if frame[PREVIOUS] != previous and previous is not None:
+                raise _Broken(f"frame {number} does not follow the frame before it")
+            previous = frame[DIGEST]
+        self._previous = previous
+        self._number += len(data)
+
+    def _fold_in(self, groups: list[list[Logged]], size: int) -> None:
+        entries = [*chain.from_iterable(groups)]
+        self._fold.push(entries)
+        self._size = self._size.grown(size, count_kept(entries) / max(1, len(entries)))
+
+
+def _one_by_one(
+    data: list[bytes], thread_id: str, start: int, keys: Keyring | None, lacking: list[_Lacking]
+) -> list[list[Logged]]:
+    """The entries of each of these frames; none yet for those that it adds to `lacking`."""
+    found = []
+    for number, part in enumerate(data, start):
+        frame = decode_frame(part, thread_id, number, keys=keys)
+        found.append(frame.entries)
+        if frame.missing:
+            lacking.append(_Lacking(number, part, frame, frame.entries))
+    return found
+
+
+async def _fill(checkpointer: Checkpointer, thread_id: str, lacking: list[_Lacking]) -> None:
+    """Fetch the blobs that these frames lack, and decode them; again for those that turn out to lack more."""
+    while missing := frozenset().union(*[each.frame.missing for each in lacking]):
+        blobs = await checkpointer.get_blobs(missing.union(*[each.frame.refs for each in lacking]))
+        if absent := missing - blobs.keys():
+            raise MissingBlob(absent, thread_id=thread_id)
+        frames = [decode_frame(each.data, thread_id, each.number, blobs, checkpointer.keys) for each in lacking]
+        for each, frame in zip(lacking, frames, strict=True):
+            each.entries.extend(frame.entries)
+        lacking = [
+            msgspec.structs.replace(each, frame=frame)
+            for each, frame in zip(lacking, frames, strict=True)
+            if frame.missing
+        ]

@@ -23,7 +23,7 @@ async def put_aside(checkpointer: Checkpointer, thread_id: str, *entries: Logged
     for _ in range(_TRIES):
         loaded = await or_new(load(checkpointer, thread_id), thread_id, "interrupted")
         check_free(loaded.head)
-        writer = LogWriter(checkpointer, loaded.head, Fold(loaded.state), new_lease(), loaded.size())
+        writer = LogWriter(checkpointer, loaded.head, Fold(loaded.state), new_lease(), loaded.size)
         writer.accept(entries)
         try:
             await writer.release()

@@ -6,8 +6,7 @@ import msgspec
 
 from clew.checkpointers import Checkpointer
 from clew.errors import InvalidInput, ThreadNotFound
-from clew.log import Checkpoint
-from clew.log.codec import DIGEST_SIZE
+from clew.log import DIGEST, Checkpoint
 from clew.threads.hiding import is_part
 from clew.threads.streaming import state_at
 
@@ -28,6 +27,6 @@ async def state_after(checkpointer: Checkpointer, thread_id: str, frames: int) -
             f"thread {thread_id!r} has frames 1 to {head.frames}; there is no frame {frames} to go back to"
         )
     last = await checkpointer.read(thread_id, start=frames - 1, stop=frames)
-    digest = last[0][-DIGEST_SIZE:].hex() if last else ""
+    digest = last[0][DIGEST].hex() if last else ""
     folded = head.snapshot if head.snapshot < frames else -1
     return await state_at(checkpointer, msgspec.structs.replace(head, frames=frames, snapshot=folded, digest=digest))

@@ -9,18 +9,28 @@ from blake3 import blake3
 
 from clew.checkpointers import Head
 from clew.errors import ClewError, Conflict, Corrupt, MissingBlob
-from clew.log import EMPTY, FIRST, Checkpoint, Fold, Frame, Logged, decode_frame, encode_entries
+from clew.log import (
+    DIGEST,
+    EMPTY,
+    FIRST,
+    PREVIOUS,
+    Checkpoint,
+    Fold,
+    Frame,
+    Logged,
+    decode_frame,
+    encode_entries,
+    is_sound,
+)
 from clew.log.keys import Keyring
 
-__all__ = ["Progress", "Source", "decoded", "fingerprint", "frames", "link", "sealed_with", "state_at"]
+__all__ = ["Progress", "Source", "decoded", "fingerprint", "frames", "link", "state_at"]
 
 Progress = Callable[[int, int | None], None]
 """Told how many steps are done, and of how many if that is known."""
 
 _WINDOW = 4 * 2**20  # bytes to have in memory at once, as far as the frames before allow a guess
 _MOST, _FEWEST = 128, 4
-_DIGEST, _PREVIOUS, _KEY = slice(-16, None), slice(14, 30), slice(30, 38)
-_SMALLEST, _SEALED = 46, 8
 
 
 class Source(Protocol):
@@ -36,18 +46,13 @@ class Source(Protocol):
 
 def link(data: bytes, previous: bytes | None, what: str) -> bytes:
     """The digest of this frame; `Corrupt` if it fails its check or does not follow the one before it. Needs no key."""
-    if len(data) < _SMALLEST or blake3(data[:-16]).digest(16) != data[_DIGEST]:
+    if not is_sound(data):
         raise Corrupt(
             f"{what} fails its check: its bytes have changed since they were written. Restore it from a copy."
         )
-    if previous is not None and data[_PREVIOUS] != previous:
+    if previous is not None and data[PREVIOUS] != previous:
         raise Corrupt(f"{what} does not follow the frame before it. Restore it from a copy.")
-    return data[_DIGEST]
-
-
-def sealed_with(data: bytes) -> str | None:
-    """The id of the key that this frame is sealed with, or None if it is plain."""
-    return data[_KEY].hex() if data[1] & _SEALED else None
+    return data[DIGEST]
 
 
 async def frames(
@@ -68,7 +73,7 @@ async def frames(
                 )
             for place, frame in enumerate(data, number):
                 previous = link(frame, previous, f"thread {head.thread_id!r}, frame {place}")
-            if number + len(data) == head.frames and data[-1][_DIGEST].hex() != head.digest:
+            if number + len(data) == head.frames and data[-1][DIGEST].hex() != head.digest:
                 raise Corrupt(
                     f"thread {head.thread_id!r}, frame {head.frames - 1} is not the one that its head names as the last"
                 )

@@ -295,7 +295,7 @@ class Thread:
             if not self._takeover:
                 check_free(loaded.head)
             lease = new_lease(self._label)
-            writer = LogWriter(self._checkpointer, loaded.head, Fold(loaded.state), lease, loaded.size())
+            writer = LogWriter(self._checkpointer, loaded.head, Fold(loaded.state), lease, loaded.size)
             try:
                 await writer.flush(writer.accept([LeaseTaken(str(lease.owner), lease.token)]))
             except LeaseLost:

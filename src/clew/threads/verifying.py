@@ -6,13 +6,21 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from typing import NamedTuple
 
 import msgspec
-from blake3 import blake3
 
 from clew.checkpointers import Checkpointer, Head, HeadQuery
 from clew.errors import ClewError, Corrupt, MissingBlob, NewerFormat, ThreadNotFound, WrongKey
-from clew.log import FIRST, Fold, FoldedState, Frame, decode_frame
+from clew.log import (
+    DIGEST,
+    FIRST,
+    PREVIOUS,
+    Fold,
+    FoldedState,
+    Frame,
+    decode_frame,
+    is_sound,
+    sealed_with,
+)
 from clew.log.blobs import tree_refs, unpack_blob
-from clew.log.codec import DIGEST_SIZE
 from clew.log.trees import named_trees
 
 __all__ = ["Problem", "Seen", "Verdict", "is_snapshot", "scan", "verify", "verify_all"]
@@ -305,7 +313,7 @@ async def scan(checkpointer: Checkpointer, thread_id: str, count: int | None) ->
     previous: bytes | None = FIRST
     async for number, data, error in _raw_frames(checkpointer, thread_id, count):
         seen = await _look_at(checkpointer, thread_id, number, data, error)
-        link = None if data is None or seen.digest is None else data[14 : 14 + DIGEST_SIZE]
+        link = None if data is None or seen.digest is None else data[PREVIOUS]
         if previous is not None and link is not None and link != previous:
             broken = Problem("it does not follow the frame before it", frame=number)
             seen = msgspec.structs.replace(seen, problems=(*seen.problems, broken), follows=False)
@@ -408,14 +416,13 @@ async def _look_at(
         digest=frame.digest if frame is not None else _own_digest(data),
         refs=refs if frame is None else refs | frame.refs,
         error=error,
-        sealed=bool(len(data) > 1 and data[1] & 8),
+        sealed=len(data) > 1 and sealed_with(data) is not None,
     )
 
 
 def _own_digest(data: bytes) -> bytes | None:
     """The digest of a frame that cannot be decoded, if its bytes are whole all the same."""
-    own = data[-DIGEST_SIZE:]
-    return own if len(data) >= 46 and blake3(data[:-DIGEST_SIZE]).digest(DIGEST_SIZE) == own else None
+    return data[DIGEST] if is_sound(data) else None
 
 
 async def _get_blobs(checkpointer: Checkpointer, digests: Collection[str]) -> tuple[dict[str, bytes], dict[str, str]]:
