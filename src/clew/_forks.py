@@ -7,13 +7,9 @@ from collections.abc import Callable
 
 __all__ = ["generation", "in_child"]
 
-_generation = 0
+generation = 0
+"""A number that differs in a process and its forked children, for one who remembers it. To be read here, never imported."""
 _to_do: list[Callable[[], object]] = []
-
-
-def generation() -> int:
-    """A number that differs in a process and its forked children, for one who remembers it."""
-    return _generation
 
 
 def in_child(work: Callable[[], object]) -> None:
@@ -22,8 +18,8 @@ def in_child(work: Callable[[], object]) -> None:
 
 
 def _forked() -> None:
-    global _generation
-    _generation += 1
+    global generation
+    generation += 1
     for work in _to_do:
         work()
 

@@ -14,16 +14,13 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span as _OtelSpan
     from opentelemetry.trace import Tracer
 
-__all__ = ["Attribute", "Span", "span"]
+__all__ = ["Attribute", "Span", "is_listened_to", "span"]
 
 Attribute = str | int | float | bool
 
 
 class Span(Protocol):
     """One operation under way."""
-
-    listened_to: bool
-    """Whether it is worth finding out what `set` would be told."""
 
     def set(self, **attributes: Attribute) -> None:
         """Add what is known only later: how much was read, say."""
@@ -33,7 +30,6 @@ class _NoSpan:
     """Nobody is listening."""
 
     __slots__ = ()
-    listened_to = False
 
     def set(self, **attributes: Attribute) -> None:
         pass
@@ -49,7 +45,6 @@ class _OpenSpan:
     """A span of OpenTelemetry, current while its block runs. An error is named by its type alone."""
 
     __slots__ = ("_attributes", "_current", "_name", "_span", "_tracer")
-    listened_to = True
     _current: AbstractContextManager[_OtelSpan]
     _span: _OtelSpan
 
@@ -84,8 +79,14 @@ class _OpenSpan:
         self._current.__exit__(kind, error, trace)
 
 
+_API = "opentelemetry.trace"
 _NO_SPAN = _NoSpan()
 _tracer: Tracer | None = None
+
+
+def is_listened_to() -> bool:
+    """Whether a span is worth opening: for what happens so often that one which nobody listens to costs too much."""
+    return _API in sys.modules and (_tracer or _find_tracer()) is not None
 
 
 def span(name: str, **attributes: Attribute) -> _NoSpan | _OpenSpan:
@@ -98,7 +99,7 @@ def _find_tracer() -> Tracer | None:
     """The program's tracer, once it has set one up: the API alone records nothing, and takes 7 µs to do so. A program that
     has set one up has imported the API, so nobody else has to."""
     global _tracer
-    api: Any = sys.modules.get("opentelemetry.trace")
+    api: Any = sys.modules.get(_API)
     if api is None:
         return None
     provider = api.get_tracer_provider()

@@ -253,7 +253,7 @@ def open_engine(address: Address, loop: asyncio.AbstractEventLoop) -> Engine:
     """The engine of this store on this event loop: all that open the same one share its connections."""
     for stale in [key for key in _engines if key[0].is_closed()]:
         del _engines[stale]
-    key = loop, _forks.generation(), address
+    key = loop, _forks.generation, address
     engine = _engines.get(key)
     if engine is None:
         engine = _engines[key] = Engine(address, loop)
@@ -265,5 +265,5 @@ async def close_engine(engine: Engine) -> None:
     """Give the engine back; the last user's close ends it."""
     engine.users -= 1
     if not engine.users:
-        _engines.pop((engine.loop, _forks.generation(), engine.address), None)
+        _engines.pop((engine.loop, _forks.generation, engine.address), None)
         await engine.stop()

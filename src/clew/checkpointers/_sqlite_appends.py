@@ -96,11 +96,13 @@ class Appender:
         refs: list[tuple[int, bytes]] = []
         for job in jobs:
             append: Append = job.work
-            try:
-                log = self._check(db, append, frames)
-            except ClewError as error:
-                job.error = error
-                continue
+            log = self._logs.get((append.namespace, append.key))
+            if log is None or log.frames != append.at or log.log_id != append.log_id or append.refs:
+                try:
+                    log = self._check(db, append, frames)
+                except ClewError as error:
+                    job.error = error
+                    continue
             if log is not None:
                 heads[log.id] = (log.id, append.namespace, append.key, append.log_id, *append.row)
                 for frame in append.frames:

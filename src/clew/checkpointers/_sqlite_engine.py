@@ -136,7 +136,10 @@ class Engine:
         ended = time.monotonic()
         self._here_again = ended + (ended - began) * (1 if self._quick else SLOW_PAUSE)
         for job in batch:
-            job.settle()
+            if job.error is None:
+                job.set_result(None)
+            else:
+                job.settle()
         return True
 
     async def read(self, work: Callable[[sqlite3.Cursor], T], loop: asyncio.AbstractEventLoop) -> T:

@@ -38,7 +38,7 @@ class Guard:
     def __init__(self, what: str) -> None:
         self._what = what
         self._pid = os.getpid()
-        self._generation = _forks.generation()
+        self._generation = _forks.generation
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
 
@@ -46,7 +46,8 @@ class Guard:
         """Allow one call, or say why not. Binds to the event loop of the first call."""
         if self._closed:
             raise UsageError(f"{self._what} is closed. Open it again with open_checkpointer or its class.")
-        self.check_process()
+        if _forks.generation != self._generation:
+            self.check_process()
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
@@ -60,7 +61,7 @@ class Guard:
         return loop
 
     def check_process(self) -> None:
-        if _forks.generation() != self._generation:
+        if _forks.generation != self._generation:
             raise UsageError(
                 f"{self._what} was opened in process {self._pid} and this is its forked child {os.getpid()}. "
                 "Open a checkpointer of its own in the child."
@@ -68,7 +69,7 @@ class Guard:
 
     def close(self) -> bool:
         """Mark as closed; False if it was closed before, or belongs to another process."""
-        first = not self._closed and _forks.generation() == self._generation
+        first = not self._closed and _forks.generation == self._generation
         self._closed = True
         return first
 
@@ -110,7 +111,10 @@ def _check_utf8(what: str, text: str) -> int:
 
 def check_append(thread_id: str, frames: Sequence[bytes], at: int, head: Head, refs: Collection[str]) -> bytes:
     """Check an append; returns its head as msgpack, which is part of the check and what most stores keep."""
-    check_thread_id(thread_id)
+    if type(thread_id) is str:
+        _check_id(thread_id)
+    else:
+        check_thread_id(thread_id)
     lease = head.lease
     if (
         at < 0

@@ -86,13 +86,13 @@ class SQLiteCheckpointer(Checkpointer):
                 head.status,
                 head.agent,
                 head.parent[0] if head.parent else None,
-                micros(head.created_at),
+                _created(head.created_at),
                 micros(head.updated_at),
                 encoded + crc32(encoded).to_bytes(_SUM, "little"),
             ),
             sum(map(len, frames)) + len(encoded),
         )
-        await self._use().submit(append, loop)
+        await (self._engine or self._use()).submit(append, loop)
 
     async def read(self, thread_id: str, *, start: int = 0, stop: int | None = None) -> list[bytes]:
         loop = self._guard.enter()
@@ -250,6 +250,10 @@ class SQLiteCheckpointer(Checkpointer):
         if self._engine is None:
             self._engine = open_engine(self._path)
         return self._engine
+
+
+_created = functools.lru_cache(4096)(micros)
+"""The same with every append to a thread."""
 
 
 @functools.lru_cache(4096)

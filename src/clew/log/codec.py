@@ -68,14 +68,14 @@ _decode_many = msgspec.msgpack.Decoder(list[tuple[int, list[KnownEntry | FoldedS
 _decode_raw = msgspec.msgpack.Decoder(tuple[int, list[msgspec.Raw]]).decode
 
 
-class Encoded(msgspec.Struct, frozen=True):
+class Encoded(msgspec.Struct, frozen=True, gc=False):
     """Entries as msgpack, one after the other."""
 
     count: int
     data: bytes
 
 
-class EncodedFrame(msgspec.Struct, frozen=True):
+class EncodedFrame(msgspec.Struct, frozen=True, gc=False):
     """A frame ready to be appended, and the blobs that must be put before it."""
 
     data: bytes
@@ -143,7 +143,8 @@ def encode_frame(
     """
     moment = time.time_ns() // 1000 if now is None else now
     if len(groups) == 1:
-        array, entries = _array_header(groups[0].count), groups[0].data
+        count, entries = groups[0].count, groups[0].data
+        array = _SHORT_ARRAYS[count] if count < 16 else _array_header(count)
     else:
         array, entries = (
             _array_header(sum([group.count for group in groups])),

@@ -200,7 +200,13 @@ class Fold:
             self._close_turn()
         if self._turn_grows:
             self._marked()
-        place = self._add(message)
+        history = self._history
+        place = len(history)
+        if self._view_end == place:
+            history.append(message)
+            self._view_end = place + 1
+        else:
+            self._add(message)
         if type(message) is Assistant:
             self.in_flight = False
             if self._partial:
@@ -217,15 +223,13 @@ class Fold:
         elif not self.title and type(message) is User:
             self.title = " ".join(plain_text(message).split())[:TITLE_LENGTH]
 
-    def _add(self, message: Message) -> int:
-        """The message becomes the last of the history and of the view. Returns its place."""
-        history = self._history
-        place = len(history)
-        history.append(message)
+    def _add(self, message: Message) -> None:
+        """The message becomes the last of the history and of the view."""
+        place = len(self._history)
+        self._history.append(message)
         if self._view_end != place:
             self._set_view((*self._view(), (place, place + 1)))
         self._view_end = place + 1
-        return place
 
     def _view(self) -> Ranges:
         """What the model sees. The last range is kept apart, as it grows with every message."""
@@ -265,10 +269,14 @@ class Fold:
             self._add(message)
             self._turn_grows = True
             return
-        given = [block for block in message.content if type(block) is ToolResult]
-        if not self._results and len(given) >= self._waiting:
+        results = 0
+        for block in message.content:
+            if type(block) is ToolResult:
+                results += 1
+        if not self._results and results >= self._waiting:
             self._add_results(message)
             return
+        given = [block for block in message.content if type(block) is ToolResult]
         calls = tool_calls(self._history[self._open])
         free = {index: call.id for index, call in enumerate(calls) if index not in self._results}
         for result in given:

@@ -10,14 +10,10 @@ from clew.log.checkpoint import Checkpoint, Fact, FoldedState, provider_key
 from clew.log.codec import Logged
 from clew.log.entries import ProviderKey, WorkspaceSnapshot
 
-__all__ = ["may_name_trees", "named_trees", "rename_trees"]
+__all__ = ["NAMING", "named_trees", "rename_trees"]
 
-_NAMING = frozenset({WorkspaceSnapshot, ProviderKey, FoldedState})
-
-
-def may_name_trees(entries: Iterable[Logged]) -> bool:
-    """Whether it is worth looking: cheap, as every append asks."""
-    return not _NAMING.isdisjoint(map(type, entries))
+NAMING = frozenset({WorkspaceSnapshot, ProviderKey, FoldedState})
+"""The kinds that may name trees: every append asks whether it is worth looking."""
 
 
 def named_trees(entries: Iterable[Logged]) -> set[str]:

@@ -8,7 +8,8 @@ __all__ = ["LogSize"]
 
 RATIO = 4
 """A folded state is written once the bytes it spares a reader are this many times its own: at most a quarter more."""
-SMALLEST = 16 * 1024
+LEAST = 64 * 1024
+"""Bytes that any reader reads soon enough."""
 
 
 class LogSize(msgspec.Struct, frozen=True, gc=False):
@@ -27,7 +28,7 @@ class LogSize(msgspec.Struct, frozen=True, gc=False):
 
     def may_pay(self) -> bool:
         """Whether it is worth finding out: encoding a state costs as much as it is large, so a guess comes first."""
-        return self.since > RATIO * max(self.snapshot, SMALLEST, self.kept / 2)
+        return self.since > LEAST and self.since > RATIO * max(self.snapshot, self.kept / 2)
 
     def pays(self, snapshot: int) -> bool:
         return self.since > RATIO * snapshot

@@ -29,7 +29,7 @@ from clew.log import (
     ToolOutcome,
     fold,
 )
-from clew.log.trees import may_name_trees, named_trees
+from clew.log.trees import NAMING, named_trees
 from clew.messages import Assistant
 from clew.threads import forking
 from clew.threads.collecting import gc
@@ -223,9 +223,9 @@ class Thread:
         After `Unavailable` they are kept and go out with the next append or `flush`: do not append them again.
         """
         writer = self._open_writer()
-        if may_name_trees(entries):
+        if not NAMING.isdisjoint(map(type, entries)):
             await check_trees(self._checkpointer, named_trees(entries), self._thread_id)
-        through = writer.accept(self.redacted(entries))
+        through = writer.accept(entries if self._redact is None else self._redact(entries))
         if self._durability == "sync" or (self._durability == "async" and any(map(_is_barrier, entries))):
             await writer.flush(through)
         elif self._durability == "async":

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from clew._telemetry import span
+from clew._telemetry import is_listened_to, span
 from clew.checkpointers import Checkpointer, Head, Lease
 from clew.errors import Conflict, LeaseLost
 from clew.log import (
@@ -22,7 +22,7 @@ from clew.log import (
     encode_entries,
     encode_frame,
 )
-from clew.log.trees import may_name_trees, named_trees
+from clew.log.trees import NAMING, named_trees
 from clew.threads.leases import renewed
 from clew.threads.sizes import LogSize
 
@@ -86,17 +86,45 @@ class LogWriter:
         encoded = encode_entries(entries)
         self.fold.push(entries)
         self._buffer.append(encoded)
-        if may_name_trees(entries):
+        if not NAMING.isdisjoint(map(type, entries)):
             self._trees |= named_trees(entries)
         self._kept += count_kept(entries)
         self._accepted += len(entries)
         return self._accepted
 
-    async def flush(self, through: int | None = None) -> None:
-        """Return once everything accepted up to here is durable."""
+    async def flush(self, through: int | None = None, *, renew: bool = False) -> None:
+        """Return once everything accepted up to here is durable; with `renew`, after one append at least, if need be of the
+        head alone.
+
+        One append at a time: whoever comes second waits for the first, and then looks again whether there is still need.
+        """
         through = self._accepted if through is None else through
-        while self._durable < through:
-            await self._write()
+        while renew or self._durable < through:
+            renew = False
+            if self.lost:
+                raise self.lost
+            if self._writing:
+                turn = asyncio.get_running_loop().create_future()
+                self._waiting.append(turn)
+                await turn
+                continue
+            self._writing = True
+            try:
+                append = self._unsettled
+                if append is not None:
+                    log.info("thread %r: sending again what was not acknowledged", append.head.thread_id)
+                elif self._buffer:
+                    append = self._unsettled = self._next_append()
+                else:
+                    head = self._next_head(self.head.frames, self.head.digest, self.head.snapshot)
+                    append = _Append([], head, {}, (), self._accepted, self._size)
+                await (self._send_in_a_span(append) if is_listened_to() else self._send(append))
+                self.head, self._durable, self._size = append.head, append.through, append.size
+                self._unsettled = None
+            finally:
+                self._writing = False
+                if self._waiting:
+                    self._wake()
 
     def drop(self) -> None:
         """Nothing more is written here."""
@@ -106,48 +134,20 @@ class LogWriter:
 
     async def renew(self) -> None:
         """Extend the lease: with what is pending if there is any, else with a head alone."""
-        await self._write()
+        await self.flush(renew=True)
 
     async def release(self) -> None:
         """Give the lease back, in one append with what is pending. Nothing can be written after this."""
         self.lease = None
         await self.flush()
         while self.head.lease is not None:
-            await self._write()
+            await self.flush(renew=True)
 
-    async def _write(self) -> None:
-        """One append: of what has gathered, or if nothing has, of the head alone.
-
-        One at a time: whoever comes second waits for the first, and then looks again whether there is still need.
-        """
-        if self.lost:
-            raise self.lost
-        if self._writing:
-            turn = asyncio.get_running_loop().create_future()
-            self._waiting.append(turn)
-            await turn
-            return
-        self._writing = True
-        try:
-            append = self._unsettled
-            if append is not None:
-                log.info("thread %r: sending again what was not acknowledged", append.head.thread_id)
-            elif self._buffer:
-                append = self._unsettled = self._next_append()
-            else:
-                head = self._next_head(self.head.frames, self.head.digest, self.head.snapshot)
-                append = _Append([], head, {}, (), self._accepted, self._size)
-            with span("clew.append", thread_id=append.head.thread_id) as current:
-                if current.listened_to:
-                    size, entries = sum(map(len, append.frames)), append.through - self._durable
-                    current.set(frames=len(append.frames), bytes=size, entries=entries)
-                await self._send(append)
-            self.head, self._durable, self._size = append.head, append.through, append.size
-            self._unsettled = None
-        finally:
-            self._writing = False
-            if self._waiting:
-                self._wake()
+    async def _send_in_a_span(self, append: _Append) -> None:
+        with span("clew.append", thread_id=append.head.thread_id) as current:
+            size, entries = sum(map(len, append.frames)), append.through - self._durable
+            current.set(frames=len(append.frames), bytes=size, entries=entries)
+            await self._send(append)
 
     async def _send(self, append: _Append) -> None:
         head, blobs = append.head, append.blobs
