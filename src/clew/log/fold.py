@@ -233,8 +233,6 @@ class Fold:
 
     def _view(self) -> Ranges:
         """What the model sees. The last range is kept apart, as it grows with every message."""
-        if not self._older and self._view_end >= 0:
-            return ((self._view_start, self._view_end),)
         return (*self._older, (self._view_start, self._view_end)) if self._view_end >= 0 else self._older
 
     def _set_view(self, view: Ranges) -> None:
@@ -244,7 +242,8 @@ class Fold:
     def _marked(self) -> list[Ranges]:
         """The marks, the last of them brought up to date: it moves with each response and result of its turn."""
         if self._turn_grows:
-            self._marks[-1] = self._view()
+            one_range = not self._older and self._view_end >= 0
+            self._marks[-1] = ((self._view_start, self._view_end),) if one_range else self._view()
             self._turn_grows = False
         return self._marks
 

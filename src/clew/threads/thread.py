@@ -222,7 +222,9 @@ class Thread:
 
         After `Unavailable` they are kept and go out with the next append or `flush`: do not append them again.
         """
-        writer = self._open_writer()
+        writer = self._writer
+        if writer is None or self._closed:
+            writer = self._open_writer()
         if not NAMING.isdisjoint(map(type, entries)):
             await check_trees(self._checkpointer, named_trees(entries), self._thread_id)
         through = writer.accept(entries if self._redact is None else self._redact(entries))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Collection, Sequence
 from datetime import UTC, datetime
 
 import msgspec
@@ -24,7 +24,7 @@ from clew.log import (
 )
 from clew.log.trees import NAMING, named_trees
 from clew.threads.leases import renewed
-from clew.threads.sizes import LogSize
+from clew.threads.sizes import LEAST, LogSize
 
 __all__ = ["LogWriter"]
 
@@ -118,9 +118,13 @@ class LogWriter:
                 else:
                     head = self._next_head(self.head.frames, self.head.digest, self.head.snapshot)
                     append = _Append([], head, {}, (), self._accepted, self._size)
+                if append.blobs:
+                    await self._checkpointer.put_blobs(append.blobs)
                 await (self._send_in_a_span(append) if is_listened_to() else self._send(append))
                 self.head, self._durable, self._size = append.head, append.through, append.size
                 self._unsettled = None
+            except Conflict as conflict:
+                raise await self._lose() from conflict
             finally:
                 self._writing = False
                 if self._waiting:
@@ -149,16 +153,11 @@ class LogWriter:
             current.set(frames=len(append.frames), bytes=size, entries=entries)
             await self._send(append)
 
-    async def _send(self, append: _Append) -> None:
-        head, blobs = append.head, append.blobs
-        try:
-            if blobs:
-                await self._checkpointer.put_blobs(blobs)
-            await self._checkpointer.append(
-                head.thread_id, append.frames, at=self.head.frames, head=head, refs=append.refs
-            )
-        except Conflict as conflict:
-            raise await self._lose() from conflict
+    def _send(self, append: _Append) -> Awaitable[None]:
+        head = append.head
+        return self._checkpointer.append(
+            head.thread_id, append.frames, at=self.head.frames, head=head, refs=append.refs
+        )
 
     def _wake(self) -> None:
         waiting, self._waiting = self._waiting, []
@@ -185,7 +184,7 @@ class LogWriter:
         trees = self._trees
         self._buffer, self._kept, self._trees = [], 0, set()
         frames, blobs, snapshot = [frame.data], frame.blobs, self.head.snapshot
-        if size.may_pay():
+        if size.since > LEAST and size.may_pay():
             state = encode_entries([FoldedState(self.fold.checkpoint())])
             folded = encode_frame([state], previous=frame.digest, thread_id=thread_id, number=number + 1, keys=keys)
             if size.pays(len(folded.data)):
