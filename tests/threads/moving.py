@@ -135,7 +135,7 @@ async def log_of(store: Checkpointer, thread_id: str) -> list[tuple[int, bytes]]
     """Times and entries, as bytes, so that a NaN is equal to itself; without digests of files, which depend on the key."""
     head = await store.head(thread_id)
     assert head is not None
-    return [(frame.time, encode_entries(_nameless(frame.entries)).data) for frame in await read_frames(store, head)]
+    return [(frame.time, encode_entries(_nameless(frame.entries)).entries) for frame in await read_frames(store, head)]
 
 
 def _nameless(entries: list[Logged]) -> list[Logged]:

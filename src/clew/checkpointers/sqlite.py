@@ -88,7 +88,7 @@ class SQLiteCheckpointer(Checkpointer):
                 head.parent[0] if head.parent else None,
                 _created(head.created_at),
                 micros(head.updated_at),
-                encoded + crc32(encoded).to_bytes(_SUM, "little"),
+                bytearray(encoded + crc32(encoded).to_bytes(_SUM, "little")),
             ),
             sum(map(len, frames)) + len(encoded),
         )

@@ -69,10 +69,15 @@ _decode_raw = msgspec.msgpack.Decoder(tuple[int, list[msgspec.Raw]]).decode
 
 
 class Encoded(msgspec.Struct, frozen=True, gc=False):
-    """Entries as msgpack, one after the other."""
+    """Entries as the body of a frame: an array of the time at which they were encoded, and of themselves."""
 
     count: int
-    data: bytes
+    body: bytes
+
+    @property
+    def entries(self) -> bytes:
+        """As msgpack, one after the other."""
+        return self.body[1 + weights.NUMBERS.get(self.body[1], 1) + len(_array_header(self.count)) :]
 
 
 class EncodedFrame(msgspec.Struct, frozen=True, gc=False):
@@ -99,13 +104,11 @@ def encode_entries(entries: Sequence[Logged]) -> Encoded:
     """Entries ready for a frame; here, before anything else is touched, a value that cannot be stored is refused."""
     try:
         if UnknownEntry in map(type, entries):
-            data = _encode([msgspec.Raw(entry.raw) if type(entry) is UnknownEntry else entry for entry in entries])
-        else:
-            data = _encode(entries)
+            raws = [msgspec.Raw(entry.raw) if type(entry) is UnknownEntry else entry for entry in entries]
+            return Encoded(len(entries), _encode((time.time_ns() // 1000, raws)))
+        return Encoded(len(entries), _encode((time.time_ns() // 1000, entries)))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidInput(f"{_culprit(entries)} holds a value that cannot be stored: {error}") from error
-    count = len(entries)
-    return Encoded(count, data[1 if count < 16 else len(_array_header(count)) :])
 
 
 _SHORT_ARRAYS = [bytes([0x90 | length]) for length in range(16)]
@@ -141,16 +144,7 @@ def encode_frame(
 
     With keys it is sealed for this thread and number, and opens nowhere else.
     """
-    moment = time.time_ns() // 1000 if now is None else now
-    if len(groups) == 1:
-        count, entries = groups[0].count, groups[0].data
-        array = _SHORT_ARRAYS[count] if count < 16 else _array_header(count)
-    else:
-        array, entries = (
-            _array_header(sum([group.count for group in groups])),
-            b"".join([group.data for group in groups]),
-        )
-    body = b"\x92\xcf%b%b%b" % (moment.to_bytes(8, "big"), array, entries)
+    body = groups[0].body if len(groups) == 1 and now is None else _joined_body(groups, now)
     if len(body) > compression.ALWAYS:
         flags, payload, blobs = _pack_large(body, keys)
     else:
@@ -166,6 +160,12 @@ def encode_frame(
     data = header + payload
     own = blake3(data).digest(DIGEST_SIZE)
     return EncodedFrame(data + own, own, blobs)
+
+
+def _joined_body(groups: Sequence[Encoded], now: int | None) -> bytes:
+    moment = time.time_ns() // 1000 if now is None else now
+    array = _array_header(sum([group.count for group in groups]))
+    return b"".join([b"\x92", _encode(moment), array, *[group.entries for group in groups]])
 
 
 def _pack_large(body: bytes, keys: Keyring | None) -> tuple[int, bytes, dict[str, bytes]]:

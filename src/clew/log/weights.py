@@ -11,6 +11,7 @@ import re
 __all__ = [
     "ENTRY",
     "FLOOR",
+    "NUMBERS",
     "TIMES",
     "Place",
     "TooHeavy",
@@ -39,7 +40,7 @@ ENTRY, _STATE = 104, 640
 _ASTRAL = re.compile(rb"[\xf0-\xff]")
 _LONG = _CHUNK = 2**16
 _TIMESTAMP = b"\xff"
-_NUMBERS = {0xCA: 5, 0xCB: 9, 0xCC: 2, 0xCD: 3, 0xCE: 5, 0xCF: 9, 0xD0: 2, 0xD1: 3, 0xD2: 5, 0xD3: 9}
+NUMBERS = {0xCA: 5, 0xCB: 9, 0xCC: 2, 0xCD: 3, 0xCE: 5, 0xCF: 9, 0xD0: 2, 0xD1: 3, 0xD2: 5, 0xD3: 9}
 """The bytes of a number, by token."""
 _WIDTHS = {
     token: width
@@ -104,8 +105,8 @@ def weigh(body: bytes, most: int | None = None) -> tuple[int, list[Place]]:
             else:
                 total += weight
             at = start
-        elif token in _NUMBERS:
-            at += _NUMBERS[token]
+        elif token in NUMBERS:
+            at += NUMBERS[token]
             total += _NUMBER
         else:
             start += _WIDTHS[token]
@@ -169,7 +170,7 @@ def _beside_tokens(body: bytes) -> int:
 def _count_entries(body: bytes) -> int:
     """A body is an array of a time and an array of entries."""
     at = 1 + _WIDTHS.get(body[0], 0) if body else 0
-    at += _NUMBERS.get(body[at], 1) if at < len(body) else 0
+    at += NUMBERS.get(body[at], 1) if at < len(body) else 0
     token = body[at] if at < len(body) else 0
     if 0x90 <= token < 0xA0:
         return token & 15

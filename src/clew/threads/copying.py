@@ -21,7 +21,7 @@ from clew.errors import (
     UsageError,
     WrongKey,
 )
-from clew.log import DIGEST, FIRST, Encoded, FoldedState, Frame, encode_entries, encode_frame, sealed_with
+from clew.log import DIGEST, FIRST, FoldedState, Frame, encode_entries, encode_frame, sealed_with
 from clew.log.trees import named_trees, rename_trees
 from clew.threads.hiding import PART, is_hidden, is_part
 from clew.threads.leases import check_free
@@ -207,9 +207,9 @@ async def _common_entries(source: Source, head: Head, target: Checkpointer, ther
     return previous
 
 
-def _without_trees(frame: Frame) -> Encoded:
+def _without_trees(frame: Frame) -> bytes:
     """The entries of a frame; which digest a snapshot of files has depends on what it is sealed with."""
-    return encode_entries(rename_trees(frame.entries, dict.fromkeys(named_trees(frame.entries), "")))
+    return encode_entries(rename_trees(frame.entries, dict.fromkeys(named_trees(frame.entries), ""))).entries
 
 
 class _Copying:

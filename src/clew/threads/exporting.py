@@ -308,7 +308,7 @@ class _Scales:
         new = frame.refs - self._seen
         self._seen |= new
         self._stored += self._archive.stored(number, new)
-        body = encode_entries(frame.entries).data
+        body = encode_entries(frame.entries).entries
         # The fold keeps what the entries hold, and is written once, to be compared: half its size is for that.
         self._held += weigh(body)[0] + ENTRY * len(frame.entries) + len(body) / 2
         self._held += _RANGE * sum(map(self._ranges_of, frame.entries))
