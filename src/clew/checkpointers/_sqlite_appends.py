@@ -134,7 +134,9 @@ class Appender:
         if append.refs and (missing := touch(db, append.namespace, append.refs)):
             raise MissingBlob({digest.hex() for digest in missing}, thread_id=append.thread_id)
         if log is None:
-            log = self._logs[append.namespace, append.key] = _Log(self._new_id(db), 0, append.log_id, bytearray(append.key))
+            log = self._logs[append.namespace, append.key] = _Log(
+                self._new_id(db), 0, append.log_id, bytearray(append.key)
+            )
         return log
 
     def _find(self, db: sqlite3.Cursor, namespace: str, key: bytes) -> _Log | None:
