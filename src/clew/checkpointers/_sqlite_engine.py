@@ -127,10 +127,11 @@ class Engine:
         try:
             self._transact(self._connection, batch)
         except BaseException as error:  # noqa: BLE001 - each waiter gets it
-            if _is_busy(error.__cause__):
-                return False
+            busy = _is_busy(error.__cause__)
             for job in batch:
-                job.error = error
+                job.error = None if busy else error
+            if busy:
+                return False
         finally:
             self._writing.release()
         ended = time.monotonic()

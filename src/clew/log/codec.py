@@ -272,7 +272,7 @@ def is_sound(data: bytes) -> bool:
 
 def sealed_with(data: bytes) -> str | None:
     """The id of the key that this frame is sealed with, or None if it is plain."""
-    return data[_PAYLOAD][:KEY_ID_SIZE].hex() if data[1] & _SEALED else None
+    return data[_HEADER.size : _HEADER.size + KEY_ID_SIZE].hex() if data[1] & _SEALED else None
 
 
 def _open(data: bytes, thread_id: str, number: int, keys: Keyring | None) -> bytes:
