@@ -70,7 +70,7 @@ async def test_when_the_guard_is_killed_the_program_ends_and_what_it_started_is_
         assert orphan not in reap(), "whose owner is alive is left alone"
         running.kill()
     wait_until(lambda: not is_running(running.pid), "the owner is gone")
-    assert orphan in reap()
+    reap()  # or another test's start of a program, a moment ago
     wait_until(lambda: not is_running(orphan), "reaped")
 
 
