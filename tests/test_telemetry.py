@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import subprocess
 import sys
 import time
 import timeit
 import traceback
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ import clew.sync
 from clew import Thread, _telemetry, open_checkpointer
 from clew._telemetry import span
 from clew.checkpointers import Checkpointer, MemoryCheckpointer
-from clew.errors import ClewError, Unavailable
+from clew.errors import ClewError, LeaseLost, Unavailable
 from clew.log import (
     Compacted,
     Described,
@@ -297,6 +298,46 @@ async def test_appending_and_loading_are_traced_with_their_sizes(spans: InMemory
     assert appended.attributes is not None
     assert appended.attributes["clew.entries"] == 2
     assert appended.attributes["clew.frames"] == 1
+
+
+class SlowBlobs(MemoryCheckpointer):
+    """Takes its time over blobs, or fails."""
+
+    fails = False
+
+    async def put_blobs(self, blobs: Mapping[str, bytes]) -> None:
+        await asyncio.sleep(0.05)
+        if self.fails:
+            raise Unavailable("no room for blobs")
+        await super().put_blobs(blobs)
+
+
+@pytest.mark.anyio
+async def test_the_span_of_an_append_holds_its_blobs(spans: InMemorySpanExporter) -> None:
+    async with SlowBlobs() as store, Thread.open(store, "t") as thread:
+        spans.clear()
+        await thread.append(StateSet("large", "x" * 70_000))
+        store.fails = True
+        with pytest.raises(Unavailable):
+            await thread.append(StateSet("large", "y" * 70_000))
+        store.fails = False
+        await thread.flush()
+        took, failed, _ = spans.get_finished_spans()
+    assert took.name == failed.name == "clew.append"
+    assert (took.end_time or 0) - (took.start_time or 0) > 40_000_000
+    assert dict(failed.attributes or {})["error.type"] == "Unavailable"
+
+
+@pytest.mark.anyio
+async def test_a_lost_lease_is_the_error_of_the_append_that_found_out(spans: InMemorySpanExporter) -> None:
+    async with MemoryCheckpointer() as store:
+        thread = await Thread.open(store, "t").__aenter__()
+        async with Thread.open(store, "t", takeover=True):
+            spans.clear()
+            with pytest.raises(LeaseLost):
+                await thread.append(StateSet("a", 1))
+            (failed,) = spans.get_finished_spans()
+    assert dict(failed.attributes or {})["error.type"] == "LeaseLost"
 
 
 @pytest.mark.anyio

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from blake3 import blake3
 
-from clew.checkpointers import SQLiteCheckpointer, _files, _sqlite_engine, open_checkpointer
+from clew.checkpointers import SQLiteCheckpointer, _files, _sqlite_engine, _sqlite_schema, open_checkpointer
 from clew.errors import ClewError, Conflict, Corrupt, InvalidInput, NewerFormat, Unavailable
 from clew.testing._contract_builders import append, every_call, heads, listed, put, state
 
@@ -376,6 +376,8 @@ class Writer:
 class FailsToCommit:
     """A connection or cursor on a disk that fails at the last moment."""
 
+    code = sqlite3.SQLITE_IOERR
+
     def __init__(self, real: Any) -> None:
         self._real = real
 
@@ -383,12 +385,18 @@ class FailsToCommit:
         return getattr(self._real, name)
 
     def cursor(self) -> FailsToCommit:
-        return FailsToCommit(self._real.cursor())
+        return type(self)(self._real.cursor())
 
     def execute(self, statement: str, *values: Any) -> Any:
         if statement == "COMMIT":
-            raise sqlite3.OperationalError("disk I/O error")
+            error = sqlite3.OperationalError("it fails at the last moment")
+            error.sqlite_errorcode = self.code
+            raise error
         return self._real.execute(statement, *values)
+
+
+class IsBusyAtCommit(FailsToCommit):
+    code = sqlite3.SQLITE_BUSY
 
 
 async def test_appends_that_come_together_share_a_transaction(
@@ -751,3 +759,66 @@ asyncio.run(main())
         assert same == "True"
         async with SQLiteCheckpointer(place) as store:
             assert len(await store.read("thread")) == int(acknowledged)
+
+
+async def test_what_the_loop_leaves_to_the_writer_after_all_is_judged_anew(
+    store: SQLiteCheckpointer, writers: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await append(store, "thread", b"0")
+    transact: Any = _sqlite_engine.Engine._transact
+
+    def busy_here(engine: Any, connection: Any, batch: Any, **how: Any) -> None:
+        if threading.current_thread().name == HERE:
+            connection = IsBusyAtCommit(connection)
+            batch[0].error = Conflict("thread", "as it stood then")
+        transact(engine, connection, batch, **how)
+
+    monkeypatch.setattr(_sqlite_engine.Engine, "_transact", busy_here)
+    await asyncio.sleep(0.05)
+    await append(store, "thread", b"1", at=1)
+    assert writers == [WRITER, HERE, WRITER]
+    assert await store.read("thread") == [b"0", b"1"]
+
+
+# What a closed store leaves behind, and how long the WAL gets
+
+
+async def test_after_close_all_is_in_the_database_whatever_was_refused_before(path: Path) -> None:
+    store = SQLiteCheckpointer(path)
+    await append(store, "thread", b"0")
+    blob = {blake3(b"a blob").hexdigest(): b"a blob"}
+    _, refused = await asyncio.gather(
+        store.put_blobs(blob), append(store, "thread", b"again", at=0), return_exceptions=True
+    )
+    assert isinstance(refused, Conflict)
+    await store.close()
+    assert not path.with_name(path.name + "-wal").exists()
+    assert isinstance(refused, Conflict), "and whoever keeps the error keeps no connection with it"
+
+
+async def wal_of_short_lives(path: Path, lives: int) -> int:
+    """The size of the WAL once so many engines have written little each, while another process has the file open."""
+    holder = sqlite3.connect(path)
+    try:
+        holder.execute("SELECT count(*) FROM heads").fetchone()
+        for life in range(lives):
+            async with SQLiteCheckpointer(path) as store:
+                for at in range(8):
+                    await append(store, f"thread {life}", bytes(30_000), at=at)
+        return path.with_name(path.name + "-wal").stat().st_size
+    finally:
+        holder.close()
+
+
+async def test_the_wal_of_many_short_lived_writers_does_not_grow_with_their_number(path: Path) -> None:
+    async with SQLiteCheckpointer(path) as store:
+        await append(store, "first", b"frame")
+    assert await wal_of_short_lives(path, 40) < 3 * _sqlite_schema.CHECKPOINT_AFTER * _sqlite_schema.PAGE_SIZE
+
+
+async def test_the_wal_of_many_blobs_does_not_grow_with_their_number(store: SQLiteCheckpointer, path: Path) -> None:
+    for number in range(60):
+        data = number.to_bytes(4, "big") * 100_000
+        await store.put_blobs({blake3(data).hexdigest(): data})
+    most = 2 * _sqlite_schema.CHECKPOINT_AT_MOST * _sqlite_schema.PAGE_SIZE
+    assert path.with_name(path.name + "-wal").stat().st_size < most < 60 * 400_000

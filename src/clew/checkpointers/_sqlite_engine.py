@@ -116,7 +116,6 @@ class Engine:
         began = time.monotonic()
         if (
             self._quick < QUICK_RUNS
-            or self._connection is None
             or began < self._here_again
             or ((handed := self._handed.get(loop)) is not None and not handed.done())
             or not _may_be_written_here(batch)
@@ -125,6 +124,8 @@ class Engine:
         ):
             return False
         try:
+            if self._connection is None:  # the writer opens it, however long that takes
+                return False
             self._transact(self._connection, batch)
         except BaseException as error:  # noqa: BLE001 - each waiter gets it
             busy = _is_busy(error.__cause__)
@@ -137,10 +138,7 @@ class Engine:
         ended = time.monotonic()
         self._here_again = ended + (ended - began) * (1 if self._quick else SLOW_PAUSE)
         for job in batch:
-            if job.error is None:
-                job.set_result(None)
-            else:
-                job.settle()
+            job.settle()
         return True
 
     async def read(self, work: Callable[[sqlite3.Cursor], T], loop: asyncio.AbstractEventLoop) -> T:
@@ -164,8 +162,10 @@ class Engine:
         self._readers.stop()
         self._queue.put(None)
         self._writer.join()
-        if self._connection is not None:
-            self._connection.close()
+        with self._writing:
+            connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
 
     def _write(self) -> None:
         more = True
@@ -226,6 +226,8 @@ class Engine:
             if isinstance(error, _FAULTS):
                 raise self._explain(error) from error
             raise
+        finally:
+            db.close()  # an error told to a waiter may hold it, and a connection with an open cursor does not close
 
     def _checkpoint(self, connection: sqlite3.Connection) -> None:
         """Move what is in the WAL to the database. Whoever waited for the last transaction has been told by now."""
@@ -287,6 +289,7 @@ class Engine:
         connection = self._connect()
         connection.execute("PRAGMA busy_timeout = 0")
         connection.execute("PRAGMA wal_autocheckpoint = 0")
+        self._pages = _pages_in(f"{self._name}-wal")  # of processes that wrote too little to move it out themselves
         return connection
 
     def _prepare(self) -> None:
@@ -360,6 +363,13 @@ def _pages_of(appends: list[Job]) -> int:
     """About how many pages these appends change: those of different threads share some."""
     size: int = sum([job.work.size for job in appends])
     return 3 + len(appends) // 4 + size // PAGE_SIZE
+
+
+def _pages_in(wal: str) -> int:
+    try:
+        return os.stat(wal).st_size // PAGE_SIZE
+    except FileNotFoundError:
+        return 0
 
 
 def _is_busy(error: BaseException | None) -> bool:

@@ -111,10 +111,7 @@ def _check_utf8(what: str, text: str) -> int:
 
 def check_append(thread_id: str, frames: Sequence[bytes], at: int, head: Head, refs: Collection[str]) -> bytes:
     """Check an append; returns its head as msgpack, which is part of the check and what most stores keep."""
-    if type(thread_id) is str:
-        _check_id(thread_id)
-    else:
-        check_thread_id(thread_id)
+    check_thread_id(thread_id)
     lease = head.lease
     if (
         at < 0

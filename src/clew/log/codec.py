@@ -42,16 +42,16 @@ __all__ = [
 ]
 
 VERSION = 1
-DIGEST_SIZE = 16
-FIRST = bytes(DIGEST_SIZE)
+_DIGEST_SIZE = 16
+FIRST = bytes(_DIGEST_SIZE)
 """The predecessor's digest of a log's first frame."""
 
-PREVIOUS, DIGEST = slice(14, 30), slice(-DIGEST_SIZE, None)
+PREVIOUS, DIGEST = slice(14, 30), slice(-_DIGEST_SIZE, None)
 """Where in a frame the digest of the one before it stands, and its own."""
 
 _HEADER = struct.Struct("<BB12s16s")
-_SMALLEST = _HEADER.size + DIGEST_SIZE  # 30 and 16
-_PAYLOAD = slice(_HEADER.size, -DIGEST_SIZE)
+_SMALLEST = _HEADER.size + _DIGEST_SIZE  # 30 and 16
+_PAYLOAD = slice(_HEADER.size, -_DIGEST_SIZE)
 _FLAGS = itemgetter(1)
 _COMPRESSED, _REFERS, _BODY_IN_BLOB, _SEALED = 1, 2, 4, 8
 _KNOWN_FLAGS = _COMPRESSED | _REFERS | _BODY_IN_BLOB | _SEALED
@@ -94,7 +94,7 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
     previous: bytes
     digest: bytes
     time: int
-    """When it was written, microseconds since 1970."""
+    """When its entries were taken in, microseconds since 1970; if they came at several times, when it was made of them."""
     entries: list[Logged]
     refs: frozenset[str] = frozenset()
     missing: frozenset[str] = frozenset()
@@ -158,7 +158,7 @@ def encode_frame(
     if keys is not None:
         payload = keys.seal_frame(payload, nonce, thread_id, header + number.to_bytes(8, "big"))
     data = header + payload
-    own = blake3(data).digest(DIGEST_SIZE)
+    own = blake3(data).digest(_DIGEST_SIZE)
     return EncodedFrame(data + own, own, blobs)
 
 
@@ -207,7 +207,7 @@ def decode_frame(
         len(data) < _SMALLEST
         or data[0] != VERSION
         or (flags := data[1]) & ~_KNOWN_FLAGS
-        or blake3(data[:-DIGEST_SIZE]).digest(DIGEST_SIZE) != own
+        or blake3(data[:-_DIGEST_SIZE]).digest(_DIGEST_SIZE) != own
     ):
         raise _newer_or_corrupt(data, f"thread {thread_id!r}, frame {number}")
     previous, body = data[PREVIOUS], data[_PAYLOAD]
@@ -230,23 +230,23 @@ def decode_frame(
         ) from error
 
 
-def decode_ordinary(frames: Sequence[bytes]) -> list[Logged] | None:
-    """The entries of some tens of frames in one go, which takes half the time: if all are sound and not large, and neither
-    sealed nor refer to blobs. None if one of them needs a closer look, which `decode_frame` takes."""
+def decode_ordinary(frames: Sequence[bytes]) -> list[list[Logged]] | None:
+    """The entries of each of some tens of frames, in one go, which takes half the time: if all are sound and not large, and
+    neither sealed nor refer to blobs. None if one of them needs a closer look, which `decode_frame` takes."""
     for data in frames:
         if (
             len(data) < _SMALLEST
             or data[0] != VERSION
             or data[1] > _COMPRESSED
             or (not data[1] and len(data) > compression.ALWAYS)
-            or blake3(data[:-DIGEST_SIZE]).digest(DIGEST_SIZE) != data[-DIGEST_SIZE:]
+            or blake3(data[:-_DIGEST_SIZE]).digest(_DIGEST_SIZE) != data[-_DIGEST_SIZE:]
         ):
             return None
     try:
         decoded = _decode_many(_joined(frames))
     except (compression.NotCompressed, *_NONSENSE):
         return None
-    return [entry for _, entries in decoded for entry in entries]
+    return [cast(list[Logged], entries) for _, entries in decoded]
 
 
 def _joined(frames: Sequence[bytes]) -> bytes:
@@ -267,7 +267,7 @@ def _packed_array(length: int) -> bytes:
 
 def is_sound(data: bytes) -> bool:
     """Whether a frame is as it was written. Needs no key."""
-    return len(data) >= _SMALLEST and blake3(data[:-DIGEST_SIZE]).digest(DIGEST_SIZE) == data[DIGEST]
+    return len(data) >= _SMALLEST and blake3(data[:-_DIGEST_SIZE]).digest(_DIGEST_SIZE) == data[DIGEST]
 
 
 def sealed_with(data: bytes) -> str | None:
@@ -312,7 +312,7 @@ def _with_blobs(
 
 def _newer_or_corrupt(data: bytes, what: str) -> ClewError:
     """A frame of a newer format says so in its first two bytes, and its last ones prove that it is whole."""
-    whole = len(data) > DIGEST_SIZE and blake3(data[:-DIGEST_SIZE]).digest(DIGEST_SIZE) == data[DIGEST]
+    whole = len(data) > _DIGEST_SIZE and blake3(data[:-_DIGEST_SIZE]).digest(_DIGEST_SIZE) == data[DIGEST]
     if whole and data[0] > VERSION:
         return NewerFormat(what, data[0], VERSION)
     if whole and data[0] == VERSION:

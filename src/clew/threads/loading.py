@@ -139,7 +139,7 @@ class _Reading:
         data = await checkpointer.read(head.thread_id, start=self._number, stop=head.frames)
         if self._number + len(data) != head.frames:
             raise _Broken(f"frame {self._number + len(data)} is missing: the log should have {head.frames} frames")
-        folded = self._number == head.snapshot
+        folded = self._number == head.snapshot < head.frames
         if folded:
             await self._take_folded(checkpointer, head.thread_id, data[0])
         await self._take(checkpointer, head.thread_id, data[1:] if folded else data)
@@ -152,30 +152,31 @@ class _Reading:
         if not isinstance(next(iter(frame.entries), None), FoldedState):
             raise _Broken(f"frame {self._number} does not hold the folded state that its head says it does")
         self._follow([data])
-        self._fold.push(frame.entries)
+        with _no_collection():
+            self._fold.push(frame.entries)
         self._size = LogSize(snapshot=len(data), kept=len(data))
 
     async def _take(self, checkpointer: Checkpointer, thread_id: str, data: list[bytes]) -> None:
         """The next frames. Once one lacks its blobs, all that follow wait with it: those of all are fetched together."""
         lacking: list[_Lacking] = []
         waiting: list[list[Logged]] = []
-        size = 0
+        sizes: list[int] = []
         with _no_collection():
             for first in range(0, len(data), _AT_ONCE):
                 part = data[first : first + _AT_ONCE]
-                entries = decode_ordinary(part)
-                if entries is None:
-                    waiting += _one_by_one(part, thread_id, self._number, checkpointer.keys, lacking)
-                else:
-                    waiting.append(entries)
+                found = decode_ordinary(part)
+                if found is None:
+                    found = _one_by_one(part, thread_id, self._number, checkpointer.keys, lacking)
                 self._follow(part)
-                size += sum(map(len, part))
+                waiting += found
+                sizes += map(len, part)
                 if not lacking:
-                    self._fold_in(waiting, size)
-                    waiting, size = [], 0
+                    self._fold_in(waiting, sizes)
+                    waiting, sizes = [], []
         if lacking:
             await _fill(checkpointer, thread_id, lacking)
-            self._fold_in(waiting, size)
+            with _no_collection():
+                self._fold_in(waiting, sizes)
 
     def _follow(self, data: list[bytes]) -> None:
         """Go on behind these, if each of them follows the one before it."""
@@ -187,10 +188,16 @@ class _Reading:
         self._previous = previous
         self._number += len(data)
 
-    def _fold_in(self, groups: list[list[Logged]], size: int) -> None:
-        entries = [*chain.from_iterable(groups)]
+    def _fold_in(self, frames: list[list[Logged]], sizes: list[int]) -> None:
+        """Take in the entries of frames of these sizes."""
+        entries = [*chain.from_iterable(frames)]
         self._fold.push(entries)
-        self._size = self._size.grown(size, count_kept(entries) / max(1, len(entries)))
+        size = sum(sizes)
+        if count_kept(entries) == len(entries):  # a plain conversation
+            kept: float = size
+        else:
+            kept = sum([own * count_kept(each) / max(1, len(each)) for own, each in zip(sizes, frames, strict=True)])
+        self._size = self._size.grown(size, kept / max(1, size))
 
 
 def _one_by_one(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["LEAST", "LogSize"]
+__all__ = ["LogSize"]
 
 RATIO = 4
 """A folded state is written once the bytes it spares a reader are this many times its own: at most a quarter more."""
@@ -27,9 +27,8 @@ class LogSize(msgspec.Struct, frozen=True, gc=False):
         return LogSize(self.since + size, self.snapshot, self.kept + size * kept)
 
     def may_pay(self) -> bool:
-        """Whether it is worth finding out, if it is over the least: encoding a state costs as much as it is large, so a
-        guess comes first."""
-        return self.since > RATIO * max(self.snapshot, self.kept / 2)
+        """Whether it is worth finding out: encoding a state costs as much as it is large, so a guess comes first."""
+        return self.since > LEAST and self.since > RATIO * max(self.snapshot, self.kept / 2)
 
     def pays(self, snapshot: int) -> bool:
         return self.since > RATIO * snapshot

@@ -222,12 +222,10 @@ class Thread:
 
         After `Unavailable` they are kept and go out with the next append or `flush`: do not append them again.
         """
-        writer = self._writer
-        if writer is None or self._closed:
-            writer = self._open_writer()
+        writer = self._writer or self._open_writer()
         if not NAMING.isdisjoint(map(type, entries)):
             await check_trees(self._checkpointer, named_trees(entries), self._thread_id)
-        through = writer.accept(entries if self._redact is None else self._redact(entries))
+        through = writer.accept(self.redacted(entries))
         if self._durability == "sync" or (self._durability == "async" and any(map(_is_barrier, entries))):
             await writer.flush(through)
         elif self._durability == "async":
@@ -359,14 +357,15 @@ class Thread:
 
     def _end(self) -> None:
         self._closed = True
+        self._writer = None
         for task in self._background:
             task.cancel()
 
     def _open_writer(self) -> LogWriter:
-        if self._writer is None:
-            raise UsageError(f"thread {self._thread_id!r} is not open. Write: async with Thread.open(...) as thread")
         if self._closed:
             raise UsageError(f"thread {self._thread_id!r} is closed. Open it again with Thread.open.")
+        if self._writer is None:
+            raise UsageError(f"thread {self._thread_id!r} is not open. Write: async with Thread.open(...) as thread")
         return self._writer
 
 

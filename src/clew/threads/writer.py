@@ -24,7 +24,7 @@ from clew.log import (
 )
 from clew.log.trees import NAMING, named_trees
 from clew.threads.leases import renewed
-from clew.threads.sizes import LEAST, LogSize
+from clew.threads.sizes import LogSize
 
 __all__ = ["LogWriter"]
 
@@ -118,9 +118,10 @@ class LogWriter:
                 else:
                     head = self._next_head(self.head.frames, self.head.digest, self.head.snapshot)
                     append = _Append([], head, {}, (), self._accepted, self._size)
-                if append.blobs:
-                    await self._checkpointer.put_blobs(append.blobs)
-                await (self._send_in_a_span(append) if is_listened_to() else self._send(append))
+                if append.blobs or is_listened_to():
+                    await self._send_in_a_span(append)
+                else:
+                    await self._send(append)
                 self.head, self._durable, self._size = append.head, append.through, append.size
                 self._unsettled = None
             except Conflict as conflict:
@@ -148,10 +149,16 @@ class LogWriter:
             await self.flush(renew=True)
 
     async def _send_in_a_span(self, append: _Append) -> None:
+        """With its blobs; for the ordinary append, to which nobody listens, this is a detour."""
         with span("clew.append", thread_id=append.head.thread_id) as current:
             size, entries = sum(map(len, append.frames)), append.through - self._durable
             current.set(frames=len(append.frames), bytes=size, entries=entries)
-            await self._send(append)
+            try:
+                if append.blobs:
+                    await self._checkpointer.put_blobs(append.blobs)
+                await self._send(append)
+            except Conflict as conflict:
+                raise await self._lose() from conflict
 
     def _send(self, append: _Append) -> Awaitable[None]:
         head = append.head
@@ -184,7 +191,7 @@ class LogWriter:
         trees = self._trees
         self._buffer, self._kept, self._trees = [], 0, set()
         frames, blobs, snapshot = [frame.data], frame.blobs, self.head.snapshot
-        if size.since > LEAST and size.may_pay():
+        if size.may_pay():
             state = encode_entries([FoldedState(self.fold.checkpoint())])
             folded = encode_frame([state], previous=frame.digest, thread_id=thread_id, number=number + 1, keys=keys)
             if size.pays(len(folded.data)):
