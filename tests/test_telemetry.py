@@ -340,6 +340,15 @@ async def test_a_lost_lease_is_the_error_of_the_append_that_found_out(spans: InM
     assert dict(failed.attributes or {})["error.type"] == "LeaseLost"
 
 
+def test_a_tracer_that_is_set_up_late_is_soon_seen_by_appends() -> None:
+    found = script(
+        "import time; from opentelemetry import trace; from opentelemetry.sdk.trace import TracerProvider; "
+        "from clew._telemetry import is_listened_to; print(is_listened_to(), end=' '); "
+        "trace.set_tracer_provider(TracerProvider(shutdown_on_exit=False)); time.sleep(0.11); print(is_listened_to())"
+    )
+    assert found == "False True"
+
+
 @pytest.mark.anyio
 async def test_an_append_that_failed_is_an_error_in_its_span(spans: InMemorySpanExporter) -> None:
     async with Stumbling() as store, Thread.open(store, "t") as thread:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from clew.checkpointers import _files, _sqlite_schema
 from clew.checkpointers._sqlite_appends import Append, Appender
 from clew.checkpointers._sqlite_schema import CHECKPOINT_AFTER, CHECKPOINT_AT_MOST, PAGE_SIZE
-from clew.checkpointers._workers import Job, WorkerPool, deliver, new_job
+from clew.checkpointers._workers import Job, WorkerPool, deliver, new_job, settle_all
 from clew.errors import ClewError, Corrupt, InvalidInput, Unavailable
 
 __all__ = ["Engine", "open_engine"]
@@ -137,8 +137,7 @@ class Engine:
             self._writing.release()
         ended = time.monotonic()
         self._here_again = ended + (ended - began) * (1 if self._quick else SLOW_PAUSE)
-        for job in batch:
-            job.settle()
+        settle_all(batch)
         return True
 
     async def read(self, work: Callable[[sqlite3.Cursor], T], loop: asyncio.AbstractEventLoop) -> T:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-__all__ = ["Job", "WorkerPool", "deliver", "new_job"]
+__all__ = ["Job", "WorkerPool", "deliver", "new_job", "settle_all"]
 
 T = TypeVar("T")
 
@@ -32,12 +32,7 @@ class Job(asyncio.Future[Any]):
         return False
 
     def settle(self) -> None:
-        """Tell whoever waits what came of it. An error that nobody is left to hear of is no news for the log."""
-        if self.error is None:
-            self.set_result(self.outcome)
-        else:
-            self.set_exception(self.error)
-            self.exception()
+        settle_all((self,))
 
 
 def new_job(work: Any, loop: asyncio.AbstractEventLoop) -> Job:
@@ -55,14 +50,19 @@ def deliver(jobs: Iterable[Job]) -> None:
         by_loop.setdefault(job.get_loop(), []).append(job)
     for loop, mine in by_loop.items():
         try:
-            loop.call_soon_threadsafe(_settle_all, mine)
+            loop.call_soon_threadsafe(settle_all, mine)
         except RuntimeError:  # the loop was closed while the work ran: nobody is left to tell
             continue
 
 
-def _settle_all(jobs: list[Job]) -> None:
+def settle_all(jobs: Iterable[Job]) -> None:
+    """Tell whoever waits what came of it. An error that nobody is left to hear of is no news for the log."""
     for job in jobs:
-        job.settle()
+        if job.error is None:
+            job.set_result(job.outcome)
+        else:
+            job.set_exception(job.error)
+            job.exception()
 
 
 class WorkerPool:
