@@ -24,6 +24,7 @@ from clew.providers.base import Conversation, Place
 from clew.providers.registry import find_provider
 from clew.testing import ModelServer
 from tests.cli.commands import Samples, clew, environment, hear_signals, path_with_clew
+from tests.sampling import sampled
 from tests.servers.clis import cli_path
 
 BEFORE = {"resume": "clew run 'Plan a trip to Rome.'", "import": "clew export trip trip.clew"}
@@ -119,7 +120,8 @@ class Shell:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the examples are for a POSIX shell")
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.crash
+@pytest.mark.parametrize("name", sampled(COMMANDS, 14))
 def test_the_examples_of_a_command_run_one_after_the_other(name: str, tmp_path: Path) -> None:
     with ModelServer(lambda request: "That is done.") as model:
         shell = Shell(tmp_path, model)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import random
 import tracemalloc
 from collections.abc import Callable
+from itertools import product
 
 import msgspec
 import pytest
@@ -132,7 +132,6 @@ BODIES = bodies()
 
 def taken(work: Callable[[], object]) -> int:
     """The most memory that this takes at any time."""
-    gc.collect()
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
@@ -245,9 +244,11 @@ def test_a_hostile_body_in_a_blob_takes_no_more_than_fifty_times_its_size(name: 
     assert taken(attempt(lambda: decode_frame(data, "t", 0, {digest: value}))) <= 50 * size + FLOOR
 
 
-@pytest.mark.parametrize("count", [1, 20, 5000])
-@pytest.mark.parametrize("kind", [1, 2])
-@pytest.mark.parametrize("value", [b"a" * 10**6, ("a" * 10**6 + "€😀").encode(), b"a" * 60_000, b"a"])
+REFERENCES = product([1, 20, 5000], [1, 2], [b"a" * 10**6, ("a" * 10**6 + "€😀").encode(), b"a" * 60_000, b"a"])
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize(("count", "kind", "value"), sampled(REFERENCES, 8))
 def test_references_to_one_blob_take_no_more_than_fifty_times_its_size(count: int, kind: int, value: bytes) -> None:
     digest, small = blob(value)
     reference = b"\xc7\x20" + bytes([kind]) + bytes.fromhex(digest)

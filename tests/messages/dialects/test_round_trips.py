@@ -20,7 +20,7 @@ from tests.messages.dialects.conversations import (
 )
 
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
-thorough = settings(max_examples=examples(2000, 200), deadline=None, suppress_health_check=SLOW)
+thorough = settings(max_examples=examples(2000, 100), deadline=None, suppress_health_check=SLOW)
 each_dialect = pytest.mark.parametrize("dialect", DIALECTS)
 pytestmark = pytest.mark.crash
 
