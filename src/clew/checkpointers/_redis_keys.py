@@ -30,7 +30,7 @@ from itertools import count
 
 from blake3 import blake3
 
-from clew.checkpointers.heads import Head, micros, thread_key
+from clew.checkpointers.heads import Head, micros, thread_digest
 
 __all__ = ["FORMAT", "KEY", "SHARDS", "Layout", "created_place", "moment_bytes", "updated_place"]
 
@@ -49,12 +49,12 @@ def moment_bytes(moment: int) -> bytes:
 
 
 def created_place(head: Head) -> bytes:
-    return moment_bytes(micros(head.created_at)) + bytes.fromhex(thread_key(head.thread_id))
+    return moment_bytes(micros(head.created_at)) + thread_digest(head.thread_id)
 
 
 def updated_place(head: Head) -> bytes:
     """Ends with the moment of creation, so that whoever finds the place of a thread that is gone knows its other one."""
-    key = bytes.fromhex(thread_key(head.thread_id))
+    key = thread_digest(head.thread_id)
     return moment_bytes(micros(head.updated_at)) + key + moment_bytes(micros(head.created_at))
 
 

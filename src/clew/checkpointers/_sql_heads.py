@@ -13,7 +13,7 @@ from zlib import crc32
 import msgspec
 from blake3 import blake3
 
-from clew.checkpointers.heads import Head, micros, thread_key
+from clew.checkpointers.heads import Head, micros, thread_digest
 from clew.errors import ClewError, Conflict, Corrupt, MissingBlob
 
 __all__ = [
@@ -68,7 +68,7 @@ def make_append(
     return Append(
         id=thread_id,
         space=space,
-        key=bytes.fromhex(thread_key(thread_id)),
+        key=thread_digest(thread_id),
         log=mark(head.log_id),
         at=at,
         frames=frames,

@@ -8,7 +8,8 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
@@ -328,23 +329,24 @@ def _begin(db: sqlite3.Cursor, patient: bool) -> None:
     except sqlite3.OperationalError as error:
         if not (patient and _is_busy(error)):
             raise
-        db.execute(f"PRAGMA busy_timeout = {LOCK_WAIT * 1000:.0f}")
-        try:
+        with _setting(db, "busy_timeout", round(LOCK_WAIT * 1000)):
             db.execute("BEGIN IMMEDIATE")
-        finally:
-            db.execute("PRAGMA busy_timeout = 0")
 
 
 def _commit(db: sqlite3.Cursor, *, count_pages: bool) -> None:
     """Where nobody knows how many pages were changed, SQLite counts what the WAL holds, and moves it out if that is much."""
-    if not count_pages:
+    with _setting(db, "wal_autocheckpoint", CHECKPOINT_AT_MOST) if count_pages else nullcontext():
         db.execute("COMMIT")
-        return
-    db.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_AT_MOST}")
+
+
+@contextmanager
+def _setting(db: sqlite3.Cursor, name: str, value: int) -> Iterator[None]:
+    """For one statement; the connection that writes has it at 0 otherwise."""
+    db.execute(f"PRAGMA {name} = {value}")
     try:
-        db.execute("COMMIT")
+        yield
     finally:
-        db.execute("PRAGMA wal_autocheckpoint = 0")
+        db.execute(f"PRAGMA {name} = 0")
 
 
 def _may_be_written_here(batch: list[Job]) -> bool:

@@ -47,7 +47,10 @@ class Guard:
         if self._closed:
             raise UsageError(f"{self._what} is closed. Open it again with open_checkpointer or its class.")
         if _forks.generation != self._generation:
-            self.check_process()
+            raise UsageError(
+                f"{self._what} was opened in process {self._pid} and this is its forked child {os.getpid()}. "
+                "Open a checkpointer of its own in the child."
+            )
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
@@ -59,13 +62,6 @@ class Guard:
                 )
             self._loop = loop
         return loop
-
-    def check_process(self) -> None:
-        if _forks.generation != self._generation:
-            raise UsageError(
-                f"{self._what} was opened in process {self._pid} and this is its forked child {os.getpid()}. "
-                "Open a checkpointer of its own in the child."
-            )
 
     def close(self) -> bool:
         """Mark as closed; False if it was closed before, or belongs to another process."""

@@ -12,7 +12,7 @@ from blake3 import blake3
 
 from clew.errors import InvalidInput
 
-__all__ = ["STATUSES", "Head", "HeadQuery", "Lease", "Owner", "Status", "micros", "thread_key"]
+__all__ = ["STATUSES", "Head", "HeadQuery", "Lease", "Owner", "Status", "micros", "thread_digest", "thread_key"]
 
 Status = Literal["running", "waiting", "interrupted", "failed", "done"]
 STATUSES: tuple[Status, ...] = get_args(Status)
@@ -138,4 +138,10 @@ def micros(moment: datetime) -> int:
 @functools.lru_cache(4096)
 def thread_key(thread_id: str) -> str:
     """The name a thread has inside a store: equal ids and only equal ids share it, on every file system and collation."""
-    return blake3(thread_id.encode()).hexdigest()
+    return thread_digest(thread_id).hex()
+
+
+@functools.lru_cache(4096)
+def thread_digest(thread_id: str) -> bytes:
+    """The same as bytes, for a store that keeps those."""
+    return blake3(thread_id.encode()).digest()

@@ -22,7 +22,7 @@ from clew.checkpointers.checks import (
     check_stored_blob,
     check_thread_id,
 )
-from clew.checkpointers.heads import Head, HeadQuery, thread_key
+from clew.checkpointers.heads import Head, HeadQuery, thread_digest
 from clew.errors import MissingExtra
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class MySQLCheckpointer(Checkpointer):
     async def read(self, thread_id: str, *, start: int = 0, stop: int | None = None) -> list[bytes]:
         engine = self._use()
         check_range(thread_id, start, stop)
-        key = bytes.fromhex(thread_key(thread_id))
+        key = thread_digest(thread_id)
 
         async def fetch(first: int, last: int) -> Stretch | None:
             rows = await engine.read(self._statements.read(key, first, last))
@@ -96,7 +96,7 @@ class MySQLCheckpointer(Checkpointer):
     async def head(self, thread_id: str) -> Head | None:
         engine = self._use()
         check_thread_id(thread_id)
-        rows = await engine.read(self._statements.head(bytes.fromhex(thread_key(thread_id))))
+        rows = await engine.read(self._statements.head(thread_digest(thread_id)))
         return decode_head(rows[0][0], f"thread {thread_id!r}", self._where) if rows else None
 
     async def heads(self, query: HeadQuery = HeadQuery()) -> AsyncIterator[Head]:
@@ -116,13 +116,13 @@ class MySQLCheckpointer(Checkpointer):
     async def refs(self, thread_id: str) -> set[str]:
         engine = self._use()
         check_thread_id(thread_id)
-        rows = await engine.read(self._statements.refs(bytes.fromhex(thread_key(thread_id))))
+        rows = await engine.read(self._statements.refs(thread_digest(thread_id)))
         return {digest.hex() for (digest,) in rows}
 
     async def delete(self, thread_id: str) -> None:
         engine = self._use()
         check_thread_id(thread_id)
-        await self._write(engine, *self._statements.delete(bytes.fromhex(thread_key(thread_id))))
+        await self._write(engine, *self._statements.delete(thread_digest(thread_id)))
 
     async def put_blobs(self, blobs: Mapping[str, bytes]) -> None:
         engine = self._use()

@@ -27,7 +27,7 @@ from clew.checkpointers.checks import (
     check_stored_blob,
     check_thread_id,
 )
-from clew.checkpointers.heads import Head, HeadQuery, thread_key
+from clew.checkpointers.heads import Head, HeadQuery, thread_digest
 from clew.errors import ClewError, Corrupt, MissingExtra, NewerFormat, Unavailable
 
 __all__ = ["OracleCheckpointer"]
@@ -221,7 +221,7 @@ class OracleCheckpointer(Checkpointer):
     # What the statements take
 
     def _thread(self, thread_id: str) -> dict[str, Any]:
-        return {"b_space": self._space, "b_key": bytes.fromhex(thread_key(thread_id))}
+        return {"b_space": self._space, "b_key": thread_digest(thread_id)}
 
     def _binds_of(self, keys: Sequence[bytes]) -> dict[str, Any]:
         return {"b_space": self._space, **{f"b_k{place}": key for place, key in enumerate(keys)}}

@@ -24,7 +24,7 @@ from clew.checkpointers.checks import (
     check_stored_blob,
     check_thread_id,
 )
-from clew.checkpointers.heads import Head, HeadQuery, micros, thread_key
+from clew.checkpointers.heads import Head, HeadQuery, micros, thread_digest
 from clew.errors import MissingExtra
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class PostgresCheckpointer(Checkpointer):
         encoded = check_append(thread_id, frames, at, head, refs)
         append = Append(
             thread_id,
-            (self._space, bytes.fromhex(thread_key(thread_id))),
+            (self._space, thread_digest(thread_id)),
             head.log_id.encode(),
             at,
             frames,
@@ -105,7 +105,7 @@ class PostgresCheckpointer(Checkpointer):
     async def read(self, thread_id: str, *, start: int = 0, stop: int | None = None) -> list[bytes]:
         engine = self._use()
         check_range(thread_id, start, stop)
-        key = bytes.fromhex(thread_key(thread_id))
+        key = thread_digest(thread_id)
 
         async def fetch(first: int, last: int) -> Stretch | None:
             rows = await engine.read(self._statements.read, self._space, key, number(first), number(last))
@@ -117,7 +117,7 @@ class PostgresCheckpointer(Checkpointer):
     async def head(self, thread_id: str) -> Head | None:
         engine = self._use()
         check_thread_id(thread_id)
-        rows = await engine.read(self._statements.head, self._space, bytes.fromhex(thread_key(thread_id)))
+        rows = await engine.read(self._statements.head, self._space, thread_digest(thread_id))
         return decode_head(rows[0][0] or b"", f"thread {thread_id!r}", self._where) if rows else None
 
     async def heads(self, query: HeadQuery = HeadQuery()) -> AsyncIterator[Head]:
@@ -137,13 +137,13 @@ class PostgresCheckpointer(Checkpointer):
     async def refs(self, thread_id: str) -> set[str]:
         engine = self._use()
         check_thread_id(thread_id)
-        [[digests]] = await engine.read(self._statements.refs, self._space, bytes.fromhex(thread_key(thread_id)))
+        [[digests]] = await engine.read(self._statements.refs, self._space, thread_digest(thread_id))
         return {digest.hex() for digest in _digests_of(digests)}
 
     async def delete(self, thread_id: str) -> None:
         engine = self._use()
         check_thread_id(thread_id)
-        await engine.write(self._statements.delete, self._space, bytes.fromhex(thread_key(thread_id)))
+        await engine.write(self._statements.delete, self._space, thread_digest(thread_id))
 
     async def put_blobs(self, blobs: Mapping[str, bytes]) -> None:
         engine = self._use()

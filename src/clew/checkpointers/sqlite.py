@@ -10,10 +10,8 @@ import sqlite3
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from zlib import crc32
 
-import msgspec
-
+from clew.checkpointers._sql_heads import MOST, decode_head, with_sum
 from clew.checkpointers._sqlite_appends import Append, frames_of, now, touch
 from clew.checkpointers._sqlite_backup import Backup, backup
 from clew.checkpointers._sqlite_engine import Engine, close_engine, open_engine
@@ -30,15 +28,10 @@ from clew.checkpointers.checks import (
     check_stored_blob,
     check_thread_id,
 )
-from clew.checkpointers.heads import Head, HeadQuery, micros, thread_key
+from clew.checkpointers.heads import Head, HeadQuery, micros, thread_digest
 from clew.errors import Corrupt, InvalidInput
 
 __all__ = ["SQLiteCheckpointer"]
-
-_SUM = 4
-_MOST = 2**62  # within what an INTEGER holds, with room to subtract
-
-_decode_head = msgspec.msgpack.Decoder(Head).decode
 
 
 class SQLiteCheckpointer(Checkpointer):
@@ -51,6 +44,7 @@ class SQLiteCheckpointer(Checkpointer):
     def __init__(self, path: str | os.PathLike[str], namespace: str = "") -> None:
         check_namespace(namespace)
         self._path = Path(os.path.abspath(Path(path).expanduser()))
+        self._name = str(self._path)
         self._namespace = namespace
         self.place = f"sqlite:{self._path}#{namespace}"
         self.own_files = tuple(self._path.with_name(self._path.name + end) for end in ("", "-wal", "-shm", "-journal"))
@@ -75,7 +69,7 @@ class SQLiteCheckpointer(Checkpointer):
         append = Append(
             thread_id,
             self._namespace,
-            _key(thread_id),
+            thread_digest(thread_id),
             head.log_id,
             at,
             frames,
@@ -88,7 +82,7 @@ class SQLiteCheckpointer(Checkpointer):
                 head.parent[0] if head.parent else None,
                 _created(head.created_at),
                 micros(head.updated_at),
-                bytearray(encoded + crc32(encoded).to_bytes(_SUM, "little")),
+                bytearray(with_sum(encoded)),
             ),
             sum(map(len, frames)) + len(encoded),
         )
@@ -97,7 +91,7 @@ class SQLiteCheckpointer(Checkpointer):
     async def read(self, thread_id: str, *, start: int = 0, stop: int | None = None) -> list[bytes]:
         loop = self._guard.enter()
         check_range(thread_id, start, stop)
-        wanted = self._namespace, _key(thread_id)
+        wanted = self._namespace, thread_digest(thread_id)
 
         def work(db: sqlite3.Cursor) -> list[bytes]:
             found = db.execute("SELECT id, frames FROM heads WHERE ns = ? AND key = ?", wanted).fetchone()
@@ -119,7 +113,7 @@ class SQLiteCheckpointer(Checkpointer):
     async def head(self, thread_id: str) -> Head | None:
         loop = self._guard.enter()
         check_thread_id(thread_id)
-        wanted = self._namespace, _key(thread_id)
+        wanted = self._namespace, thread_digest(thread_id)
 
         def work(db: sqlite3.Cursor) -> Head | None:
             found = db.execute("SELECT head FROM heads WHERE ns = ? AND key = ?", wanted).fetchone()
@@ -143,7 +137,7 @@ class SQLiteCheckpointer(Checkpointer):
     async def refs(self, thread_id: str) -> set[str]:
         loop = self._guard.enter()
         check_thread_id(thread_id)
-        wanted = self._namespace, _key(thread_id)
+        wanted = self._namespace, thread_digest(thread_id)
         statement = "SELECT digest FROM refs WHERE thread = (SELECT id FROM heads WHERE ns = ? AND key = ?)"
         rows = await self._use().read(lambda db: db.execute(statement, wanted).fetchall(), loop)
         return {digest.hex() for (digest,) in rows}
@@ -151,7 +145,7 @@ class SQLiteCheckpointer(Checkpointer):
     async def delete(self, thread_id: str) -> None:
         loop = self._guard.enter()
         check_thread_id(thread_id)
-        wanted = self._namespace, _key(thread_id)
+        wanted = self._namespace, thread_digest(thread_id)
 
         def work(db: sqlite3.Cursor) -> None:
             found = db.execute("SELECT id FROM heads WHERE ns = ? AND key = ?", wanted).fetchone()
@@ -186,7 +180,7 @@ class SQLiteCheckpointer(Checkpointer):
             for digest in digests:
                 row = db.execute(_GET_BLOB, (namespace, bytes.fromhex(digest))).fetchone()
                 if row is not None:
-                    check_stored_blob(digest, row[0], str(self._path))
+                    check_stored_blob(digest, row[0], self._name)
                     found[digest] = row[0]
             return found
 
@@ -238,13 +232,7 @@ class SQLiteCheckpointer(Checkpointer):
             await asyncio.to_thread(close_engine, engine)
 
     def _decode(self, data: object, whose: str) -> Head:
-        encoded = data[:-_SUM] if isinstance(data, bytes) else b""
-        if not isinstance(data, bytes) or crc32(encoded).to_bytes(_SUM, "little") != data[-_SUM:]:
-            raise Corrupt(f"the head of {whose} in {self._path} fails its check. Restore a copy.")
-        try:
-            return _decode_head(encoded)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise Corrupt(f"the head of {whose} in {self._path} does not decode: {error}. Restore a copy.") from error
+        return decode_head(data if isinstance(data, bytes) else b"", whose, self._name)
 
     def _use(self) -> Engine:
         if self._engine is None:
@@ -254,11 +242,6 @@ class SQLiteCheckpointer(Checkpointer):
 
 _created = functools.lru_cache(4096)(micros)
 """The same with every append to a thread."""
-
-
-@functools.lru_cache(4096)
-def _key(thread_id: str) -> bytes:
-    return bytes.fromhex(thread_key(thread_id))
 
 
 _GET_BLOB = "SELECT data FROM blobs JOIN blob_data USING (id) WHERE ns = ? AND digest = ?"
@@ -295,9 +278,9 @@ def _listing(namespace: str, query: HeadQuery) -> tuple[str, list[object]]:
     statement = f"SELECT head FROM heads WHERE {' AND '.join(where)} ORDER BY {query.order} DESC, key DESC"  # noqa: S608
     if query.limit is not None and _decided_by_sql(query):
         statement += " LIMIT ?"
-        values.append(min(query.limit, _MOST))
+        values.append(min(query.limit, MOST))
     return statement, values
 
 
 def _before(untouched_for: timedelta) -> int:
-    return now() - min(untouched_for // timedelta(microseconds=1), _MOST)
+    return now() - min(untouched_for // timedelta(microseconds=1), MOST)

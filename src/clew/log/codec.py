@@ -203,12 +203,7 @@ def decode_frame(
 ) -> Frame:
     """The entries of a frame. If it misses blobs, fetch those and call again with all that it refers to."""
     own = data[DIGEST]
-    if (
-        len(data) < _SMALLEST
-        or data[0] != VERSION
-        or (flags := data[1]) & ~_KNOWN_FLAGS
-        or blake3(data[:-_DIGEST_SIZE]).digest(_DIGEST_SIZE) != own
-    ):
+    if len(data) < _SMALLEST or data[0] != VERSION or (flags := data[1]) & ~_KNOWN_FLAGS or not is_sound(data):
         raise _newer_or_corrupt(data, f"thread {thread_id!r}, frame {number}")
     previous, body = data[PREVIOUS], data[_PAYLOAD]
     if flags & _SEALED:
@@ -239,7 +234,7 @@ def decode_ordinary(frames: Sequence[bytes]) -> list[list[Logged]] | None:
             or data[0] != VERSION
             or data[1] > _COMPRESSED
             or (not data[1] and len(data) > compression.ALWAYS)
-            or blake3(data[:-_DIGEST_SIZE]).digest(_DIGEST_SIZE) != data[-_DIGEST_SIZE:]
+            or blake3(data[:-_DIGEST_SIZE]).digest(_DIGEST_SIZE) != data[DIGEST]
         ):
             return None
     try:
@@ -280,7 +275,7 @@ def _open(data: bytes, thread_id: str, number: int, keys: Keyring | None) -> byt
     sealed, what = data[_PAYLOAD], f"thread {thread_id!r}, frame {number}"
     if keys is None:
         raise WrongKey(what, sealed[:KEY_ID_SIZE].hex())
-    return keys.open_frame(sealed, data[2:14], thread_id, data[:30] + number.to_bytes(8, "big"), what)
+    return keys.open_frame(sealed, data[2:14], thread_id, data[: _HEADER.size] + number.to_bytes(8, "big"), what)
 
 
 def _with_blobs(

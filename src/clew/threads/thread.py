@@ -187,7 +187,7 @@ class Thread:
         """Let go without another word: what is not durable yet is dropped, and the lease is left to run out. For whoever
         could not leave the block because the store was `Unavailable`, and does not want to wait for it. One that is not open
         is left as it is."""
-        if self._writer is None or self._closed:
+        if self._writer is None:
             return
         self._writer.drop()
         self._end()

@@ -75,10 +75,6 @@ class LogWriter:
         self._writing = False
         self._waiting: list[asyncio.Future[None]] = []
 
-    @property
-    def pending(self) -> bool:
-        return self._durable < self._accepted
-
     def accept(self, entries: Sequence[Logged]) -> int:
         """Take entries in, in order; all of them or, if one cannot be stored, none. Returns what to wait for."""
         if self.lost:
