@@ -31,6 +31,7 @@ class Run:
         operations: int,
         tasks: int = 1,
         sabotage: str = "",
+        seed: int = 7,
         start: Path | None = None,
         ledger: Ledger | None = None,
     ) -> None:
@@ -45,7 +46,7 @@ class Run:
         shutil.copytree(self._start, self.root)
         job = Job(
             url=url_of(kind, self.root),
-            seed=7,
+            seed=seed,
             tasks=tasks,
             operations=operations,
             reopen_after=operations // 3 + 1,

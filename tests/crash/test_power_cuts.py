@@ -54,7 +54,13 @@ async def test_a_power_cut_after_a_power_cut_loses_nothing_acknowledged(kind: st
         if place == point:
             disk.image(Some(dice, in_order=True), tmp_path / "between")
             second = Run(
-                kind, tmp_path / "second", operations=6, tasks=3, start=tmp_path / "between", ledger=ledger.copy()
+                kind,
+                tmp_path / "second",
+                operations=6,
+                tasks=3,
+                seed=8,
+                start=tmp_path / "between",
+                ledger=ledger.copy(),
             )
     assert second.faithful()
     _, wrong = await cut(second, some_points(second), outcomes(kind, dice), tmp_path)
