@@ -24,6 +24,7 @@ from clew.log import (
 )
 from clew.log.trees import NAMING, named_trees
 from clew.threads.leases import renewed
+from clew.threads.rounds import round_of
 from clew.threads.sizes import LogSize
 
 __all__ = ["LogWriter"]
@@ -65,6 +66,7 @@ class LogWriter:
         self.lease: Lease | None = lease
         self.lost: LeaseLost | None = None
         self._checkpointer = checkpointer
+        self._round = round_of(asyncio.get_running_loop())
         self._size = size
         self._buffer: list[Encoded] = []
         self._trees: set[str] = set()
@@ -105,12 +107,19 @@ class LogWriter:
                 await turn
                 continue
             self._writing = True
+            self._round.writing += 1
             try:
                 append = self._unsettled
                 if append is not None:
                     log.info("thread %r: sending again what was not acknowledged", append.head.thread_id)
                 elif self._buffer:
-                    append = self._unsettled = self._next_append()
+                    if self._round.writing > 1:
+                        await self._round.join(self._gather)
+                    else:
+                        self._gather()
+                    append = self._unsettled
+                    if append is None:  # dropped while it waited for its turn
+                        continue
                 else:
                     head = self._next_head(self.head.frames, self.head.digest, self.head.snapshot)
                     append = _Append([], head, {}, (), self._accepted, self._size)
@@ -124,6 +133,7 @@ class LogWriter:
                 raise await self._lose() from conflict
             finally:
                 self._writing = False
+                self._round.writing -= 1
                 if self._waiting:
                     self._wake()
 
@@ -177,6 +187,11 @@ class LogWriter:
         self.lost = LeaseLost(self.head.thread_id, holder)
         log.warning("%s", self.lost)
         return self.lost
+
+    def _gather(self) -> None:
+        """Make an append of what was accepted, if it has not been dropped."""
+        if self._buffer:
+            self._unsettled = self._next_append()
 
     def _next_append(self) -> _Append:
         """All that has gathered, as a frame; with it the folded state, when the log has grown enough to pay for one."""
