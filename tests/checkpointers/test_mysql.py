@@ -258,8 +258,26 @@ async def test_a_head_that_was_changed_is_corrupt(server: MariaDBServer) -> None
         await server.execute(f"UPDATE {prefix}heads SET head = REPLACE(head, 'a title', 'a total')")
         with pytest.raises(Corrupt, match="head of thread 'thread'"):
             await store.head("thread")
-        with pytest.raises(Corrupt, match="head of a thread"):
+        with pytest.raises(Corrupt, match="head of thread 'thread'"):
             await heads(store)
+
+
+@pytest.mark.parametrize("limit", [None, 9])
+async def test_sound_threads_are_listed_before_the_damaged_are_named(server: MariaDBServer, limit: int | None) -> None:
+    prefix = server.new_prefix()
+    async with MySQLCheckpointer(server.url(prefix=prefix)) as store:
+        for number in range(4):
+            await append(store, f"thread {number}", b"frame")
+        await server.execute(f"UPDATE {prefix}heads SET head = '' WHERE thread_id IN ('thread 1', 'thread 2')")
+        found: list[str] = []
+
+        async def collect() -> None:
+            async for head in store.heads(HeadQuery(limit=limit)):
+                found.append(head.thread_id)
+
+        with pytest.raises(Corrupt, match=r"2 thread\(s\).*'thread [12]'.*'thread [12]'"):
+            await collect()
+        assert sorted(found) == ["thread 0", "thread 3"]
 
 
 async def test_a_blob_that_was_changed_or_lost_a_part_is_corrupt(server: MariaDBServer) -> None:

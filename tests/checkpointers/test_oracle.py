@@ -433,10 +433,10 @@ async def test_a_listing_is_decided_by_sql_and_titles_and_tags_here(database: Da
         database.script[SQL.append] = [lambda binds: sent.append(dict(binds)) or WRITTEN(binds)]  # type: ignore[func-returns-value]
         for number in range(3):
             await append(store, f"thread {number}", b"frame", title="odd" if number % 2 else "even")
-        rows = {binds["b_key"]: binds["b_head"] for binds in sent}
+        rows = {binds["b_key"]: (binds["b_head"], binds["b_thread_id"]) for binds in sent}
         query = HeadQuery(title="EVEN", limit=5)
         database.script[SQL.listed_keys(b"", query)[0]] = [lambda binds: [(key,) for key in rows]]
-        database.script[SQL.heads(3)] = [lambda binds: list(rows.items())]
+        database.script[SQL.heads(3)] = [lambda binds: [(key, *row) for key, row in rows.items()]]
         assert [head.thread_id for head in await heads(store, query)] == ["thread 0", "thread 2"]
 
 

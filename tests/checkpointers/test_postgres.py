@@ -414,8 +414,26 @@ async def test_a_damaged_head_is_corrupt(server: PostgresServer, schema: str, st
         server.execute(f"UPDATE {schema}.clew_heads SET head = {damage}")
         with pytest.raises(Corrupt, match="thread"):
             await store.head("thread")
-        with pytest.raises(Corrupt):
+        with pytest.raises(Corrupt, match="'thread'"):
             await listed(store)
+
+
+@pytest.mark.parametrize("limit", [None, 9])
+async def test_sound_threads_are_listed_before_the_damaged_are_named(
+    server: PostgresServer, schema: str, store: PostgresCheckpointer, limit: int | None
+) -> None:
+    for number in range(4):
+        await append(store, f"thread {number}", b"frame")
+    server.execute(f"UPDATE {schema}.clew_heads SET head = '' WHERE thread_id IN ('thread 1', 'thread 2')")
+    found: list[str] = []
+
+    async def collect() -> None:
+        async for head in store.heads(HeadQuery(limit=limit)):
+            found.append(head.thread_id)
+
+    with pytest.raises(Corrupt, match=r"2 thread\(s\).*'thread [12]'.*'thread [12]'"):
+        await collect()
+    assert sorted(found) == ["thread 0", "thread 3"]
 
 
 async def test_a_frame_missing_in_the_middle_is_corrupt(

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from blake3 import blake3
 
-from clew.checkpointers import SQLiteCheckpointer, _files, _sqlite_engine, _sqlite_schema, open_checkpointer
+from clew.checkpointers import HeadQuery, SQLiteCheckpointer, _files, _sqlite_engine, _sqlite_schema, open_checkpointer
 from clew.errors import ClewError, Conflict, Corrupt, InvalidInput, NewerFormat, Unavailable
 from clew.testing._contract_builders import append, every_call, heads, listed, put, state
 
@@ -268,8 +268,43 @@ async def test_a_head_that_does_not_decode_is_corrupt(store: SQLiteCheckpointer,
     tamper(path, "UPDATE heads SET head = ?", b"\xc1 not a head")
     with pytest.raises(Corrupt, match="'thread'"):
         await store.head("thread")
-    with pytest.raises(Corrupt):
+    with pytest.raises(Corrupt, match="'thread'"):
         await heads(store)
+
+
+@pytest.mark.parametrize(
+    "query", [HeadQuery(), HeadQuery(limit=9), HeadQuery(prefix="thread")], ids=["all", "limit", "prefix"]
+)
+async def test_sound_threads_are_listed_before_the_damaged_are_named(
+    store: SQLiteCheckpointer, path: Path, query: HeadQuery
+) -> None:
+    for number in range(4):
+        await append(store, f"thread {number}", b"frame")
+    tamper(path, "UPDATE heads SET head = ? WHERE thread_id = ?", b"\xc1 not a head", "thread 1")
+    tamper(path, "UPDATE heads SET head = ? WHERE thread_id = ?", "text", "thread 3")
+    found: list[str] = []
+
+    async def collect() -> None:
+        async for head in store.heads(query):
+            found.append(head.thread_id)
+
+    with pytest.raises(Corrupt, match=r"2 thread\(s\).*clew verify --repair ID") as error:
+        await collect()
+    assert sorted(found) == ["thread 0", "thread 2"]
+    assert "'thread 1'" in str(error.value)
+    assert "'thread 3'" in str(error.value)
+    await store.delete("thread 1")
+    await store.delete("thread 3")
+    assert len(await heads(store)) == 2
+
+
+async def test_of_many_damaged_threads_the_first_are_named(store: SQLiteCheckpointer, path: Path) -> None:
+    for number in range(15):
+        await append(store, f"thread {number}", b"frame")
+    tamper(path, "UPDATE heads SET head = ?", b"")
+    with pytest.raises(Corrupt, match=r"15 thread\(s\).* And 5 more\.$") as error:
+        await heads(store)
+    assert str(error.value).count("fails its check") == 10
 
 
 async def test_a_missing_frame_is_corrupt(store: SQLiteCheckpointer, path: Path) -> None:

@@ -94,6 +94,17 @@ async def test_a_store_without_threads_says_so_on_the_standard_error(tmp_path: P
         assert said in run.stderr
 
 
+@pytest.mark.parametrize("options", [(), ("--json",), ("--all",)], ids=" ".join)
+def test_a_damaged_thread_is_named_and_hides_no_other(tmp_path: Path, options: tuple[str, ...]) -> None:
+    samples = Samples(tmp_path)
+    samples.damage_head("old")
+    run = samples.clew("ls", *options)
+    assert run.returncode == 6
+    assert "'old'" in run.stderr
+    assert "clew verify --repair ID" in run.stderr
+    assert [name in run.stdout for name in ("report", "visa", "trip-b")] == [True, True, True]
+
+
 async def test_tags_children_holders_and_hostile_titles(tmp_path: Path) -> None:
     """One store, as it may be found: text that a terminal would obey is shown and not obeyed."""
     url = f"sqlite:///{tmp_path / 'clew.db'}"

@@ -139,7 +139,9 @@ class Ledger:
         before = self.flying.get(op.thread)
         if before is not None and before != op:
             same = op.log == before.log
-            assert op.serial or not same, f"{op} begins a log with the id of an old one: give its writer a seed of its own"
+            assert op.serial or not same, (
+                f"{op} begins a log with the id of an old one: give its writer a seed of its own"
+            )
             made = same and op.serial > before.serial if before.kind == "append" else not same
             self.settle(op.thread, self.outcomes(op.thread)[made])
 

@@ -38,17 +38,17 @@ class Statements:
 
     def heads(self, keys: Sequence[bytes]) -> bytes:
         where = fill(b"space = %b AND thread_key IN (", self._space) + literals(keys) + b")"
-        return self._fill(b"SELECT thread_key, head FROM @heads WHERE ") + where
+        return self._fill(b"SELECT thread_key, head, thread_id FROM @heads WHERE ") + where
 
     def listing(self, query: HeadQuery) -> bytes:
-        return self._listing(b"head", query)
+        return self._listing(b"head, thread_id", query)
 
     def listed_keys(self, query: HeadQuery) -> bytes:
         return self._listing(b"thread_key", query)
 
-    def _listing(self, column: bytes, query: HeadQuery) -> bytes:
+    def _listing(self, columns: bytes, query: HeadQuery) -> bytes:
         limit = MOST if query.limit is None else min(query.limit, MOST)
-        selected = b"SELECT %b FROM %bheads WHERE " % (column, self._prefix)
+        selected = b"SELECT %b FROM %bheads WHERE " % (columns, self._prefix)
         return selected + b"%b ORDER BY %b LIMIT %d" % (self._conditions(query), _ORDER[query.order], limit)
 
     def _conditions(self, query: HeadQuery) -> bytes:

@@ -242,7 +242,7 @@ class Statements:
             "SELECT digest FROM {p}blobs WHERE space = :b_space AND digest > :b_last "
             "AND touched <= {now} - :b_grace ORDER BY digest FETCH FIRST 500 ROWS ONLY"
         )
-        self._heads = make("SELECT thread_key, head FROM {p}heads WHERE space = :b_space AND thread_key IN")
+        self._heads = make("SELECT thread_key, head, thread_id FROM {p}heads WHERE space = :b_space AND thread_key IN")
         self._blobs = make("SELECT digest, data FROM {p}blobs WHERE space = :b_space AND digest IN")
         self._keys = make("SELECT thread_key FROM {p}heads WHERE")
 

@@ -32,7 +32,7 @@ class Statements:
         )
         self.head = make("SELECT head FROM {schema}.clew_heads WHERE ns = $1 AND key = $2", BYTES, BYTES)
         self.heads = make(
-            "SELECT h.head FROM unnest($2) WITH ORDINALITY u (key, n) "
+            "SELECT h.head, h.thread_id FROM unnest($2) WITH ORDINALITY u (key, n) "
             "JOIN {schema}.clew_heads h ON h.ns = $1 AND h.key = u.key ORDER BY u.n",
             *(BYTES, BYTES_LIST),
         )
@@ -59,7 +59,8 @@ class Statements:
         """The heads that a query with a limit lists, in order."""
         conditions, types, values = _conditions(namespace, query)
         sql = (
-            f"SELECT head FROM {self._heads} WHERE {conditions} ORDER BY {_ORDER[query.order]} LIMIT ${len(types) + 1}"  # noqa: S608
+            f"SELECT head, thread_id FROM {self._heads} WHERE {conditions} "  # noqa: S608
+            f"ORDER BY {_ORDER[query.order]} LIMIT ${len(types) + 1}"
         )
         return Statement(sql.encode(), (*types, NUMBER)), [*values, _limit(query)]
 

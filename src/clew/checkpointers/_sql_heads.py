@@ -7,18 +7,19 @@ Oracle) and differ whenever a letter differs, whatever the collation. The text i
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from zlib import crc32
 
 import msgspec
 from blake3 import blake3
 
-from clew.checkpointers.heads import Head, micros, thread_digest
+from clew.checkpointers.heads import Head, micros, thread_digest, unlisted
 from clew.errors import ClewError, Conflict, Corrupt, MissingBlob
 
 __all__ = [
     "MOST",
     "Append",
+    "Listing",
     "after_prefix",
     "decode_head",
     "make_append",
@@ -129,8 +130,36 @@ def refusal(append: Append, ends: int | None, *, same_log: bool, missing: Collec
 def decode_head(data: bytes, whose: str, where: str) -> Head:
     encoded = data[:-_SUM]
     if with_sum(encoded) != data:
-        raise Corrupt(f"the head of {whose} in {where} fails its check. Restore a copy.")
+        raise Corrupt(f"the head of {whose} in {where} fails its check. {_WAY_OUT}")
     try:
         return _decode(encoded)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise Corrupt(f"the head of {whose} in {where} does not decode: {error}. Restore a copy.") from error
+        raise Corrupt(f"the head of {whose} in {where} does not decode: {error}. {_WAY_OUT}") from error
+
+
+_WAY_OUT = "Restore a copy, or save its log as a new thread: clew verify --repair ID."
+
+
+class Listing:
+    """Decodes the heads of a listing. Damaged ones are no reason to hide the others: `end` names them, once those have
+    come."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._damaged: list[Corrupt] = []
+
+    def sound(self, rows: Iterable[Sequence[object]]) -> Iterator[Head]:
+        """The heads of rows of a head and the id of its thread, but for the damaged ones."""
+        for data, thread_id in rows:
+            try:
+                yield decode_head(data if isinstance(data, bytes) else b"", f"thread {_text(thread_id)!r}", self._where)
+            except Corrupt as error:
+                self._damaged.append(error)
+
+    def end(self) -> None:
+        if self._damaged:
+            raise unlisted(self._damaged)
+
+
+def _text(thread_id: object) -> str:
+    return thread_id.decode(errors="replace") if isinstance(thread_id, bytes) else str(thread_id)

@@ -27,7 +27,7 @@ from clew.checkpointers.checks import (
     check_range,
     check_thread_id,
 )
-from clew.checkpointers.heads import Head, HeadQuery
+from clew.checkpointers.heads import Head, HeadQuery, unlisted
 from clew.errors import Corrupt, InvalidInput
 
 __all__ = ["FileCheckpointer"]
@@ -98,7 +98,7 @@ class FileCheckpointer(Checkpointer):
         for head in found:
             yield head
         if damaged:
-            raise Corrupt(f"{len(damaged)} thread(s) could not be listed: {' '.join(map(str, damaged))}")
+            raise unlisted(damaged)
 
     async def refs(self, thread_id: str) -> set[str]:
         loop = self._guard.enter()

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Literal, get_args
 
 import msgspec
 from blake3 import blake3
 
-from clew.errors import InvalidInput
+from clew.errors import Corrupt, InvalidInput
 
-__all__ = ["STATUSES", "Head", "HeadQuery", "Lease", "Owner", "Status", "micros", "thread_digest", "thread_key"]
+__all__ = [
+    "STATUSES",
+    "Head",
+    "HeadQuery",
+    "Lease",
+    "Owner",
+    "Status",
+    "micros",
+    "thread_digest",
+    "thread_key",
+    "unlisted",
+]
 
 Status = Literal["running", "waiting", "interrupted", "failed", "done"]
 STATUSES: tuple[Status, ...] = get_args(Status)
@@ -145,3 +157,14 @@ def thread_key(thread_id: str) -> str:
 def thread_digest(thread_id: str) -> bytes:
     """The same as bytes, for a store that keeps those."""
     return blake3(thread_id.encode()).digest()
+
+
+def unlisted(damaged: Sequence[Corrupt]) -> Corrupt:
+    """What a listing raises once all other heads have come."""
+    first = " ".join(map(str, damaged[:_NAMED]))
+    more = f" And {len(damaged) - _NAMED} more." if len(damaged) > _NAMED else ""
+    return Corrupt(f"{len(damaged)} thread(s) could not be listed: {first}{more}")
+
+
+_NAMED = 10
+"""Of many threads that are damaged, so many are named."""

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequen
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from clew.checkpointers._sql_heads import MOST, decode_head, make_append, mark
+from clew.checkpointers._sql_heads import MOST, Listing, decode_head, make_append, mark
 from clew.checkpointers._sql_reads import Stretch, read_frames
 from clew.checkpointers.base import Checkpointer
 from clew.checkpointers.checks import (
@@ -102,16 +102,18 @@ class MySQLCheckpointer(Checkpointer):
     async def heads(self, query: HeadQuery = HeadQuery()) -> AsyncIterator[Head]:
         engine = self._use()
         check_query(query)
+        listing = Listing(self._where)
         if query.limit is not None and query.limit <= _PAGE:
-            for (data,) in await engine.read(self._statements.listing(query)):
-                yield decode_head(data, "a thread", self._where)
+            for head in listing.sound(await engine.read(self._statements.listing(query))):
+                yield head
+            listing.end()
             return
         keys = [key for (key,) in await engine.read(self._statements.listed_keys(query))]  # all of one moment
         for page in _parts(keys, _PAGE):
-            found = dict(await engine.read(self._statements.heads(page)))
-            for key in page:
-                if key in found:
-                    yield decode_head(found[key], "a thread", self._where)
+            found = {key: row for key, *row in await engine.read(self._statements.heads(page))}
+            for head in listing.sound([found[key] for key in page if key in found]):
+                yield head
+        listing.end()
 
     async def refs(self, thread_id: str) -> set[str]:
         engine = self._use()

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 from clew.checkpointers import _oracle_url
 from clew.checkpointers._oracle_sql import VERSION, Statements
 from clew.checkpointers._sql_calls import Calls
-from clew.checkpointers._sql_heads import MOST, Append, decode_head, make_append, mark, refusal
+from clew.checkpointers._sql_heads import MOST, Append, Listing, decode_head, make_append, mark, refusal
 from clew.checkpointers._sql_reads import Stretch, read_frames
 from clew.checkpointers.base import Checkpointer
 from clew.checkpointers.checks import (
@@ -150,14 +150,17 @@ class OracleCheckpointer(Checkpointer):
         check_query(query)
         keys = [key for (key,) in await self._rows(calls, *self._statements.listed_keys(self._space, query))]
         left = MOST if query.limit is None else query.limit
+        listing = Listing(self._where)
         for page in _parts(keys, _PAGE):
             if left <= 0:
-                return
-            found = dict(await self._rows(calls, self._statements.heads(len(page)), self._binds_of(page)))
-            for head in [decode_head(found[key], "a thread", self._where) for key in page if key in found]:
+                break
+            rows = await self._rows(calls, self._statements.heads(len(page)), self._binds_of(page))
+            found = {key: row for key, *row in rows}
+            for head in listing.sound([found[key] for key in page if key in found]):
                 if left > 0 and query.matches(head):
                     left -= 1
                     yield head
+        listing.end()
 
     async def refs(self, thread_id: str) -> set[str]:
         calls = self._use()

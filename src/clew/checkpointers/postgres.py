@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from clew.checkpointers._postgres_appends import Append
 from clew.checkpointers._postgres_statements import Statements
 from clew.checkpointers._postgres_values import bytes_list, number, numbers_of
-from clew.checkpointers._sql_heads import MOST, decode_head, tags_column, title_column, with_sum
+from clew.checkpointers._sql_heads import MOST, Listing, decode_head, tags_column, title_column, with_sum
 from clew.checkpointers._sql_reads import Stretch, read_frames
 from clew.checkpointers.base import Checkpointer
 from clew.checkpointers.checks import (
@@ -123,16 +123,19 @@ class PostgresCheckpointer(Checkpointer):
     async def heads(self, query: HeadQuery = HeadQuery()) -> AsyncIterator[Head]:
         engine = self._use()
         check_query(query)
+        listing = Listing(self._where)
         if query.limit is not None and query.limit <= _PAGE:
             statement, values = self._statements.listing(self._space, query)
-            for row in await engine.read(statement, *values):
-                yield decode_head(row[0] or b"", "a thread", self._where)
+            for head in listing.sound(await engine.read(statement, *values)):
+                yield head
+            listing.end()
             return
         statement, values = self._statements.listed_keys(self._space, query)
         [[keys]] = await engine.read(statement, *values)
         for page in _parts(_digests_of(keys), _PAGE):
-            for row in await engine.read(self._statements.heads, self._space, bytes_list(page)):
-                yield decode_head(row[0] or b"", "a thread", self._where)
+            for head in listing.sound(await engine.read(self._statements.heads, self._space, bytes_list(page))):
+                yield head
+        listing.end()
 
     async def refs(self, thread_id: str) -> set[str]:
         engine = self._use()

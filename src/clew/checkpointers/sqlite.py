@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from datetime import timedelta
 from pathlib import Path
 
-from clew.checkpointers._sql_heads import MOST, decode_head, with_sum
+from clew.checkpointers._sql_heads import MOST, Listing, decode_head, with_sum
 from clew.checkpointers._sqlite_appends import Append, frames_of, now, touch
 from clew.checkpointers._sqlite_backup import Backup, backup
 from clew.checkpointers._sqlite_engine import Engine, close_engine, open_engine
@@ -117,7 +117,10 @@ class SQLiteCheckpointer(Checkpointer):
 
         def work(db: sqlite3.Cursor) -> Head | None:
             found = db.execute("SELECT head FROM heads WHERE ns = ? AND key = ?", wanted).fetchone()
-            return None if found is None else self._decode(found[0], f"thread {thread_id!r}")
+            if found is None:
+                return None
+            data = found[0] if isinstance(found[0], bytes) else b""
+            return decode_head(data, f"thread {thread_id!r}", self._name)
 
         return await self._use().read(work, loop)
 
@@ -126,13 +129,13 @@ class SQLiteCheckpointer(Checkpointer):
         check_query(query)
         statement, values = _listing(self._namespace, query)
         rows = await self._use().read(lambda db: db.execute(statement, values).fetchall(), loop)
+        listing = Listing(self._name)
+        heads = listing.sound(rows)
         if not _decided_by_sql(query):
-            heads = (self._decode(data, "a thread") for (data,) in rows)
-            for head in itertools.islice((head for head in heads if query.matches(head)), query.limit):
-                yield head
-            return
-        for (data,) in rows:
-            yield self._decode(data, "a thread")
+            heads = itertools.islice((head for head in heads if query.matches(head)), query.limit)
+        for head in heads:
+            yield head
+        listing.end()
 
     async def refs(self, thread_id: str) -> set[str]:
         loop = self._guard.enter()
@@ -231,9 +234,6 @@ class SQLiteCheckpointer(Checkpointer):
             engine.hand_over(asyncio.get_running_loop())
             await asyncio.to_thread(close_engine, engine)
 
-    def _decode(self, data: object, whose: str) -> Head:
-        return decode_head(data if isinstance(data, bytes) else b"", whose, self._name)
-
     def _use(self) -> Engine:
         if self._engine is None:
             self._engine = open_engine(self._path)
@@ -275,7 +275,7 @@ def _listing(namespace: str, query: HeadQuery) -> tuple[str, list[object]]:
         add("updated < ?", micros(query.updated_before))
     if (start := query.start()) is not None:
         add(f"({query.order}, key) < (?, ?)", start[0], bytes.fromhex(start[1]))
-    statement = f"SELECT head FROM heads WHERE {' AND '.join(where)} ORDER BY {query.order} DESC, key DESC"  # noqa: S608
+    statement = f"SELECT head, thread_id FROM heads WHERE {' AND '.join(where)} ORDER BY {query.order} DESC, key DESC"  # noqa: S608
     if query.limit is not None and _decided_by_sql(query):
         statement += " LIMIT ?"
         values.append(min(query.limit, MOST))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -14,6 +14,7 @@ from clew.cli._options import Json, Store
 if TYPE_CHECKING:
     from clew.checkpointers import Checkpointer, Head, HeadQuery
     from clew.cli._tables import Cell, Column
+    from clew.errors import Corrupt
 
 __all__ = ["ls"]
 
@@ -108,22 +109,42 @@ def _tags(given: Sequence[str]) -> dict[str, str]:
     return found
 
 
-async def _listed(store: Checkpointer, query: HeadQuery, most: int | None, children: bool) -> tuple[list[Head], bool]:
-    """So many heads at most, and whether there are more. How many of a page are children is not known before."""
+class _Listed(NamedTuple):
+    heads: list[Head]
+    more: bool
+    """Whether there are more than were asked for."""
+    damage: Corrupt | None
+    """What names those that cannot be listed."""
+
+    def end(self) -> None:
+        """To be called once the heads have been shown."""
+        if self.damage is not None:
+            raise self.damage
+
+
+async def _listed(store: Checkpointer, query: HeadQuery, most: int | None, children: bool) -> _Listed:
+    """So many heads at most. How many of a page are children is not known before."""
     import msgspec
 
+    from clew.errors import Corrupt
     from clew.threads import Thread
     from clew.threads.lineage import is_child
 
     found: list[Head] = []
+    damage: Corrupt | None = None
     query = msgspec.structs.replace(query, limit=None if most is None else most + 1)
     while True:
-        page = [head async for head in Thread.list(store, query)]
+        page: list[Head] = []
+        try:
+            async for head in Thread.list(store, query):
+                page.append(head)
+        except Corrupt as error:
+            damage = error
         found += page if children else [head for head in page if not is_child(head)]
         if most is None or query.limit is None:
-            return found, False
+            return _Listed(found, False, damage)
         if len(found) > most or len(page) < query.limit:
-            return found[:most], len(found) > most
+            return _Listed(found[:most], len(found) > most, damage)
         query = query.after(page[-1])
 
 
@@ -131,8 +152,10 @@ async def _print_json(store: Checkpointer, query: HeadQuery, most: int | None, c
     from clew.cli._heads import head_object
     from clew.cli._output import print_json
 
-    for head in (await _listed(store, query, most, children))[0]:
+    listed = await _listed(store, query, most, children)
+    for head in listed.heads:
         print_json(head_object(head))
+    listed.end()
 
 
 async def _print(store: Checkpointer, query: HeadQuery, most: int | None, children: bool) -> None:
@@ -140,14 +163,16 @@ async def _print(store: Checkpointer, query: HeadQuery, most: int | None, childr
     from clew.cli._hints import hint
     from clew.cli._tables import is_plain, print_table
 
-    heads, more = await _listed(store, query, most, children)
+    listed = await _listed(store, query, most, children)
+    heads = listed.heads
     if heads:
         print_table(_columns(), _rows(heads, signs=not is_plain()))
-    else:
+    elif listed.damage is None:
         nothing = 'There are no threads yet. Start one: clew run "…"'
         hint(nothing if query == HeadQuery() else "No such thread in this store.")
-    if more:
+    if listed.more:
         hint(f"The newest {len(heads)}; there are more: --limit N, or --all.")
+    listed.end()
 
 
 async def _watch(store: Checkpointer, query: HeadQuery, most: int | None, children: bool) -> None:
@@ -163,10 +188,11 @@ async def _watch(store: Checkpointer, query: HeadQuery, most: int | None, childr
     with Live(console=out, auto_refresh=False) as live:
         while True:
             room = max(1, out.height - 3)
-            heads, more = await _listed(store, query, room if most is None else min(most, room), children)
-            lines = [styled(line) for line in laid_out(_columns(), _rows(heads), out.width)]
-            lines.append(Text(f"{len(heads)}{' of more' if more else ''} · Ctrl+C ends", "dim"))
+            listed = await _listed(store, query, room if most is None else min(most, room), children)
+            lines = [styled(line) for line in laid_out(_columns(), _rows(listed.heads), out.width)]
+            lines.append(Text(f"{len(listed.heads)}{' of more' if listed.more else ''} · Ctrl+C ends", "dim"))
             live.update(Text("\n").join(lines), refresh=True)
+            listed.end()
             await asyncio.sleep(_PAUSE)
 
 
@@ -178,13 +204,15 @@ async def _watch_json(store: Checkpointer, query: HeadQuery, most: int | None, c
 
     known: dict[str, object] = {}
     while True:
-        for head in reversed((await _listed(store, query, most, children))[0]):
+        listed = await _listed(store, query, most, children)
+        for head in reversed(listed.heads):
             shown = head_object(head)
             if shown.get("holder"):
                 shown["holder"].pop("expires_at")
             if known.get(head.thread_id) != shown:
                 known[head.thread_id] = shown
                 print_json(head_object(head))
+        listed.end()
         await asyncio.sleep(_PAUSE)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clew.cli._failures import told
+from clew.cli._hints import many
 from clew.cli._options import Json, Store, Yes
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def _ask(planned: Pruned) -> None:
     from clew.cli._asking import confirm
 
     typer.echo("\n".join(planned.deleted), err=True)
-    confirm(f"Delete {_threads(len(planned.deleted))}? {planned.kept} stay.", False)
+    confirm(f"Delete {many(len(planned.deleted), 'thread')}? {planned.kept} stay.", False)
 
 
 def _tell(pruned: Pruned) -> None:
@@ -107,8 +108,4 @@ def _tell(pruned: Pruned) -> None:
         typer.echo(thread_id)
     busy = f", {len(pruned.busy)} of them in use" if pruned.busy else ""
     done = "would be deleted" if pruned.dry_run else "deleted"
-    typer.secho(f"{_threads(len(pruned.deleted))} {done}; {pruned.kept} stay{busy}.", dim=True, err=True)
-
-
-def _threads(count: int) -> str:
-    return "1 thread" if count == 1 else f"{count} threads"
+    typer.secho(f"{many(len(pruned.deleted), 'thread')} {done}; {pruned.kept} stay{busy}.", dim=True, err=True)

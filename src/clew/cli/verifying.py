@@ -76,9 +76,12 @@ async def _verify(store: Checkpointer, given: list[str], repair: bool, yes: bool
 
 def _summary(seen: list[Verdict], repair: bool) -> str:
     """The verdict without an id is about what no listing shows."""
+    from clew.cli._hints import many
+
     named = [verdict for verdict in seen if verdict.thread_id]
     damaged = [verdict for verdict in named if not verdict.sound]
-    said = f"{len(damaged)} of {len(named)} threads damaged" if damaged else f"{len(named)} threads, all sound"
+    threads = many(len(named), "thread")
+    said = f"{len(damaged)} of {threads} damaged" if damaged else f"{threads}, all sound"
     unlisted = "; not all of the store can be listed" if len(named) < len(seen) else ""
     advice = " To save what is whole: clew verify --repair" if damaged and not repair else ""
     return f"{said}{unlisted}.{advice}"
