@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
+import threading
 import weakref
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import get_args
 
 import pytest
 
 from clew.checkpointers import Head, MemoryCheckpointer
+from clew.errors import Unavailable, UsageError
 from clew.log import MessageAdded, encode_frame
 from clew.messages import plain_text, user
 from clew.threads import Thread, writer
 from clew.threads.rounds import Round, round_of
+from clew.threads.sizes import LogSize
+from clew.threads.thread import Durability
 
 pytestmark = pytest.mark.anyio
 
@@ -27,12 +33,21 @@ class Gate(MemoryCheckpointer):
         self.diary: list[str] = []
         self.open = asyncio.Event()
         self.open.set()
+        self.away = False
 
     async def append(
         self, thread_id: str, frames: Sequence[bytes], *, at: int, head: Head, refs: Collection[str] = ()
     ) -> None:
         self.diary.append(f"append {thread_id}")
-        await self.open.wait()
+        entered = asyncio.ensure_future(self.open.wait())
+        try:
+            await asyncio.shield(entered)
+        except asyncio.CancelledError:  # it settles, then the cancellation goes on
+            await entered
+            await super().append(thread_id, frames, at=at, head=head, refs=refs)
+            raise
+        if self.away:
+            raise Unavailable("it is away")
         await super().append(thread_id, frames, at=at, head=head, refs=refs)
 
 
@@ -95,7 +110,9 @@ async def test_a_thread_that_is_alone_does_not_wait_for_others(monkeypatch: pyte
         assert store.diary == ["frame a", "append a"] * 2
 
 
-async def test_an_append_cancelled_before_its_turn_goes_out_with_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_append_cancelled_before_its_turn_settles_and_then_the_cancellation_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with gated(monkeypatch, "a", "b") as (store, (first, second)):
         store.open.clear()
         held = asyncio.ensure_future(first.append(said("held")))
@@ -104,16 +121,71 @@ async def test_an_append_cancelled_before_its_turn_goes_out_with_the_next_one(mo
         await asyncio.sleep(0)
         assert store.diary == ["frame a", "append a"], "it waits for its turn"
         waiting.cancel()
+        await a_moment()
+        assert store.diary == ["frame a", "append a", "frame b", "append b"]
+        assert not waiting.done()
+        store.open.set()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        assert store.diary == ["frame a", "append a"], "nothing was made for it"
-        store.open.set()
+        assert await texts(store, "b") == ["one"]
         await second.append(said("two"))
         await held
         assert await texts(store, "b") == ["one", "two"]
 
 
-async def test_what_is_dropped_before_its_turn_is_never_written(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cancellation_comes_first_if_the_append_fails_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with gated(monkeypatch, "a", "b") as (store, (first, second)):
+        store.open.clear()
+        held = asyncio.ensure_future(first.append(said("held")))
+        await a_moment()
+        waiting = asyncio.ensure_future(second.append(said("one")))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await a_moment()
+        store.away = True
+        store.open.set()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        with pytest.raises(Unavailable):
+            await held
+        store.away = False
+        await second.flush()
+        assert await texts(store, "b") == ["one"]
+        await first.flush()
+
+
+@pytest.mark.parametrize("durability", get_args(Durability))
+async def test_threads_left_in_a_row_and_cancelled_are_on_record_and_free(durability: Durability) -> None:
+    async with Gate() as store:
+
+        async def session(name: str) -> None:
+            async with Thread.open(store, name, durability=durability) as thread:
+                await thread.append(said("one"))
+                started.append(name)
+                await leave.wait()
+
+        leave, started = asyncio.Event(), list[str]()
+        sessions = [asyncio.ensure_future(session(name)) for name in "abc"]
+        for _ in range(10):
+            await a_moment()
+        assert sorted(started) == ["a", "b", "c"]
+        store.open.clear()
+        leave.set()
+        await asyncio.sleep(0)
+        for each in sessions:
+            each.cancel()
+        await a_moment()
+        store.open.set()
+        await asyncio.wait(sessions)
+        for name in "abc":
+            assert await texts(store, name) == ["one"]
+            async with Thread.open(store, name):
+                pass
+
+
+async def test_what_is_dropped_before_its_turn_is_neither_written_nor_acknowledged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with gated(monkeypatch, "a", "b") as (store, (first, second)):
         store.open.clear()
         held = asyncio.ensure_future(first.append(said("held")))
@@ -122,9 +194,55 @@ async def test_what_is_dropped_before_its_turn_is_never_written(monkeypatch: pyt
         await asyncio.sleep(0)
         second.abandon()
         store.open.set()
-        await asyncio.gather(held, waiting)
+        with pytest.raises(UsageError, match="'b' was abandoned before this was written"):
+            await waiting
+        await held
         assert store.diary == ["frame a", "append a"]
         assert await texts(store, "b") == []
+
+
+async def test_of_what_is_dropped_that_is_acknowledged_which_was_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with gated(monkeypatch, "a") as (store, (thread,)):
+        store.open.clear()
+        sent = asyncio.ensure_future(thread.append(said("sent")))
+        await a_moment()
+        behind = asyncio.ensure_future(thread.append(said("behind")))
+        await a_moment()
+        thread.abandon()
+        store.open.set()
+        await sent
+        with pytest.raises(UsageError, match="abandoned"):
+            await behind
+        assert await texts(store, "a") == ["sent"]
+
+
+@pytest.mark.parametrize("part", [1, 2], ids=["frame", "folded state"])
+async def test_entries_whose_frame_cannot_be_made_go_out_with_the_next(
+    monkeypatch: pytest.MonkeyPatch, part: int
+) -> None:
+    async with gated(monkeypatch, "a", "b") as (store, (first, second)):
+        monkeypatch.setattr(LogSize, "may_pay", lambda size: True)
+        store.open.clear()
+        held = asyncio.ensure_future(first.append(said("held")))
+        await a_moment()
+        calls = 0
+
+        def scarce(*arguments: object, **more: object) -> object:
+            nonlocal calls
+            calls += 1
+            if calls == part:
+                raise MemoryError
+            return encode_frame(*arguments, **more)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(writer, "encode_frame", scarce)
+        waiting = asyncio.ensure_future(second.append(said("one")))
+        await a_moment()
+        with pytest.raises(MemoryError):
+            await waiting
+        store.open.set()
+        await asyncio.gather(held, second.append(said("two")))
+        assert await texts(store, "b") == ["one", "two"]
+        assert (await Thread.verify(store, "b")).sound
 
 
 async def test_what_comes_while_an_append_waits_for_its_turn_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,6 +257,28 @@ async def test_what_comes_while_an_append_waits_for_its_turn_is_written_once(mon
         await asyncio.gather(held, *more)
         assert store.diary.count("append b") == 1
         assert await texts(store, "b") == ["one", "two", "three", "four"]
+
+
+async def test_a_turn_that_a_signal_cancels_in_the_middle_of_its_work_takes_no_other_one_away() -> None:
+    done = []
+    together = Round()
+
+    def interrupted() -> None:
+        done.append("interrupted")
+        turn.cancel()
+
+    def broken() -> None:
+        failing.cancel()
+        raise ZeroDivisionError
+
+    turn = together.join(interrupted)
+    failing = together.join(broken)
+    last = together.join(lambda: done.append("last"))
+    async with asyncio.timeout(10):
+        await last
+    assert done == ["interrupted", "last"]
+    assert turn.cancelled()
+    assert failing.cancelled()
 
 
 async def test_work_that_fails_is_told_to_whoever_asked_for_it_and_to_nobody_else() -> None:
@@ -178,3 +318,28 @@ def test_a_loop_that_ended_in_the_middle_of_a_round_is_let_go_and_troubles_no_ot
     assert done == ["in time"]
     gc.collect()
     assert left() is None
+
+
+def test_loops_of_many_threads_each_have_a_round_of_their_own() -> None:
+    wrong: list[BaseException] = []
+
+    def many() -> None:
+        try:
+            for _ in range(100):
+                loop = asyncio.new_event_loop()
+                assert round_of(loop) is round_of(loop)
+                loop.close()
+        except BaseException as error:  # noqa: BLE001 - told below
+            wrong.append(error)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=many) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert wrong == []

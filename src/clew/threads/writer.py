@@ -11,7 +11,7 @@ import msgspec
 
 from clew._telemetry import is_listened_to, span
 from clew.checkpointers import Checkpointer, Head, Lease
-from clew.errors import Conflict, LeaseLost
+from clew.errors import Conflict, LeaseLost, UsageError
 from clew.log import (
     FIRST,
     Encoded,
@@ -46,10 +46,11 @@ class _Append(msgspec.Struct, frozen=True, gc=False):
 class LogWriter:
     """Turns entries into frames and heads, and appends them in order.
 
-    Entries that arrive while an append is under way go together into the next frame. If the outcome of an append is
-    not known (`Unavailable`, a cancelled waiter) the very same append is made again before anything else: stores
-    promise that this is safe. A `Conflict` means that another holder moved the log on: from then on every call is
-    `LeaseLost`.
+    Entries that arrive while an append is under way go together into the next frame. While other writers of the event
+    loop have one under way, frames are made in a row with theirs. If the outcome of an append is not known
+    (`Unavailable`) the very same append is made again before anything else: stores promise that this is safe. A
+    `Conflict` means that another holder moved the log on: from then on every call is `LeaseLost`. Cancelling abandons
+    nothing: what is under way settles, then the cancellation goes on.
     """
 
     def __init__(
@@ -66,7 +67,6 @@ class LogWriter:
         self.lease: Lease | None = lease
         self.lost: LeaseLost | None = None
         self._checkpointer = checkpointer
-        self._round = round_of(asyncio.get_running_loop())
         self._size = size
         self._buffer: list[Encoded] = []
         self._trees: set[str] = set()
@@ -74,6 +74,7 @@ class LogWriter:
         self._accepted = 0
         self._durable = 0
         self._unsettled: _Append | None = None
+        self._dropped = False
         self._writing = False
         self._waiting: list[asyncio.Future[None]] = []
 
@@ -97,51 +98,73 @@ class LogWriter:
         One append at a time: whoever comes second waits for the first, and then looks again whether there is still need.
         """
         through = self._accepted if through is None else through
-        while renew or self._durable < through:
-            renew = False
-            if self.lost:
-                raise self.lost
-            if self._writing:
+        cancelled: asyncio.CancelledError | None = None
+        try:
+            while renew or self._durable < through:
+                renew = False
+                if self.lost:
+                    raise self.lost
+                if self._dropped:
+                    raise UsageError(
+                        f"thread {self.head.thread_id!r} was abandoned before this was written. Open and append again."
+                    )
+                if not self._writing:
+                    await self._write()
+                    continue
                 turn = asyncio.get_running_loop().create_future()
                 self._waiting.append(turn)
-                await turn
-                continue
-            self._writing = True
-            self._round.writing += 1
-            try:
+                try:
+                    await turn
+                except asyncio.CancelledError as error:
+                    cancelled = error
+        finally:
+            if cancelled is not None:
+                raise cancelled
+
+    async def _write(self) -> None:
+        """One append, unless all of it is dropped before its turn comes."""
+        cancelled: asyncio.CancelledError | None = None
+        together = round_of(asyncio.get_running_loop())
+        together.writing += 1
+        self._writing = True
+        try:
+            append = self._unsettled
+            if append is not None:
+                log.info("thread %r: sending what was not acknowledged", append.head.thread_id)
+            elif self._buffer:
+                if together.writing > 1:
+                    try:
+                        await together.join(self._gather)
+                    except asyncio.CancelledError as error:
+                        cancelled = error
+                self._gather()
                 append = self._unsettled
-                if append is not None:
-                    log.info("thread %r: sending again what was not acknowledged", append.head.thread_id)
-                elif self._buffer:
-                    if self._round.writing > 1:
-                        await self._round.join(self._gather)
-                    else:
-                        self._gather()
-                    append = self._unsettled
-                    if append is None:  # dropped while it waited for its turn
-                        continue
-                else:
-                    head = self._next_head(self.head.frames, self.head.digest, self.head.snapshot)
-                    append = _Append([], head, {}, (), self._accepted, self._size)
-                if append.blobs or is_listened_to():
-                    await self._send_in_a_span(append)
-                else:
-                    await self._send(append)
-                self.head, self._durable, self._size = append.head, append.through, append.size
-                self._unsettled = None
-            except Conflict as conflict:
-                raise await self._lose() from conflict
-            finally:
-                self._writing = False
-                self._round.writing -= 1
-                if self._waiting:
-                    self._wake()
+                if append is None:
+                    return
+            else:
+                head = self._next_head(self.head.frames, self.head.digest, self.head.snapshot)
+                append = _Append([], head, {}, (), self._accepted, self._size)
+            if append.blobs or is_listened_to():
+                await self._send_in_a_span(append)
+            else:
+                await self._send(append)
+            self.head, self._durable, self._size = append.head, append.through, append.size
+            self._unsettled = None
+        except Conflict as conflict:
+            raise await self._lose() from conflict
+        finally:
+            self._writing = False
+            together.writing -= 1
+            if self._waiting:
+                self._wake()
+            if cancelled is not None:
+                raise cancelled
 
     def drop(self) -> None:
-        """Nothing more is written here."""
+        """Nothing more is written here but what is on its way to the store."""
         self._buffer = []
         self._unsettled = None
-        self._durable = self._accepted
+        self._dropped = True
 
     async def renew(self) -> None:
         """Extend the lease: with what is pending if there is any, else with a head alone."""
@@ -189,9 +212,10 @@ class LogWriter:
         return self.lost
 
     def _gather(self) -> None:
-        """Make an append of what was accepted, if it has not been dropped."""
-        if self._buffer:
+        """Make an append of what was accepted; if nothing was, or it is made, there is nothing to do."""
+        if self._buffer and self._unsettled is None:
             self._unsettled = self._next_append()
+            self._buffer, self._kept, self._trees = [], 0, set()
 
     def _next_append(self) -> _Append:
         """All that has gathered, as a frame; with it the folded state, when the log has grown enough to pay for one."""
@@ -199,8 +223,6 @@ class LogWriter:
         previous = bytes.fromhex(self.head.digest) or FIRST
         frame = encode_frame(self._buffer, previous=previous, thread_id=thread_id, number=number, keys=keys)
         size = self._size.grown(len(frame.data), self._kept / (self._accepted - self._durable))
-        trees = self._trees
-        self._buffer, self._kept, self._trees = [], 0, set()
         frames, blobs, snapshot = [frame.data], frame.blobs, self.head.snapshot
         if size.may_pay():
             state = encode_entries([FoldedState(self.fold.checkpoint())])
@@ -213,7 +235,8 @@ class LogWriter:
             else:
                 size = msgspec.structs.replace(size, snapshot=len(folded.data))
         head = self._next_head(self.head.frames + len(frames), frame.digest.hex(), snapshot)
-        return _Append(frames, head, blobs, {*blobs, *trees} if trees else blobs, self._accepted, size)
+        refs = {*blobs, *self._trees} if self._trees else blobs
+        return _Append(frames, head, blobs, refs, self._accepted, size)
 
     def _next_head(self, frames: int, digest: str, snapshot: int) -> Head:
         now = datetime.now(UTC)

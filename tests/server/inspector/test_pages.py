@@ -6,6 +6,7 @@ import asyncio
 import base64
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -97,6 +98,26 @@ def test_threads_are_found_by_text_status_agent_tags_and_parent(
     assert page.count('data-test="thread-row"') == len(found)
     for name in found:
         assert f'data-href="{thread(name)}"' in page
+
+
+def test_a_damaged_thread_is_named_beside_the_others(tmp_path: Path) -> None:
+    async def some(store: Checkpointer) -> None:
+        for name in ("first", "<second>", "third"):
+            async with Thread.open(store, name) as opened:
+                await opened.append(MessageAdded(user(f"task {name}")))
+
+    url = f"sqlite:///{tmp_path}/c.db"
+    in_store(url, some)
+    with closing(sqlite3.connect(tmp_path / "c.db")) as db:
+        db.execute("UPDATE heads SET head = x'00' WHERE thread_id = '<second>'")
+        db.commit()
+    with serving(url) as running, httpx.Client(base_url=running.url) as client:
+        for page in ("/", "/overview", "/?q=task"):
+            shown = client.get(page)
+            assert shown.status_code == 200
+            assert 'data-test="damage"' in shown.text
+            assert "&lt;second&gt;" in shown.text
+            assert page == "/overview" or shown.text.count('data-test="thread-row"') == 2
 
 
 def test_threads_come_in_pages(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from clew.checkpointers._http_wire import encode_text
 from clew.server.inspector.assets import asset_url
 from clew.server.inspector.html import Child, Html, el, join
 
-__all__ = ["STATUS_WORDS", "Viewer", "empty", "field", "page", "status_badge", "thread_url"]
+__all__ = ["STATUS_WORDS", "Viewer", "damage_note", "empty", "field", "page", "status_badge", "thread_url"]
 
 STATUS_WORDS = {
     "running": "Running",
@@ -163,6 +163,11 @@ def status_badge(status: str, *, crashed: bool = False) -> Html:
 
 def field(label: str, control: Html, *, class_: str = "") -> Html:
     return el("label", el("span", label), control, class_=f"field {class_}".strip())
+
+
+def damage_note(damage: str) -> Html:
+    """Beside what could be listed: what could not."""
+    return el("p", damage, class_="error", role="alert", data_test="damage")
 
 
 def empty(title: str, *more: Child) -> Html:

@@ -9,10 +9,10 @@ from statistics import median
 import msgspec
 
 from clew.checkpointers import Checkpointer, Head, HeadQuery
-from clew.errors import ClewError
+from clew.errors import ClewError, Corrupt
 from clew.server.inspector.charts import bars
 from clew.server.inspector.html import Child, Html, el, join
-from clew.server.inspector.layout import STATUS_WORDS, Viewer, empty, page
+from clew.server.inspector.layout import STATUS_WORDS, Viewer, damage_note, empty, page
 from clew.server.inspector.wording import cost, count, duration, plural, size, tokens
 from clew.threads import Thread
 from clew.threads.timelines import reader_of
@@ -34,16 +34,22 @@ class Overview(msgspec.Struct, frozen=True):
     looked_at: int
     """Threads whose timelines were read, for the tools."""
     storage: int | None = None
+    damage: str = ""
+    """What names the threads that cannot be listed."""
 
 
 async def look_over(store: Checkpointer, storage: int | None) -> Overview:
     heads: list[Head] = []
     more = False
-    async for head in Thread.list(store, HeadQuery()):
-        if len(heads) == _MOST_HEADS:
-            more = True
-            break
-        heads.append(head)
+    damage = ""
+    try:
+        async for head in Thread.list(store, HeadQuery()):
+            if len(heads) == _MOST_HEADS:
+                more = True
+                break
+            heads.append(head)
+    except Corrupt as error:
+        damage = str(error)
     tools: dict[str, list[float]] = defaultdict(list)
     looked_at = frames = 0
     for head in heads[:_MOST_TIMELINES]:
@@ -59,15 +65,16 @@ async def look_over(store: Checkpointer, storage: int | None) -> Overview:
             for call in turn.calls:
                 if call.seconds is not None:
                     tools[call.call.name].append(call.seconds)
-    return Overview(tuple(heads), more, dict(tools), looked_at, storage)
+    return Overview(tuple(heads), more, dict(tools), looked_at, storage, damage)
 
 
 def overview_page(viewer: Viewer, overview: Overview) -> Html:
+    note = damage_note(overview.damage) if overview.damage else None
     if not overview.heads:
         body: Html = empty(
             "Nothing to see yet", el("p", "Once there are threads, their spend and activity are shown here.")
         )
-        return page("Overview", el("h1", "Overview"), body, viewer=viewer, current="overview")
+        return page("Overview", el("h1", "Overview"), note, body, viewer=viewer, current="overview")
     heads = overview.heads
     newest = f" of the {plural(len(heads), 'newest thread')}" if overview.more else ""
     return page(
@@ -78,6 +85,7 @@ def overview_page(viewer: Viewer, overview: Overview) -> Html:
             el("span", f"Numbers{newest}" if newest else "", class_="hint"),
             class_="title-row",
         ),
+        note,
         _totals(overview),
         el("div", _by_day(heads), class_="charts"),
         el("section", el("h2", "Agents and models"), _by_agent(heads), class_="block"),

@@ -10,9 +10,9 @@ import msgspec
 
 from clew.checkpointers import Checkpointer, Head, HeadQuery, Owner
 from clew.checkpointers.heads import Status
-from clew.errors import InvalidInput
+from clew.errors import Corrupt, InvalidInput
 from clew.server.inspector.html import Html, el, join
-from clew.server.inspector.layout import STATUS_WORDS, Viewer, empty, field, page, status_badge, thread_url
+from clew.server.inspector.layout import STATUS_WORDS, Viewer, damage_note, empty, field, page, status_badge, thread_url
 from clew.server.inspector.wording import cost, count, moment, tokens
 from clew.threads import Thread
 from clew.threads.leases import is_live
@@ -32,6 +32,8 @@ class Listing(msgspec.Struct, frozen=True):
     next_cursor: str | None = None
     scanned: int = 0
     stopped_early: bool = False
+    damage: str = ""
+    """What names the threads that cannot be listed."""
 
 
 async def list_threads(store: Checkpointer, given: Mapping[str, str]) -> Listing:
@@ -41,15 +43,19 @@ async def list_threads(store: Checkpointer, given: Mapping[str, str]) -> Listing
     text = asked.get("q", "").casefold()
     found: list[Head] = []
     scanned, last = 0, None
-    async for head in Thread.list(store, msgspec.structs.replace(query, limit=None if text else PAGE + 1)):
-        if len(found) == PAGE or scanned == _MOST_SCANNED:
-            assert last is not None  # noqa: S101 - one was found or looked at before
-            cursor = query.after(last).cursor
-            return Listing(asked, tuple(found), cursor, scanned, scanned == _MOST_SCANNED)
-        scanned, last = scanned + 1, head
-        if text in head.title.casefold() or text in head.thread_id.casefold():
-            found.append(head)
-    return Listing(asked, tuple(found), None, scanned)
+    damage = ""
+    try:
+        async for head in Thread.list(store, msgspec.structs.replace(query, limit=None if text else PAGE + 1)):
+            if len(found) == PAGE or scanned == _MOST_SCANNED:
+                assert last is not None  # noqa: S101 - one was found or looked at before
+                cursor = query.after(last).cursor
+                return Listing(asked, tuple(found), cursor, scanned, scanned == _MOST_SCANNED)
+            scanned, last = scanned + 1, head
+            if text in head.title.casefold() or text in head.thread_id.casefold():
+                found.append(head)
+    except Corrupt as error:
+        damage = str(error)
+    return Listing(asked, tuple(found), None, scanned, damage=damage)
 
 
 _FIELDS = ("q", "status", "agent", "tags", "parent", "order", "cursor")
@@ -88,7 +94,7 @@ def threads_page(viewer: Viewer, listing: Listing) -> Html:
     body: Html
     if listing.heads:
         body = _table(listing)
-    elif filtered:
+    elif filtered or listing.damage:
         body = empty("No thread matches", el("p", el("a", "Show all threads", href="/")))
     else:
         body = empty(
@@ -175,6 +181,8 @@ def _about_search(listing: Listing) -> Html | None:
                 class_="hint",
             )
         )
+    if listing.damage:
+        parts.append(damage_note(listing.damage))
     return join(*parts) if parts else None
 
 
