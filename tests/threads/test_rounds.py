@@ -133,6 +133,27 @@ async def test_an_append_cancelled_before_its_turn_settles_and_then_the_cancella
         assert await texts(store, "b") == ["one", "two"]
 
 
+async def test_an_append_cancelled_behind_another_one_of_its_thread_settles_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with gated(monkeypatch, "a") as (store, (thread,)):
+        store.open.clear()
+        first = asyncio.ensure_future(thread.append(said("one")))
+        await a_moment()
+        behind = asyncio.ensure_future(thread.append(said("two")))
+        await a_moment()
+        behind.cancel()
+        await a_moment()
+        behind.cancel()
+        await a_moment()
+        assert not behind.done()
+        store.open.set()
+        await first
+        with pytest.raises(asyncio.CancelledError):
+            await behind
+        assert await texts(store, "a") == ["one", "two"]
+
+
 async def test_a_cancellation_comes_first_if_the_append_fails_too(monkeypatch: pytest.MonkeyPatch) -> None:
     async with gated(monkeypatch, "a", "b") as (store, (first, second)):
         store.open.clear()
