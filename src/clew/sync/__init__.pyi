@@ -255,7 +255,8 @@ class Checkpointer:
 
     def heads(self, query: HeadQuery = ...) -> Iterator[Head]:
         """The heads that match, in the order of the query, newest first. Each thread comes once at most; one that exists
-        and matches throughout comes exactly once, also while others are being written."""
+        and matches throughout comes exactly once, also while others are being written. A damaged head is `Corrupt`: raise it
+        once the others have come, where that can be."""
 
     @property
     def keys(self) -> Keyring | None: ...
