@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import sqlite3
 import stat
@@ -22,6 +23,7 @@ from blake3 import blake3
 from clew.checkpointers import HeadQuery, SQLiteCheckpointer, _files, _sqlite_engine, _sqlite_schema, open_checkpointer
 from clew.errors import ClewError, Conflict, Corrupt, InvalidInput, NewerFormat, Unavailable
 from clew.testing._contract_builders import append, every_call, heads, listed, put, state
+from tests.checkpointers.damage import sound_and_damaged
 
 pytestmark = pytest.mark.anyio
 
@@ -282,17 +284,11 @@ async def test_sound_threads_are_listed_before_the_damaged_are_named(
         await append(store, f"thread {number}", b"frame")
     tamper(path, "UPDATE heads SET head = ? WHERE thread_id = ?", b"\xc1 not a head", "thread 1")
     tamper(path, "UPDATE heads SET head = ? WHERE thread_id = ?", "text", "thread 3")
-    found: list[str] = []
-
-    async def collect() -> None:
-        async for head in store.heads(query):
-            found.append(head.thread_id)
-
-    with pytest.raises(Corrupt, match=r"2 thread\(s\).*clew verify --repair ID") as error:
-        await collect()
-    assert sorted(found) == ["thread 0", "thread 2"]
-    assert "'thread 1'" in str(error.value)
-    assert "'thread 3'" in str(error.value)
+    found, damage = await sound_and_damaged(store, query)
+    assert found == ["thread 0", "thread 2"]
+    assert re.search(r"2 thread\(s\).*clew verify --repair ID", damage)
+    assert "'thread 1'" in damage
+    assert "'thread 3'" in damage
     await store.delete("thread 1")
     await store.delete("thread 3")
     assert len(await heads(store)) == 2

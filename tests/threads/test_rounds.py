@@ -78,6 +78,16 @@ async def texts(store: Gate, name: str) -> list[str]:
     return [plain_text(message) for message in (await Thread.load(store, name)).messages]
 
 
+async def one_waits(store: Gate, first: Thread, second: Thread) -> tuple[asyncio.Future[None], asyncio.Future[None]]:
+    """The first has an append under way at the gate, now shut; that of the second, of the text "one", waits for its turn."""
+    store.open.clear()
+    held = asyncio.ensure_future(first.append(said("held")))
+    await a_moment()
+    waiting = asyncio.ensure_future(second.append(said("one")))
+    await asyncio.sleep(0)
+    return held, waiting
+
+
 async def a_moment() -> None:
     for _ in range(5):
         await asyncio.sleep(0)
@@ -114,11 +124,7 @@ async def test_an_append_cancelled_before_its_turn_settles_and_then_the_cancella
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with gated(monkeypatch, "a", "b") as (store, (first, second)):
-        store.open.clear()
-        held = asyncio.ensure_future(first.append(said("held")))
-        await a_moment()
-        waiting = asyncio.ensure_future(second.append(said("one")))
-        await asyncio.sleep(0)
+        held, waiting = await one_waits(store, first, second)
         assert store.diary == ["frame a", "append a"], "it waits for its turn"
         waiting.cancel()
         await a_moment()
@@ -156,11 +162,7 @@ async def test_an_append_cancelled_behind_another_one_of_its_thread_settles_too(
 
 async def test_a_cancellation_comes_first_if_the_append_fails_too(monkeypatch: pytest.MonkeyPatch) -> None:
     async with gated(monkeypatch, "a", "b") as (store, (first, second)):
-        store.open.clear()
-        held = asyncio.ensure_future(first.append(said("held")))
-        await a_moment()
-        waiting = asyncio.ensure_future(second.append(said("one")))
-        await asyncio.sleep(0)
+        held, waiting = await one_waits(store, first, second)
         waiting.cancel()
         await a_moment()
         store.away = True
@@ -208,11 +210,7 @@ async def test_what_is_dropped_before_its_turn_is_neither_written_nor_acknowledg
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with gated(monkeypatch, "a", "b") as (store, (first, second)):
-        store.open.clear()
-        held = asyncio.ensure_future(first.append(said("held")))
-        await a_moment()
-        waiting = asyncio.ensure_future(second.append(said("one")))
-        await asyncio.sleep(0)
+        held, waiting = await one_waits(store, first, second)
         second.abandon()
         store.open.set()
         with pytest.raises(UsageError, match="'b' was abandoned before this was written"):

@@ -127,9 +127,9 @@ def refusal(append: Append, ends: int | None, *, same_log: bool, missing: Collec
     return MissingBlob({digest.hex() for digest in missing}, thread_id=append.id) if missing else None
 
 
-def decode_head(data: bytes, whose: str, where: str) -> Head:
-    encoded = data[:-_SUM]
-    if with_sum(encoded) != data:
+def decode_head(data: object, whose: str, where: str) -> Head:
+    """A head as it was kept; a value that is no bytes at all is as damaged as bytes that have changed."""
+    if not isinstance(data, bytes) or with_sum(encoded := data[:-_SUM]) != data:
         raise Corrupt(f"the head of {whose} in {where} fails its check. {_WAY_OUT}")
     try:
         return _decode(encoded)
@@ -152,7 +152,7 @@ class Listing:
         """The heads of rows of a head and the id of its thread, but for the damaged ones."""
         for data, thread_id in rows:
             try:
-                yield decode_head(data if isinstance(data, bytes) else b"", f"thread {_text(thread_id)!r}", self._where)
+                yield decode_head(data, f"thread {_text(thread_id)!r}", self._where)
             except Corrupt as error:
                 self._damaged.append(error)
 

@@ -117,10 +117,7 @@ class SQLiteCheckpointer(Checkpointer):
 
         def work(db: sqlite3.Cursor) -> Head | None:
             found = db.execute("SELECT head FROM heads WHERE ns = ? AND key = ?", wanted).fetchone()
-            if found is None:
-                return None
-            data = found[0] if isinstance(found[0], bytes) else b""
-            return decode_head(data, f"thread {thread_id!r}", self._name)
+            return None if found is None else decode_head(found[0], f"thread {thread_id!r}", self._name)
 
         return await self._use().read(work, loop)
 
