@@ -33,6 +33,8 @@ from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
+from clew import advice
+
 __all__ = [
     "ClewError",
     "Conflict",
@@ -87,7 +89,7 @@ class MissingExtra(ClewError, ImportError):
 
     def __init__(self, what: str, extra: str) -> None:
         self.extra = extra
-        super().__init__(f"{what} needs an extra that is not installed. Install it: pip install 'clew[{extra}]'")
+        super().__init__(f"{what} needs an extra that is not installed. Install it: {advice.install(extra)}")
 
 
 class Conflict(ClewError):
@@ -174,8 +176,7 @@ class NewerFormat(ClewError):
         self.found = found
         self.supported = supported
         super().__init__(
-            f"{what} has format version {found}; this Clew reads up to {supported}. "
-            "Upgrade with: pip install --upgrade clew"
+            f"{what} has format version {found}; this Clew reads up to {supported}. Upgrade with: {advice.upgrade()}"
         )
 
 

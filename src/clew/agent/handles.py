@@ -19,6 +19,7 @@ from urllib.parse import parse_qsl, urlencode
 
 import msgspec
 
+from clew import advice
 from clew.errors import InvalidInput
 
 __all__ = ["VERSION", "Handle", "read_handle", "without_credentials", "write_handle"]
@@ -138,7 +139,7 @@ def _check_version(fields: dict[str, Any]) -> None:
         raise InvalidInput("this is no handle of a session: its version is no number from 1 on.")
     if version > VERSION:
         raise InvalidInput(
-            f"this handle has version {version}; this Clew reads up to {VERSION}. Upgrade with: pip install --upgrade clew"
+            f"this handle has version {version}; this Clew reads up to {VERSION}. Upgrade with: {advice.upgrade()}"
         )
 
 

@@ -46,7 +46,7 @@ def test_what_is_not_installed_says_how_to_install_it(tmp_path: Path) -> None:
 def test_without_any_login_it_says_how_to_log_in(tmp_path: Path) -> None:
     health = check(tmp_path)
     assert health.logged_in is False
-    assert "/login" in health.problem
+    assert "claude auth login" in health.problem
 
 
 @pytest.mark.parametrize(

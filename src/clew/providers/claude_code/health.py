@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from clew import advice
 from clew.errors import Corrupt
 from clew.providers.base import Health, Place, Program, values
 from clew.providers.claude_code.homes import config_dir
@@ -25,7 +26,7 @@ _VARIABLES = {
     "CLAUDE_CODE_OAUTH_TOKEN": "subscription",
 }
 _OFF = ("", "0", "false", "no", "off")
-_LOG_IN = "Log in: run claude and type /login, or set ANTHROPIC_API_KEY."
+_LOG_IN = f"Log in with: {advice.log_in('claude_code')}, or set ANTHROPIC_API_KEY."
 
 
 class _Login(NamedTuple):

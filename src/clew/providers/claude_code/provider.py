@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+from clew import advice
 from clew.messages.dialects import Loss
 from clew.providers.base import Command, Conversation, Health, Job, NativeSession, Program, Provider, Standing
 from clew.providers.claude_code import driving, health, listing, native, reading, writing
@@ -27,7 +28,7 @@ class ClaudeCode(Provider):
 
     name = "claude_code"
     title = "Claude Code"
-    install = "npm install -g @anthropic-ai/claude-code"
+    install = advice.install_program("claude_code")
 
     def program(self) -> Program | None:
         return driving.find_program(self.place)

@@ -13,13 +13,14 @@ from typing import Any
 
 import msgspec
 
+from clew import advice
 from clew.providers.base import Health, Place, Program, values
 from clew.providers.codex.homes import codex_home, newest_first
 from clew.providers.codex.rollout import lines_from_end, record_of
 
 __all__ = ["check"]
 
-_LOG_IN = "Run: codex login"
+_LOG_IN = f"Run: {advice.log_in('codex')}"
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
 """What is shown as the name of a variable. Some write the key itself where its name belongs."""
 _SPOT = re.compile(r"\(at [^()]*\)$")

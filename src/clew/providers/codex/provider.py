@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
+from clew import advice
 from clew.messages.dialects import Loss
 from clew.providers.base import (
     Command,
@@ -34,7 +35,7 @@ class Codex(Provider):
 
     name: ClassVar[str] = "codex"
     title: ClassVar[str] = "Codex"
-    install: ClassVar[str] = "npm install -g @openai/codex"
+    install: ClassVar[str] = advice.install_program("codex")
 
     @property
     def _home(self) -> Path:

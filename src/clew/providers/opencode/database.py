@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
+from clew import advice
 from clew.errors import Corrupt, InvalidInput, Unavailable
 from clew.providers.base import Place
 from clew.providers.opencode.rows import Row
@@ -59,7 +60,7 @@ def has_database(place: Place) -> bool:
     if old.is_dir() and any(old.iterdir()):
         raise Unavailable(
             f"there is no {path}, but conversations of an older opencode in {old}, which are not read. "
-            "Upgrade opencode and start it once: npm install -g opencode-ai@latest"
+            f"Upgrade opencode and start it once: {advice.install_program('opencode', 'latest')}"
         )
     return False
 

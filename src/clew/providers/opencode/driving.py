@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from clew import advice
 from clew.errors import InvalidInput, Unavailable
 from clew.providers._files import put_if_changed
 from clew.providers.base import Command, Job, Permissions, Place, Program, values
@@ -66,7 +67,9 @@ def make_database(program: Program | None, place: Place) -> Path:
     if path.exists() and path.stat().st_size:
         return path
     if program is None:
-        raise Unavailable("opencode is not installed, and has no database here. Install it: npm install -g opencode-ai")
+        raise Unavailable(
+            f"opencode is not installed, and has no database here. Install it: {advice.install_program('opencode')}"
+        )
     place.cwd.mkdir(parents=True, exist_ok=True)
     try:
         made = subprocess.run(  # noqa: S603

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from clew import advice
 from clew.providers.base import Health, Place, Program, values
 from clew.providers.opencode.database import data_folder
 from clew.providers.opencode.ids import now
@@ -37,9 +38,9 @@ class _Login(msgspec.Struct, frozen=True):
         return self.renews or self.expires_at is None or self.expires_at.timestamp() * 1000 > now()
 
 
-def check(program: Program | None, place: Place) -> Health:
+def check(program: Program | None, place: Place, install: str) -> Health:
     if program is None:
-        return Health(provider="opencode", problem="opencode is not installed. Install it: npm install -g opencode-ai")
+        return Health(provider="opencode", problem=f"opencode is not installed. Install it: {install}")
     logins, problem = _stored_logins(place)
     known = {login.provider for login in logins}
     for variable, provider in _VARIABLES.items():
@@ -51,7 +52,7 @@ def check(program: Program | None, place: Place) -> Health:
     ends = [login.expires_at for login in holding or logins if login.expires_at is not None]
     if not holding and not problem:
         what = "all logins have run out" if logins else "no login was found"
-        problem = f"{what}. Log in with: opencode auth login"
+        problem = f"{what}. Log in with: {advice.log_in('opencode')}"
     return Health(
         provider="opencode",
         program=program,
@@ -71,7 +72,7 @@ def _stored_logins(place: Place) -> tuple[list[_Login], str]:
     except OSError as error:
         return [], f"{path} cannot be read: {error.strerror}."
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return [], f"{path} is damaged. Log in again with: opencode auth login"
+        return [], f"{path} is damaged. Log in again with: {advice.log_in('opencode')}"
     return [_login(provider, values(entry)) for provider, entry in said.items()], ""
 
 

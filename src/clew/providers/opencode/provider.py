@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from clew import advice
 from clew.errors import ClewError
 from clew.messages.dialects import Loss
 from clew.providers.base import (
@@ -35,7 +36,7 @@ class OpenCode(Provider):
 
     name = "opencode"
     title = "opencode"
-    install = "npm install -g opencode-ai"
+    install = advice.install_program("opencode")
 
     def program(self) -> Program | None:
         return find_program(self.place)
@@ -98,7 +99,7 @@ class OpenCode(Provider):
                 yield from listing.sessions(connection, path)
 
     def check(self, program: Program | None) -> Health:
-        return health.check(program, self.place)
+        return health.check(program, self.place, self.install)
 
     @property
     def _outputs(self) -> Path:

@@ -1,0 +1,294 @@
+"""Every command that Clew prints, made in one place.
+
+An error, a hint or a page that tells the user what to run takes the command from here: `advice.resume("trip")` is
+`clew resume trip`. So each kind of advice has one form, is quoted in one way, and is on one list, `KINDS`. The tests go
+through that list: they bring about the situation of each, take the command that is printed, and run it. An advice that no
+test follows fails them, and so does a command that is written out in another module.
+
+The functions return the command alone; the sentence around it belongs to the place that prints it. This module imports
+nothing of Clew, because errors, the lowest layer, print advice too.
+
+`store` is the URL to name with --store, without credentials; empty for the default store.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+__all__ = [
+    "ANSWER",
+    "FOLDER",
+    "KINDS",
+    "PROMPT",
+    "budget_words",
+    "collect",
+    "discover",
+    "files",
+    "fork",
+    "install",
+    "install_program",
+    "list_in_program",
+    "list_sessions",
+    "list_threads",
+    "log_in",
+    "new_token",
+    "open_session",
+    "quoted",
+    "remove",
+    "repair",
+    "restore_files",
+    "resume",
+    "resume_in_program",
+    "run_again",
+    "show",
+    "start",
+    "tail",
+    "unlock",
+    "upgrade",
+    "why",
+]
+
+PROMPT = "what to do next"
+"""Stands for a prompt that the user has to think of."""
+ANSWER = "your answer"
+"""Stands for an answer that the user has to give."""
+FOLDER = "a new folder"
+"""Stands for a folder that the user has to choose."""
+
+KINDS: dict[str, Callable[..., str]] = {}
+"""Every kind of advice by its name."""
+
+_F = TypeVar("_F", bound=Callable[..., str])
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]+")
+"""Characters that a terminal would obey, or that make a text look like another; they are never printed as they are."""
+
+
+def _kind(make: _F) -> _F:
+    KINDS[make.__name__] = make
+    return make
+
+
+def quoted(text: str) -> str:
+    """One word of a shell command that stands for exactly this text, and that shows nothing a terminal would obey:
+    control characters are written as `"$(printf '\\033')"`."""
+    parts, end = [], 0
+    for found in _CONTROL.finditer(text):
+        if found.start() > end:
+            parts.append(shlex.quote(text[end : found.start()]))
+        octal = "".join(f"\\{byte:03o}" for byte in found[0].encode("utf-8", "surrogatepass"))
+        parts.append(f"\"$(printf '{octal}')\"")
+        end = found.end()
+    if end < len(text) or not text:
+        parts.append(shlex.quote(text[end:]))
+    return "".join(parts)
+
+
+def _clew(command: str, *words: str, options: Sequence[str] = (), store: str = "") -> str:
+    """A command of `clew`. Options are given as words that are quoted here; words that begin with a dash come after `--`."""
+    given = [quoted(option) for option in options] + (["--store", quoted(store)] if store else [])
+    named = [quoted(word) for word in words]
+    if any(word.startswith("-") for word in words):
+        return " ".join(["clew", command, *given, "--", *named])
+    return " ".join(["clew", command, *named, *given])
+
+
+@_kind
+def start(*, store: str = "") -> str:
+    """Start a thread."""
+    return _clew("run", "Plan a trip to Paris.", store=store)
+
+
+@_kind
+def resume(
+    thread_id: str,
+    prompt: str | None = None,
+    *,
+    answer: str | None = None,
+    max_turns: int | None = None,
+    budget: Sequence[str] = (),
+    tools: Sequence[str] = (),
+    model: str = "",
+    provider: str = "",
+    store: str = "",
+) -> str:
+    """Go on with a thread. `budget` is as `budget_words` writes it; `tools` are `module:function` each."""
+    options: list[str] = []
+    options += [] if answer is None else ["--answer", answer]
+    options += [] if max_turns is None else ["--max-turns", str(max_turns)]
+    options += [word for amount in budget for word in ("--budget", amount)]
+    options += [word for tool in tools for word in ("--tool", tool)]
+    options += ["--provider", provider] if provider else []
+    options += ["--model", model] if model else []
+    return _clew("resume", *[thread_id, *([] if prompt is None else [prompt])], options=options, store=store)
+
+
+@_kind
+def resume_in_program(
+    thread_id: str, prompt: str | None = None, *, answer: Any = None, max_turns: int | None = None
+) -> str:
+    """Go on with a thread in the Python program whose `agent` has its tools."""
+    given = [] if prompt is None else [repr(prompt)]
+    given.append(f"thread_id={thread_id!r}")
+    given += [] if answer is None else [f"answer={answer!r}"]
+    given += [] if max_turns is None else [f"max_turns={max_turns}"]
+    return f"agent.resume({', '.join(given)})"
+
+
+@_kind
+def run_again() -> str:
+    """Run this very program again, with the same arguments."""
+    return " ".join(map(quoted, sys.orig_argv))
+
+
+@_kind
+def unlock(thread_id: str, *, store: str = "") -> str:
+    """Take a thread from the process that works on it."""
+    return _clew("unlock", thread_id, options=["--force"], store=store)
+
+
+@_kind
+def list_threads(*, store: str = "") -> str:
+    """List the threads of a store."""
+    return _clew("ls", store=store)
+
+
+@_kind
+def list_in_program() -> str:
+    """List the threads of a store from Python."""
+    return "Thread.list(checkpointer)"
+
+
+@_kind
+def list_sessions() -> str:
+    """List the coding agents' own sessions on this machine."""
+    return _clew("sessions")
+
+
+@_kind
+def discover() -> str:
+    """List the coding agents' own sessions on this machine from Python."""
+    return "clew.providers.discover()"
+
+
+@_kind
+def why(thread_id: str, *, store: str = "") -> str:
+    """Say where a thread stands, and what to do."""
+    return _clew("why", thread_id, store=store)
+
+
+@_kind
+def tail(thread_id: str, *, store: str = "") -> str:
+    """Follow a thread while another process works on it."""
+    return _clew("tail", thread_id, store=store)
+
+
+@_kind
+def show(thread_id: str, *, store: str = "") -> str:
+    """Show a thread."""
+    return _clew("show", thread_id, store=store)
+
+
+@_kind
+def files(thread_id: str, turn: int, *, store: str = "") -> str:
+    """Write the files of a thread, as of the end of a turn, to a folder."""
+    return _clew("files", thread_id, options=["--turn", str(turn), "--out", FOLDER], store=store)
+
+
+@_kind
+def fork(thread_id: str, frame: int, *, store: str = "") -> str:
+    """Bring back the conversation of a thread as it was, as a new thread."""
+    return _clew("fork", thread_id, options=["--frame", str(frame)], store=store)
+
+
+@_kind
+def restore_files(thread_id: str, frame: int, folder: str, *, store: str = "") -> str:
+    """Bring back the files of a thread as they were."""
+    return _clew("rewind", thread_id, options=["--files", "--frame", str(frame), "--workspace", folder], store=store)
+
+
+@_kind
+def remove(thread_id: str, *, store: str = "") -> str:
+    """Delete a thread."""
+    return _clew("rm", thread_id, store=store)
+
+
+@_kind
+def collect(*, store: str = "") -> str:
+    """Free what no thread needs any more."""
+    return _clew("gc", store=store)
+
+
+@_kind
+def repair(thread_id: str = "", *, store: str = "") -> str:
+    """Save what is whole of a damaged thread, or of all that are damaged."""
+    return _clew("verify", *([thread_id] if thread_id else []), options=["--repair"], store=store)
+
+
+@_kind
+def new_token(file: str = "") -> str:
+    """Make a token for a service; with `file`, add it to that one."""
+    return _clew("serve", options=["--new-token"]) + (f" >> {quoted(file)}" if file else "")
+
+
+@_kind
+def install(extra: str) -> str:
+    """Install an optional part of Clew."""
+    return f"pip install {quoted(f'clew[{extra}]')}"
+
+
+@_kind
+def upgrade() -> str:
+    """Install the newest Clew."""
+    return "pip install --upgrade clew"
+
+
+_PACKAGES = {"claude_code": "@anthropic-ai/claude-code", "codex": "@openai/codex", "opencode": "opencode-ai"}
+
+
+@_kind
+def install_program(provider: str, version: str = "") -> str:
+    """Install a coding agent's program with npm; `version` is a number, or `latest` to replace an older one."""
+    return f"npm install -g {_PACKAGES[provider]}{f'@{version}' if version else ''}"
+
+
+_LOGINS = {"claude_code": "claude auth login", "codex": "codex login", "opencode": "opencode auth login"}
+
+
+@_kind
+def log_in(provider: str) -> str:
+    """Log in with a coding agent's own program."""
+    return _LOGINS[provider]
+
+
+_OPENS = {"claude_code": "claude --resume", "codex": "codex resume", "opencode": "opencode --session"}
+
+
+@_kind
+def open_session(provider: str, key: str, folder: str = "") -> str:
+    """Open a session with the coding agent's own program, in its folder; empty for a program that is not known here."""
+    if provider not in _OPENS:
+        return ""
+    there = f"cd {quoted(folder)} && " if folder else ""
+    return f"{there}{_OPENS[provider]} {quoted(key)}"
+
+
+def budget_words(
+    *, tokens: float | None = None, usd: float | None = None, seconds: float | None = None
+) -> tuple[str, ...]:
+    """A budget as --budget takes it, one word for each limit: `2usd`, `50000tokens`, `90s`."""
+    found = [] if tokens is None else [f"{math.ceil(tokens)}tokens"]
+    found += [] if usd is None else [f"{_plain(usd)}usd"]
+    found += [] if seconds is None else [f"{_plain(seconds)}s"]
+    return tuple(found)
+
+
+def _plain(value: float) -> str:
+    """A number without an exponent, which --budget does not read."""
+    from decimal import Decimal  # 3 ms, which `import clew` is spared
+
+    return format(Decimal(repr(value)).normalize(), "f")
