@@ -25,7 +25,7 @@ from clew.agent import (
 from clew.checkpointers import MemoryCheckpointer
 from clew.errors import InvalidInput, ThreadBusy, ThreadNotFound, UsageError
 from clew.log import MessageAdded, ModelCallStarted, ToolIntent
-from clew.messages import ToolCall, assistant, plain_text, user
+from clew.messages import Text, ToolCall, ToolResult, assistant, plain_text, user
 from clew.models import ModelRequest, Price
 from clew.models.base import TextDelta
 from clew.testing import Response, ScriptedModel, call
@@ -246,6 +246,62 @@ async def test_what_changed_since_is_reported(store: MemoryCheckpointer) -> None
     result = await other.run("Second.", thread_id="t")
     assert result.drift["model"] == ("scripted", "other")
     assert result.drift["tools"] == ([], ["charge"])
+
+
+async def test_tools_that_changed_and_kept_their_names_are_named_and_no_others_are(store: MemoryCheckpointer) -> None:
+    def agent(*options: dict[str, Any]) -> Agent:
+        banks = [Bank(**given).charge for given in options]
+        return Agent(ScriptedModel(["One.", "Two.", "Three."]), tools=banks, checkpointer=store)
+
+    await agent({"name": "pay"}, {"name": "refund"}).run("First.", thread_id="t")
+    same = await agent({"name": "refund"}, {"name": "pay"}).run("Second.", thread_id="t")
+    assert same.drift == {}, "the order in which tools are given is no difference"
+    other = await agent({"name": "pay", "effect": "idempotent"}, {"name": "refund"}).run("Third.", thread_id="t")
+    assert other.drift == {"changed tools": (["pay"], ["pay"])}
+
+
+async def test_redacted_settings_are_no_drift(store: MemoryCheckpointer) -> None:
+    def agent() -> Agent:
+        told = "The key is k-123."
+        model = ScriptedModel(["One.", "Two."])
+        return Agent(
+            model, system_prompt=told, tools=[Bank().charge], checkpointer=store, redact=[r"k-\d+", "[0-9a-f]{6}"]
+        )
+
+    await agent().run("First.", thread_id="t")
+    assert (await agent().run("Second.", thread_id="t")).drift == {}
+
+
+async def test_the_tool_uses_of_a_resumed_run_are_those_that_it_settled(store: MemoryCheckpointer) -> None:
+    down = True
+
+    @tool(effect="idempotent")
+    async def work(part: str) -> str:
+        if part == "b" and down:
+            await asyncio.sleep(60)
+        return f"{part} is done"
+
+    model = ScriptedModel([[call("work", part="a"), call("work", part="b")], call("work", part="c"), "Done."])
+    agent = Agent(model, tools=[work], checkpointer=store)
+    run = agent.run("Go.", thread_id="t")
+    async for event in run:
+        if isinstance(event, ToolFinished):
+            break
+    await run.aclose()
+    down = False
+    result = await agent.run("Go.", thread_id="t")
+    used = [(use.arguments["part"], use.output) for use in result.tool_uses]
+    assert used == [("b", "b is done"), ("c", "c is done")]
+
+
+def test_calls_with_the_same_id_have_each_their_own_result() -> None:
+    blocks = [
+        block
+        for part in ("a", "b")
+        for block in (ToolCall("call_0", "work", {"part": part}), ToolResult("call_0", (Text(f"{part} is done"),)))
+    ]
+    result = RunResult(thread_id="t", status="done", blocks=tuple(blocks))
+    assert [use.output for use in result.tool_uses] == ["a is done", "b is done"]
 
 
 async def test_the_errors_of_tools_are_answers_to_the_model(store: MemoryCheckpointer) -> None:

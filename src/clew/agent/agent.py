@@ -35,7 +35,7 @@ from clew.agent.sessions import Session
 from clew.agent.settings import Budget, Overflow, Settings
 from clew.agent.signalling import by_id, same_command, stops_with_a_signal
 from clew.agent.stores import Store
-from clew.agent.trajectories import Trajectory, read_trajectory, said_in
+from clew.agent.trajectories import Trajectory, done_since, read_trajectory
 from clew.checkpointers import Checkpointer, HeadQuery
 from clew.errors import ClewError, InvalidInput, ThreadNotFound, UsageError
 from clew.log import Checkpoint, StatusChanged, Usage
@@ -496,7 +496,7 @@ def _result(thread: Thread, before: Checkpoint, loop: Loop, ending: Ending, wait
         drift=loop.drift,
         waited=waited,
         duration=round(state.seconds - before.seconds, 6),
-        blocks=said_in(state.history[len(before.history) :]),
+        blocks=done_since(before, state),
     )
 
 

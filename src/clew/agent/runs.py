@@ -97,13 +97,18 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tool_uses(self) -> tuple[ToolUse, ...]:
-        """The tool calls among the blocks, each with what it came to."""
-        results = {block.call_id: block for block in self.blocks if isinstance(block, ToolResult)}
-        return tuple(
-            ToolUse(block.name, block.arguments, results.get(block.id))
-            for block in self.blocks
-            if isinstance(block, ToolCall)
-        )
+        """The tool calls among the blocks, each with what it came to. Vendors may give several calls the same id: a result
+        belongs to the first call before it that has its id and no result yet."""
+        uses: list[ToolUse] = []
+        open_calls: dict[str, list[int]] = {}
+        for block in self.blocks:
+            if isinstance(block, ToolCall):
+                uses.append(ToolUse(block.name, block.arguments))
+                open_calls.setdefault(block.id, []).append(len(uses) - 1)
+            elif isinstance(block, ToolResult) and open_calls.get(block.call_id):
+                place = open_calls[block.call_id].pop(0)
+                uses[place] = msgspec.structs.replace(uses[place], result=block)
+        return tuple(uses)
 
 
 class Run(Generic[T]):

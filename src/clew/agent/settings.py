@@ -89,16 +89,20 @@ def started(settings: Settings, state: Checkpoint) -> ThreadStarted:
 
 
 def drift_of(state: Checkpoint, now: ThreadStarted) -> dict[str, tuple[Any, Any]]:
-    """What a resume changes: never silently mixed with what was. Tools by name, those that are gone or came included."""
+    """Return what a resume changes, as it was and as it is now: it is never silently mixed.
+
+    `tools` is there only if tools were added or are gone, with the names before and now. `changed tools` names those that
+    have kept their name and not their description, parameters or effect.
+    """
     if not state.model and not state.history:
         return {}
     names = ("agent", "model", "system_prompt", "limits")
     found = {
         name: (getattr(state, name), getattr(now, name)) for name in names if getattr(state, name) != getattr(now, name)
     }
-    if state.tools != now.tools:
+    if state.tools.keys() != now.tools.keys():
         found["tools"] = (sorted(state.tools), sorted(now.tools))
-        changed = {name for name in state.tools.keys() & now.tools.keys() if state.tools[name] != now.tools[name]}
-        if changed:
-            found["changed tools"] = (sorted(changed), sorted(changed))
+    changed = {name for name in state.tools.keys() & now.tools.keys() if state.tools[name] != now.tools[name]}
+    if changed:
+        found["changed tools"] = (sorted(changed), sorted(changed))
     return found

@@ -16,7 +16,7 @@ from clew.messages import Assistant, Block, Message, Tool, plain_text
 from clew.threads import Thread
 from clew.threads.lineage import is_child
 
-__all__ = ["Trajectory", "Turn", "begun", "ended", "read_trajectory", "said_in", "stopped_at"]
+__all__ = ["Trajectory", "Turn", "begun", "done_since", "ended", "read_trajectory", "said_in", "stopped_at"]
 
 
 class Turn(RunResult, frozen=True, kw_only=True):
@@ -89,6 +89,19 @@ def _is_seen(state: Checkpoint, place: int) -> bool:
 def said_in(messages: tuple[Message, ...]) -> tuple[Block, ...]:
     """The blocks of all responses and results among these."""
     return tuple(block for message in messages if type(message) in (Assistant, Tool) for block in message.content)
+
+
+def done_since(before: Checkpoint, state: Checkpoint) -> tuple[Block, ...]:
+    """The blocks that came to a thread between these two states. A call that was open before and is settled since is among
+    them, in front of its result; one whose result was on record before is not, and neither is that result."""
+    settled = [call.call for call in before.calls if call.result is None]
+    said = list(said_in(state.history[len(before.history) :]))
+    if state.open_message >= 0:
+        said += [call.result for call in state.calls if call.result is not None]
+    for known in before.results.values():
+        if known in said:
+            said.remove(known)
+    return (*settled, *said)
 
 
 async def read_trajectory(store: Checkpointer, thread_id: str) -> tuple[Trajectory, Checkpoint]:
