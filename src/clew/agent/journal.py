@@ -5,23 +5,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
+from clew._aio import settle
 from clew.errors import LeaseLost, Unavailable
 from clew.log import Call, Logged, MessageAdded, Spend, StatusChanged, StepIntent, StepOutcome, ToolOutcome
 from clew.threads import Thread
 from clew.tools import Stopped
 from clew.tools.journal import Missing
 
-__all__ = ["CallJournal", "Journal", "settled"]
+__all__ = ["CallJournal", "Journal"]
 
 log = logging.getLogger("clew.agent")
 E = TypeVar("E", bound=Logged)
-T = TypeVar("T")
 
 PATIENCE = 20.0
 """Seconds that a store which is away is waited for: less than a lease lasts."""
@@ -49,8 +49,8 @@ class Journal:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """What was started ends before the thread is given back."""
-        await self.catch_up()
+        """What was started ends before the thread is given back, however often this is cancelled."""
+        await settle(self.catch_up())
 
     async def record(self, *entries: Logged) -> None:
         """Barriers are durable when this returns, with all that was said before: a response, an intent, an outcome, a step,
@@ -144,18 +144,6 @@ class Journal:
             self._waiting -= 1
             if not self._waiting:
                 self.waited += time.perf_counter() - self._since
-
-
-async def settled(work: Coroutine[Any, Any, T]) -> T:
-    """Do this to its end, whoever is cancelled meanwhile: the cancellation goes on once it is done."""
-    task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        if not task.cancelled():
-            task.exception()
-        raise
 
 
 def _ends_work(entry: Logged) -> bool:

@@ -11,12 +11,13 @@ from typing import Any, Literal
 
 import msgspec
 
+from clew._aio import settle
 from clew.agent.asking import ask
 from clew.agent.compacting import compact, make_room
 from clew.agent.events import CheckpointSaved, Question, TurnFinished, TurnStarted, Unwound, Waiting
 from clew.agent.filing import bring_files, keep_files
 from clew.agent.finishing import finished_with, not_finished, value_of
-from clew.agent.journal import Journal, settled
+from clew.agent.journal import Journal
 from clew.agent.leftovers import left_over
 from clew.agent.notes import is_note, note
 from clew.agent.prompts import PROMPTS, last_prompt, prompts_waiting, turns_of_task
@@ -156,7 +157,7 @@ class Loop:
                 break
             except ContextTooLong:
                 await self._make_room()
-        await settled(self._keep(MessageAdded(response.message, response.usage, cost), state.turns + 1))
+        await settle(self._keep(MessageAdded(response.message, response.usage, cost), state.turns + 1))
 
     async def _make_room(self) -> None:
         await self._wait_for_snapshot()

@@ -9,10 +9,11 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+from clew._aio import settle
 from clew.agent.children import child_id
 from clew.agent.events import CheckpointSaved, TurnFinished, TurnStarted
 from clew.agent.filing import bring_files, keep_files
-from clew.agent.journal import Journal, settled
+from clew.agent.journal import Journal
 from clew.agent.leftovers import left_over
 from clew.agent.runs import Emit
 from clew.agent.trajectories import Turn, begun, ended, said_in
@@ -108,7 +109,7 @@ class Sending:
             await self._begin(before, placed, told, prompt)
             recorder = Recorder(self._journal, self._emit, pieces=self._redact is None)
             failure = await self._attempt(job, recorder, _left_of(timeout, began))
-            turn = await settled(
+            turn = await settle(
                 self._end(recorder, prompt, placed, workspace, time.monotonic() - began, failure, timeout)
             )
         if failure is not None and not isinstance(failure, TimeoutError):
