@@ -6,10 +6,10 @@ BIN := $(VENV)/bin
 WORKERS ?= 4
 FUZZ_RUNS ?= 165000
 
-.PHONY: help setup demo test crash fuzz lint format bench docs screenshots clean
+.PHONY: help setup demo test test-all crash fuzz lint format bench docs screenshots clean
 
 help: ## What can be made
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 13
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 13
 
 setup: $(VENV)/.ready ## A virtual environment with everything for development
 
@@ -46,8 +46,11 @@ $(VENV)/.clis: $(VENV)/.ready tests/servers/npm.py
 demo: $(VENV)/.ready ## The main job, offline: an agent killed with SIGKILL inside a tool, and resumed
 	@$(BIN)/python -m clew demo
 
-test: $(VENV)/.ready $(VENV)/.clis ## All tests, the long matrices sampled; within ten minutes
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+test: $(VENV)/.ready ## The tests for every change: the same in each run, within five minutes
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow"
+
+test-all: $(VENV)/.ready $(VENV)/.clis $(VENV)/.oci ## The rest: slow tests, and all samples drawn anew (CLEW_SEED=… repeats)
+	CLEW_SEED=$${CLEW_SEED:-random} $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "slow or crash or hypothesis"
 
 crash: $(VENV)/.ready $(VENV)/.clis ## The long matrices whole: every kill, every torn byte
 	CLEW_CRASH=full $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m crash

@@ -33,7 +33,7 @@ from tests.servers.mariadb import PASSWORD, MariaDBServer, running_mariadb
 from tests.servers.proxy import Proxy
 from tests.servers.running import free_port
 
-pytestmark = [pytest.mark.anyio, pytest.mark.xdist_group("mysql")]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.xdist_group("mysql")]
 
 
 @pytest.fixture(scope="module")

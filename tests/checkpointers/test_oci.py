@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
+from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 
@@ -19,11 +20,16 @@ from clew.testing._contract_builders import all_blobs, append, listed, put
 from clew.testing._contract_concurrency import ConcurrencyContract
 from clew.testing._contract_logs import LogContract
 from tests.servers.oci_objects import BUCKET, TENANCY, OCIDouble, oci_double
-from tests.servers.running import free_port
+from tests.servers.running import free_port, lacking
 
-pytest.importorskip("oci")
-pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("ignore::DeprecationWarning:oci")]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning:oci")]
 _numbers = count()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def sdk() -> None:
+    if find_spec("oci") is None:
+        lacking("no SDK of OCI", install="the extra oci")
 
 
 @pytest.fixture(scope="module")

@@ -42,7 +42,7 @@ from tests.servers.opensearch import OpenSearchNode, shared_node
 from tests.servers.proxy import Proxy
 from tests.servers.running import free_port
 
-pytestmark = [pytest.mark.anyio, pytest.mark.xdist_group("opensearch")]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.xdist_group("opensearch")]
 
 _DAY = 86_400_000_000
 _LARGE = random.Random(1).randbytes(100_000)

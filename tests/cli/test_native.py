@@ -162,6 +162,7 @@ async def test_a_thread_is_moved_in_place_and_goes_on_over_there(tmp_path: Path)
     assert "goes on from turn 5 with toy" in on.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("real-clis")
 def test_the_printed_command_opens_the_conversation_with_the_real_program(tmp_path: Path) -> None:
     with desk(tmp_path) as here:

@@ -55,6 +55,7 @@ def test_a_thread_that_cannot_be_read_does_not_hide_the_others_and_is_no_thread_
 
 
 @pytest.mark.anyio
+@pytest.mark.slow
 @pytest.mark.xdist_group("opensearch")
 async def test_a_store_with_an_index_is_asked_that_and_says_so() -> None:
     pytest.importorskip("opensearchpy")

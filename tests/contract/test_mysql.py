@@ -17,6 +17,7 @@ def server() -> Iterator[MariaDBServer]:
         yield server
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("mysql")
 class TestMySQL(CheckpointerContract):
     @pytest.fixture

@@ -16,6 +16,7 @@ pytest.importorskip("opensearchpy")
 _numbers = count()
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("opensearch")
 class TestOpenSearch(CheckpointerContract):
     """On a real node. To make indices takes long, so a test's empty store is namespaces that no other test uses."""

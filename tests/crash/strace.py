@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -12,10 +11,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
-import pytest
 
 from tests.crash.processes import ROOT
 from tests.crash.writer import Job
+from tests.servers.running import lacking
 
 __all__ = ["Call", "Event", "events", "trace", "traced_writer"]
 
@@ -53,23 +52,17 @@ def trace(command: list[str], log: Path) -> None:
     """Run this under strace. Where that cannot be, the test is skipped; not in CI, where it would go unseen."""
     strace = shutil.which("strace")
     if strace is None:
-        _cannot("strace is not installed")
+        lacking("no strace to prove by that syncs are made", install="strace")
     wanted = ",".join(f"?{name}" for name in CALLS.split())
     options = ["-f", "-q", "-xx", "-s", "100000000", "-e", f"trace={wanted}", "-e", f"raw={RAW}", "-e", "signal=none"]
     done = subprocess.run([str(strace), *options, "-o", str(log), *command], cwd=ROOT, capture_output=True, text=True)
     if "ptrace" in done.stderr and "not permitted" in done.stderr:
-        _cannot(f"strace may not trace here: {done.stderr.strip()}")
+        lacking(f"strace may not trace here: {done.stderr.strip()}", install="a kernel setting that allows ptrace")
     assert done.returncode == 0, done.stderr
 
 
 def traced_writer(job: Job, log: Path) -> None:
     trace([sys.executable, "-m", "tests.crash.writer", msgspec.json.encode(job).decode()], log)
-
-
-def _cannot(reason: str) -> None:
-    if os.environ.get("CI") == "true":
-        pytest.fail(f"{reason}; the proof that syncs are made needs it")
-    pytest.skip(reason)
 
 
 _LINE = re.compile(r"(\d+) +(.*)", re.DOTALL)

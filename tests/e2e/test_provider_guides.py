@@ -14,7 +14,7 @@ from tests.e2e.desk import desk
 ROOT = Path(__file__).parents[2]
 EXAMPLE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
-pytestmark = pytest.mark.xdist_group("real-clis")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("real-clis")]
 
 
 @pytest.mark.parametrize("guide", ["providers", "another-machine", "out-of-quota"])

@@ -19,7 +19,7 @@ from tests.providers.worker import Worker, descendants, is_running, wait_until, 
 from tests.sampling import FULL
 from tests.servers.clis import Machine
 
-pytestmark = [pytest.mark.anyio, pytest.mark.crash, pytest.mark.xdist_group("real-clis")]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.crash, pytest.mark.xdist_group("real-clis")]
 
 _WORDS = "half of an answer that is never whole"
 _WHEN = ("while words come", "while a tool runs")

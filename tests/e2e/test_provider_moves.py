@@ -12,7 +12,7 @@ from clew.testing import call as ask_for
 from clew.tools import run_command
 from tests.e2e.desk import NAMES, desk, has_call, texts
 
-pytestmark = [pytest.mark.anyio, pytest.mark.xdist_group("real-clis")]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.xdist_group("real-clis")]
 
 _TOUR = ("claude_code", "codex", "opencode", "claude_code", "opencode", "codex", "claude_code")
 """All six moves between three, each once, and back to where it began."""

@@ -10,7 +10,7 @@ from clew import open_checkpointer
 from tests.e2e.desk import NAMES, desk, has_call, texts
 from tests.providers.worker import descendants, worker
 
-pytestmark = [pytest.mark.anyio, pytest.mark.xdist_group("real-clis")]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.xdist_group("real-clis")]
 
 
 @pytest.mark.parametrize("provider", NAMES)

@@ -117,6 +117,7 @@ async def test_a_provider_that_is_none_is_refused() -> None:
         await check_providers(["codx"])
 
 
+@pytest.mark.slow
 async def test_the_real_programs_answer(tmp_path: Path) -> None:
     names = PROVIDERS if FULL else ("codex",)
     with ModelServer(answering(lambda request: "OK")) as server:

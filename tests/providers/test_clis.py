@@ -17,6 +17,7 @@ from tests.servers.running import lacking
 
 pytestmark = [
     pytest.mark.crash,
+    pytest.mark.slow,
     pytest.mark.skipif(os.environ.get("CLEW_CRASH") != "full", reason="only with CLEW_CRASH=full"),
 ]
 
@@ -37,7 +38,7 @@ REMOTE = re.compile(r"sin_port=htons\((\d+)\), sin_addr=inet_addr\(\"(.+?)\"\)|A
 def test_a_program_makes_its_calls_and_connects_to_the_scripted_model_alone(program: str, tmp_path: Path) -> None:
     strace = shutil.which("strace")
     if strace is None:
-        lacking("strace is not installed")
+        lacking("no strace", install="strace")
     both = think("A sum.") + say("Let me count.") + CALLS[program] + CALLS[program]
     with ModelServer(answering([both, "It is 42."])) as server:
         machine = Machine(tmp_path, server)

@@ -255,6 +255,7 @@ def on_disk(place: Place, translated: Translated, scratch: Path) -> tuple[Messag
     return tuple(Assistant(message.content) if isinstance(message, Assistant) else message for message in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("source", "target"), list(permutations(PROVIDERS, 2)))
 async def test_a_native_session_becomes_one_of_any_other_and_comes_back(
     source: str, target: str, tmp_path: Path
@@ -294,6 +295,7 @@ async def ask(machine: Machine, name: str, key: str, prompt: str) -> None:
     assert [type(end) for end in happened if isinstance(end, Finished | Failed)] == [Finished], happened
 
 
+@pytest.mark.slow
 @only_in_full
 async def test_a_conversation_goes_round_the_real_programs_and_each_sees_it_in_its_own_words(tmp_path: Path) -> None:
     file = str(tmp_path / "work" / "a.txt")

@@ -58,7 +58,7 @@ def cli_path() -> Path:
     """A folder for PATH that has claude, codex and opencode; skips with the reason if they cannot be had (fails in CI)."""
     reason, path = _installed()
     if path is None:
-        lacking(reason)
+        lacking(reason, install="nodejs and npm")
     return path
 
 

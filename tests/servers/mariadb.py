@@ -130,5 +130,5 @@ async def _make_database(server: MariaDBServer) -> None:
 def _program(name: str) -> str:
     found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin:/usr/local/bin:/opt/homebrew/bin")
     if found is None:
-        lacking(f"no {name} here: install the package mariadb-server")
+        lacking(f"no {name} here", install="mariadb-server")
     return found

@@ -49,7 +49,7 @@ def _installed(home: Path) -> object:
 def _fill(home: Path) -> None:
     npm, node = shutil.which("npm"), shutil.which("node")
     if npm is None or node is None:
-        raise NotInstalled("npm and node are needed to install the coding agents: install nodejs and npm")
+        raise NotInstalled("no npm and node to install the coding agents with")
     with tempfile.TemporaryDirectory(dir=home.parent, prefix=".clis-") as folder:
         made = Path(folder) / home.name
         made.mkdir()

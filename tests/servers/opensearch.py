@@ -90,12 +90,13 @@ def _fetch(jars: Path) -> None:
         command = [mvn, "-q", "-B", "-f", str(_POM), "dependency:copy-dependencies", f"-DoutputDirectory={target}"]
         done = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
         if done.returncode != 0:
-            lacking(f"no OpenSearch: Maven did not bring its jars: {(done.stdout + done.stderr)[-500:]}")
+            said = (done.stdout + done.stderr)[-500:]
+            lacking(f"no OpenSearch: Maven did not bring its jars: {said}", install="maven")
         target.rename(jars)
 
 
 def _program(name: str) -> str:
     path = shutil.which(name)
     if path is None:
-        lacking(f"no OpenSearch: it needs {name} on the path")
+        lacking(f"no OpenSearch: it needs {name} on the path", install="openjdk-17-jdk-headless and maven")
     return path

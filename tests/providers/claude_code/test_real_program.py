@@ -15,7 +15,7 @@ from clew.providers.happenings import Delta, Failed, Finished, Happening, Respon
 from clew.testing import Fault, ModelServer, call, say
 from tests.servers.clis import Machine, answering, main_requests
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
 async def turn(claude: ClaudeCode, **job: Any) -> list[Happening]:

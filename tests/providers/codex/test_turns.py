@@ -19,7 +19,7 @@ from clew.providers.happenings import Response as Said
 from clew.testing import Fault, ModelServer, Response, call, reply
 from tests.servers.clis import Machine, answering
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
 async def turn(

@@ -24,6 +24,8 @@ from tests.servers.clis import MODELS, Machine, answering, main_requests
 _MODEL = MODELS["opencode"]
 _SYSTEM = "Answer like a pirate, and keep to it."
 
+pytestmark = pytest.mark.slow
+
 
 def _job(key: str, prompt: str, **more: object) -> Job:
     return Job(**{"prompt": prompt, "key": key, "model": _MODEL, "permissions": "full", **more})  # type: ignore[arg-type]

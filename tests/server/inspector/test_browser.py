@@ -24,7 +24,7 @@ from tests.server.inspector.looking import in_store, thread
 from tests.server.inspector.worker import LAST
 from tests.servers.running import lacking
 
-pytestmark = pytest.mark.xdist_group("browser")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
 
 LONG = 1000
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
@@ -55,7 +55,7 @@ class Site(NamedTuple):
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     if chromium_path() is None:
-        lacking("no Chromium: install Debian's chromium, or Google Chrome")
+        lacking("no Chromium or Google Chrome", install="chromium")
     folder = tmp_path_factory.mktemp("browser")
     shop = Workshop(folder)
     make_samples(shop.url, folder)
