@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from clew.checkpointers import Checkpointer
+from clew.log import Usage
 from clew.messages import Message, Text, Tool, ToolResult, User, plain_text, tool_calls
 from clew.models.base import ModelRequest
 from clew.providers import ProviderAgent
-from clew.testing import Fault, ModelServer, Response, call
+from clew.testing import Fault, ModelServer, RecordedRequest, Response, call
 from tests.servers.clis import Machine, answering
 
 __all__ = ["NAMES", "Desk", "desk", "has_call", "texts"]
@@ -19,10 +20,12 @@ __all__ = ["NAMES", "Desk", "desk", "has_call", "texts"]
 NAMES = ("claude_code", "codex", "opencode")
 _SHELLS = {"Bash": "command", "exec_command": "cmd", "bash": "command", "run_command": "command"}
 """What a tool for commands is called in each program, and its argument."""
+_SUB_AGENTS = {"Agent": "general-purpose", "Task": "general-purpose", "task": "general"}
 
 
 def _answer(request: ModelRequest) -> Response | Fault:
-    """`RUN command` asks for a tool; `STREAM words` begins to say them, and hangs; all else is answered at once."""
+    """`RUN command` asks for a tool, `DELEGATE words` for a sub-agent that is told them; `STREAM words` begins to say them,
+    and hangs; all else is answered at once."""
     last = request.messages[-1]
     if isinstance(last, Tool):
         return f"It printed: {_output(last)}"
@@ -33,6 +36,10 @@ def _answer(request: ModelRequest) -> Response | Fault:
         name = next(name for name in _SHELLS if name in offered)
         extra = {"description": "as asked"} if name in ("Bash", "bash") else {}
         return call(name, {_SHELLS[name]: rest, **extra})
+    if verb == "DELEGATE":
+        offered = {tool.name for tool in request.tools}
+        name = next(name for name in ("Agent", "Task", "task") if name in offered)
+        return call(name, {"description": "as asked", "prompt": rest, "subagent_type": _SUB_AGENTS[name]})
     if verb == "STREAM":
         return Fault(hang=True, saying=rest)
     return f"Answer to: {verb} {rest}"
@@ -51,8 +58,13 @@ class Desk:
         self._server = server
         self.url = f"sqlite:///{root}/clew.db"
 
-    def machine(self, name: str = "here") -> Machine:
-        return Machine(self._root / name, self._server)
+    def machine(self, name: str = "here", **versions: str) -> Machine:
+        return Machine(self._root / name, self._server, **versions)
+
+    @property
+    def calls(self) -> list[RecordedRequest]:
+        """The calls of a model that were answered, those beside the conversations too."""
+        return [record for record in self._server.requests if record.call and record.outcome == "answered"]
 
     def agent(self, machine: Machine, provider: str, store: Checkpointer | str, **settings: Any) -> ProviderAgent:
         where = {"cwd": machine.cwd} | settings
@@ -67,8 +79,9 @@ class Desk:
 
 
 @contextmanager
-def desk(root: Path) -> Iterator[Desk]:
-    with ModelServer(answering(_answer), strict=False) as server:
+def desk(root: Path, usage: Usage | None = None) -> Iterator[Desk]:
+    """With a `usage`, that is what the model says of each answer."""
+    with ModelServer(answering(_answer), strict=False, usage=usage) as server:
         yield Desk(root, server)
 
 

@@ -14,7 +14,7 @@ from clew.messages import Message
 from clew.models.base import ModelRequest
 from clew.providers.base import Place
 from clew.testing import Fault, ModelServer, Response, turns_in
-from tests.servers.npm import VERSIONS, NotInstalled, install
+from tests.servers.npm import VERSIONS, NotInstalled, install, install_also
 from tests.servers.running import lacking
 
 __all__ = [
@@ -31,6 +31,7 @@ MODELS = {"claude_code": "claude-sonnet-4-5", "codex": "gpt-5.5", "opencode": "s
 """The model to name to each provider. Claude Code and Codex know by heart what models of these names can do."""
 OPENCODE_THINKING = "messages/claude-sonnet-4-5"
 """A model that opencode asks by Anthropic's messages, where thinking shows; the other it asks by chat completions."""
+_PACKAGES = {"claude_code": "@anthropic-ai/claude-code", "codex": "@openai/codex", "opencode": "opencode-ai"}
 _SMALL = "claude-haiku-4-5"
 
 _CODEX = """\
@@ -54,18 +55,19 @@ stream_max_retries = 1
 """
 
 
-def cli_path() -> Path:
-    """A folder for PATH that has claude, codex and opencode; skips with the reason if they cannot be had (fails in CI)."""
-    reason, path = _installed()
+def cli_path(package: str = "", version: str = "") -> Path:
+    """A folder for PATH that has claude, codex and opencode, or one package in this version; skips with the reason if they
+    cannot be had (fails in CI)."""
+    reason, path = _installed(package, version)
     if path is None:
         lacking(reason, install="nodejs and npm")
     return path
 
 
 @functools.cache
-def _installed() -> tuple[str, Path | None]:
+def _installed(package: str, version: str) -> tuple[str, Path | None]:
     try:
-        return "", install()
+        return "", install_also(package, version) if package else install()
     except NotInstalled as missing:
         return str(missing), None
 
@@ -74,7 +76,9 @@ class Machine:
     """A machine of a test: a home, a folder to work in, and the environment in which the three programs reach one
     `ModelServer` and nothing else."""
 
-    def __init__(self, root: Path, server: ModelServer) -> None:
+    def __init__(self, root: Path, server: ModelServer, **others: str) -> None:
+        """`others` are versions of packages that are to be found in place of those the tests know: `claude_code="2.1.325"`,
+        `opencode="1.15.0"`."""
         self.home = root / "home"
         self.cwd = root / "work"
         self.models = dict(MODELS)
@@ -83,7 +87,7 @@ class Machine:
         for folder in (self.home, self.cwd, temporary):
             folder.mkdir(parents=True, exist_ok=True)
         self.env = {
-            "PATH": _path(),
+            "PATH": _path(others),
             "HOME": str(self.home),
             "TMPDIR": str(temporary),
             "LANG": "C.UTF-8",
@@ -120,10 +124,11 @@ class Machine:
         return [request.messages for request in main_requests(self._server)]
 
 
-def _path() -> str:
+def _path(others: dict[str, str]) -> str:
     """With the folder of node, which the command `codex` is a script for."""
     node = shutil.which("node")
-    folders = [str(cli_path()), *([str(Path(node).parent)] if node else []), "/usr/bin", "/bin"]
+    special = [str(cli_path(_PACKAGES[name], version)) for name, version in others.items()]
+    folders = [*special, str(cli_path()), *([str(Path(node).parent)] if node else []), "/usr/bin", "/bin"]
     return ":".join(dict.fromkeys(folders))
 
 

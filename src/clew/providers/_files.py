@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["bring", "copy", "is_draft", "make_folder", "put", "put_if_changed", "remembered", "sweep"]
+__all__ = ["bring", "copy", "is_draft", "lines_from_end", "make_folder", "put", "put_if_changed", "remembered", "sweep"]
 
 _DRAFT = re.compile(r"\..+\.clew-[0-9a-f]{16}")
 _ABANDONED = 3600.0
 """Seconds after which nobody is still at work on a draft."""
 _TICK = 20_000_000
 """Nanoseconds within which two changes of a file may have the same time."""
+_BLOCK = 65_536
 _known: dict[tuple[str, int, int], str] = {}
 
 
@@ -64,6 +65,19 @@ def bring(source: Path, target: Path, fill: Callable[[Path, Path], object] = shu
         if settled:
             os.utime(draft, ns=(seen, seen))
     return True
+
+
+def lines_from_end(path: Path) -> Iterator[bytes]:
+    """The lines of a file, the last one first, reading no more than is asked for."""
+    with path.open("rb") as file:
+        end, rest = file.seek(0, os.SEEK_END), b""
+        while end > 0:
+            start = max(0, end - _BLOCK)
+            file.seek(start)
+            rest, *lines = (file.read(end - start) + rest).split(b"\n")
+            yield from reversed(lines)
+            end = start
+        yield rest
 
 
 def sweep(folder: Path) -> None:

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from clew.errors import InvalidInput
-from clew.log import Usage
 from clew.messages import Assistant, Tool, ToolResult
 from clew.messages.dialects import from_dialect
 from clew.providers.base import values
 from clew.providers.claude_code.rows import decode
+from clew.providers.claude_code.spending import Meter
 from clew.providers.happenings import Delta, Failed, Failure, Finished, Happening, Other, Response, Result, Retry
 
 __all__ = ["SYNTHETIC", "ClaudeReader"]
@@ -39,7 +39,8 @@ class ClaudeReader:
     """Of one run. The last word is said when the program has ended: while work goes on in its background, it may print
     more than one result, and the figures of the last hold for the whole run."""
 
-    def __init__(self) -> None:
+    def __init__(self, meter: Meter | None = None) -> None:
+        self._meter = meter or Meter()
         self._result: dict[str, Any] | None = None
         self._error = ""
         self._model = ""
@@ -81,15 +82,20 @@ class ClaudeReader:
 
     def end(self, status: int, stderr: str) -> Iterable[Happening]:
         result = self._result
+        spent = self._meter.read(result)
+        usage, cost = spent.usage, spent.cost_usd
         if result is None:
-            return [_died(status, stderr.strip())]
-        usage, cost = _usage(result), _cost(result)
+            kind, reason = _died(status, stderr.strip())
+            return [Failed(kind, reason, usage, cost)]
         text = _text(result.get("result"))
         if result.get("is_error") is not True and result.get("subtype") == "success":
             if result.get("num_turns") == 0 and _NO_COMMAND.fullmatch(text):
                 return [Failed("failed", text, usage, cost)]
             return [Finished(text, usage, cost, self._model)]
-        return [Failed(self._failure(result), _reason(result), usage, cost)]
+        kind = self._failure(result)
+        if kind == "stopped" and not (usage and usage.input_tokens):
+            usage = cost = None  # what was on its way is paid for, and was not counted
+        return [Failed(kind, _reason(result), usage, cost)]
 
     def _failure(self, result: dict[str, Any]) -> Failure:
         ended = result.get("terminal_reason")
@@ -140,28 +146,6 @@ def _why(event: dict[str, Any]) -> str:
     return f"{error} (status {status})" if isinstance(status, int) else error
 
 
-def _usage(result: dict[str, Any]) -> Usage | None:
-    """By model, it is of all that the run asked, sub-agents among it; the other figure is of the main loop alone."""
-    models = [values(model) for model in values(result.get("modelUsage")).values()]
-    if models:
-        read, made = _sum(models, "cacheReadInputTokens"), _sum(models, "cacheCreationInputTokens")
-        return Usage(_sum(models, "inputTokens") + read + made, _sum(models, "outputTokens"), read, made)
-    usage = values(result.get("usage"))
-    if not usage:
-        return None
-    read, made = _sum([usage], "cache_read_input_tokens"), _sum([usage], "cache_creation_input_tokens")
-    return Usage(_sum([usage], "input_tokens") + read + made, _sum([usage], "output_tokens"), read, made)
-
-
-def _sum(parts: list[dict[str, Any]], name: str) -> int:
-    return sum(int(_number(part.get(name))) for part in parts)
-
-
-def _cost(result: dict[str, Any]) -> float | None:
-    cost = result.get("total_cost_usd")
-    return float(cost) if isinstance(cost, (int, float)) else None
-
-
 def _errors(result: dict[str, Any]) -> list[str]:
     errors = result.get("errors")
     return [error for error in errors if isinstance(error, str)] if isinstance(errors, list) else []
@@ -174,14 +158,14 @@ def _reason(result: dict[str, Any]) -> str:
     return _short(words or "it failed and did not say why")
 
 
-def _died(status: int, stderr: str) -> Failed:
+def _died(status: int, stderr: str) -> tuple[Failure, str]:
     """Nothing was said on the way out: what is known is how it ended, and what it wrote for people."""
     number = -status if status < 0 else status - 128
     if status < 0 or number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
-        return Failed("stopped", f"it was ended by {_signal(number)}")
+        return "stopped", f"it was ended by {_signal(number)}"
     if stderr.startswith(_NO_SESSION):
-        return Failed("session", _short(stderr))
-    return Failed("failed", _short(stderr) or f"it ended with status {status} and without a result")
+        return "session", _short(stderr)
+    return "failed", _short(stderr) or f"it ended with status {status} and without a result"
 
 
 def _signal(number: int) -> str:

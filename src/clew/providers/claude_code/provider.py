@@ -13,6 +13,7 @@ from clew.providers.base import Command, Conversation, Health, Job, NativeSessio
 from clew.providers.claude_code import driving, health, listing, native, reading, writing
 from clew.providers.claude_code.events import ClaudeReader
 from clew.providers.claude_code.homes import checked
+from clew.providers.claude_code.spending import Meter
 from clew.providers.happenings import Reader
 
 __all__ = ["ClaudeCode"]
@@ -43,8 +44,7 @@ class ClaudeCode(Provider):
         return driving.command(self.place, program, job)
 
     def reader(self, job: Job) -> Reader:
-        checked(job.key)
-        return ClaudeReader()
+        return ClaudeReader(Meter(self.place, checked(job.key)))
 
     def export(self, key: str, folder: Path) -> bool:
         return native.export(self.place, key, folder)

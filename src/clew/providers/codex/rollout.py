@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -13,6 +12,7 @@ import msgspec
 import zstandard
 
 from clew.errors import Corrupt
+from clew.providers import _files
 from clew.providers._files import put
 from clew.providers.base import values
 
@@ -117,18 +117,7 @@ def records(data: bytes, path: Path) -> Iterator[Record]:
 
 def lines_from_end(path: Path) -> Iterator[bytes]:
     """The lines, the last one first, reading no more than is asked for."""
-    if path.suffix == ".zst":
-        yield from reversed(contents(path).split(b"\n"))
-        return
-    with path.open("rb") as file:
-        end, rest = file.seek(0, os.SEEK_END), b""
-        while end > 0:
-            start = max(0, end - 65_536)
-            file.seek(start)
-            rest, *lines = (file.read(end - start) + rest).split(b"\n")
-            yield from reversed(lines)
-            end = start
-        yield rest
+    return _files.lines_from_end(path) if path.suffix != ".zst" else reversed(contents(path).split(b"\n"))
 
 
 def head_of(path: Path, most: int) -> bytes:
