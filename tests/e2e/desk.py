@@ -67,11 +67,9 @@ class Desk:
         return [record for record in self._server.requests if record.call and record.outcome == "answered"]
 
     def agent(self, machine: Machine, provider: str, store: Checkpointer | str, **settings: Any) -> ProviderAgent:
-        where = {"cwd": machine.cwd} | settings
+        where: dict[str, Any] = {"cwd": machine.cwd, "permissions": "full", "timeout": 60, **settings}
         model = machine.models[provider]
-        return ProviderAgent(
-            model, provider=provider, env=machine.env, checkpointer=store, permissions="full", timeout=60, **where
-        )
+        return ProviderAgent(model, provider=provider, env=machine.env, checkpointer=store, **where)
 
     def job(self, machine: Machine, provider: str, prompt: str, **more: Any) -> dict[str, Any]:
         """For a worker."""

@@ -28,7 +28,8 @@ __all__ = [
 ]
 
 Permissions = Literal["read", "edit", "full"]
-"""`read`: look, change nothing. `edit`: change files in the folder it works in. `full`: whatever its tools can, unasked."""
+"""`read`: look, change nothing. `edit`: change files in the folder it works in, and nowhere else. `full`: whatever its tools
+can, unasked."""
 
 
 class Place(msgspec.Struct, frozen=True):

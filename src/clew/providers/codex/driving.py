@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from clew.errors import InvalidInput
-from clew.providers._files import put
+from clew.providers._files import make_folder, put
 from clew.providers.base import Command, Job, Permissions, Place, Program, values
 from clew.providers.codex.homes import codex_home, is_key, locate, path_for
 from clew.providers.codex.rollout import append, contents, line, record_of, stamp, unpacked
@@ -23,12 +23,18 @@ _INSTRUCTIONS = "generic.developer_instructions"
 
 _PERMISSIONS: dict[Permissions, tuple[str, ...]] = {
     "read": ("-c", 'sandbox_mode="read-only"', "-c", 'approval_policy="never"'),
-    "edit": ("-c", 'sandbox_mode="workspace-write"', "-c", 'approval_policy="never"'),
+    "edit": (
+        *("-c", 'sandbox_mode="workspace-write"', "-c", 'approval_policy="never"'),
+        *("-c", "sandbox_workspace_write.exclude_slash_tmp=true"),
+        *("-c", "sandbox_workspace_write.exclude_tmpdir_env_var=false"),
+    ),
     "full": ("--dangerously-bypass-approvals-and-sandbox",),
 }
+"""`workspace-write` would also let commands write to /tmp and to the folder that TMPDIR names, where other work lies. With
+`edit` TMPDIR names a folder of this conversation alone, as most programs need one."""
 
 
-def command_for(program: Program, job: Job) -> Command:
+def command_for(place: Place, program: Program, job: Job) -> Command:
     """The prompt goes to the standard input, where it may have any size and begin with a dash. A system prompt is told to
     Codex beside its own instructions, in place of `developer_instructions` in the user's configuration."""
     argv = [str(program.path), "exec", "resume", "--json", "--skip-git-repo-check", *_PERMISSIONS[job.permissions]]
@@ -37,7 +43,15 @@ def command_for(program: Program, job: Job) -> Command:
     if job.system_prompt:
         argv += ["-c", _setting("developer_instructions", job.system_prompt)]
     argv += [*job.options, "--", checked_key(job.key), "-"]
-    return Command(tuple(argv), _bytes(job.prompt, "the prompt"))
+    env = {"TMPDIR": str(_temporary_folder(place, job.key))} if job.permissions == "edit" else {}
+    return Command(tuple(argv), _bytes(job.prompt, "the prompt"), env)
+
+
+def _temporary_folder(place: Place, key: str) -> Path:
+    """The only folder for temporary files that commands may write to with permission `edit`. It lies beside our copies of
+    Codex's conversations, and is swept with them."""
+    cache = Path(place.env.get("XDG_CACHE_HOME") or place.home / ".cache")
+    return cache / "clew" / "providers" / "codex" / f"{checked_key(key)}.tmp"
 
 
 def _setting(name: str, text: str) -> str:
@@ -76,6 +90,8 @@ def prepare(place: Place, program: Program, job: Job) -> None:
     not the one that holds: Codex tells its instructions in the first turn, and keeps no eye on them after that."""
     home = codex_home(place)
     path = locate(home, checked_key(job.key))
+    if job.permissions == "edit":
+        make_folder(_temporary_folder(place, job.key))
     if path is None:
         moment = datetime.now(UTC)
         put(

@@ -51,7 +51,7 @@ class Codex(Provider):
         await asyncio.to_thread(driving.prepare, self.place, program, job)
 
     def command(self, program: Program, job: Job) -> Command:
-        return driving.command_for(program, job)
+        return driving.command_for(self.place, program, job)
 
     def reader(self, job: Job) -> CodexReader:
         driving.checked_key(job.key)
