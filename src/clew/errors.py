@@ -128,10 +128,11 @@ class LeaseLost(ClewError):
 class ThreadNotFound(ClewError, LookupError):
     """The store answered, and has no such thread."""
 
-    def __init__(self, thread_id: str) -> None:
+    def __init__(self, thread_id: str, where: str = "this store", advice: str = "") -> None:
         self.thread_id = thread_id
         super().__init__(
-            f"no thread {thread_id!r} in this store. `clew ls`, or Thread.list(), names those that are there."
+            f"no thread {thread_id!r} in {where}. `clew ls`, or Thread.list(), names those that are there."
+            + (f" {advice}" if advice else "")
         )
 
 

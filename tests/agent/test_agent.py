@@ -23,7 +23,7 @@ from clew.agent import (
     Waiting,
 )
 from clew.checkpointers import MemoryCheckpointer
-from clew.errors import InvalidInput, ThreadBusy, ThreadNotFound, UsageError
+from clew.errors import InvalidInput, ThreadBusy, UsageError
 from clew.log import MessageAdded, ModelCallStarted, ToolIntent
 from clew.messages import Text, ToolCall, ToolResult, assistant, plain_text, user
 from clew.models import ModelRequest, Price
@@ -78,6 +78,7 @@ async def test_events_tell_what_happens_in_order(store: MemoryCheckpointer) -> N
     run = agent.run("Go.", thread_id="t")
     events = [event async for event in run if not isinstance(event, TextDelta)]
     assert [type(event).__name__ for event in events if not isinstance(event, CheckpointSaved)] == [
+        "RunStarted",
         "TurnStarted",
         "ToolStarted",
         "ToolFinished",
@@ -387,18 +388,6 @@ async def test_two_agents_do_not_run_one_thread(store: MemoryCheckpointer) -> No
         await Agent(ScriptedModel(["Hi."]), checkpointer=store).run("Go.", thread_id="t")
     release.set()
     assert (await run).output == "Done."
-
-
-async def test_resume_without_an_id_goes_on_with_the_last_thread_of_that_name(store: MemoryCheckpointer) -> None:
-    model = ScriptedModel(["One.", "Two."])
-    await Agent(model, name="ada", checkpointer=store).run("First.", thread_id="old")
-    await Agent(model, name="ada", checkpointer=store).run("First.", thread_id="new")
-    result = await Agent(model, name="ada", checkpointer=store).resume("Second.")
-    assert (result.thread_id, result.output) == ("new", "Two.")
-    with pytest.raises(UsageError, match="name"):
-        await Agent(model, checkpointer=store).resume("Second.")
-    with pytest.raises(ThreadNotFound):
-        await Agent(model, checkpointer=store).resume("Second.", thread_id="nobody's")
 
 
 async def test_what_tools_keep_in_state_is_there_after_a_resume(store: MemoryCheckpointer) -> None:

@@ -190,16 +190,6 @@ async def test_the_threads_of_children_go_with_a_task_that_is_cleared(
     assert await _threads(store) == []
 
 
-async def test_the_last_thread_of_an_agent_may_be_a_fork(store: MemoryCheckpointer) -> None:
-    agent = Agent(ScriptedModel(["One.", "Two."]), name="ada", checkpointer=store)
-    await agent.run("First.", thread_id="t")
-    async with Thread.open(store, "t") as thread:
-        await thread.fork("of mine")
-    async with Thread.open(store, "of mine"):
-        pass
-    assert (await agent.resume("Second.")).thread_id == "of mine"
-
-
 @pytest.mark.parametrize("stop", [{"max_turns": 1}, {}])
 async def test_a_task_that_was_interrupted_is_forgotten_where_nothing_is_to_be_kept(
     stop: dict[str, Any], store: MemoryCheckpointer, tmp_path: Path

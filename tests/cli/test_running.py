@@ -53,6 +53,7 @@ def test_with_json_every_event_is_a_line_and_the_last_is_the_result(tmp_path: Pa
     events = objects(run)
     result = events[-1]
     assert events[0] == {"type": "started", "thread_id": result["thread_id"]}
+    assert "run-started" not in {event["type"] for event in events}, "the thread is told once"
     assert "".join(event["text"] for event in events if event["type"] == "thinking") == "The price first."
     assert [event["name"] for event in events if event["type"] == "tool-finished"] == ["price", "order"]
     assert (result["type"], result["status"], result["output"]) == ("result", "done", "Your tea is on its way.")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import clew
-from clew.agent import ToolFinished, ToolStarted, TurnStarted
+from clew.agent import RunStarted, ToolFinished, ToolStarted, TurnStarted
 from clew.errors import ThreadNotFound, UsageError
 from clew.sync import (
     Agent,
@@ -177,10 +177,22 @@ def test_an_agent_is_a_tool_of_another(collection: type, memory: Checkpointer) -
     assert len(list(Thread.list(memory))) == 2
 
 
+def test_a_blocking_agent_resumes_its_own_last_thread_and_never_that_of_another_of_its_name(
+    memory: Checkpointer,
+) -> None:
+    agents = {name: Agent(ScriptedModel(["Hi."] * 3), name="support", checkpointer=memory) for name in ("ada", "bob")}
+    for name, agent in agents.items():
+        agent.run("Hello.", thread_id=name).result()
+    for name, agent in agents.items():
+        assert next(agent.resume("Who am I?")) == RunStarted(name)
+    with pytest.raises(ThreadNotFound):
+        agents["ada"].resume_session("a stranger").send("Hello.").result()
+
+
 def test_a_run_that_is_closed_stops_and_says_so_on_record(store: Checkpointer) -> None:
     with Agent(ScriptedModel([call("wait"), "Done."]), tools=[wait], checkpointer=store) as agent:
         run = agent.run("Go.", thread_id="t")
-        assert isinstance(next(run), TurnStarted)
+        assert next(run) == RunStarted("t")
         run.aclose()
         head = store.head("t")
         assert head is not None
@@ -193,7 +205,7 @@ def test_a_run_dropped_after_its_first_event_gives_its_lease_back_and_the_next_o
     model = ScriptedModel(lambda asked: "Done." if turns_in(asked) else call("greet", name="Ada"), delay=0.05)
     with Agent(model, tools=[greet], checkpointer=store) as agent:
         for event in agent.run("Go.", thread_id="t"):
-            assert isinstance(event, TurnStarted)
+            assert event == RunStarted("t")
             break
         assert agent.run("Go.", thread_id="t").result().output == "Done."
     head = store.head("t")

@@ -22,7 +22,7 @@ import msgspec
 from clew._plugins import find
 from clew.agent.answering import answered_before, answers_to, open_questions
 from clew.agent.children import child_tool, is_child
-from clew.agent.events import Question
+from clew.agent.events import Question, RunStarted
 from clew.agent.finishing import finish_tool
 from clew.agent.handles import Handle, read_handle
 from clew.agent.journal import Journal
@@ -34,10 +34,10 @@ from clew.agent.runs import Emit, Run, RunResult, stop_all
 from clew.agent.sessions import Session
 from clew.agent.settings import Budget, Overflow, Settings
 from clew.agent.signalling import by_id, same_command, stops_with_a_signal
-from clew.agent.stores import Store
+from clew.agent.stores import LastRun, Ran, Store
 from clew.agent.trajectories import Trajectory, done_since, read_trajectory
 from clew.checkpointers import Checkpointer, HeadQuery
-from clew.errors import ClewError, InvalidInput, ThreadNotFound, UsageError
+from clew.errors import ClewError, InvalidInput, UsageError
 from clew.log import Checkpoint, StatusChanged, Usage
 from clew.models import Model, Price, cost_of, resolve_model
 from clew.models.windows import context_window
@@ -205,6 +205,9 @@ class Agent:
         self._handle_signals = handle_signals
         self._running: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._last = LastRun[Settings]()
+        self._trusted: dict[str, Store] = {}
+        """Stores that handles hinted at, opened here, by their URLs."""
 
     @property
     def name(self) -> str:
@@ -237,18 +240,28 @@ class Agent:
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> Run[RunResult]:
-        """Go on with a thread: without an id, with the one that this agent worked on last. `answer` is for what it waits
-        for; if it waits for several answers, a dict by call id."""
+        """Go on with a thread. `answer` is for what it waits for; if it waits for several answers, a dict by call id.
+
+        Without a `thread_id` it is the thread that this agent object began to run last, in the same folder and store. An
+        agent object that has run nothing takes the newest thread of its name, which the first event, `RunStarted`, tells;
+        if several threads of that name are unfinished, a `UsageError` lists them and nothing is run.
+        """
         if prompt is not None:
             check_prompt(prompt)
         asked = _Job(thread_id or "", prompt, answer, max_turns, timeout)
 
         async def work(emit: Emit) -> RunResult:
-            found = await self._store.last_thread(self.name) if thread_id is None else thread_id
-            await self.check_thread(found)
-            return await self._run(msgspec.structs.replace(asked, thread_id=found), emit)
+            agent, found = (self, thread_id) if thread_id is not None else await self._last_thread()
+            await agent.check_thread(found)
+            return await agent._run(msgspec.structs.replace(asked, thread_id=found), emit)
 
         return Run(work)
+
+    async def _last_thread(self) -> tuple[Agent, str]:
+        """The thread that `resume` means when it is given none, and this agent in the folder and store of that thread."""
+        found, agent = await self._last.or_newest(self.name, self._store, self._settings), copy.copy(self)
+        agent._store, agent._settings = found.store, found.settings
+        return agent, found.thread_id
 
     def session(
         self,
@@ -282,7 +295,8 @@ class Agent:
         )
 
     def start_session(self, *, thread_id: str | None = None) -> Session:
-        """A session on a new thread, whose handle is there before the first prompt."""
+        """A session on a new thread, or on the one of this id. Its handle can be kept before the first prompt, and leads
+        back to the session once that prompt is on record."""
         return OwnSession(self, self.new_id() if thread_id is None else thread_id, folder=self._folder)
 
     def resume_session(self, handle: str, *, key: str | bytes | None = None, trust: bool = False) -> Session:
@@ -290,12 +304,13 @@ class Agent:
         only a handle that was signed with it is taken. Where a handle has hints that say otherwise than this agent was told,
         they are used only with `trust=True`.
 
-        A session of a provider goes on here as well, if the store has it: the conversation is the same.
+        A session of a provider goes on here as well, if the store has it: the conversation is the same. If the store has no
+        such thread, the first prompt raises `ThreadNotFound` and leaves nothing behind; `start_session(thread_id=…)` begins
+        a thread of that name.
         """
         found = read_handle(handle, key=key)
         agent = self._trusting(found) if trust else self
-        elsewhere = found.provider not in ("", "clew")
-        return OwnSession(agent, found.session_id, folder=agent._folder, from_elsewhere=elsewhere)
+        return OwnSession(agent, found.session_id, folder=agent._folder, must_exist=True)
 
     @property
     def _folder(self) -> Path:
@@ -316,9 +331,8 @@ class Agent:
         return self._store.url
 
     async def check_thread(self, thread_id: str) -> None:
-        """`ThreadNotFound` if the store does not have it."""
-        if await self._store.open().head(thread_id) is None:
-            raise ThreadNotFound(thread_id)
+        """Raise `ThreadNotFound` unless the store has this thread. Nothing is made by asking."""
+        await self._store.check(thread_id)
 
     async def trajectory(self, thread_id: str) -> Trajectory:
         """What was done on a thread, prompt by prompt."""
@@ -329,7 +343,7 @@ class Agent:
         if not handle.store or not self._store.is_default:
             return self
         agent = copy.copy(self)
-        agent._store = Store(handle.store)
+        agent._store = self._trusted.setdefault(handle.store, Store(handle.store))
         return agent
 
     async def moved(self, thread_id: str, provider: str, settings: dict[str, Any]) -> Session:
@@ -355,6 +369,7 @@ class Agent:
             made._redact = both(above._redact, child._redact)
             made._takeover = above._takeover or child._takeover
             made._handle_signals = False
+            made._last = LastRun()
             made._settings = msgspec.structs.replace(child._settings, parent=(ctx.thread_id, ctx.turn))
             return await made._run(_Job(thread_id, task, answers, nth=0), lambda event: None)
 
@@ -387,7 +402,8 @@ class Agent:
             close = getattr(self._settings.model, "aclose", None)
             if close is not None:
                 await close()
-        await self._store.close()
+        for store in (self._store, *self._trusted.values()):
+            await store.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -430,6 +446,8 @@ class Agent:
         durability: Durability = "exit" if self._durability == "exit" else "async"
         holding = self._store.thread(job.thread_id, takeover=self._takeover, durability=durability, redact=self._redact)
         async with holding as thread, Journal(thread) as journal:
+            self._last.ran = Ran(job.thread_id, self._store, self._settings)
+            emit(RunStarted(job.thread_id))
             journal.count_since(opening)
             before = thread.checkpoint
             if job.prompt is None and not before.messages:

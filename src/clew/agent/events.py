@@ -16,6 +16,7 @@ __all__ = [
     "Kind",
     "Question",
     "Retrying",
+    "RunStarted",
     "SnapshotSaved",
     "TextDelta",
     "ThinkingDelta",
@@ -28,6 +29,12 @@ __all__ = [
     "Unwound",
     "Waiting",
 ]
+
+
+class RunStarted(msgspec.Struct, frozen=True, tag="run-started"):
+    """The first event of every run: the thread that it works on, once this process holds that thread."""
+
+    thread_id: str
 
 
 class TurnStarted(msgspec.Struct, frozen=True, tag="turn-started"):
@@ -133,6 +140,7 @@ Event = (
     TextDelta
     | ThinkingDelta
     | Retrying
+    | RunStarted
     | TurnStarted
     | TurnFinished
     | ToolStarted

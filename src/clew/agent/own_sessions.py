@@ -41,9 +41,9 @@ class OwnSession(Session):
         resume: bool = False,
         clear_done: bool = True,
         keep_stopped: bool = True,
-        from_elsewhere: bool = False,
+        must_exist: bool = False,
     ) -> None:
-        """`from_elsewhere`: of another provider, so that the thread must be there."""
+        """`must_exist`: a prompt on a thread that the store does not have is `ThreadNotFound`, and makes none."""
         self._agent = agent
         self._thread_id = thread_id
         self._is_task = thread_id is None and resume
@@ -51,7 +51,7 @@ class OwnSession(Session):
         self._folder = folder
         self._clear_done = clear_done
         self._keep_stopped = keep_stopped
-        self._from_elsewhere = from_elsewhere
+        self._must_exist = must_exist
         self._tasks: set[asyncio.Task[Any]] = set()
         self._asked = 0
         self._ended_with = ""
@@ -88,18 +88,19 @@ class OwnSession(Session):
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> Run[RunResult]:
-        """Go on with this session's thread, as `agent.resume` does."""
+        """Go on with this session's thread, as `agent.resume` does: `ThreadNotFound` if it has none yet."""
         if prompt is not None:
             check_prompt(prompt)
-        return self._run(self.thread_id, prompt, answer=answer, max_turns=max_turns, timeout=timeout, named=self._named)
+        how = {"answer": answer, "max_turns": max_turns, "timeout": timeout, "named": self._named}
+        return self._run(self.thread_id, prompt, must_exist=True, **how)
 
-    def _run(self, thread_id: str, prompt: str | None, **how: Any) -> Run[RunResult]:
+    def _run(self, thread_id: str, prompt: str | None, *, must_exist: bool = False, **how: Any) -> Run[RunResult]:
         async def work(emit: Emit) -> RunResult:
             task = asyncio.current_task()
             assert task is not None  # noqa: S101
             self._tasks.add(task)
             try:
-                if self._from_elsewhere:
+                if must_exist or self._must_exist:
                     await self._agent.check_thread(thread_id)
                 result = await self._agent.run_on(thread_id, prompt, emit, **how)
             except (ClewError, TimeoutError) as error:

@@ -44,8 +44,9 @@ class Session(ABC):
 
     @property
     def resume_handle(self) -> str:
-        """A string from which any process can go on: `agent.resume_session(handle)`. It is there before the first prompt.
-        Whoever has it can go on with the conversation, so keep it as you would a password."""
+        """A string from which any process can go on: `agent.resume_session(handle)`. It can be kept before the first prompt,
+        and leads back to the session once that prompt is on record; until then it is `ThreadNotFound`. Whoever has it can go
+        on with the conversation, so keep it as you would a password."""
         return self.handle()
 
     def handle(

@@ -2,19 +2,60 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import EllipsisType
+from typing import Generic, NamedTuple, TypeVar
 
-from clew.checkpointers import Checkpointer, FileCheckpointer, HeadQuery, MemoryCheckpointer, open_checkpointer
-from clew.errors import InvalidInput, Unavailable, UsageError
+from clew._text import ago
+from clew.agent.handles import without_credentials
+from clew.checkpointers import Checkpointer, FileCheckpointer, Head, HeadQuery, MemoryCheckpointer, open_checkpointer
+from clew.checkpointers.base import is_absent
+from clew.checkpointers.heads import STATUSES
+from clew.errors import InvalidInput, ThreadNotFound, Unavailable, UsageError
 from clew.threads import Thread
+from clew.threads.leases import is_live
 from clew.threads.lineage import is_child
 from clew.threads.redacting import Redact
 from clew.threads.thread import Durability
 
-__all__ = ["Store"]
+__all__ = ["LastRun", "Ran", "Store"]
+
+log = logging.getLogger("clew.agent")
+
+S = TypeVar("S")
+_LISTED = 10
+"""Of many unfinished threads, so many are listed."""
+_UNFINISHED = tuple(status for status in STATUSES if status != "done")
+
+
+class Ran(NamedTuple, Generic[S]):
+    """A run of an agent: its thread, and the store and settings that it worked with."""
+
+    thread_id: str
+    store: Store
+    settings: S
+
+
+class LastRun(Generic[S]):
+    """What one agent object ran last. Copies of the agent, for another folder or store, share it with the original."""
+
+    def __init__(self) -> None:
+        self.ran: Ran[S] | None = None
+
+    async def or_newest(self, name: str, store: Store, settings: S) -> Ran[S]:
+        """Return what `resume` goes on with when it is given no thread: the last run of this agent object, else the newest
+        thread of the agent's name in this store."""
+        if self.ran is None:
+            return Ran(await store.newest_thread(name), store, settings)
+        await self.ran.store.check(
+            self.ran.thread_id,
+            "It is the thread that this agent ran last, and was deleted since, as a task is once it is done. To go on with "
+            "another: resume(thread_id=…)",
+        )
+        return self.ran
 
 
 class Store:
@@ -80,14 +121,43 @@ class Store:
             opening.abandon()
             raise
 
-    async def last_thread(self, agent: str) -> str:
-        """The thread that the agent of this name worked on last; those of its children are not its own."""
+    async def newest_thread(self, agent: str) -> str:
+        """Return the thread that an agent of this name worked on last, for an agent that has run nothing itself.
+
+        Threads of sub-agents are left out. Raises `UsageError` if several threads of this name are unfinished: nothing then
+        says which one is meant, and they may be of different users.
+        """
         if not agent:
-            raise UsageError("resume without a thread_id goes by the agent's name. Give it one: Agent(…, name=…)")
-        async for head in Thread.list(self.open(), HeadQuery(agent=agent)):
-            if not is_child(head):
-                return head.thread_id
-        raise UsageError(f"the agent {agent!r} has no thread in this store yet. Start one with agent.run(…)")
+            raise UsageError(
+                "this agent has run nothing yet and has no name, so nothing says which thread to resume. Give the thread: "
+                "resume(thread_id=…), or give the agent the name that it had: Agent(…, name=…)"
+            )
+        store = self.open()
+        if not is_absent(store):
+            await _check_at_most_one(store, agent)
+            async for head in Thread.list(store, HeadQuery(agent=agent)):
+                if not is_child(head):
+                    log.info("agent %r: resumes its newest thread, %r (%s)", agent, head.thread_id, head.status)
+                    return head.thread_id
+        raise UsageError(f"the agent {agent!r} has no thread in {self._words} yet. Start one with agent.run(…)")
+
+    async def check(self, thread_id: str, advice: str = "") -> None:
+        """Raise `ThreadNotFound` unless the store has this thread. A store that is not there yet is not made by asking."""
+        store = self.open()
+        if is_absent(store) or await store.head(thread_id) is None:
+            raise ThreadNotFound(
+                thread_id, self._words, advice or "If it is in another store, give that one: Agent(…, checkpointer=…)"
+            )
+
+    @property
+    def _words(self) -> str:
+        """The store as error messages name it."""
+        if self.is_default:
+            return "the default store"
+        if self._given is None:
+            return "the memory of this agent (checkpointer=None)"
+        shown = without_credentials(self.url)
+        return f"the store {shown}" if shown else "this store"
 
     async def close(self) -> None:
         """Close what was opened here; a store that was given is its giver's."""
@@ -95,3 +165,25 @@ class Store:
         if self._opened is not None and self._opened is not self._given:
             opened, self._opened = self._opened, None
             await opened.close()
+
+
+async def _check_at_most_one(store: Checkpointer, agent: str) -> None:
+    """Raise `UsageError`, with a list, if several threads of this agent are unfinished."""
+    found: list[Head] = []
+    async for head in Thread.list(store, HeadQuery(agent=agent, status=_UNFINISHED)):
+        if not is_child(head):
+            found.append(head)
+    if len(found) < 2:
+        return
+    lines = [f"  {head.thread_id!r}: {_how_it_stands(head)}" for head in found[:_LISTED]]
+    if len(found) > _LISTED:
+        lines.append(f"  and {len(found) - _LISTED} more")
+    raise UsageError(
+        f"{len(found)} threads of the agent {agent!r} are unfinished, and this agent has run none of them itself. Say which "
+        "one to resume: resume(thread_id=…)\n" + "\n".join(lines)
+    )
+
+
+def _how_it_stands(head: Head) -> str:
+    holder = f", held by {head.lease.owner}" if head.lease is not None and is_live(head.lease) else ""
+    return f"{head.status}{holder}, last changed {ago(head.updated_at)} ago"

@@ -12,7 +12,7 @@ from typing import Self
 from clew.checkpointers.heads import Head, HeadQuery
 from clew.log.keys import Keyring
 
-__all__ = ["MAX_APPEND", "MAX_FRAME", "MAX_ID", "Checkpointer"]
+__all__ = ["MAX_APPEND", "MAX_FRAME", "MAX_ID", "Checkpointer", "is_absent"]
 
 MAX_ID = 1024
 """The longest thread id, in bytes of UTF-8."""
@@ -114,3 +114,17 @@ class Checkpointer(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def is_absent(store: Checkpointer) -> bool:
+    """Whether the store's file or folder is surely not there yet. Where that cannot be told, the store itself says what is
+    wrong."""
+    place = next(iter(store.own_files), None)
+    try:
+        if place is not None:
+            place.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False

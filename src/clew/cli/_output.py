@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
+
+from clew._text import ago
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -64,15 +65,6 @@ def working(what: str, total: int | None = None) -> Iterator[Any]:
             progress.update(task, completed=done, total=total)
 
         yield tick
-
-
-def ago(moment: datetime, now: datetime | None = None) -> str:
-    """How long ago that was, in one word: `12s`, `5m`, `3h`, `2d`."""
-    seconds = max(0, int(((now or datetime.now(UTC)) - moment).total_seconds()))
-    for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60)):
-        if seconds >= length:
-            return f"{seconds // length}{unit}"
-    return f"{seconds}s"
 
 
 def dollars(cost: float | None) -> str:

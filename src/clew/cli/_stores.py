@@ -36,27 +36,16 @@ async def opened(url: str | None, absent: Absent = "refused") -> AsyncIterator[C
     """The store. One that is not there yet is refused, for a URL that is mistyped must leave no database behind; or it is
     made; or it is as good as empty, which your own default store always is."""
     from clew.checkpointers import open_checkpointer
+    from clew.checkpointers.base import is_absent
 
     async with open_checkpointer(url) as store:
-        place = next(iter(store.own_files), None)
-        if absent == "made" or place is None or not _is_absent(place):
+        if absent == "made" or not is_absent(store):
             yield store
             return
     if absent == "refused" and (url is not None or os.environ.get("CLEW_STORE")):
-        raise StoreNotFound(place)
+        raise StoreNotFound(store.own_files[0])
     async with open_checkpointer("memory://") as empty:
         yield empty
-
-
-def _is_absent(path: Path) -> bool:
-    """Whether it is surely not there. Where that cannot be told, the store itself says what is wrong."""
-    try:
-        path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return True
-    except OSError:
-        return False
-    return False
 
 
 def on_store(url: str | None, work: Callable[[Checkpointer], Awaitable[T]], absent: Absent = "refused") -> T:

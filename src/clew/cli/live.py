@@ -198,8 +198,11 @@ class JsonView:
         self._write({"type": "started", "thread_id": thread_id})
 
     def show(self, event: Event) -> None:
+        from clew.agent import RunStarted
         from clew.threads.rendering import plain_object
 
+        if isinstance(event, RunStarted):  # `begin` has told the thread already
+            return
         self._write({"type": event.__struct_config__.tag, **plain_object(event)})
 
     def note(self, text: str) -> None:

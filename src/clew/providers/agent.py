@@ -17,11 +17,12 @@ import msgspec
 from clew.agent import Agent
 from clew.agent.handles import Handle, read_handle
 from clew.agent.journal import Journal
+from clew.agent.prompts import check_prompt
 from clew.agent.runs import Emit, Run, stop_all
 from clew.agent.sessions import Session
 from clew.agent.settings import Budget
 from clew.agent.signalling import by_id, stops_with_a_signal
-from clew.agent.stores import Store
+from clew.agent.stores import LastRun, Ran, Store
 from clew.agent.trajectories import Trajectory, Turn, read_trajectory
 from clew.checkpointers import Checkpointer
 from clew.errors import (
@@ -116,8 +117,9 @@ class ProviderAgent:
         self._takeover = takeover
         self._handle_signals = handle_signals
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._trusted: list[Store] = []
-        """Stores that handles hinted at, opened here."""
+        self._last = LastRun[ProviderSettings]()
+        self._trusted: dict[str, Store] = {}
+        """Stores that handles hinted at, opened here, by their URLs."""
 
     @property
     def name(self) -> str:
@@ -137,8 +139,8 @@ class ProviderAgent:
         return self._store.url
 
     def start_session(self, *, thread_id: str | None = None) -> ProviderSession:
-        """A session on a new thread, whose handle is there before the first prompt; or on one that is there, which goes on
-        here whoever worked on it before."""
+        """A session on a new thread, or on the one of this id, whoever worked on it before. Its handle can be kept before
+        the first prompt, and leads back to the session once that prompt is on record."""
         name = self._first()
         key = self.provider(name).new_key()
         return ProviderSession(self, thread_id or self.new_id(), provider=name, key=key, origin=None)
@@ -165,13 +167,28 @@ class ProviderAgent:
     def resume(
         self, prompt: str | None = None, *, thread_id: str | None = None, timeout: float | None = None
     ) -> Run[Turn]:
-        """Go on with a thread: without an id, with the one that this agent worked on last."""
+        """Go on with a thread.
+
+        Without a `thread_id` it is the thread that this agent object began to work on last, in the same folder and store.
+        An agent object that has run nothing takes the newest thread of its name, which the first event, `RunStarted`,
+        tells; if several threads of that name are unfinished, a `UsageError` lists them and nothing is run.
+        """
+
+        if prompt is not None:
+            check_prompt(prompt)
 
         async def work(emit: Emit) -> Turn:
-            session = self.resume_session(thread_id or await self._store.last_thread(self.name))
+            agent, found = (self, thread_id) if thread_id is not None else await self._last_thread()
+            session = agent.resume_session(found)
             return await session.ask(GO_ON if prompt is None else prompt, timeout, emit)
 
         return Run(work)
+
+    async def _last_thread(self) -> tuple[ProviderAgent, str]:
+        """The thread that `resume` means when it is given none, and this agent in the folder and store of that thread."""
+        found, agent = await self._last.or_newest(self.name, self._store, self._settings), copy.copy(self)
+        agent._store, agent._settings = found.store, found.settings
+        return agent, found.thread_id
 
     def new_id(self) -> str:
         """A name for a thread that nobody has."""
@@ -180,7 +197,7 @@ class ProviderAgent:
     async def aclose(self) -> None:
         """Stop what still runs, and close the store, if this agent opened it."""
         await stop_all(self._tasks)
-        for store in (self._store, *self._trusted):
+        for store in (self._store, *self._trusted.values()):
             await store.close()
 
     async def __aenter__(self) -> Self:
@@ -205,6 +222,10 @@ class ProviderAgent:
                 yield thread
         finally:
             self._tasks.discard(task)
+
+    def began(self, thread_id: str) -> None:
+        """Remember that this agent has begun to work on a thread, so that `resume` finds it."""
+        self._last.ran = Ran(thread_id, self._store, self._settings)
 
     def stops(self, thread_id: str) -> AbstractContextManager[None]:
         """How signals end a prompt."""
@@ -250,12 +271,21 @@ class ProviderAgent:
     def redact(self) -> Redact | None:
         return self._redact
 
+    async def check_thread(self, thread_id: str) -> None:
+        """Raise `ThreadNotFound` unless the store has this thread. Nothing is made by asking."""
+        await self._store.check(thread_id)
+
     async def check_origin(self, thread_id: str, origin: Handle | None) -> None:
-        """Before anything is written: that there is something to go on from, in the store or on this machine."""
-        if origin is None or await self.store.head(thread_id) is not None:
+        """Check, before anything is written, that there is something to go on from, in the store or on this machine."""
+        if origin is None:
             return
-        if origin.provider in ("", BUILT_IN_AGENT):
-            raise ThreadNotFound(thread_id)
+        try:
+            await self.check_thread(thread_id)
+        except ThreadNotFound:
+            if origin.provider in ("", BUILT_IN_AGENT):
+                raise
+        else:
+            return
         source = self.provider(origin.provider)
         here = await asyncio.to_thread(source.export, origin.resume_key, staging_folder(source, origin.resume_key))
         if not here:
@@ -307,8 +337,7 @@ class ProviderAgent:
         """A session of the built-in agent on the same thread."""
         if not settings.get("model"):
             raise InvalidInput("the built-in agent needs a model: move_to('clew', model='anthropic:…')")
-        if await self.store.head(thread_id) is None:
-            raise ThreadNotFound(thread_id)
+        await self.check_thread(thread_id)
         made = {"checkpointer": self.store, "system_prompt": self._settings.system_prompt, "name": self.name}
         return Agent(**{**made, **settings}).start_session(thread_id=thread_id)
 
@@ -326,8 +355,7 @@ class ProviderAgent:
         """This agent, told what the handle hints at, where it was told nothing itself."""
         agent = copy.copy(self)
         if handle.store and self._store.is_default:
-            agent._store = Store(handle.store)
-            self._trusted.append(agent._store)
+            agent._store = self._trusted.setdefault(handle.store, Store(handle.store))
         if handle.cwd and os.path.isdir(handle.cwd) and self._settings.workspace is None:
             place = Place(Path(handle.cwd), self._settings.place.env)
             agent._settings = msgspec.structs.replace(self._settings, place=place)

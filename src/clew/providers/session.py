@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
+from clew.agent.events import RunStarted
 from clew.agent.handles import Handle
 from clew.agent.journal import Journal
 from clew.agent.prompts import check_prompt
@@ -107,10 +108,19 @@ class ProviderSession(Session):
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> Run[Turn]:
-        """Go on where it was stopped. Providers ask nothing that could be answered later, and count no turns."""
+        """Go on where it was stopped: `ThreadNotFound` if nothing was begun yet. Providers ask nothing that could be
+        answered later, and count no turns."""
         if answer is not None or max_turns is not None:
             raise UsageError("answer= and max_turns= are for the built-in agent: a provider runs a loop of its own.")
-        return self.send(GO_ON if prompt is None else prompt, timeout=timeout)
+        said = GO_ON if prompt is None else prompt
+        check_prompt(said)
+
+        async def work(emit: Emit) -> Turn:
+            if self._origin is None:
+                await self._agent.check_thread(self._thread_id)
+            return await self.ask(said, timeout, emit)
+
+        return Run(work)
 
     async def cancel(self) -> None:
         await stop_all(self._tasks)
@@ -145,6 +155,8 @@ class ProviderSession(Session):
         ready = await asyncio.to_thread(self._clear_the_way)
         with self._agent.stops(self._thread_id):
             async with self._agent.thread(self._thread_id) as thread, Journal(thread) as journal:
+                self._agent.began(self._thread_id)
+                emit(RunStarted(self._thread_id))
                 return await self._try_each(journal, ready, prompt, timeout, emit)
 
     def _clear_the_way(self) -> Ready:

@@ -127,7 +127,7 @@ class Agent:
         """Stop what still runs, and close the store and the model's connections, as far as this agent opened them."""
 
     def check_thread(self, thread_id: str) -> None:
-        """`ThreadNotFound` if the store does not have it."""
+        """Raise `ThreadNotFound` unless the store has this thread. Nothing is made by asking."""
 
     def forget(self, thread_id: str) -> None:
         """Delete a thread, and those of its children."""
@@ -152,15 +152,20 @@ class Agent:
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> Run[RunResult]:
-        """Go on with a thread: without an id, with the one that this agent worked on last. `answer` is for what it waits
-        for; if it waits for several answers, a dict by call id."""
+        """Go on with a thread. `answer` is for what it waits for; if it waits for several answers, a dict by call id.
+
+        Without a `thread_id` it is the thread that this agent object began to run last, in the same folder and store. An
+        agent object that has run nothing takes the newest thread of its name, which the first event, `RunStarted`, tells;
+        if several threads of that name are unfinished, a `UsageError` lists them and nothing is run."""
 
     def resume_session(self, handle: str, *, key: str | bytes | None = None, trust: bool = False) -> Session:
         """Go on with a session, from its handle or its thread's id, in any process that reaches the store. With a `key`,
         only a handle that was signed with it is taken. Where a handle has hints that say otherwise than this agent was told,
         they are used only with `trust=True`.
 
-        A session of a provider goes on here as well, if the store has it: the conversation is the same."""
+        A session of a provider goes on here as well, if the store has it: the conversation is the same. If the store has no
+        such thread, the first prompt raises `ThreadNotFound` and leaves nothing behind; `start_session(thread_id=…)` begins
+        a thread of that name."""
 
     def run(
         self, prompt: str, *, thread_id: str | None = None, max_turns: int | None = None, timeout: float | None = None
@@ -193,7 +198,8 @@ class Agent:
         session in place of the agent's own."""
 
     def start_session(self, *, thread_id: str | None = None) -> Session:
-        """A session on a new thread, whose handle is there before the first prompt."""
+        """A session on a new thread, or on the one of this id. Its handle can be kept before the first prompt, and leads
+        back to the session once that prompt is on record."""
 
     @property
     def store_url(self) -> str:
@@ -594,8 +600,9 @@ class Session:
 
     @property
     def resume_handle(self) -> str:
-        """A string from which any process can go on: `agent.resume_session(handle)`. It is there before the first prompt.
-        Whoever has it can go on with the conversation, so keep it as you would a password."""
+        """A string from which any process can go on: `agent.resume_session(handle)`. It can be kept before the first prompt,
+        and leads back to the session once that prompt is on record; until then it is `ThreadNotFound`. Whoever has it can go
+        on with the conversation, so keep it as you would a password."""
 
     def run(self, prompt: str, *, timeout: float | None = None) -> Run[RunResult]:
         """The same as `send`."""
