@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine, Iterable
 from typing import Any, TypeVar
 
-__all__ = ["cancel_and_wait", "settle"]
+__all__ = ["cancel_and_wait", "settle", "settling"]
 
 T = TypeVar("T")
 
@@ -23,14 +23,18 @@ class _Settling(asyncio.Task[T]):
         return self.get_loop().is_running() and super().cancel(msg)
 
 
+def settling(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """Start this in a task of its own that is run to its end although `asyncio.run` may end meanwhile."""
+    return _Settling(work, loop=asyncio.get_running_loop())
+
+
 async def settle(work: Coroutine[Any, Any, T] | asyncio.Future[T]) -> T:
     """Run this to its end and return its result, however often the caller is cancelled meanwhile.
 
     A cancellation is raised once the work has ended, whatever came of the work: an error of it is the cancellation's cause.
-    A coroutine is also run to its end if `asyncio.run` ends meanwhile. A task or future that was made elsewhere is waited
-    for, and is cancelled by whoever cancels it.
+    A coroutine is started by `settling`. A task or future is waited for, and is cancelled by whoever cancels it.
     """
-    task = work if isinstance(work, asyncio.Future) else _Settling(work, loop=asyncio.get_running_loop())
+    task = work if isinstance(work, asyncio.Future) else settling(work)
     cancelled = await _wait([task])
     if cancelled is not None:
         raise cancelled from (None if task.cancelled() else task.exception())

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from blake3 import blake3
 
+from clew._aio import settle
 from clew.agent.prompts import check_prompt
 from clew.agent.runs import Emit, Run, RunResult, stop_all
 from clew.agent.sessions import Session
@@ -145,7 +146,7 @@ class OwnSession(Session):
     async def _clear(self, thread_id: str) -> None:
         """That it could not be deleted is no reason to lose what was done."""
         try:
-            await asyncio.shield(self._agent.forget(thread_id))
+            await settle(self._agent.forget(thread_id))
         except Unavailable as error:
             log.warning(
                 "thread %r: its task is %s, and it could not be cleared: %s", thread_id, self._ended_with, error

@@ -11,6 +11,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
+from clew._aio import cancel_and_wait
 from clew.agent.events import Event, Question
 from clew.errors import UsageError
 from clew.log import Usage
@@ -26,11 +27,7 @@ _END = object()
 
 async def stop_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
     """Cancel these, all but the one that asks for it, and return once they have ended."""
-    others = [task for task in tasks if task is not asyncio.current_task() and not task.done()]
-    for task in others:
-        task.cancel()
-    if others:
-        await asyncio.wait(others)
+    await cancel_and_wait([task for task in tasks if task is not asyncio.current_task() and not task.done()])
 
 
 class ToolUse(msgspec.Struct, frozen=True):
@@ -148,8 +145,7 @@ class Run(Generic[T]):
         if self._task is None:
             self._used = True
             return
-        self._task.cancel()
-        await asyncio.wait([self._task])
+        await cancel_and_wait([self._task])
 
     def _begin(self) -> None:
         if self._used:

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import msgspec
 
+from clew._aio import cancel_and_wait
 from clew._telemetry import span
 from clew.agent.events import Kind, Question, ToolFinished, ToolInDoubt, ToolReplayed, ToolStarted
 from clew.agent.journal import CallJournal, Journal
@@ -53,9 +54,7 @@ async def settle_calls(settings: Settings, journal: Journal, state: State, emit:
     try:
         await settling.all_ended(len(tasks))
     except asyncio.CancelledError:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_and_wait(tasks)
         raise
     journal.follow(task for task in tasks if not task.done())
     ended = await asyncio.gather(*(task for task in tasks if task.done()), return_exceptions=True)

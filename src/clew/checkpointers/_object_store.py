@@ -10,13 +10,13 @@ from typing import Any, TypeVar
 
 from blake3 import blake3
 
+from clew._aio import settle, settling
 from clew.checkpointers._object_blobs import ObjectBlobs
 from clew.checkpointers._object_bucket import Bucket, PatientBucket
 from clew.checkpointers._object_clock import Clock, probe
 from clew.checkpointers._object_heads import ObjectHeads
 from clew.checkpointers._object_sweep import sweep
 from clew.checkpointers._object_threads import ObjectThreads
-from clew.checkpointers._workers import new_job
 from clew.checkpointers.base import Checkpointer
 from clew.checkpointers.checks import (
     Guard,
@@ -68,9 +68,9 @@ class BucketCheckpointer(Checkpointer):
     async def append(
         self, thread_id: str, frames: Sequence[bytes], *, at: int, head: Head, refs: Collection[str] = ()
     ) -> None:
-        loop = self._guard.enter()
+        self._guard.enter()
         encoded = check_append(thread_id, frames, at, head, refs)
-        await self._settle(self._threads.append(thread_id, frames, at, head, encoded, refs), loop)
+        await self._settle(self._threads.append(thread_id, frames, at, head, encoded, refs))
 
     async def read(self, thread_id: str, *, start: int = 0, stop: int | None = None) -> list[bytes]:
         self._guard.enter()
@@ -103,14 +103,14 @@ class BucketCheckpointer(Checkpointer):
         return await self._threads.refs(thread_id)
 
     async def delete(self, thread_id: str) -> None:
-        loop = self._guard.enter()
+        self._guard.enter()
         check_thread_id(thread_id)
-        await self._settle(self._threads.delete(thread_id), loop)
+        await self._settle(self._threads.delete(thread_id))
 
     async def put_blobs(self, blobs: Mapping[str, bytes]) -> None:
-        loop = self._guard.enter()
+        self._guard.enter()
         check_blobs(blobs)
-        await self._settle(self._blobs.put(blobs), loop)
+        await self._settle(self._blobs.put(blobs))
 
     async def get_blobs(self, digests: Collection[str]) -> dict[str, bytes]:
         self._guard.enter()
@@ -119,9 +119,9 @@ class BucketCheckpointer(Checkpointer):
         return await self._blobs.get(digests)
 
     async def missing_blobs(self, digests: Collection[str]) -> set[str]:
-        loop = self._guard.enter()
+        self._guard.enter()
         check_digests(digests)
-        return await self._settle(self._blobs.touch(digests), loop)
+        return await self._settle(self._blobs.touch(digests))
 
     async def blobs(self, *, untouched_for: timedelta) -> AsyncIterator[str]:
         self._guard.enter()
@@ -131,10 +131,10 @@ class BucketCheckpointer(Checkpointer):
             yield digest
 
     async def delete_blobs(self, digests: Collection[str], *, untouched_for: timedelta) -> None:
-        loop = self._guard.enter()
+        self._guard.enter()
         check_digests(digests)
         check_grace(untouched_for)
-        await self._settle(self._delete_blobs(digests, untouched_for), loop)
+        await self._settle(self._delete_blobs(digests, untouched_for))
 
     async def close(self) -> None:
         if self._guard.close():
@@ -158,7 +158,7 @@ class BucketCheckpointer(Checkpointer):
             self._blobs.clock = _proven[self._where]
             self._opened = True
 
-    async def _settle(self, work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> T:
+    async def _settle(self, work: Coroutine[Any, Any, T]) -> T:
         """Do this to its end, whatever happens to the waiter meanwhile; `close` waits for it too."""
 
         async def opened() -> T:
@@ -169,16 +169,7 @@ class BucketCheckpointer(Checkpointer):
                 raise
             return await work
 
-        task = loop.create_task(opened())
-        job = new_job(None, loop)
-
-        def hand_over(task: asyncio.Task[T]) -> None:
-            self._under_way.discard(task)
-            job.error = asyncio.CancelledError() if task.cancelled() else task.exception()
-            job.outcome = None if job.error else task.result()
-            job.settle()
-
+        task = settling(opened())
         self._under_way.add(task)
-        task.add_done_callback(hand_over)
-        result: T = await job
-        return result
+        task.add_done_callback(self._under_way.discard)
+        return await settle(task)

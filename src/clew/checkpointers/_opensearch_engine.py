@@ -11,8 +11,8 @@ from urllib.parse import quote
 
 import msgspec
 
+from clew._aio import settle, settling
 from clew.checkpointers._opensearch_url import Address, Options
-from clew.checkpointers._workers import new_job
 from clew.errors import ClewError, Corrupt, InvalidInput, MissingExtra, Unavailable, UsageError
 
 if TYPE_CHECKING:
@@ -256,21 +256,12 @@ class Engine:
             return self.failed(info.get("error", error.error), int(error.status_code))
         return Unavailable(f"{self._address}: what answers there is no OpenSearch. Check the host and the port.")
 
-    async def settle(self, work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> T:
+    async def settle(self, work: Coroutine[Any, Any, T]) -> T:
         """Do this to its end, whatever happens to the waiter meanwhile; `close` waits for it too."""
-        task = loop.create_task(work)
-        job = new_job(None, loop)
-
-        def hand_over(task: asyncio.Task[T]) -> None:
-            self._under_way.discard(task)
-            job.error = asyncio.CancelledError() if task.cancelled() else task.exception()
-            job.outcome = None if job.error else task.result()
-            job.settle()
-
+        task = settling(work)
         self._under_way.add(task)
-        task.add_done_callback(hand_over)
-        result: T = await job
-        return result
+        task.add_done_callback(self._under_way.discard)
+        return await settle(task)
 
     async def close(self) -> None:
         while self._under_way:

@@ -177,13 +177,13 @@ class Engine:
                 raise self._explain(error) from error
 
     async def _once(self, work: Callable[[Any], Awaitable[T]]) -> T:
-        """Try once, for so long. An append does not let others cancel it, so its timer has to do that at the root."""
+        """Try once, for so long."""
         task = asyncio.current_task()
         late = False
 
         def expire() -> None:
             nonlocal late
-            late = task is not None and asyncio.Task.cancel(task)
+            late = task is not None and task.cancel()
 
         timer = asyncio.get_running_loop().call_later(self._options.timeout, expire)
         try:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from clew.checkpointers._workers import Job, new_job
+from clew._aio import settle, settling
 
 __all__ = ["Calls"]
 
@@ -21,17 +21,11 @@ class Calls:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._over)
-        return task
+        return self._keep(self._loop.create_task(work))
 
     async def settle(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of this. Cancelling the caller does not abandon it: the cancellation goes on once it has settled."""
-        job = new_job(None, self._loop)
-        self.start(self._do(work, job))
-        result: T = await job
-        return result
+        return await settle(self._keep(settling(work)))
 
     async def hear(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of this. If the caller is cancelled, it ends unheard."""
@@ -42,14 +36,12 @@ class Calls:
         while self._tasks:
             await asyncio.wait(self._tasks)
 
+    def _keep(self, task: asyncio.Task[T]) -> asyncio.Task[T]:
+        self._tasks.add(task)
+        task.add_done_callback(self._over)
+        return task
+
     def _over(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()
-
-    async def _do(self, work: Coroutine[Any, Any, Any], job: Job) -> None:
-        try:
-            job.outcome = await work
-        except BaseException as error:  # noqa: BLE001 - handed to the waiter, whatever it is
-            job.error = error
-        job.settle()

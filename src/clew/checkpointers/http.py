@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from clew._aio import settle, settling
 from clew.checkpointers._http_wire import (
     MSGPACK,
     OCTETS,
@@ -104,17 +105,17 @@ class HTTPCheckpointer(Checkpointer):
     async def append(
         self, thread_id: str, frames: Sequence[bytes], *, at: int, head: Head, refs: Collection[str] = ()
     ) -> None:
-        loop = self._guard.enter()
+        self._guard.enter()
         encoded = check_append(thread_id, frames, at, head, refs)
         body = _encode({"at": at, "head": msgspec.Raw(encoded), "frames": frames, "refs": list(refs)})
         condition = ("if-match", log_tag(at, head.log_id)) if at else ("if-none-match", "*")
         sending = self._use().call(
             "POST", f"{_path(thread_id)}/frames", body, headers=(condition,), thread_id=thread_id
         )
-        task = loop.create_task(sending)
+        task = settling(sending)
         self._appends.add(task)
         task.add_done_callback(self._appends.discard)
-        await _settled(task)
+        await settle(task)
 
     async def read(self, thread_id: str, *, start: int = 0, stop: int | None = None) -> list[bytes]:
         self._guard.enter()
@@ -295,18 +296,3 @@ def _batches(blobs: Mapping[str, bytes]) -> Iterator[dict[str, bytes]]:
         size += len(data)
     if batch:
         yield batch
-
-
-async def _settled(task: asyncio.Task[Reply | None]) -> None:
-    """Wait for an append. A cancellation goes on only once the append has settled."""
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        while not task.done():
-            try:
-                await asyncio.wait([task])
-            except asyncio.CancelledError:
-                continue
-        if not task.cancelled():
-            task.exception()
-        raise

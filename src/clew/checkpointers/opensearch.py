@@ -124,9 +124,9 @@ class OpenSearchCheckpointer(Checkpointer):
     async def append(
         self, thread_id: str, frames: Sequence[bytes], *, at: int, head: Head, refs: Collection[str] = ()
     ) -> None:
-        loop = self._guard.enter()
+        self._guard.enter()
         encoded = check_append(thread_id, frames, at, head, refs)
-        await self._engine.settle(self._threads.append(thread_id, frames, at, head, encoded, refs), loop)
+        await self._engine.settle(self._threads.append(thread_id, frames, at, head, encoded, refs))
 
     async def read(self, thread_id: str, *, start: int = 0, stop: int | None = None) -> list[bytes]:
         self._guard.enter()
@@ -150,14 +150,14 @@ class OpenSearchCheckpointer(Checkpointer):
         return await self._threads.refs(thread_id)
 
     async def delete(self, thread_id: str) -> None:
-        loop = self._guard.enter()
+        self._guard.enter()
         check_thread_id(thread_id)
-        await self._engine.settle(self._threads.delete(thread_id), loop)
+        await self._engine.settle(self._threads.delete(thread_id))
 
     async def put_blobs(self, blobs: Mapping[str, bytes]) -> None:
-        loop = self._guard.enter()
+        self._guard.enter()
         check_blobs(blobs)
-        await self._engine.settle(self._blobs.put(blobs), loop)
+        await self._engine.settle(self._blobs.put(blobs))
 
     async def get_blobs(self, digests: Collection[str]) -> dict[str, bytes]:
         self._guard.enter()
@@ -165,9 +165,9 @@ class OpenSearchCheckpointer(Checkpointer):
         return await self._blobs.get(digests)
 
     async def missing_blobs(self, digests: Collection[str]) -> set[str]:
-        loop = self._guard.enter()
+        self._guard.enter()
         check_digests(digests)
-        return await self._engine.settle(self._blobs.touch(digests), loop)
+        return await self._engine.settle(self._blobs.touch(digests))
 
     async def blobs(self, *, untouched_for: timedelta) -> AsyncIterator[str]:
         self._guard.enter()
@@ -176,10 +176,10 @@ class OpenSearchCheckpointer(Checkpointer):
             yield digest
 
     async def delete_blobs(self, digests: Collection[str], *, untouched_for: timedelta) -> None:
-        loop = self._guard.enter()
+        self._guard.enter()
         check_digests(digests)
         check_grace(untouched_for)
-        await self._engine.settle(self._delete_blobs(digests, untouched_for), loop)
+        await self._engine.settle(self._delete_blobs(digests, untouched_for))
 
     async def search(self, text: str, *, limit: int = 20) -> list[Head]:
         """The heads of threads whose title has words of this text, the best matches first; and of those whose messages

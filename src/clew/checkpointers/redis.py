@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Collection, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
 from itertools import islice
 from typing import Any
@@ -11,6 +10,7 @@ from zlib import crc32
 
 import msgspec
 
+from clew._aio import settle
 from clew.checkpointers import _redis_scripts as scripts
 from clew.checkpointers._redis_engine import Call, Engine
 from clew.checkpointers._redis_keys import KEY, Layout, created_place, updated_place
@@ -113,14 +113,14 @@ class RedisCheckpointer(Checkpointer):
     async def append(
         self, thread_id: str, frames: Sequence[bytes], *, at: int, head: Head, refs: Collection[str] = ()
     ) -> None:
-        with self._engine.use() as loop:
+        with self._engine.use():
             encoded = check_append(thread_id, frames, at, head, refs)
             if len(frames) > MOST_FRAMES:
                 raise InvalidInput(
                     f"thread {thread_id!r}: {len(frames)} frames in an append, the limit is {MOST_FRAMES}. "
                     "Append in parts."
                 )
-            await _settled(self._append(thread_id, frames, at, head, encoded, refs), loop)
+            await settle(self._append(thread_id, frames, at, head, encoded, refs))
 
     async def _append(
         self, thread_id: str, frames: Sequence[bytes], at: int, head: Head, encoded: bytes, refs: Collection[str]
@@ -297,23 +297,6 @@ class RedisCheckpointer(Checkpointer):
             raise Corrupt(
                 f"the head of {whose} in {self._address} does not decode: {error}. Restore a copy."
             ) from error
-
-
-class _Settling(asyncio.Task[None]):
-    """An append under way. Cancelling who waits for it does not cancel it: that one learns of it once this is over."""
-
-    def cancel(self, msg: Any | None = None) -> bool:
-        return False
-
-
-async def _settled(append: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> None:
-    """Run this to its end, whatever happens to the one who waits, and never leave its error unread."""
-    task = _Settling(append, loop=loop)
-    try:
-        await task
-    finally:
-        if task.done():
-            task.exception()
 
 
 def _cut(digests: bytes) -> Iterator[str]:

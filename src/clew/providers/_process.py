@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from clew._aio import settle
 from clew.checkpointers import Owner
 from clew.errors import InvalidInput, UsageError
 from clew.providers.base import Command, Place
@@ -85,11 +86,11 @@ async def run(
             _, _, stderr = await asyncio.shield(talking)
             status = await process.wait()
     except BaseException:
-        await asyncio.shield(_stop(process, lifeline, talking))
+        await settle(_stop(process, lifeline, talking))
         raise
     finally:
         os.close(lifeline)
-        await asyncio.shield(_let_go(process, talking, broken))
+        await settle(_let_go(process, talking, broken))
     return Ended(status, stderr)
 
 

@@ -16,6 +16,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Collection, Coroutine
+from contextlib import suppress
 from typing import Any, Protocol
 
 from clew.errors import UsageError
@@ -27,6 +28,11 @@ EXIT_TIME = 1.0
 
 _PATIENCE = 0.1 if sys.platform == "win32" else None
 """Windows does not interrupt a wait; elsewhere one without an end is interrupted by a signal."""
+
+_INTERRUPTED_AGAIN = (
+    "clew.sync was interrupted again while the first interrupt was being put on record. The call was cancelled and ends in "
+    "the background; the exit of the interpreter waits a few seconds for it."
+)
 
 
 class Closes(Protocol):
@@ -43,7 +49,7 @@ def call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     What can be awaited and is no coroutine or future, such as a run of an agent, is a result like any other.
 
     A caller that is interrupted meanwhile (Ctrl+C) cancels the operation, and goes on once that has settled. A second
-    interrupt does not wait for it.
+    interrupt does not wait for it, and says so; the exit of the interpreter does, for a few seconds.
     """
     return _portal().call(_Operation(function, args, kwargs))
 
@@ -130,13 +136,19 @@ class _Portal:
             operation.wait()
         except BaseException:
             self.loop.call_soon_threadsafe(operation.cancel)
-            operation.wait()
+            try:
+                operation.wait()
+            except BaseException as again:
+                again.add_note(_INTERRUPTED_AGAIN)
+                raise again from None
             raise
         return operation.outcome()
 
     def stop(self) -> None:
-        self.loop.call_soon_threadsafe(self.stopping.set)
-        self._thread.join(4 * EXIT_TIME)
+        """Wait for the loop's end. One more Ctrl+C ends the process without waiting."""
+        with suppress(KeyboardInterrupt):
+            self.loop.call_soon_threadsafe(self.stopping.set)
+            self._thread.join(4 * EXIT_TIME)
 
     def _run(self) -> None:
         asyncio.run(self._serve())

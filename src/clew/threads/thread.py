@@ -11,6 +11,7 @@ from typing import Literal, Self, get_args
 
 import msgspec
 
+from clew._aio import settle
 from clew.checkpointers import Checkpointer, Head, HeadQuery
 from clew.errors import InvalidInput, LeaseLost, Unavailable, UsageError
 from clew.log import (
@@ -172,7 +173,7 @@ class Thread:
         try:
             if writer.fold.status == "running":
                 writer.accept([StatusChanged("interrupted")])
-            await writer.release()
+            await settle(writer.release())
         except LeaseLost:
             self._end()
             if error is None:
@@ -302,7 +303,7 @@ class Thread:
                 loaded = await or_new(catch_up(self._checkpointer, loaded), self._thread_id, "running")
                 continue
             except asyncio.CancelledError:
-                await asyncio.shield(self._give_back(writer))
+                await settle(self._give_back(writer))
                 raise
             self._tell_of_lease(loaded.head, writer)
             return writer

@@ -12,6 +12,7 @@ from os import PathLike
 from types import TracebackType
 from typing import Any
 
+from clew._aio import settle
 from clew.errors import InvalidInput, MissingExtra, Unavailable, UsageError
 from clew.messages import ToolResult
 from clew.tools._mcp_results import read_result
@@ -114,7 +115,7 @@ class MCPTools:
     async def close(self) -> None:
         """End the connection, and the server if it was started here."""
         self._open = False
-        await self._disconnect()
+        await settle(self._disconnect())
 
     async def __aenter__(self) -> list[AnyTool]:
         return await self.open()

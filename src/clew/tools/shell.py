@@ -8,6 +8,7 @@ import signal
 import time
 from typing import Annotated
 
+from clew._aio import settle
 from clew.tools.context import ToolContext
 from clew.tools.declaring import tool
 from clew.tools.signals import ToolError
@@ -63,7 +64,7 @@ async def run_command(
         if not limit.expired():
             raise
     finally:
-        await asyncio.shield(_end(process, output))
+        await settle(_end(process, output))
     took = time.monotonic() - began
     if limit.expired():
         raise ToolError(f"{output}[timed out after {timeout:g} s, and was killed]")

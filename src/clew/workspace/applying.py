@@ -11,6 +11,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
+from clew._aio import cancel_and_wait
 from clew.checkpointers import Checkpointer
 from clew.checkpointers._workers import WorkerPool
 from clew.log.blobs import unpack_blob
@@ -110,9 +111,7 @@ class _Applying:
         try:
             await asyncio.gather(*lanes)
         finally:
-            for lane in lanes:
-                lane.cancel()
-            await asyncio.gather(*lanes, return_exceptions=True)
+            await cancel_and_wait(lanes)
 
     async def _write(self, batch: Sequence[FileWork], data: Sequence[Sequence[bytes]]) -> None:
         if data:
