@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from clew import open_checkpointer
+from clew.agent.leftovers import Left, left_over
 from clew.messages import Text
 from clew.sync import Thread as BlockingThread
 from clew.sync import open_checkpointer as open_blocking
@@ -62,6 +63,21 @@ async def test_nothing_is_lost_and_nothing_is_left_running_whoever_is_killed(
                 assert _WORDS.startswith(kept.text)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("who", _WHO)
+@pytest.mark.parametrize("provider", NAMES)
+async def test_on_a_machine_that_has_only_the_store_the_model_is_told_of_a_call_that_had_begun(
+    provider: str, who: str, tmp_path: Path
+) -> None:
+    with desk(tmp_path) as here:
+        handle = _killed(here, here.machine(), provider, who, _WHEN[1], "")
+        other = here.machine("another machine")
+        async with open_checkpointer(here.url) as store:
+            await here.agent(other, provider, store).resume_session(handle).send("Go on")
+        _check_told(other, _WHEN[1])
+        assert "Go on" in texts(other.asked[-1])
+
+
 def _killed(here: Desk, machine: Machine, provider: str, who: str, when: str, handle: str) -> str:
     """Send a prompt and kill; nothing of it is left. The session's handle."""
     mark = machine.cwd / f"mark-{len(machine.asked)}"
@@ -75,7 +91,9 @@ def _killed(here: Desk, machine: Machine, provider: str, who: str, when: str, ha
             60,
         )
         if when == _WHEN[0] and provider == "claude_code":
-            wait_until(lambda: _has_words(here.url, handle), "its words are on record")
+            wait_until(lambda: bool(_left(here.url, handle).words), "its words are on record")
+        if when == _WHEN[1]:
+            wait_until(lambda: bool(_left(here.url, handle).in_doubt), "the call is on record while it runs")
         below = _kill(running, who)
         if who == "the program":
             assert running.wait_for("error")["error"] == "ProviderError"
@@ -83,9 +101,10 @@ def _killed(here: Desk, machine: Machine, provider: str, who: str, when: str, ha
     return str(handle)
 
 
-def _has_words(url: str, handle: str) -> bool:
+def _left(url: str, handle: str) -> Left:
+    """What the record would say of the prompt if everything stopped now."""
     with open_blocking(url) as store:
-        return bool(BlockingThread.load(store, json.loads(handle)["session_id"]).partial)
+        return left_over(BlockingThread.load(store, json.loads(handle)["session_id"]))
 
 
 def _kill(running: Worker, who: str) -> list[int]:

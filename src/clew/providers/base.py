@@ -12,7 +12,7 @@ import msgspec
 
 from clew.messages import Message
 from clew.messages.dialects import Loss
-from clew.providers.happenings import Reader
+from clew.providers.happenings import Reader, Watch
 
 __all__ = [
     "Command",
@@ -169,6 +169,11 @@ class Provider(ABC):
     @abstractmethod
     def reader(self, job: Job) -> Reader:
         """For what that prints. Made before the program starts."""
+
+    def watch(self, job: Job) -> Watch | None:
+        """For a program that prints a tool call only once it is done: what finds the calls that have begun. Made before the
+        program starts. None, unless a provider says otherwise: its program prints a call as it begins."""
+        return None
 
     # The conversation as the program keeps it. A `folder` holds one in full, and nothing else: this is what travels.
 

@@ -10,7 +10,19 @@ import msgspec
 from clew.log import Usage
 from clew.messages import Block, ToolResult
 
-__all__ = ["Delta", "Failed", "Failure", "Finished", "Happening", "Other", "Reader", "Response", "Result", "Retry"]
+__all__ = [
+    "Delta",
+    "Failed",
+    "Failure",
+    "Finished",
+    "Happening",
+    "Other",
+    "Reader",
+    "Response",
+    "Result",
+    "Retry",
+    "Watch",
+]
 
 
 class Delta(msgspec.Struct, frozen=True):
@@ -85,3 +97,14 @@ class Reader(Protocol):
     def end(self, status: int, stderr: str) -> Iterable[Happening]:
         """What is still to be said now that the program has ended, with this exit status (below 0: the signal's number) and
         with this as the end of what it wrote to its standard error. Asked once, after the last line."""
+
+
+class Watch(Protocol):
+    """Looks for what one run of a program has begun and not printed yet. Not async: it is asked off the event loop."""
+
+    def look(self) -> Iterable[bytes]:
+        """Lines for the reader, in the form in which the program prints them; each once. Asked many times a second while
+        the program works, and once more when it has ended. Where nothing can be seen, it returns nothing."""
+
+    def close(self) -> None:
+        """Asked once, after the last look."""

@@ -8,7 +8,7 @@ from clew.agent.events import Event, Retrying, TextDelta, ThinkingDelta, ToolFin
 from clew.agent.journal import Journal
 from clew.agent.runs import Emit
 from clew.log import MessageAdded, Streamed, ToolIntent, ToolOutcome
-from clew.messages import Assistant, Block, Message, Text, Thinking, Tool, ToolCall, tool_calls, user
+from clew.messages import Assistant, Block, Message, Text, Thinking, Tool, ToolCall, ToolResult, tool_calls, user
 from clew.providers.happenings import Delta, Failed, Finished, Happening, Response, Result, Retry
 
 __all__ = ["Recorder"]
@@ -34,7 +34,11 @@ class Recorder:
         self._thought = ""
         """What was streamed of the block that comes next."""
         self._calls: dict[str, tuple[int, int, ToolCall]] = {}
-        """The calls that have no result yet, by the vendor's id, with their places."""
+        """The calls on record that have no result yet, by the vendor's id, with their places."""
+        self._whole: list[Assistant] = []
+        """Responses that are whole, and wait for results of the calls of the one before them."""
+        self._early: dict[str, ToolResult] = {}
+        """Results of calls of those responses, by the vendor's id."""
         self._retries = 1
         self._writing: asyncio.Task[None] | None = None
         self._dirty = False
@@ -56,6 +60,9 @@ class Recorder:
             self._emit(Retrying(self._retries, happening.seconds, happening.reason))
         elif isinstance(happening, Finished | Failed):
             self._close()
+            if isinstance(happening, Finished):
+                self._calls.clear()  # what has no result by now gets none: nothing waits for it any more
+                self._add_whole()
             self.ending = self.ending or happening
 
     async def settle(self) -> None:
@@ -106,22 +113,39 @@ class Recorder:
         elif isinstance(event, ThinkingDelta):
             self._stream(Streamed((Thinking(event.text),)))
         elif not isinstance(block, Text | Thinking):
-            self._stream(Streamed((block,)))
+            self._keep(Streamed((block,)))  # it is whole, and a call may begin at once: it is on record in any case
         if event is not None:
             self._emit(event)
 
     def _close(self) -> None:
         """The response is whole: it takes the place of its pieces. Its calls may have begun by now."""
-        if not self._blocks:
-            return
-        message = Assistant(tuple(self._blocks), self._model)
-        self._blocks, self._id, self._said, self._thought = [], "", "", ""
-        self._keep(MessageAdded(message))
-        place = self._thread.messages - 1
-        calls = tool_calls(message)
-        self._calls |= {call.id: (place, index, call) for index, call in enumerate(calls)}
-        if calls:
-            self._keep(*(ToolIntent(place, index) for index in range(len(calls))))
+        if self._blocks:
+            self._whole.append(Assistant(tuple(self._blocks), self._model))
+            self._blocks, self._id, self._said, self._thought = [], "", "", ""
+        self._add_whole()
+
+    def _add_whole(self) -> None:
+        """Add the responses that are whole to the thread. One waits while calls of the one before it run: in a thread only
+        the last response has calls that wait for results, and a result of an earlier one would be lost. Its pieces are on
+        record meanwhile."""
+        while self._whole and not self._calls:
+            message = self._whole.pop(0)
+            self._keep(MessageAdded(message))
+            place = self._thread.messages - 1
+            calls = tool_calls(message)
+            self._calls |= {call.id: (place, index, call) for index, call in enumerate(calls)}
+            if calls:
+                self._keep(*(ToolIntent(place, index) for index in range(len(calls))))
+            if waiting := self._waiting_blocks():
+                self._keep(Streamed(waiting))
+            for call in calls:
+                if early := self._early.pop(call.id, None):
+                    self._settle_call(early)
+
+    def _waiting_blocks(self) -> tuple[Block, ...]:
+        """The blocks that are in no message of the thread yet, as far as they may be kept in pieces."""
+        blocks = [*(block for message in self._whole for block in message.content), *self._blocks]
+        return tuple(block for block in blocks if self._pieces or isinstance(block, ToolCall))
 
     def _result(self, happening: Result) -> None:
         result = happening.result
@@ -129,14 +153,24 @@ class Recorder:
             self._stream(Streamed((result,), happening.child))
             self._child(happening.child).append(Tool((result,)))
             return
-        self._close()
-        found = self._calls.pop(result.call_id, None)
-        if found is None:
+        if result.call_id not in self._calls:
+            self._close()
+        waiting = {call.id: call for message in self._whole for call in tool_calls(message)}
+        if result.call_id in self._calls:
+            call = self._settle_call(result)
+            self._add_whole()
+        elif result.call_id in waiting:
+            call = waiting[result.call_id]
+            self._early[call.id] = result
+        else:
             self._keep(MessageAdded(Tool((result,))))
             return
-        place, index, call = found
-        self._keep(ToolOutcome(place, index, result))
         self._emit(ToolFinished(call.name, call.id, result))
+
+    def _settle_call(self, result: ToolResult) -> ToolCall:
+        place, index, call = self._calls.pop(result.call_id)
+        self._keep(ToolOutcome(place, index, result))
+        return call
 
     def _child(self, call_id: str) -> list[Message]:
         """The conversation with a sub-agent, which begins with its task."""

@@ -43,6 +43,7 @@ from clew.providers.happenings import Failed, Finished, Happening, Reader
 from clew.providers.placing import Placed, Placing, alone, current_provider
 from clew.providers.recording import Recorder
 from clew.providers.settings import ProviderSettings
+from clew.providers.watching import watched
 from clew.threads import Thread
 from clew.threads.redacting import Redact
 from clew.workspace import Workspace
@@ -208,10 +209,12 @@ class Sending:
                 raise _GaveUp
 
         command = self._provider.command(self._program, job)
+        watch = await asyncio.to_thread(self._provider.watch, job)
         stop: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         watching = asyncio.ensure_future(self._watch(stop))
         try:
-            done = await run(command, self._provider.place, on_line, timeout=timeout, stop=stop)
+            async with watched(watch, lambda line: _take(recorder, reader.read(line)), stop):
+                done = await run(command, self._provider.place, on_line, timeout=timeout, stop=stop)
         finally:
             watching.cancel()
         _take(recorder, reader.end(done.status, done.stderr))

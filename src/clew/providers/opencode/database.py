@@ -16,6 +16,7 @@ from clew.providers.opencode.rows import Row
 __all__ = [
     "Columns",
     "columns_of",
+    "connect",
     "data_folder",
     "database_path",
     "has_database",
@@ -97,9 +98,16 @@ def select(connection: sqlite3.Connection, query: str, values: tuple[object, ...
         yield dict(zip(columns, row, strict=True))
 
 
+def connect(path: Path, mode: str, *, wait: float = _WAIT, any_thread: bool = False) -> sqlite3.Connection:
+    """A connection to the database, `ro` or `rw`. `wait`: seconds to wait for another process that writes. With
+    `any_thread` it may be used by one thread after the other."""
+    name = f"file:{quote(str(path))}?mode={mode}"
+    return sqlite3.connect(name, uri=True, timeout=wait, isolation_level=None, check_same_thread=not any_thread)
+
+
 @contextmanager
 def _connected(path: Path, mode: str) -> Iterator[sqlite3.Connection]:
-    connection = sqlite3.connect(f"file:{quote(str(path))}?mode={mode}", uri=True, timeout=_WAIT, isolation_level=None)
+    connection = connect(path, mode)
     try:
         yield connection
     finally:

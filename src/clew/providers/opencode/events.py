@@ -52,6 +52,8 @@ class OpenCodeReader:
         self._refused = ""
         self._failure: tuple[Failure, str] | None = None
         self._over = False
+        self._parts: set[str] = set()
+        """The parts that were read. One may come twice: as `RunningCalls` sees it, and as opencode prints it."""
 
     def read(self, line: bytes) -> Iterable[Happening]:
         try:
@@ -60,6 +62,8 @@ class OpenCodeReader:
             return [Other(line.decode(errors="replace"))] if line.strip() else []
         kind = event.get("type") if isinstance(event, dict) else None
         part = values(event.get("part")) if isinstance(event, dict) else {}
+        if kind in ("text", "reasoning") and self._is_known(part):
+            return []
         if kind == "step_start":
             return self._start(text(part.get("messageID")))
         if kind == "text" and part.get("synthetic"):
@@ -117,11 +121,19 @@ class OpenCodeReader:
     def _tool(self, part: dict[str, Any]) -> Iterator[Happening]:
         self._broken = 0
         call, result = tool_blocks(part)
-        yield Response((call,), text(part.get("messageID")))
+        if not self._is_known(part):
+            yield Response((call,), text(part.get("messageID")))
         yield from self._child(part, 1)
         if result is not None:
             self._refused = _said(result) if result.is_error else ""
             yield Result(result)
+
+    def _is_known(self, part: dict[str, Any]) -> bool:
+        """Whether this part was read before. From now on it is."""
+        name = text(part.get("id"))
+        known = name in self._parts
+        self._parts |= {name} if name else set()
+        return known
 
     def _child(self, part: dict[str, Any], depth: int) -> Iterator[Happening]:
         """What the sub-agent of a call said and did, and what that cost."""

@@ -20,13 +20,14 @@ from clew.providers.base import (
     Provider,
     Standing,
 )
-from clew.providers.happenings import Reader
+from clew.providers.happenings import Reader, Watch
 from clew.providers.opencode import driving, exporting, health, installing, listing, reading, standing, writing
 from clew.providers.opencode.database import data_folder, database_path, has_database, open_to_read, open_to_write
 from clew.providers.opencode.events import OpenCodeReader
 from clew.providers.opencode.folders import OUTPUTS, load
 from clew.providers.opencode.ids import checked, new_session
 from clew.providers.opencode.locating import find_program
+from clew.providers.opencode.watching import RunningCalls
 
 __all__ = ["OpenCode"]
 
@@ -53,6 +54,9 @@ class OpenCode(Provider):
     def reader(self, job: Job) -> Reader:
         key = checked(job.key)
         return OpenCodeReader(self._messages_since, lambda: job.model or self._model_of(key))
+
+    def watch(self, job: Job) -> Watch:
+        return RunningCalls(database_path(self.place), checked(job.key))
 
     def export(self, key: str, folder: Path) -> bool:
         checked(key)
