@@ -35,6 +35,7 @@ from clew.errors import (
 )
 from clew.providers.adopting import adopt_into
 from clew.providers.base import Permissions, Place, Program, Provider
+from clew.providers.native_sync import take_in
 from clew.providers.placing import staging_folder
 from clew.providers.registry import BUILT_IN_AGENT, find_provider, provider_name
 from clew.providers.sending import Sending
@@ -302,6 +303,10 @@ class ProviderAgent:
             return
         source = self.provider(origin.provider)
         await adopt_into(journal, self.store, source, origin.resume_key)
+
+    async def take_in(self, journal: Journal) -> None:
+        """Put on record what was done in the provider's own program since the last prompt."""
+        await take_in(journal, self.store, self._settings.place, natively=self._redact is None)
 
     async def trajectory(self, thread_id: str, provider: str, key: str) -> tuple[Trajectory, str]:
         """What is on record of a thread, with its sub-agents; and what the provider knows it by, if the record says so."""

@@ -23,7 +23,7 @@ from clew.agent.journal import Journal
 from clew.checkpointers import Checkpointer
 from clew.errors import ClewError, ProviderError
 from clew.log import Checkpoint, ProviderKey
-from clew.messages import Assistant, Tool, ToolCall, ToolResult, User, tool_calls
+from clew.messages import Assistant, Message, Tool, ToolCall, ToolResult, User, tool_calls
 from clew.messages.dialects import Loss
 from clew.providers.base import Conversation, Provider, Standing
 from clew.providers.registry import BUILT_IN_AGENT, find_provider
@@ -92,11 +92,29 @@ class Placing:
         if not await asyncio.to_thread(provider.export, known.key, folder):
             return "absent"
         if not known.native:
-            return "same" if _marked(folder) in ((), (self._log_id, known.messages)) else "apart"
+            return "same" if _marked(folder)[:2] in ((), (self._log_id, known.messages)) else "apart"
         if (await Workspace(folder, self._store).snapshot()).digest == known.native:
             return "same"
         async with self._restored(known.native) as kept:
             return await asyncio.to_thread(provider.standing, known.key, kept)
+
+    async def then_and_now(self, state: Checkpoint) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
+        """What the session held when it was captured last, and what it holds on this machine now; nothing twice unless the
+        one has only been added to since, and the thread has only gone on."""
+        known = state.providers.get(self._provider.name)
+        if known is None or not _in_line(known, state, self._log_id):
+            return (), ()
+        standing = await self._standing(self._provider, known)
+        folder = staging_folder(self._provider, known.key)
+        if standing == "ahead":
+            async with self._restored(known.native) as kept:
+                then = (await asyncio.to_thread(self._provider.read, kept)).messages
+            return then, (await asyncio.to_thread(self._provider.read, folder)).messages
+        if known.native or standing != "same":
+            return (), ()
+        now = (await asyncio.to_thread(self._provider.read, folder)).messages
+        marked = _marked(folder)
+        return now[: marked[2] if marked else 0], now
 
     async def _install(self, known: ProviderKey, key: str) -> Placed:
         key = key or self._provider.new_key()
@@ -159,7 +177,8 @@ class Placing:
         length = journal.thread.messages
         await journal.record(ProviderKey(self._provider.name, key, digest, self._log_id, length))
         if not natively:
-            await asyncio.to_thread(_mark, folder, self._log_id, length)
+            said = len((await asyncio.to_thread(self._provider.read, folder)).messages)
+            await asyncio.to_thread(_mark, folder, self._log_id, length, said)
         return True
 
     @asynccontextmanager
@@ -211,17 +230,17 @@ def sweep_staging(provider: Provider) -> None:
                 shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
 
-def _mark(folder: Path, log_id: str, messages: int) -> None:
-    folder.with_suffix(".mark").write_text(f"{log_id} {messages}")
+def _mark(folder: Path, log_id: str, messages: int, said: int) -> None:
+    folder.with_suffix(".mark").write_text(f"{log_id} {messages} {said}")
 
 
-def _marked(folder: Path) -> tuple[()] | tuple[str, int]:
-    """Of which log, and of how much of it, what is here was noted to be."""
+def _marked(folder: Path) -> tuple[()] | tuple[str, int, int]:
+    """Of which log, and of how much of it, what is here was noted to be, and how many messages it held itself."""
     try:
-        log_id, messages = folder.with_suffix(".mark").read_text().split()
+        log_id, messages, said = folder.with_suffix(".mark").read_text().split()
     except (FileNotFoundError, ValueError):
         return ()
-    return log_id, int(messages)
+    return log_id, int(messages), int(said)
 
 
 def _covers(known: ProviderKey, state: Checkpoint) -> bool:

@@ -40,6 +40,7 @@ from clew.providers._process import run
 from clew.providers.base import Job, Program, Provider
 from clew.providers.endings import error_of, standing_of
 from clew.providers.happenings import Failed, Finished, Happening, Reader
+from clew.providers.native_sync import take_in
 from clew.providers.placing import Placed, Placing, alone, current_provider
 from clew.providers.recording import Recorder
 from clew.providers.settings import ProviderSettings
@@ -92,6 +93,7 @@ class Sending:
     async def send(self, prompt: str, key: str, timeout: float | None) -> Turn:
         """Ask, and return what it came to. `key` is what the conversation is known by if the record does not know better."""
         began = time.monotonic()
+        await take_in(self._journal, self._store, self._provider.place, natively=self._redact is None)
         before = self._thread.checkpoint
         if spent := self._settings.budget.exceeded(before):
             return await self._refuse(prompt, before, spent)

@@ -139,12 +139,14 @@ class ProviderSession(Session):
         if provider == BUILT_IN_AGENT:
             async with self._lock, self._agent.thread(self._thread_id) as thread, Journal(thread) as journal:
                 await self._agent.adopt_origin(journal, provider, self._origin)
+                await self._agent.take_in(journal)
             return await self._agent.moved_home(self._thread_id, settings)
         agent = self._agent.moved(provider, settings)
         name = agent.settings.providers[0]
         target = (await asyncio.to_thread(agent.ready, name)).provider
         async with self._lock, agent.thread(self._thread_id) as thread, Journal(thread) as journal:
             await self._agent.adopt_origin(journal, name, self._origin)
+            await self._agent.take_in(journal)
             placed = await move(journal, agent.store, target, agent.name, natively=agent.redact is None)
         moved = ProviderSession(agent, self._thread_id, provider=name, key=placed.key, origin=None)
         moved._losses = placed.losses

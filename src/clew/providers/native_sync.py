@@ -1,0 +1,155 @@
+"""Takes into the record what a coding agent's own session has beyond it.
+
+A user can go on with a session in the program itself: `claude --resume`, between two prompts of ours. The program knows of
+those exchanges and the record does not, so they would be gone where the conversation is taken from the record: with the
+built-in agent, with another provider, on another machine. They are appended to the record before anything else happens to
+the thread, and marked as what they are.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+
+from clew.agent.journal import Journal
+from clew.agent.leftovers import left_over
+from clew.agent.trajectories import Turn, ended
+from clew.checkpointers import Checkpointer
+from clew.errors import ClewError
+from clew.log import Logged, MessageAdded, ToolIntent
+from clew.messages import Assistant, Message, ToolResult, User, plain_text, tool_calls
+from clew.providers.base import Place, Provider
+from clew.providers.placing import Placing, current_provider
+from clew.providers.registry import BUILT_IN_AGENT, find_provider
+
+__all__ = ["beyond", "holds", "take_in"]
+
+log = logging.getLogger("clew.providers")
+
+
+async def take_in(journal: Journal, store: Checkpointer, place: Place, *, natively: bool = True) -> bool:
+    """Append to the record what the session of whoever did the last turns has beyond it on this machine, and keep that
+    session as it is now. Returns whether there was anything.
+
+    A session that cannot be read is left alone: the program itself tells what is wrong with it when it is asked.
+    """
+    state = journal.thread.checkpoint
+    name = current_provider(state)
+    if name == BUILT_IN_AGENT or name not in state.providers:
+        return False
+    source = find_provider(name)(place)
+    placing = Placing(source, store, journal.thread)
+    try:
+        then, now = await placing.then_and_now(state)
+    except (ClewError, OSError) as error:
+        log.warning("thread %r: what %s keeps: %s", journal.thread.thread_id, name, error)
+        return False
+    known = state.providers[name]
+    on_record = [message for message in state.history[known.messages :] if type(message) is User]
+    kept = [[journal.as_recorded(MessageAdded(message)).message for message in some] for some in (then, now)]
+    found = beyond(kept[0], kept[1], on_record)
+    if not found:
+        return False
+    left = left_over(state)
+    if left.entries:
+        await journal.record(*left.entries)
+    await journal.record(*_entries(found, journal.thread.messages, source, state.model))
+    await placing.capture(journal, known.key, natively=natively)
+    log.info("thread %r: %d messages were added in %s itself", journal.thread.thread_id, len(found), source.title)
+    return True
+
+
+def beyond(then: Sequence[Message], now: Sequence[Message], asked: Sequence[Message]) -> tuple[Message, ...]:
+    """The messages of a session that are not on record: `then` is what it held when it was captured, `now` what it holds,
+    and `asked` are the prompts on record since, whose answers came with the program's events.
+
+    Prompts are told apart by their words. A session that was compacted or unwound meanwhile holds less than it did: what
+    it still holds of that is on record too.
+    """
+    same = 0
+    while same < min(len(then), len(now)) and then[same] == now[same]:
+        same += 1
+    ours = [*_texts([message for message in then[same:] if type(message) is User]), *_texts(asked)]
+    found: list[Message] = []
+    for exchange in _exchanges(now[same:]):
+        place = _place(ours, exchange[0])
+        if place is None:
+            found += exchange
+        else:
+            del ours[: place + 1]
+    return tuple(found)
+
+
+def holds(messages: Sequence[Message], prompt: str, answer: str) -> bool:
+    """Whether a session has this prompt, and behind it this answer, if that has words."""
+    exchanges = list(_exchanges(messages))
+    for number in reversed(range(len(exchanges))):
+        if _place([_plain(prompt)], exchanges[number][0]) is not None:
+            said = [plain_text(message) for exchange in exchanges[number:] for message in exchange[1:]]
+            return _plain(answer) in _plain(" ".join(said))
+    return False
+
+
+def _exchanges(messages: Iterable[Message]) -> Iterator[list[Message]]:
+    """Each prompt with all that follows it. What comes before the first prompt stands alone."""
+    exchange: list[Message] = []
+    for message in messages:
+        if type(message) is User and exchange:
+            yield exchange
+            exchange = []
+        exchange.append(message)
+    if exchange:
+        yield exchange
+
+
+def _texts(prompts: Sequence[Message]) -> list[str]:
+    """The words of prompts, in their order. A note of Clew's goes to the program in one message with the prompt behind it,
+    so each is there alone and with the one before it."""
+    texts: list[str] = []
+    for number, message in enumerate(prompts):
+        if number:
+            texts.append(_plain(f"{plain_text(prompts[number - 1])} {plain_text(message)}"))
+        texts.append(_plain(plain_text(message)))
+    return texts
+
+
+def _place(texts: Sequence[str], message: Message) -> int | None:
+    if type(message) is not User:
+        return None
+    words = _plain(plain_text(message))
+    return next((number for number, text in enumerate(texts) if text == words), None)
+
+
+def _plain(text: str) -> str:
+    """Words apart from the white space between them: programs trim prompts, and add line ends."""
+    return " ".join(text.split())
+
+
+def _entries(messages: Sequence[Message], place: int, source: Provider, model: str) -> Iterator[Logged]:
+    """Entries for exchanges that nobody asked for through Clew. A call without a result is one that may have begun."""
+    for exchange in _exchanges(messages):
+        asked = place
+        blocks = [block for message in exchange for block in message.content]
+        answered = {block.call_id for block in blocks if isinstance(block, ToolResult)}
+        for message in exchange:
+            yield MessageAdded(message)
+            calls = enumerate(tool_calls(message))
+            yield from (ToolIntent(place, index) for index, call in calls if call.id not in answered)
+            place += 1
+        if type(exchange[0]) is User:
+            yield ended(asked, place, _turn(exchange, source, model))
+
+
+def _turn(exchange: Sequence[Message], source: Provider, model: str) -> Turn:
+    """What is known of such an exchange. It was not paid for through Clew, and counts for no budget."""
+    last = exchange[-1]
+    is_answered = type(last) is Assistant and not tool_calls(last)
+    return Turn(
+        prompt=plain_text(exchange[0]),
+        thread_id="",
+        status="done" if is_answered else "interrupted",
+        reason=f"asked in {source.title} itself",
+        cost=None,
+        provider=source.name,
+        model=last.model if isinstance(last, Assistant) and last.model else model,
+    )

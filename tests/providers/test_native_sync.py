@@ -1,0 +1,173 @@
+"""What was done in a program itself, between two of our prompts, is on record: once, in its order, and marked."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from clew import Thread
+from clew.agent import ToolStarted
+from clew.checkpointers import MemoryCheckpointer
+from clew.errors import ProviderError
+from clew.log import Usage
+from clew.messages import Message, ToolCall, ToolResult, assistant, plain_text, user
+from clew.messages import tool as results
+from clew.providers import Place, ProviderSession
+from clew.providers.native_sync import beyond, holds
+from clew.testing import ScriptedModel
+from tests.providers.toy import PROGRAM, toy_place
+from tests.providers.toys import toy_agent
+
+pytestmark = pytest.mark.anyio
+
+
+def by_hand(place: Place, session: ProviderSession, prompt: str) -> None:
+    """What a user does who starts the program himself."""
+    file = place.home / session.provider / json.loads(session.resume_handle)["resume_key"]
+    subprocess.run([sys.executable, "-I", PROGRAM, file], input=prompt.encode(), check=True, stdout=subprocess.DEVNULL)
+
+
+async def prompts(session: ProviderSession) -> list[tuple[str, str | None]]:
+    return [(turn.prompt, turn.output) for turn in (await session.trajectory).turns]
+
+
+async def test_an_exchange_by_hand_between_two_prompts_is_on_record_once_and_in_its_order(tmp_path: Path) -> None:
+    place, store = toy_place(tmp_path), MemoryCheckpointer()
+    session = toy_agent(place, store).start_session()
+    await session.send("say one")
+    by_hand(place, session, "call c9 Bash\nresult c9 two files\nsay two")
+    turn = await session.send("say three")
+    assert [answer for _, answer in await prompts(session)] == ["one", "two", "three"]
+    middle = (await session.trajectory).turns[1]
+    assert (middle.status, middle.reason, middle.provider) == ("done", "asked in Toy itself", "toy")
+    assert [(use.name, use.output) for use in middle.tool_uses] == [("Bash", "two files")]
+    assert (middle.usage, turn.usage.input_tokens) == (Usage(), 10)
+    assert (await session.trajectory).usage.input_tokens == 20, "it was not paid for through Clew"
+    await session.send("say four")
+    assert [answer for _, answer in await prompts(session)] == ["one", "two", "three", "four"]
+
+
+async def test_several_exchanges_by_hand_with_equal_words_are_all_there(tmp_path: Path) -> None:
+    place, store = toy_place(tmp_path), MemoryCheckpointer()
+    session = toy_agent(place, store).start_session()
+    await session.send("say on")
+    for _ in range(2):
+        by_hand(place, session, "say on")
+    await session.send("say on")
+    assert await prompts(session) == [("say on", "on")] * 4
+
+
+@pytest.mark.parametrize("target", ["clew", "twin"])
+async def test_an_exchange_by_hand_after_the_last_prompt_goes_along_on_a_move(target: str, tmp_path: Path) -> None:
+    place, store = toy_place(tmp_path), MemoryCheckpointer()
+    session = toy_agent(place, store).start_session()
+    await session.send("say one")
+    by_hand(place, session, "say typed by hand")
+    model = ScriptedModel(lambda request: " ".join(map(plain_text, request.messages)))
+    moved = await session.move_to(target, **({"model": model} if target == "clew" else {}))
+    assert (await moved.send("echo")).output.count("say typed by hand") == 1
+    history = (await Thread.load(store, session.thread_id)).history
+    assert [plain_text(message) for message in history].count("say typed by hand") == 1
+
+
+async def test_an_exchange_by_hand_is_there_on_another_machine(tmp_path: Path) -> None:
+    here, store = toy_place(tmp_path / "a"), MemoryCheckpointer()
+    session = toy_agent(here, store).start_session()
+    await session.send("say one")
+    by_hand(here, session, "say typed by hand")
+    with pytest.raises(ProviderError):
+        await session.send("say three\ncrash")
+    there = toy_agent(toy_place(tmp_path / "b"), store).resume_session(session.resume_handle)
+    turn = await there.send("echo")
+    assert [turn.output.count(words) for words in ("user=say typed by hand", "user=say three")] == [1, 1]
+    assert [prompt for prompt, _ in await prompts(there)] == [
+        "say one",
+        "say typed by hand",
+        "say three\ncrash",
+        "echo",
+    ]
+
+
+async def test_a_prompt_that_crashed_is_no_exchange_by_hand_and_one_after_it_is(tmp_path: Path) -> None:
+    place, store = toy_place(tmp_path), MemoryCheckpointer()
+    session = toy_agent(place, store).start_session()
+    await session.send("say one")
+    with pytest.raises(ProviderError):
+        await session.send("stream half an\ncall c1 Bash\ncrash")
+    by_hand(place, session, "say typed by hand")
+    turn = await session.send("echo")
+    assert [prompt for prompt, _ in await prompts(session)] == [
+        "say one",
+        "stream half an\ncall c1 Bash\ncrash",
+        "say typed by hand",
+        "echo",
+    ]
+    assert turn.output.count("typed by hand") == 2, "once as it was asked, and once as it was answered"
+
+
+async def test_an_exchange_by_hand_that_was_broken_off_leaves_its_calls_in_doubt(tmp_path: Path) -> None:
+    place, store = toy_place(tmp_path), MemoryCheckpointer()
+    session = toy_agent(place, store).start_session()
+    await session.send("say one")
+    by_hand(place, session, "call c9 Deploy")
+    model = ScriptedModel(["Well."])
+    home = await session.move_to("clew", model=model)
+    state = await Thread.load(store, session.thread_id)
+    assert [(call.call.name, call.status) for call in state.calls] == [("Deploy", "in_doubt")]
+    await home.cancel()
+
+
+async def test_what_must_not_be_on_record_is_not_taken_in_either(tmp_path: Path) -> None:
+    place, store = toy_place(tmp_path), MemoryCheckpointer()
+    session = toy_agent(place, store, redact=["secret"]).start_session()
+    await session.send("say the secret one")
+    by_hand(place, session, "say the secret two")
+    await session.send("say three")
+    assert [answer for _, answer in await prompts(session)] == ["the [redacted] one", "the [redacted] two", "three"]
+    await session.send("say four")
+    assert len(await prompts(session)) == 4
+
+
+async def test_a_prompt_that_is_stopped_and_asked_again_stands_there_as_often_as_it_was_asked(tmp_path: Path) -> None:
+    place, store = toy_place(tmp_path), MemoryCheckpointer()
+    session = toy_agent(place, store).start_session()
+    await session.send("say one")
+    run = session.send("call c1 Bash\nsleep 600")
+    async for event in run:
+        if isinstance(event, ToolStarted):
+            break
+    await session.cancel()
+    await session.send("say three")
+    assert len(await prompts(session)) == 3
+
+
+TALK: list[Message] = [user("one"), assistant("1"), user("two"), assistant("2")]
+BY_HAND: list[Message] = [user("three"), assistant(ToolCall("c", "Bash", {})), results(ToolResult("c")), assistant("3")]
+
+
+def test_what_a_session_holds_beyond_the_record_is_found_by_where_it_was_captured() -> None:
+    assert beyond(TALK, [*TALK, *BY_HAND], []) == tuple(BY_HAND)
+    assert beyond(TALK, TALK, []) == ()
+    assert beyond([], [*TALK, *BY_HAND], [user("one"), user("two")]) == tuple(BY_HAND)
+
+
+def test_a_prompt_with_a_note_before_it_is_known_as_ours() -> None:
+    sent: list[Message] = [user("[clew] It was stopped.\n\ntwo"), assistant("2")]
+    assert beyond(TALK[:2], [*TALK[:2], *sent], [user("[clew] It was stopped."), user("two")]) == ()
+
+
+def test_a_session_that_was_compacted_by_hand_has_its_summary_and_what_came_then_beyond_the_record() -> None:
+    summary: list[Message] = [user("A summary."), *TALK[2:], *BY_HAND]
+    assert beyond(TALK, summary, []) == (user("A summary."), *BY_HAND)
+
+
+def test_a_session_holds_a_prompt_if_its_words_are_there_and_behind_them_those_of_the_answer() -> None:
+    assert holds(TALK, "two\n", "2")
+    assert holds([*TALK, user("a notice"), assistant("2b")], "two", "2b")
+    assert not holds(TALK, "two", "3")
+    assert not holds(TALK, "three", "")
+    assert not holds(TALK[:3], "two", "2")
