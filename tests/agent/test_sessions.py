@@ -165,6 +165,23 @@ async def test_a_task_that_another_process_works_on_is_not_deleted(store: Memory
         assert await _threads(store) == [thread_id]
 
 
+async def test_the_thread_of_a_task_is_known_before_it_runs(
+    store: MemoryCheckpointer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    agent = Agent(ScriptedModel(["Done."]), name="ada", checkpointer=store)
+    here = Agent(ScriptedModel(["Done."]), name="ada", checkpointer=store, workspace="mine")
+    for made, folder in ((agent, None), (agent, "out"), (agent, tmp_path / "out"), (here, None)):
+        expected = made.task_id("Do it.", workspace=folder)
+        assert await store.head(expected) is None
+        async with made.session(workspace=folder, resume=True) as session:
+            assert (await session.run("Do it.")).thread_id == expected
+    assert agent.task_id("Do it.", workspace="out") == agent.task_id("Do it.", workspace=tmp_path / "out")
+    assert len({agent.task_id("Do it."), agent.task_id("Do more."), here.task_id("Do it.")}) == 3
+    with pytest.raises(InvalidInput, match="prompt"):
+        agent.task_id("")
+
+
 async def test_a_question_of_a_session_is_answered_in_its_folder(store: MemoryCheckpointer, tmp_path: Path) -> None:
     @tool(approve=True)
     async def where(ctx: ToolContext) -> str:
@@ -267,6 +284,37 @@ async def test_files_are_restored_where_there_are_none_and_left_alone_where_ther
     (folder / "a.txt").write_text("the user's own")
     result = await agent().run("And then?", thread_id="t")
     assert ((folder / "a.txt").read_text(), list(result.drift)) == ("the user's own", ["files"])
+
+
+async def test_default_tools_without_a_folder_are_refused_at_construction(store: MemoryCheckpointer) -> None:
+    with pytest.raises(
+        InvalidInput, match=r"'ada' has no folder.*read_file, write_file.*workspace='\.'.*workspace=None"
+    ):
+        Agent(ScriptedModel(["Hi."]), name="ada", tools=DEFAULT_TOOLS, checkpointer=store)
+
+    @tool(needs_workspace=True)
+    async def count(ctx: ToolContext) -> str:
+        return "3"
+
+    with pytest.raises(InvalidInput, match="need one: count"):
+        Agent(ScriptedModel(["Hi."]), tools=[count], checkpointer=store)
+    child = Agent(ScriptedModel(["Hi."]), name="finder", tools=[count], workspace=None)
+    with pytest.raises(InvalidInput, match=r"'finder' has no folder.*As a tool of another agent"):
+        Agent(ScriptedModel(["Hi."]), tools=[child], checkpointer=store)
+
+
+async def test_default_tools_work_in_the_folder_of_a_session_and_no_run_without_one_is_begun(
+    store: MemoryCheckpointer, tmp_path: Path
+) -> None:
+    model = ScriptedModel([call("write_file", path="a.txt", content="one"), "Written."])
+    agent = Agent(model, tools=DEFAULT_TOOLS, checkpointer=store, workspace=None)
+    for run in (agent.run("Write."), agent.start_session().send("Write."), agent.session(thread_id="t").run("Write.")):
+        with pytest.raises(InvalidInput, match=r"read_file.*agent\.session"):
+            await run
+    assert (await _threads(store), model.calls) == ([], 0)
+    async with agent.session(workspace=tmp_path / "out") as session:
+        await session.run("Write.")
+    assert (tmp_path / "out" / "a.txt").read_text() == "one"
 
 
 async def test_a_workspace_that_can_be_no_folder_is_refused_before_the_thread_is_touched(

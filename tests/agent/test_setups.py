@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from clew import Thread
@@ -48,7 +50,9 @@ async def test_tools_do_not_see_it(store: MemoryCheckpointer) -> None:
     assert (result.drift, result.resumed_from, result.output) == ({}, None, "One.")
 
 
-async def test_of_a_thread_that_a_program_made_it_says_what_the_record_tells(store: MemoryCheckpointer) -> None:
+async def test_of_a_thread_that_a_program_made_it_says_what_the_record_tells(
+    store: MemoryCheckpointer, tmp_path: Path
+) -> None:
     @tool
     async def order() -> str:
         return "ordered"
@@ -58,6 +62,7 @@ async def test_of_a_thread_that_a_program_made_it_says_what_the_record_tells(sto
         model,
         name="ada",
         tools=[order, read_file],
+        workspace=tmp_path,
         checkpointer=store,
         max_turns=9,
         budget=Budget(tokens=500),

@@ -207,6 +207,7 @@ async def test_tools_of_an_mcp_server_are_found_again_by_a_resume_and_its_secret
         (("--model", "script:tea", "--workspace", "shop.py"), "is a file, and no folder"),
         (("--model", "script:tea", "--workspace", "shop.py/x"), "cannot be made"),
         (("--model", "script:tea", "--permissions", "read"), "Name that with --workspace"),
+        (("--model", "script:tea", "--tool", "clew.tools:read_file"), "read_file. Give it: --workspace FOLDER"),
     ],
 )
 async def test_a_mistake_is_told_before_anything_is_on_record(

@@ -28,7 +28,7 @@ from clew.agent.handles import Handle, read_handle
 from clew.agent.journal import Journal
 from clew.agent.loop import Ending, Loop
 from clew.agent.outputs import Output
-from clew.agent.own_sessions import OwnSession
+from clew.agent.own_sessions import OwnSession, task_id
 from clew.agent.prompts import check_prompt, last_prompt
 from clew.agent.runs import Emit, Run, RunResult, stop_all
 from clew.agent.sessions import Session
@@ -104,7 +104,7 @@ class Agent:
         system_prompt: str = "",
         tools: Iterable[AnyTool | Agent | Callable[..., Any]] = (),
         checkpointer: Checkpointer | str | EllipsisType | None = ...,
-        workspace: str | os.PathLike[str] | None = None,
+        workspace: str | os.PathLike[str] | EllipsisType | None = ...,
         max_turns: int = 50,
         budget: Budget | None = None,
         durability: Durability = "sync",
@@ -130,6 +130,9 @@ class Agent:
         timeout: float | None = None,
     ) -> None:
         """`checkpointer` is a store or its URL; left out, it is the default store; None keeps nothing beyond the process.
+
+        `workspace` is the folder that tools work in. Tools that need one, such as `DEFAULT_TOOLS`, are refused without it;
+        None says that there is none here and that each `session(workspace=…)` brings its own.
 
         `checkpoint_every_n_iterations` is how often the workspace is snapshotted, in turns that called tools. Responses,
         intents and outcomes are always recorded before anything depends on them.
@@ -180,7 +183,7 @@ class Agent:
             model=resolved,
             system_prompt=system_prompt,
             tools=_by_name(given_tools if ending is None else [*given_tools, ending]),
-            workspace=None if workspace is None else absolute(workspace),
+            workspace=None if workspace is None or workspace is ... else absolute(workspace),
             max_turns=max_turns,
             budget=budget or Budget(),
             snapshot_every=checkpoint_every_n_iterations,
@@ -195,6 +198,12 @@ class Agent:
             restore_files=restore_files,
         )
         _check_budget(self._settings)
+        if workspace is ...:
+            _check_folder(
+                self._settings,
+                "Give it one: Agent(…, workspace='.'). If each agent.session(workspace=…) brings its own, say so: "
+                "Agent(…, workspace=None)",
+            )
         if durability == "exit" and not allow_repeats:
             _refuse_once(self._once())
         self._own_model = isinstance(model, str)
@@ -294,6 +303,15 @@ class Agent:
             keep_stopped=cache_on_interrupt,
         )
 
+    def task_id(self, task: str, *, workspace: str | os.PathLike[str] | None = None) -> str:
+        """The id of the thread that `session(resume=True)` keeps a task in, known before it runs.
+
+        `task` is the first prompt of the session, and `workspace` its folder, as they are given there; left out, the folder
+        is the agent's own or the current one.
+        """
+        check_prompt(task)
+        return task_id(self.name, task, self._folder if workspace is None else absolute(workspace))
+
     def start_session(self, *, thread_id: str | None = None) -> Session:
         """A session on a new thread, or on the one of this id. Its handle can be kept before the first prompt, and leads
         back to the session once that prompt is on record."""
@@ -362,6 +380,7 @@ class Agent:
         """Another agent as a tool of this one: on this one's store, unless it was given its own."""
         if not child.name:
             raise InvalidInput("an agent that is a tool needs a name: Agent(…, name=…)")
+        _check_folder(child._settings, "As a tool of another agent it needs its own: Agent(…, workspace=…)")
 
         async def work(ctx: ToolContext, thread_id: str, task: str, answers: Any) -> RunResult:
             above, made = _running.get(), copy.copy(child)
@@ -438,6 +457,7 @@ class Agent:
         settings = self._settings
         if job.max_turns is not None:
             settings = msgspec.structs.replace(settings, max_turns=job.max_turns)
+        _check_folder(settings, "Give one: agent.session(workspace=…), or Agent(…, workspace=…)")
         _make_folder(settings.workspace)
         opening = time.perf_counter()
         store = self._store.open()
@@ -516,6 +536,14 @@ def _result(thread: Thread, before: Checkpoint, loop: Loop, ending: Ending, wait
         duration=round(state.seconds - before.seconds, 6),
         blocks=done_since(before, state),
     )
+
+
+def _check_folder(settings: Settings, way_out: str) -> None:
+    """Refuse tools that need a folder where there is none: the model would be told of it call by call."""
+    named = ", ".join(tool.name for tool in settings.tools.values() if tool.needs_workspace)
+    if settings.workspace is None and named:
+        who = f"the agent {settings.name!r}" if settings.name else "this agent"
+        raise InvalidInput(f"{who} has no folder to work in, and these tools need one: {named}. {way_out}")
 
 
 def _make_folder(workspace: Path | None) -> None:

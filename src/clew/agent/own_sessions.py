@@ -61,7 +61,9 @@ class OwnSession(Session):
     @property
     def thread_id(self) -> str:
         if self._thread_id is None:
-            raise UsageError("this session's thread is named by its task: call run first, or give a thread_id")
+            raise UsageError(
+                "this session's thread is named by its task: call run first, ask agent.task_id(prompt), or give a thread_id"
+            )
         return self._thread_id
 
     def _resume_key(self) -> str:

@@ -43,6 +43,7 @@ async def make_agent(
         made: Any = Agent(setup.model, provider=setup.provider, **common)
     else:
         tools = await _tools(setup, stack)
+        _check_folder(setup, tools)
         notes = _missing(before, set(tools))
         common |= {} if setup.max_turns is None else {"max_turns": setup.max_turns}
         made = Agent(setup.model, tools=tools.values(), workspace=setup.workspace or None, **common)
@@ -57,6 +58,15 @@ def _make_folder(path: str) -> None:
             os.makedirs(path, exist_ok=True)
     except OSError as error:
         raise InvalidInput(f"--workspace {path}: the folder cannot be made: {error.strerror}.") from None
+
+
+def _check_folder(setup: Setup, tools: dict[str, Any]) -> None:
+    """Refuse tools that need a folder before there is a thread, in the words of the command."""
+    from clew.errors import InvalidInput
+
+    named = ", ".join(name for name, tool in tools.items() if not _is_agent(tool) and tool.needs_workspace)
+    if named and not setup.workspace:
+        raise InvalidInput(f"these tools need a folder to work in: {named}. Give it: --workspace FOLDER")
 
 
 async def _tools(setup: Setup, stack: AsyncExitStack) -> dict[str, Any]:

@@ -94,7 +94,7 @@ class Agent:
         system_prompt: str = "",
         tools: Iterable[AnyTool | Agent | Callable[..., Any]] = (),
         checkpointer: Checkpointer | str | EllipsisType | None = ...,
-        workspace: str | os.PathLike[str] | None = None,
+        workspace: str | os.PathLike[str] | EllipsisType | None = ...,
         max_turns: int = 50,
         budget: Budget | None = None,
         durability: Durability = "sync",
@@ -204,6 +204,12 @@ class Agent:
     @property
     def store_url(self) -> str:
         """The URL of the store, if it was given as one."""
+
+    def task_id(self, task: str, *, workspace: str | os.PathLike[str] | None = None) -> str:
+        """The id of the thread that `session(resume=True)` keeps a task in, known before it runs.
+
+        `task` is the first prompt of the session, and `workspace` its folder, as they are given there; left out, the folder
+        is the agent's own or the current one."""
 
     def trajectory(self, thread_id: str) -> Trajectory:
         """What was done on a thread, prompt by prompt."""

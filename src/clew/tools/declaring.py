@@ -49,6 +49,7 @@ class Tool(Generic[P, R]):
         timeout: float | None = None,
         retries: int = 0,
         approve: bool | Callable[..., Any] = False,
+        needs_workspace: bool = False,
         goes_on: bool = False,
         unbound: bool = False,
     ) -> None:
@@ -63,6 +64,7 @@ class Tool(Generic[P, R]):
         self.timeout = timeout
         self.retries = retries
         self.approve = approve
+        self.needs_workspace = needs_workspace
         self.is_async = inspect.iscoroutinefunction(bare_function(fn))
         self.goes_on = goes_on or not self.is_async
         """Whether its body may go on once nobody waits for it: in a thread, or on somebody else's machine."""
@@ -107,6 +109,7 @@ class Tool(Generic[P, R]):
             timeout=self.timeout,
             retries=self.retries,
             approve=self.approve,
+            needs_workspace=self.needs_workspace,
         )
 
     def __repr__(self) -> str:
@@ -129,6 +132,7 @@ def tool(
     timeout: float | None = None,
     retries: int = 0,
     approve: bool | Callable[..., Any] = False,
+    needs_workspace: bool = False,
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 def tool(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Make a function, sync or async, a tool: `@tool`, or `@tool(effect="idempotent", timeout=30)`.
@@ -152,6 +156,8 @@ def tool(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         retries: how often to try again after an exception or a timeout, with growing pauses. An error for `"once"`.
         approve: whether a person is asked before each call; or a function of the arguments, by their
             names and with defaults filled in, that says so for this one.
+        needs_workspace: whether it cannot work without `ctx.workspace`. An agent that has such a tool and no folder is
+            refused before anything is run.
     """
     namespace = _callers_names()
     if fn is not None:

@@ -26,7 +26,7 @@ _one_writer = threading.Lock()
 """Calls of one turn run side by side: two edits of one file must not lose one of them."""
 
 
-@tool(effect="none")
+@tool(effect="none", needs_workspace=True)
 def read_file(
     path: Annotated[str, "The file, relative to the workspace."],
     ctx: ToolContext,
@@ -57,7 +57,7 @@ def read_file(
     return text or "[the file is empty]"
 
 
-@tool(effect="idempotent")
+@tool(effect="idempotent", needs_workspace=True)
 def write_file(
     path: Annotated[str, "The file, relative to the workspace. Folders are made as needed."],
     content: Annotated[str, "The whole content."],
@@ -73,7 +73,7 @@ def write_file(
     return f"{'Wrote' if existing is None else 'Replaced'} {place}: {len(data)} bytes."
 
 
-@tool(effect="idempotent")
+@tool(effect="idempotent", needs_workspace=True)
 def edit_file(
     path: Annotated[str, "The file, relative to the workspace."],
     old_text: Annotated[str, "The text to replace, exactly as in the file. It must be there once."],
@@ -115,7 +115,7 @@ def edit_file(
     return f"Edited {place} at line {line}."
 
 
-@tool(effect="none")
+@tool(effect="none", needs_workspace=True)
 def list_files(
     ctx: ToolContext,
     pattern: Annotated[

@@ -21,7 +21,7 @@ LONGEST = 3600.0
 _GRACE = 2.0
 
 
-@tool(effect="once")
+@tool(effect="once", needs_workspace=True)
 async def run_command(
     command: Annotated[str, "As it would be typed into a shell."],
     ctx: ToolContext,
