@@ -25,6 +25,7 @@ from clew.log import (
     ToolIntent,
     ToolOutcome,
     Usage,
+    WorkspaceChanging,
     WorkspaceSnapshot,
 )
 from clew.messages import (
@@ -97,6 +98,7 @@ entries: st.SearchStrategy[Logged] = st.one_of(
     st.builds(StepIntent, small_counts, small_counts, text),
     st.builds(StepOutcome, small_counts, small_counts, text, json_values),
     st.builds(WorkspaceSnapshot, text, small_counts, small_counts),
+    st.builds(WorkspaceChanging, small_counts, text),
     st.builds(ProviderKey, text, text),
     st.builds(Streamed, st.tuples(blocks), st.sampled_from(["", "call-1"])),
     st.builds(StatusChanged, st.sampled_from(["running", "waiting", "interrupted", "failed", "done"]), text),

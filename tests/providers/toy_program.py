@@ -10,8 +10,12 @@ import os
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 from typing import Any
+
+ASKED = b'{"model": "any", "messages": [{"role": "user", "content": "Go."}]}'
 
 
 def say(**value: Any) -> None:
@@ -55,6 +59,12 @@ def main() -> None:
             keep(file, role="assistant", text=text)
         elif verb == "sleep":
             time.sleep(float(rest))
+        elif verb == "ask":
+            try:
+                urllib.request.urlopen(urllib.request.Request(rest, ASKED, {"Content-Type": "application/json"})).read()
+            except urllib.error.HTTPError as error:
+                say(fail=f"{error.code} {error.read().decode()}", kind="failed")
+                sys.exit(1)
         elif verb == "fail":
             kind, _, reason = rest.partition(" ")
             say(fail=reason, kind=kind)

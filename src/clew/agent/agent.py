@@ -10,7 +10,7 @@ import secrets
 import time
 import traceback
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from types import EllipsisType, TracebackType
@@ -19,10 +19,12 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
+from clew._aio import settle
 from clew._plugins import find
 from clew.agent.answering import answered_before, answers_to, open_questions
 from clew.agent.children import child_tool, is_child
 from clew.agent.events import Question, RunStarted
+from clew.agent.filing import Files
 from clew.agent.finishing import finish_tool
 from clew.agent.handles import Handle, read_handle
 from clew.agent.journal import Journal
@@ -37,7 +39,7 @@ from clew.agent.signalling import by_id, same_command, stops_with_a_signal
 from clew.agent.stores import LastRun, Ran, Store
 from clew.agent.trajectories import Trajectory, done_since, read_trajectory
 from clew.checkpointers import Checkpointer, HeadQuery
-from clew.errors import ClewError, InvalidInput, UsageError
+from clew.errors import InvalidInput, UsageError
 from clew.log import Checkpoint, StatusChanged, Usage
 from clew.models import Model, Price, cost_of, resolve_model
 from clew.models.windows import context_window
@@ -150,9 +152,10 @@ class Agent:
         there then is snapshotted first. `takeover=True` takes a thread from a live process. `durability="exit"` refuses
         tools of effect `once`, unless `allow_repeats=True` says that they may be repeated after a crash.
 
-        `handle_signals=True`, for programs: SIGTERM does as Ctrl+C does; the run records that, the command that resumes it
-        is printed to stderr, and the process exits with 130. A function from the thread's id gives other words for that
-        command. A second signal ends the process at once.
+        `handle_signals=True`, for programs: SIGTERM does as Ctrl+C does; the run records that and its files, the command
+        that resumes it is printed to stderr, and the process exits with 130. A function from the thread's id gives other
+        words for that command. A second signal ends the process at once, and prints which turn the files on record are of
+        if they are older than the conversation.
 
         `data_dir` is a folder to keep everything in, in place of a `checkpointer`.
 
@@ -482,7 +485,7 @@ class Agent:
                 loop.read_output(then)
                 await journal.record(StatusChanged("done"))
                 return _result(thread, before, loop, Ending("done"), journal.waited)
-            ending = await _recorded(journal, loop.run(job.prompt, again=job.nth is None), job.timeout)
+            ending = await _recorded(journal, loop.files, loop.run(job.prompt, again=job.nth is None), job.timeout)
             return _result(thread, before, loop, ending, journal.waited)
 
     async def questions(self, thread_id: str) -> list[Question]:
@@ -490,29 +493,41 @@ class Agent:
         return open_questions(await Thread.load(self._store.open(), thread_id))
 
 
-async def _recorded(journal: Journal, running: Coroutine[Any, Any, Ending], timeout: float | None) -> Ending:
-    """A run that fails or is cancelled says so on record before it raises; one that takes too long, before it ends."""
+async def _recorded(
+    journal: Journal, files: Files, running: Coroutine[Any, Any, Ending], timeout: float | None
+) -> Ending:
+    """Run to the end. A run that fails, is cancelled or takes too long first puts its files and how it ended on record,
+    however often it is cancelled meanwhile."""
     try:
         async with asyncio.timeout(timeout) as limit:
             return await running
     except asyncio.CancelledError as error:
-        await asyncio.shield(_record_end(journal, StatusChanged("interrupted", "cancelled"), error))
+        with suppress(asyncio.CancelledError):  # once more: the first goes on below
+            await settle(_record_end(journal, files, StatusChanged("interrupted", "cancelled"), error))
         raise
     except Exception as error:
         if limit.expired() and isinstance(error, TimeoutError):
-            ending = Ending("interrupted", f"timeout: {timeout:g} s")
-            await journal.record(StatusChanged(ending.status, ending.reason))
-            return ending
+            return await settle(_record_timeout(journal, files, f"timeout: {timeout:g} s"))
         last_line = traceback.format_exception_only(error)[-1].strip()
-        await _record_end(journal, StatusChanged("failed", last_line[:_LONGEST_REASON]), error)
+        await settle(_record_end(journal, files, StatusChanged("failed", last_line[:_LONGEST_REASON]), error))
         raise
 
 
-async def _record_end(journal: Journal, ending: StatusChanged, error: BaseException) -> None:
-    """If even this cannot be recorded, the error itself still tells what happened."""
+async def _record_timeout(journal: Journal, files: Files, reason: str) -> Ending:
+    unkept = await files.settle()
+    ending = Ending("interrupted", f"{reason}; {unkept}" if unkept else reason)
+    await journal.record(StatusChanged(ending.status, ending.reason))
+    return ending
+
+
+async def _record_end(journal: Journal, files: Files, ending: StatusChanged, error: BaseException) -> None:
+    """Keep the files, then record how the run ended. What cannot be kept or recorded is told by the error itself."""
+    if unkept := await files.settle():
+        error.add_note(unkept)
+        ending = StatusChanged(ending.status, f"{ending.reason}; {unkept}")
     try:
         await journal.record(ending)
-    except ClewError as second:
+    except Exception as second:  # noqa: BLE001 - the error that ended the run is the one to raise
         error.add_note(f"that the run is {ending.status} could not be recorded: {second}")
 
 

@@ -1,46 +1,204 @@
-"""A thread's files: brought where there are none, and put on record as they are."""
+"""A thread's files: restored where there are none, snapshotted while the work goes on, and on record after every stop."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
+from clew._aio import cancel_and_wait, settle
 from clew.agent.events import SnapshotSaved
 from clew.agent.journal import Journal
+from clew.agent.leftovers import shown_call
+from clew.agent.notes import NOTE
 from clew.agent.runs import Emit
-from clew.workspace import Workspace
+from clew.agent.signalling import when_killed
+from clew.log import Checkpoint, StateSet, WorkspaceChanging
+from clew.messages import Assistant, ToolCall, tool_calls
+from clew.workspace import SnapshotRef, Workspace
 
-__all__ = ["bring_files", "keep_files"]
+__all__ = ["Files"]
 
 log = logging.getLogger("clew.agent")
+_MOST_CALLS = 20
+_LONGEST_PROBLEM = 200
 
 
-async def bring_files(journal: Journal, workspace: Workspace, *, always: bool = False) -> tuple[str, str] | None:
-    """The files on record, where there are none: on another machine, say. Those that are there are the user's, and stay
-    as they are, unless it is to be so `always`; that they differ from the record is told, by both digests, and what there
-    is goes on record."""
-    state = journal.thread.checkpoint
-    recorded = state.workspace
-    if recorded is None and not state.turns:
-        return None
-    is_empty = not any(workspace.path.iterdir())
-    if recorded is not None and (is_empty or always):
+class Files:
+    """The workspace of a thread that is being worked on; without a workspace, nothing happens.
+
+    The record says when calls that may change files begin (`WorkspaceChanging`), and a snapshot ends that. So whatever stops
+    the process in between, the next one knows that the files on record are older than the conversation.
+    """
+
+    def __init__(self, journal: Journal, workspace: Workspace | None, emit: Emit, *, every: int = 1) -> None:
+        """`every` is how many turns that called tools there are from one snapshot to the next."""
+        self._journal = journal
+        self._thread = journal.thread
+        self._workspace = workspace
+        self._emit = emit
+        self._every = every
+        self._turns = 0
+        """Turns that called tools, since the last snapshot."""
+        self._taking: asyncio.Task[None] | None = None
+        if workspace is not None:
+            when_killed(self._standing)
+
+    async def bring(self, *, always: bool = False) -> dict[str, tuple[Any, Any]]:
+        """Restore the files on record into a folder that is empty, on another machine say, or `always`; and return what a
+        resume has to report as drift.
+
+        If the files on record are older than the conversation, what the model is to be told of that is on record (as
+        `clew:note`) before the first of them is restored. A folder that holds something is its user's and stays as it is
+        unless it is to be restored `always`: it is snapshotted, and where it differs from the record that is drift.
+        """
+        state = self._thread.checkpoint
+        changing = state.changing
+        if self._workspace is None or (state.workspace is None and changing is None and not state.turns):
+            return {}
+        empty = _empty_folder(self._workspace.path)
+        if not empty and (state.workspace is None or not always):
+            return await self._compare(self._workspace, state)
+        drift: dict[str, tuple[Any, Any]] = {}
+        if changing is not None and not (empty and empty == changing.empty):
+            drift["files_turn"] = max(state.turns, changing.since), state.files_turn
+            await self._journal.record(StateSet(NOTE, _told(state)), WorkspaceChanging())
+            await self._journal.flush()
+        if state.workspace is not None:
+            await settle(self._restore(self._workspace, state))
+        return drift
+
+    async def _compare(self, workspace: Workspace, state: Checkpoint) -> dict[str, tuple[Any, Any]]:
+        recorded, now = state.workspace, await workspace.snapshot()
+        if not await self._record(state, now) or recorded is None:
+            return {}
+        return {"files": (recorded.digest, now.digest)}
+
+    async def _restore(self, workspace: Workspace, state: Checkpoint) -> None:
+        """To its end once it has begun: a folder with half of the files would be taken for its user's own."""
+        recorded = state.workspace
+        assert recorded is not None  # noqa: S101 - the caller has looked
         restored = await workspace.restore(recorded)
-        log.info("thread %r: its files are restored to %s", journal.thread.thread_id, workspace.path)
+        log.info("thread %r: its files are restored to %s", self._thread.thread_id, workspace.path)
         if restored.before_restore is not None and restored.before_restore.digest != recorded.digest:
-            await journal.record(restored.before_restore.entry(), recorded)
-    if is_empty or always:
-        return None
-    now = await workspace.snapshot()
-    if recorded is not None and now.digest == recorded.digest:
-        return None
-    await journal.record(now.entry())
-    return None if recorded is None else (recorded.digest, now.digest)
+            await self._journal.record(restored.before_restore.entry(), recorded)
+
+    def may_change(self, state: Checkpoint, turn: int) -> None:
+        """Say that calls from this turn on may change files, if the record does not say so yet. It goes out with what is
+        recorded next, which is what lets those calls begin. `state` is the thread's state as of now."""
+        if self._workspace is not None and state.changing is None:
+            self._journal.hold(WorkspaceChanging(turn, _empty_folder(self._workspace.path)))
+
+    def count_turn(self) -> None:
+        """A turn that called tools is settled."""
+        self._turns += 1
+
+    def begin(self) -> None:
+        """Start a snapshot, if it is due, beside whatever comes next: the model's answer is waited for meanwhile."""
+        if self._workspace is not None and self._turns >= self._every and self._taking is None:
+            self._taking = asyncio.create_task(self._take(self._workspace))
+
+    async def ready(self) -> None:
+        """Return once the snapshot that was started is on record. Cancelling does not stop the snapshot."""
+        if self._taking is not None:
+            with self._journal.wait():
+                await asyncio.wait([self._taking])
+                taken, self._taking = self._taking, None
+                taken.result()
+
+    async def keep(self) -> None:
+        """Return once the files as they are now are on record. Whoever calls this has ended what could change them."""
+        if self._taking is not None:
+            with self._journal.wait():
+                await asyncio.wait([self._taking])
+            if not self._taking.cancelled() and (error := self._taking.exception()) is not None:
+                log.warning("thread %r: a snapshot failed, and is taken again: %s", self._thread.thread_id, error)
+            self._taking = None
+        if self._workspace is not None and (self._turns or self._thread.checkpoint.changing is not None):
+            with self._journal.wait():
+                await self._take(self._workspace)
+
+    async def settle(self) -> str:
+        """Keep the files of a run that has failed or was stopped. Raises nothing: returns which turn the files on record are
+        of and why, for the record and the screen; empty if they are as new as the conversation."""
+        if self._thread.lost is not None:  # whoever has the thread now has the files too
+            if self._taking is not None:
+                await cancel_and_wait([self._taking])
+            return ""
+        try:
+            await self.keep()
+        except Exception as error:  # noqa: BLE001 - what stopped the run matters more, and this is told beside it
+            problem = f"{type(error).__name__}: {error}"[:_LONGEST_PROBLEM]
+            log.warning("thread %r: its files could not be kept: %s", self._thread.thread_id, problem)
+            return f"{_of_turn(self._thread.checkpoint)}, because they could not be kept: {problem}"
+        return ""
+
+    async def _take(self, workspace: Workspace) -> None:
+        turns, self._turns = self._turns, 0
+        try:
+            await self._record(self._thread.checkpoint, await workspace.snapshot(), tell=True)
+        except BaseException:
+            self._turns += turns
+            raise
+
+    async def _record(self, state: Checkpoint, taken: SnapshotRef, *, tell: bool = False) -> bool:
+        """Put a snapshot on record if it is another than the last, and say whether it was; that it is the same goes out with
+        what is recorded next."""
+        if state.workspace is not None and state.workspace.digest == taken.digest:
+            if state.changing is not None:
+                self._journal.hold(WorkspaceChanging())
+            return False
+        await self._thread.append(taken.entry())
+        if tell:
+            self._emit(SnapshotSaved(state.turns, taken.digest, taken.files))
+        return True
+
+    def _standing(self) -> str:
+        """For the screen, if the process ends at once; empty if the files on record are as new as the conversation."""
+        state = self._thread.checkpoint
+        return "" if state.changing is None else _of_turn(state)
 
 
-async def keep_files(journal: Journal, workspace: Workspace, emit: Emit) -> None:
-    """The files as they are, on record if they are others than the last."""
-    state = journal.thread.checkpoint
-    taken = await workspace.snapshot()
-    if state.workspace is None or state.workspace.digest != taken.digest:
-        await journal.thread.append(taken.entry())
-        emit(SnapshotSaved(state.turns, taken.digest, taken.files))
+def _empty_folder(path: Path) -> str:
+    """What tells an empty folder from every other one, and from itself once a file was made in it; empty if it is not."""
+    try:
+        with os.scandir(path) as names:
+            if next(names, None) is not None:
+                return ""
+        facts = path.stat()
+    except OSError:  # whoever takes the next snapshot is told
+        return ""
+    return f"{facts.st_dev}:{facts.st_ino}:{facts.st_mtime_ns}"
+
+
+def _of_turn(state: Checkpoint) -> str:
+    if state.workspace is None:
+        return "no files are on record"
+    return f"the files on record are those of turn {state.files_turn}"
+
+
+def _told(state: Checkpoint) -> str:
+    """For the model: that files it has written may not be there, and which calls may have written them."""
+    if state.workspace is None:
+        found = "The workspace is empty: the program was stopped before any of its files were kept."
+    else:
+        until = f", up to turn {state.turns}" if state.turns > state.files_turn else ""
+        found = (
+            f"The files of the workspace were restored as they were after turn {state.files_turn}: the program was stopped "
+            f"before it kept what was changed since{until}."
+        )
+    calls = _calls_since(state)
+    since = f" What these calls changed may be missing: {'; '.join(map(shown_call, calls))}." if calls else ""
+    return f"{found}{since} Look at the files before you rely on them, and make again what is missing."
+
+
+def _calls_since(state: Checkpoint) -> Sequence[ToolCall]:
+    """The last calls of the turns that are newer than the files on record, as far as the model still sees them."""
+    turns = state.turns - state.files_turn
+    if turns <= 0:
+        return ()
+    responses = [message for message in state.messages if type(message) is Assistant][-turns:]
+    return [call for response in responses for call in tool_calls(response)][-_MOST_CALLS:]

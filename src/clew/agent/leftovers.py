@@ -13,7 +13,7 @@ from clew.agent.trajectories import ended, stopped_at
 from clew.log import Checkpoint, Logged, MessageAdded, ModelCallStarted, ToolOutcome
 from clew.messages import Assistant, Block, Text, Thinking, ToolCall, ToolResult, User, plain_text, tool_calls
 
-__all__ = ["Left", "left_over", "merged"]
+__all__ = ["Left", "left_over", "merged", "shown_call"]
 
 _LONGEST_CALL = 500
 _LONGEST_TEXT = 4000
@@ -49,7 +49,7 @@ class Left(msgspec.Struct, frozen=True):
         if self.words:
             parts.append(f"The last answer was cut off when the program was stopped. Its words so far: {self.words!r}")
         if self.in_doubt:
-            calls = "; ".join(map(_call, self.in_doubt))
+            calls = "; ".join(map(shown_call, self.in_doubt))
             parts.append(
                 "These tool calls had begun when the program was stopped, and it is not known whether they took effect: "
                 f"{calls}. Find out what happened before you repeat one."
@@ -104,7 +104,8 @@ def _unknown(call: ToolCall) -> ToolResult:
     return ToolResult(call.id, (Text(text),), is_error=True)
 
 
-def _call(call: ToolCall) -> str:
+def shown_call(call: ToolCall) -> str:
+    """A call as the model is told of it: its name, and its arguments up to a length."""
     arguments: Any = call.arguments
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
     return f"{call.name}({text if len(text) <= _LONGEST_CALL else text[:_LONGEST_CALL] + '…'})"

@@ -15,11 +15,11 @@ from clew._aio import settle
 from clew.agent.asking import ask
 from clew.agent.compacting import compact, make_room
 from clew.agent.events import CheckpointSaved, Question, TurnFinished, TurnStarted, Unwound, Waiting
-from clew.agent.filing import bring_files, keep_files
+from clew.agent.filing import Files
 from clew.agent.finishing import finished_with, not_finished, value_of
 from clew.agent.journal import Journal
 from clew.agent.leftovers import left_over
-from clew.agent.notes import is_note, note
+from clew.agent.notes import NOTE, is_note, note, note_waiting
 from clew.agent.prompts import PROMPTS, last_prompt, prompts_waiting, turns_of_task
 from clew.agent.runs import Emit
 from clew.agent.settings import Settings, drift_of, started
@@ -57,13 +57,11 @@ class Loop:
         self._settings = settings
         self._journal = journal
         self._thread = journal.thread
-        self._workspace = workspace
+        self.files = Files(journal, workspace, emit, every=settings.snapshot_every)
         self._emit = emit
         self._state = State()
         self._turns = 0
         """Responses since the last prompt."""
-        self._snapshot: asyncio.Task[None] | None = None
-        self._since_snapshot = 0
         self._filled = 0
         """Tokens of the conversation, as of the last response."""
         self.drift: dict[str, tuple[Any, Any]] = {}
@@ -71,38 +69,39 @@ class Loop:
 
     async def run(self, prompt: str | None, *, again: bool = True) -> Ending:
         """From wherever the thread is to the end of its work, or to what stops it. `again`: the prompt of work that is done
-        may be asked again."""
-        try:
-            await self._begin()
-            if prompt is not None:
-                await self._take(prompt, again)
-            await self._bring_files()
-            self._turns = turns_of_task(self._thread.checkpoint)
-            waiting = prompts_waiting(self._thread.checkpoint)
-            while True:
-                state = self._thread.checkpoint
-                if state.calls:
-                    questions = await settle_calls(self._settings, self._journal, self._state, self._emit)
-                    if questions:
-                        return await self._wait(questions)
-                    self._turn_is_settled(state.turns)
-                elif waiting:
-                    asked = [MessageAdded(user(text)) for text in waiting]
-                    await self._journal.record(StateSet(PROMPTS, None), *asked)
-                    waiting, self._turns = [], 0
-                elif self._is_finished(state) and not (correction := self.read_output(state)):
-                    return await self._end(Ending("done"))
-                elif reason := self._limit(state):
-                    return await self._end(Ending("interrupted", reason))
-                elif self._is_finished(state):
-                    await self._journal.record(MessageAdded(note(correction)))
-                elif warning := self._warning(state):
-                    await self._journal.record(MessageAdded(note(warning)))
-                else:
-                    await self._respond(state)
-        finally:
-            if self._snapshot is not None:
-                self._snapshot.cancel()
+        may be asked again. Whoever calls this settles the `files` if it raises."""
+        await self._begin()
+        if prompt is not None:
+            await self._take(prompt, again)
+        with self._journal.wait():
+            self.drift |= await self.files.bring(always=self._settings.restore_files)
+        self._turns = turns_of_task(self._thread.checkpoint)
+        waiting, told = prompts_waiting(self._thread.checkpoint), note_waiting(self._thread.checkpoint)
+        while True:
+            state = self._thread.checkpoint
+            if state.calls:
+                self._prepare_files(state)
+                questions = await settle_calls(self._settings, self._journal, self._state, self._emit)
+                if questions:
+                    return await self._wait(questions)
+                self._turn_is_settled(state.turns)
+            elif told:
+                await self._journal.record(StateSet(NOTE, None), MessageAdded(note(told)))
+                told = ""
+            elif waiting:
+                asked = [MessageAdded(user(text)) for text in waiting]
+                await self._journal.record(StateSet(PROMPTS, None), *asked)
+                waiting, self._turns = [], 0
+            elif self._is_finished(state) and not (correction := self.read_output(state)):
+                return await self._end(Ending("done"))
+            elif reason := self._limit(state):
+                return await self._end(Ending("interrupted", reason))
+            elif self._is_finished(state):
+                await self._journal.record(MessageAdded(note(correction)))
+            elif warning := self._warning(state):
+                await self._journal.record(MessageAdded(note(warning)))
+            else:
+                await self._respond(state)
 
     async def _begin(self) -> None:
         """Who works here now and with what: on record if it is new or has changed."""
@@ -134,13 +133,14 @@ class Loop:
             await self._journal.record(MessageAdded(user(prompt)))
         await self._journal.flush()
 
-    async def _bring_files(self) -> None:
-        if self._workspace is None:
+    def _prepare_files(self, state: Checkpoint) -> None:
+        """Before calls run that may change files: that goes on record with their intents. While there is no snapshot, a call
+        that only looks counts too, as what it saw is on record nowhere else."""
+        if self._settings.workspace is None:
             return
-        with self._journal.wait():
-            changed = await bring_files(self._journal, self._workspace, always=self._settings.restore_files)
-        if changed is not None:
-            self.drift["files"] = changed
+        tools = [self._settings.tools.get(call.call.name) for call in state.calls if call.result is None]
+        if any(tool is not None and (tool.effect != "none" or state.workspace is None) for tool in tools):
+            self.files.may_change(state, state.turns)
 
     async def _respond(self, state: Checkpoint) -> None:
         """One response of the model: on record before anything acts on it, which for its calls is with their intents. The
@@ -148,7 +148,7 @@ class Loop:
         await self._journal.record(ModelCallStarted(self._settings.model.name))
         await self._journal.catch_up()
         self._emit(TurnStarted(state.turns + 1))
-        self._begin_snapshot()
+        self.files.begin()
         if self._is_full() and (compacted := await compact(self._settings, self._journal)):
             self._emit(compacted)
         while True:
@@ -160,17 +160,19 @@ class Loop:
         await settle(self._keep(MessageAdded(response.message, response.usage, cost), state.turns + 1))
 
     async def _make_room(self) -> None:
-        await self._wait_for_snapshot()
+        await self.files.ready()
         done = await make_room(self._settings, self._journal)
         self._emit(done)
         if isinstance(done, Unwound):  # its files stay, and are on record again; what it left in the state does not
             self._read_state()
-            self._since_snapshot += 1
-            self._begin_snapshot()
+            self.files.may_change(self._thread.checkpoint, done.turn)
+            await self._journal.flush()
+            self.files.count_turn()
+            self.files.begin()
 
     async def _keep(self, response: MessageAdded, turn: int) -> None:
         """A response that was paid for, on record: with the intents of its calls, if it has any."""
-        await self._wait_for_snapshot()
+        await self.files.ready()
         self._turns += 1
         if response.usage is not None:
             self._filled = response.usage.input_tokens + response.usage.output_tokens
@@ -195,7 +197,7 @@ class Loop:
 
     def _turn_is_settled(self, turn: int) -> None:
         self._journal.follow([asyncio.ensure_future(self._tell_when_saved(turn))])
-        self._since_snapshot += 1
+        self.files.count_turn()
 
     async def _tell_when_saved(self, turn: int) -> None:
         saved = await self._journal.write()
@@ -248,21 +250,6 @@ class Loop:
         words = plain_text(self._journal.as_recorded(MessageAdded(user(prompt))).message)
         return words == (prompts_waiting(state) or [last_prompt(state)])[-1]
 
-    def _begin_snapshot(self) -> None:
-        """While the model answers: only now, so that nothing that is waited for waits behind it for the disk."""
-        if self._workspace is not None and self._since_snapshot >= self._settings.snapshot_every:
-            self._snapshot = asyncio.create_task(self._take_snapshot(self._workspace))
-
-    async def _take_snapshot(self, workspace: Workspace) -> None:
-        self._since_snapshot = 0
-        await keep_files(self._journal, workspace, self._emit)
-
-    async def _wait_for_snapshot(self) -> None:
-        if self._snapshot is not None:
-            with self._journal.wait():
-                await self._snapshot
-            self._snapshot = None
-
     async def _wait(self, questions: list[Question]) -> Ending:
         self._emit(Waiting(tuple(questions)))
         await self._journal.record(StateSet(QUESTIONS, msgspec.to_builtins(questions)))
@@ -270,9 +257,6 @@ class Loop:
 
     async def _end(self, ending: Ending) -> Ending:
         """The last snapshot, and how it ended."""
-        await self._wait_for_snapshot()
-        if self._workspace is not None and self._since_snapshot:
-            with self._journal.wait():
-                await self._take_snapshot(self._workspace)
+        await self.files.keep()
         await self._journal.record(StatusChanged(ending.status, ending.reason))
         return ending

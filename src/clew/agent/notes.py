@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from clew.log import Checkpoint
 from clew.messages import Message, User, plain_text, user
 
-__all__ = ["is_note", "is_prompt", "note"]
+__all__ = ["NOTE", "is_note", "is_prompt", "note", "note_waiting"]
 
+NOTE = "clew:note"
+"""The thread's value that holds what the model is to be told before it is asked again."""
 _MARK = "[clew] "
 
 
 def note(text: str) -> User:
     """A message from Clew to the model."""
     return user(_MARK + text)
+
+
+def note_waiting(state: Checkpoint) -> str:
+    """What the model is to be told before it is asked again; empty if nothing. Calls that are open are settled first."""
+    return str(state.state.get(NOTE) or "")
 
 
 def is_note(message: Message) -> bool:

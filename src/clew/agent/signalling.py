@@ -1,4 +1,4 @@
-"""Signals: with `handle_signals`, SIGTERM does as Ctrl+C does, and both end the process once all is on record."""
+"""Signals: with `handle_signals`, SIGTERM does as Ctrl+C does, and both end the process once files and end are on record."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
 from clew.errors import UsageError
 
-__all__ = ["EXIT_CODE", "by_id", "same_command", "stops_with_a_signal"]
+__all__ = ["EXIT_CODE", "by_id", "same_command", "stops_with_a_signal", "when_killed"]
 
 EXIT_CODE = 130
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -23,20 +23,28 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def stops_with_a_signal(thread_id: str, resume: Callable[[str], str]) -> Iterator[None]:
-    """Around a run: the first SIGINT or SIGTERM cancels it, and once it has recorded that, the command that resumes it is
-    printed to stderr and the process exits with 130. A second signal ends the process at once."""
+    """Around a run: the first SIGINT or SIGTERM cancels it, and once it has recorded that and its files, the command that
+    resumes it is printed to stderr and the process exits with 130. What could not be recorded is printed too. A second
+    signal ends the process at once, and prints what is not on record then."""
     task = _running.enter()
     try:
         yield
-    except asyncio.CancelledError:
+    except asyncio.CancelledError as error:
         if not _running.stopped:
             raise
-        print(f"Stopped; all is on record. To go on: {resume(thread_id)}", file=sys.stderr, flush=True)
+        missing = "; ".join(getattr(error, "__notes__", ()))
+        said = f"Stopped, but {missing}." if missing else "Stopped; all is on record."
+        print(f"{said} To go on: {resume(thread_id)}", file=sys.stderr, flush=True)
         if _running.others(task):
             raise  # those have still to record that they were stopped
         raise SystemExit(EXIT_CODE) from None
     finally:
         _running.leave(task)
+
+
+def when_killed(standing: Callable[[], str]) -> None:
+    """For the run of this task: what a second signal prints as not on record, if anything."""
+    _running.watch(asyncio.current_task(), standing)
 
 
 def same_command(thread_id: str) -> str:
@@ -56,6 +64,7 @@ class _Running:
         self.stopped = False
         self._tasks: dict[asyncio.Task[Any] | None, asyncio.AbstractEventLoop] = {}
         self._before: dict[int, Any] = {}
+        self._standing: dict[asyncio.Task[Any] | None, Callable[[], str]] = {}
 
     def enter(self) -> asyncio.Task[Any] | None:
         if threading.current_thread() is not threading.main_thread():
@@ -70,22 +79,36 @@ class _Running:
         self._tasks[task] = asyncio.get_running_loop()
         return task
 
+    def watch(self, task: asyncio.Task[Any] | None, standing: Callable[[], str]) -> None:
+        if task in self._tasks:
+            self._standing[task] = standing
+
     def others(self, task: asyncio.Task[Any] | None) -> bool:
         return bool(self._tasks.keys() - {task})
 
     def leave(self, task: asyncio.Task[Any] | None) -> None:
         self._tasks.pop(task, None)
+        self._standing.pop(task, None)
         if not self._tasks:
             for number, handler in self._before.items():
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.stopped:
+            os.write(2, self._last_words().encode())
             os._exit(EXIT_CODE)
         self.stopped = True
         for task, loop in self._tasks.items():
             if task is not None:
                 loop.call_soon_threadsafe(task.cancel)
+
+    def _last_words(self) -> str:
+        """What is said of runs that are given no time to end. Nothing may go wrong here: the process is about to end."""
+        missing: list[str] = []
+        for task in self._tasks:
+            with suppress(Exception):
+                missing += filter(None, [self._standing[task]()])
+        return f"Stopped at once; {'; '.join(missing) or 'how it ended is not on record'}.\n"
 
 
 _running = _Running()

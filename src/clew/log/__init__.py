@@ -38,6 +38,7 @@ from clew.log.entries import (
     ToolOutcome,
     UnknownEntry,
     Usage,
+    WorkspaceChanging,
     WorkspaceSnapshot,
 )
 from clew.log.fold import Fold, count_kept, fold
@@ -75,6 +76,7 @@ __all__ = [
     "ToolOutcome",
     "UnknownEntry",
     "Usage",
+    "WorkspaceChanging",
     "WorkspaceSnapshot",
     "count_kept",
     "decode_frame",

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from clew.log.entries import ProviderKey, Usage, WorkspaceSnapshot
+from clew.log.entries import ProviderKey, Usage, WorkspaceChanging, WorkspaceSnapshot
 from clew.messages import Block, Message, ToolCall, ToolResult, tool_calls
 
 __all__ = ["EMPTY", "TURN_MARK", "Call", "Checkpoint", "Fact", "FoldedState", "Kind", "Ranges", "provider_key"]
@@ -19,7 +19,7 @@ Ranges = tuple[tuple[int, int], ...]
 TURN_MARK = "clew:turn:"
 """How the names of facts begin that are about one prompt; its place in the history follows."""
 
-Kind = Literal["state", "turn", "workspace", "provider"]
+Kind = Literal["state", "turn", "workspace", "provider", "changing"]
 
 
 class Fact(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -146,6 +146,21 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
             if fact.kind == "workspace":
                 return WorkspaceSnapshot(*fact.value)
         return None
+
+    @property
+    def changing(self) -> WorkspaceChanging | None:
+        """From where on calls may have changed the workspace's files with no snapshot on record that holds it; None if the
+        newest snapshot is as new as the conversation."""
+        for fact in reversed(self.facts):
+            if fact.kind == "changing":
+                return WorkspaceChanging(*fact.value) if fact.value else None
+        return None
+
+    @property
+    def files_turn(self) -> int:
+        """The turn that the files on record are of; 0 if they are older than the first."""
+        changing = self.changing
+        return self.turns if changing is None else changing.since - 1
 
     @property
     def provider_keys(self) -> dict[str, str]:

@@ -29,6 +29,7 @@ __all__ = [
     "ToolOutcome",
     "UnknownEntry",
     "Usage",
+    "WorkspaceChanging",
     "WorkspaceSnapshot",
 ]
 
@@ -117,6 +118,20 @@ class WorkspaceSnapshot(_Entry, tag="workspace", frozen=True):
     digest: str
     files: int = 0
     size: int = 0
+
+
+class WorkspaceChanging(_Entry, tag="changing", frozen=True):
+    """Calls may change the workspace's files from here on, and no snapshot holds those changes yet.
+
+    Written once before the first such call. The next snapshot ends it; so does `since=0`, written when the folder was looked
+    at and still is what the newest snapshot holds. A crash in between leaves it standing, so that a resume knows that the
+    files on record are older than the conversation.
+    """
+
+    since: int = 0
+    """The first turn whose calls may have changed files."""
+    empty: str = ""
+    """If the folder was empty then, what tells it from every other one and from itself once a file was made in it."""
 
 
 class ProviderKey(_Entry, tag="provider", frozen=True):
@@ -209,6 +224,7 @@ KnownEntry = (
     | StepIntent
     | StepOutcome
     | WorkspaceSnapshot
+    | WorkspaceChanging
     | ProviderKey
     | StatusChanged
     | LeaseTaken

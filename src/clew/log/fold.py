@@ -26,6 +26,7 @@ from clew.log.entries import (
     ToolOutcome,
     UnknownEntry,
     Usage,
+    WorkspaceChanging,
     WorkspaceSnapshot,
 )
 from clew.messages import Assistant, Block, Message, Tool, ToolCall, ToolResult, User, plain_text, tool_calls
@@ -343,6 +344,11 @@ class Fold:
 
     def _workspace(self, entry: WorkspaceSnapshot) -> None:
         self._fact("workspace", "", [entry.digest, entry.files, entry.size])
+        if ("changing", "") in self._last_facts:
+            self._fact("changing", "", None)
+
+    def _changing(self, entry: WorkspaceChanging) -> None:
+        self._fact("changing", "", [entry.since, entry.empty] if entry.since > 0 else None)
 
     def _provider(self, entry: ProviderKey) -> None:
         plain = not (entry.native or entry.thread or entry.messages)
@@ -470,5 +476,6 @@ _HANDLERS: dict[type, Callable[[Fold, Any], None]] = {
     ToolIntent: Fold._intent,
     ToolOutcome: Fold._outcome,
     UnknownEntry: Fold._skip,
+    WorkspaceChanging: Fold._changing,
     WorkspaceSnapshot: Fold._workspace,
 }

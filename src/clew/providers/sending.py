@@ -9,17 +9,19 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
+
 from clew._aio import settle
 from clew.agent.children import child_id
 from clew.agent.events import CheckpointSaved, TurnFinished, TurnStarted
-from clew.agent.filing import bring_files, keep_files
+from clew.agent.filing import Files
 from clew.agent.journal import Journal
 from clew.agent.leftovers import left_over
+from clew.agent.notes import NOTE, note, note_waiting
 from clew.agent.runs import Emit
 from clew.agent.trajectories import Turn, begun, ended, said_in
 from clew.checkpointers import Checkpointer
 from clew.errors import (
-    ClewError,
     Corrupt,
     LeaseLost,
     ProviderError,
@@ -31,6 +33,7 @@ from clew.log import (
     ModelCallStarted,
     ProviderKey,
     Spend,
+    StateSet,
     StatusChanged,
     ThreadStarted,
     Usage,
@@ -89,6 +92,8 @@ class Sending:
         self._placing = Placing(provider, store, journal.thread)
         self._model = settings.model_of(provider.name)
         self._drift: dict[str, tuple[Any, Any]] = {}
+        workspace = None if settings.workspace is None else Workspace(settings.workspace, store)
+        self._files = Files(journal, workspace, emit)
 
     async def send(self, prompt: str, key: str, timeout: float | None) -> Turn:
         """Ask, and return what it came to. `key` is what the conversation is known by if the record does not know better."""
@@ -101,24 +106,28 @@ class Sending:
         left = left_over(before)
         if left.entries:
             await self._journal.record(*left.entries)
-        workspace = await self._bring_files()
+        await self._bring_files()
         placed = await self._placing.place(self._thread.checkpoint, key)
         with alone(self._provider, placed.key):
             if left.was_stopped:
                 left = left.with_calls(await self._placing.unsettled(placed.key))
-            told = left.note(prompt)
+            told = _joined(left.note(prompt), note_waiting(self._thread.checkpoint))
             job = self._job(prompt if told is None else f"{plain_text(told)}\n\n{prompt}", placed.key)
             await self._provider.prepare(self._program, job)
             await self._begin(before, placed, told, prompt)
             recorder = Recorder(self._journal, self._emit, pieces=self._redact is None)
             failure = await self._attempt(job, recorder, _left_of(timeout, began))
-            turn = await settle(
-                self._end(recorder, prompt, placed, workspace, time.monotonic() - began, failure, timeout)
-            )
-        if failure is not None and not isinstance(failure, TimeoutError):
-            raise failure
-        if failure is None and not isinstance(recorder.ending, Finished):
-            raise error_of(self._provider.name, recorder.ending, self._model)
+            problem = failure
+            if failure is None and not isinstance(recorder.ending, Finished):
+                problem = error_of(self._provider.name, recorder.ending, self._model)
+            standing = standing_of(recorder.ending, timeout, failure)
+            try:
+                turn = await settle(self._end(recorder, prompt, placed, time.monotonic() - began, standing, problem))
+            except asyncio.CancelledError:
+                if problem is None or isinstance(problem, TimeoutError):
+                    raise
+        if problem is not None and not isinstance(problem, TimeoutError):
+            raise problem
         return turn
 
     async def _refuse(self, prompt: str, before: Checkpoint, reason: str) -> Turn:
@@ -135,16 +144,11 @@ class Sending:
             model=self._model,
         )
 
-    async def _bring_files(self) -> Workspace | None:
+    async def _bring_files(self) -> None:
         folder = self._settings.workspace
-        if folder is None:
-            return None
-        folder.mkdir(parents=True, exist_ok=True)
-        workspace = Workspace(folder, self._store)
-        changed = await bring_files(self._journal, workspace, always=self._settings.restore_files)
-        if changed is not None:
-            self._drift["files"] = changed
-        return workspace
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+        self._drift |= await self._files.bring(always=self._settings.restore_files)
 
     def _job(self, prompt: str, key: str) -> Job:
         settings = self._settings
@@ -168,6 +172,10 @@ class Sending:
         self._prompt_at = first + len(asked) - 1
         entries += map(MessageAdded, asked)
         entries.append(begun(self._prompt_at, self._provider.name, self._model))
+        state = self._thread.checkpoint
+        if note_waiting(state):
+            entries.append(StateSet(NOTE, None))
+        self._files.may_change(state, state.turns + 1)
         await self._journal.record(*entries, ModelCallStarted(self._model or self._provider.name))
         self.asked_at = first
         self._emit(TurnStarted(before.turns + 1))
@@ -233,26 +241,29 @@ class Sending:
         recorder: Recorder,
         prompt: str,
         placed: Placed,
-        workspace: Workspace | None,
         seconds: float,
-        failure: BaseException | None,
-        timeout: float | None,
+        standing: tuple[Any, str],
+        problem: BaseException | None,
     ) -> Turn:
         """First of all what it came to and what it cost; then what the program keeps of it, and its files; then that it has
-        ended. After a failure as far as that goes: the failure itself is what is raised."""
-        status, reason = standing_of(recorder.ending, timeout, failure)
+        ended. After a problem as far as that goes: the problem is what is raised, and it tells what could not be kept."""
+        status, reason = standing
         try:
             await recorder.settle()
             turn = self._turn(recorder, prompt, placed, seconds, status, reason)
             await self._journal.record(
                 *self._spent(recorder, turn), ended(self._prompt_at, self._thread.messages, turn)
             )
-            await self._keep(recorder, placed.key, workspace)
-            await self._journal.record(StatusChanged(status, reason))
-        except ClewError as error:
-            if failure is None:
+            try:
+                await self._keep(recorder, placed.key)
+            finally:
+                unkept = await self._keep_files(problem)
+            turn = turn if not unkept else msgspec.structs.replace(turn, reason=f"{reason}; {unkept}")
+            await self._journal.record(StatusChanged(turn.status, turn.reason))
+        except Exception as error:
+            if problem is None:
                 raise
-            failure.add_note(f"how it ended could not be recorded: {error}")
+            problem.add_note(f"how it ended could not be recorded: {error}")
             return self._turn(recorder, prompt, placed, seconds, status, reason)
         self._emit(TurnFinished(turn.turns))
         self._emit(CheckpointSaved(turn.turns))
@@ -264,17 +275,25 @@ class Sending:
             return [Spend(turn.usage, turn.cost)]
         return [] if self._thread.checkpoint.in_flight else [ModelCallStarted(self._model or self._provider.name)]
 
-    async def _keep(self, recorder: Recorder, key: str, workspace: Workspace | None) -> None:
-        """What the program keeps, what sub-agents did, and the files. That the program's own form cannot be had is no reason
-        to lose an answer: elsewhere the conversation is written anew from the record."""
+    async def _keep_files(self, problem: BaseException | None) -> str:
+        """Put the files on record. If the prompt has failed already, its problem tells what could not be kept, and that is
+        returned; else it is an error of its own."""
+        if problem is None:
+            await self._files.keep()
+            return ""
+        if unkept := await self._files.settle():
+            problem.add_note(unkept)
+        return unkept
+
+    async def _keep(self, recorder: Recorder, key: str) -> None:
+        """What the program keeps, and what sub-agents did. That the program's own form cannot be had is no reason to lose an
+        answer: elsewhere the conversation is written anew from the record."""
         try:
             await self._placing.capture(self._journal, key, natively=self._redact is None)
         except (Corrupt, OSError, ProviderError) as error:
             log.warning("thread %r: what %s keeps: %s", self._thread.thread_id, self._provider.name, error)
         for call_id, messages in recorder.children.items():
             await self._keep_child(call_id, messages)
-        if workspace is not None:
-            await keep_files(self._journal, workspace, self._emit)
 
     async def _keep_child(self, call_id: str, messages: list[Message]) -> None:
         """What a sub-agent did, on a thread of its own."""
@@ -308,6 +327,13 @@ class Sending:
             provider=self._provider.name,
             model=recorder.model or (ending.model if isinstance(ending, Finished) else "") or self._model,
         )
+
+
+def _joined(told: User | None, waiting: str) -> User | None:
+    """What the model is told in front of the prompt: of what was stopped, and what waits on record."""
+    if not waiting:
+        return told
+    return note(waiting) if told is None else user(f"{plain_text(told)} {waiting}")
 
 
 def _take(recorder: Recorder, happenings: Iterable[Happening]) -> None:
