@@ -19,6 +19,7 @@
     │   └── ModelRefused       a bad key, an unknown model, a request the vendor does not take
     └── ProviderError      a coding agent's program gave no answer
         ├── ProviderMissing    the program is not installed
+        │   └── ProviderOutdated   it is, in a version that does not keep what it is told
         ├── NotLoggedIn        the program has no account, or one that is no longer good
         ├── ProviderLimited    a rate or usage limit of the account
         └── SessionNotFound    the program has no such conversation
@@ -52,6 +53,7 @@ __all__ = [
     "ProviderError",
     "ProviderLimited",
     "ProviderMissing",
+    "ProviderOutdated",
     "SessionNotFound",
     "ThreadBusy",
     "ThreadNotFound",
@@ -234,6 +236,22 @@ class ProviderMissing(ProviderError):
     def __init__(self, provider: str, install: str) -> None:
         self.install = install
         super().__init__(provider, "its program is not on PATH", f"Install it: {install}")
+
+
+class ProviderOutdated(ProviderMissing):
+    """The program is installed in a version that does not keep what it is told. It is not asked anything."""
+
+    def __init__(self, provider: str, version: str, oldest: str, install: str, path: str = "") -> None:
+        self.install = install
+        self.version = version
+        self.oldest = oldest
+        where = f" ({path})" if path else ""
+        ProviderError.__init__(
+            self,
+            provider,
+            f"its version {version}{where} is too old: older than {oldest}, it loses what it was told, or fails",
+            f"Upgrade it: {install}",
+        )
 
 
 class NotLoggedIn(ProviderError):

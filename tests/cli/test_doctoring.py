@@ -85,11 +85,11 @@ async def test_what_is_amiss_and_does_no_harm_yet_is_a_warning_that_says_what_to
     assert all(finding["advice"] for finding in found.values() if finding["level"] != "ok")
 
 
-def _with_codex(folder: Path, body: str) -> dict[str, str]:
+def _with_codex(folder: Path, body: str, version: str = "0.166.0") -> dict[str, str]:
     """The environment of a machine where Codex is this script."""
     (folder / "bin").mkdir()
     program = folder / "bin" / "codex"
-    program.write_text(f'#!/bin/sh\n[ "$1" = --version ] && echo codex-cli 0.99.0 && exit\n{body}\n')
+    program.write_text(f'#!/bin/sh\n[ "$1" = --version ] && echo codex-cli {version} && exit\n{body}\n')
     program.chmod(0o755)
     return {"PATH": f"{program.parent}:/usr/bin:/bin", "CODEX_HOME": str(folder), "CODEX_API_KEY": "not one"}
 
@@ -97,12 +97,29 @@ def _with_codex(folder: Path, body: str) -> dict[str, str]:
 def test_a_program_that_is_here_is_asked_only_if_it_is_named(tmp_path: Path) -> None:
     env = _with_codex(tmp_path, f"touch {tmp_path / 'asked'}; exit 1")
     found = _by_check(clew("doctor", "--json", store="memory://", env=env))["codex"]
-    assert (found["level"], "0.99.0" in found["what"], "api key" in found["what"]) == ("ok", True, True)
+    assert (found["level"], "0.166.0" in found["what"], "api key" in found["what"]) == ("ok", True, True)
     assert not (tmp_path / "asked").exists()
     run = clew("doctor", "--live", "--provider", "codex", "--json", store="memory://", env=env)
     assert (run.returncode, _by_check(run)["codex"]["level"]) == (1, "problem")
     assert (tmp_path / "asked").exists()
     assert "not one" not in run.stdout
+
+
+def test_a_program_that_is_too_old_is_named_with_its_version_and_what_to_run_and_is_not_asked(tmp_path: Path) -> None:
+    env = _with_codex(tmp_path, f"touch {tmp_path / 'asked'}; exit 1", "0.99.0")
+    found = _by_check(clew("doctor", "--json", store="memory://", env=env))["codex"]
+    assert (found["level"], "0.99.0" in found["what"]) == ("warning", True)
+    assert "older than 0.120.0" in found["advice"]
+    assert "npm install -g @openai/codex@latest" in found["advice"]
+    run = clew("doctor", "--live", "--provider", "codex", "--json", store="memory://", env=env)
+    assert (run.returncode, _by_check(run)["codex"]["level"]) == (1, "problem")
+    assert not (tmp_path / "asked").exists()
+
+
+def test_a_program_that_is_newer_than_any_that_was_tried_is_taken_and_said_to_be(tmp_path: Path) -> None:
+    env = _with_codex(tmp_path, "exit 1", "99.0.0")
+    found = _by_check(clew("doctor", "--json", store="memory://", env=env))["codex"]
+    assert (found["level"], "newer than 0.166.0" in found["what"]) == ("ok", True)
 
 
 def test_a_program_that_is_named_and_not_here_is_a_problem(tmp_path: Path) -> None:

@@ -123,9 +123,11 @@ async def check_programs(asked: list[str]) -> list[Finding]:
 def _program(health: Health, asked: bool) -> Finding:
     """That one is not ready is a problem only for whoever asked for it."""
     from clew.providers import find_provider
+    from clew.providers.versions import is_untried
 
     worst: Level = "problem" if asked else "warning"
-    title = find_provider(health.provider).title
+    provider = find_provider(health.provider)
+    title = provider.title
     if health.answers is False:
         return Finding(health.provider, "problem", f"{title} gave no answer to a prompt", health.problem)
     if health.program is None and asked:
@@ -138,6 +140,8 @@ def _program(health: Health, asked: bool) -> Finding:
     if health.limited_until is not None and health.limited_until > datetime.now(UTC):
         until = f"{health.limited_until.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
         return Finding(health.provider, worst, f"{what}: its limit is reached", f"Wait until {until}.")
+    if is_untried(provider, health.program.version):
+        what += f" (newer than {provider.newest}, the newest that this version of Clew was tried with)"
     if not health.ready or health.problem:
         return Finding(health.provider, worst, what, health.problem)
     return Finding(health.provider, "ok", what + (", answered a prompt" if health.answers else ""))

@@ -41,6 +41,7 @@ from clew.providers.registry import BUILT_IN_AGENT, find_provider, provider_name
 from clew.providers.sending import Sending
 from clew.providers.session import GO_ON, ProviderSession, with_notes
 from clew.providers.settings import ProviderSettings, make_settings
+from clew.providers.versions import outdated
 from clew.threads import Thread
 from clew.threads.redacting import Redact
 
@@ -239,12 +240,14 @@ class ProviderAgent:
         return list(dict.fromkeys([first, *self._settings.providers]))
 
     def ready(self, name: str) -> Ready:
-        """A provider that can be asked: `ProviderMissing` if it is not installed. Where another could take over,
+        """A provider that can be asked: `ProviderMissing` if it is not installed, or too old. Where another could take over,
         `NotLoggedIn` tells of what is known before it is asked; else its program says so itself."""
         provider = self.provider(name)
         program = provider.program()
         if program is None:
             raise ProviderMissing(name, provider.install)
+        if (too_old := outdated(provider, program)) is not None:
+            raise too_old
         if len(self._settings.providers) > 1:
             health = provider.check(program)
             if health.logged_in is False:

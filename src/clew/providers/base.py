@@ -120,6 +120,8 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     """When the login runs out, where it says so."""
     limited_until: datetime | None = None
     """Until when a usage limit holds, where it is known."""
+    outdated: bool = False
+    """Whether its version is older than the oldest that keeps what it is told: it is refused then."""
     answers: bool | None = None
     """Whether it answered a prompt; None if it was not asked."""
     problem: str = ""
@@ -128,7 +130,8 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def ready(self) -> bool:
         """Whether there is no reason known why it would not work."""
-        return self.program is not None and self.logged_in is not False and self.answers is not False
+        works = self.program is not None and not self.outdated
+        return works and self.logged_in is not False and self.answers is not False
 
 
 Standing = Literal["absent", "behind", "same", "ahead", "apart"]
@@ -143,6 +146,10 @@ class Provider(ABC):
     """As its makers write it."""
     install: ClassVar[str]
     """The command that installs it."""
+    oldest: ClassVar[str] = ""
+    """The oldest version that keeps what it is told; an older one is refused. Empty: any will do."""
+    newest: ClassVar[str] = ""
+    """The newest version that Clew was tried with; newer ones are taken as they are."""
 
     def __init__(self, place: Place) -> None:
         self.place = place

@@ -14,6 +14,7 @@ from clew.providers._process import run
 from clew.providers.base import Health, Job, Place, Program, Provider
 from clew.providers.happenings import Failed, Finished
 from clew.providers.registry import default_place, find_provider, wanted
+from clew.providers.versions import outdated
 
 __all__ = ["check_providers"]
 
@@ -53,7 +54,9 @@ async def _check(name: str, place: Place, live: bool, timeout: float) -> Health:
 
 def _look(provider: Provider) -> tuple[Program | None, Health]:
     program = provider.program()
-    return program, provider.check(program)
+    health = provider.check(program)
+    too_old = outdated(provider, program) if program is not None else None
+    return program, health if too_old is None else msgspec.structs.replace(health, outdated=True, problem=str(too_old))
 
 
 async def _probed(provider: Provider, program: Program, health: Health, timeout: float) -> Health:

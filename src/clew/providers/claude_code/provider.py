@@ -30,6 +30,8 @@ class ClaudeCode(Provider):
     name = "claude_code"
     title = "Claude Code"
     install = advice.install_program("claude_code")
+    oldest = "2.1.90"
+    newest = "2.1.325"
 
     def program(self) -> Program | None:
         return driving.find_program(self.place)

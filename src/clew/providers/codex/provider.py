@@ -36,6 +36,8 @@ class Codex(Provider):
     name: ClassVar[str] = "codex"
     title: ClassVar[str] = "Codex"
     install: ClassVar[str] = advice.install_program("codex")
+    oldest: ClassVar[str] = "0.120.0"
+    newest: ClassVar[str] = driving.SEEN_VERSION
 
     @property
     def _home(self) -> Path:

@@ -38,6 +38,8 @@ class OpenCode(Provider):
     name = "opencode"
     title = "opencode"
     install = advice.install_program("opencode")
+    oldest = "1.18.3"
+    newest = "1.18.33"
 
     def program(self) -> Program | None:
         return find_program(self.place)
