@@ -42,6 +42,17 @@ def test_opening_a_checkpointer_does_not_bring_the_tools_for_tests() -> None:
     assert "pytest" not in imported_by("import clew; clew.open_checkpointer('memory://')")
 
 
+def test_importing_clew_brings_few_modules() -> None:
+    count = subprocess.run(
+        [sys.executable, "-c", "import sys; before = len(sys.modules); import clew; print(len(sys.modules) - before)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert int(count.stdout) < 60, "each takes time; it was 30, nearly all of them Python's own"
+
+
+@pytest.mark.slow
 def test_importing_clew_takes_less_than_60_ms() -> None:
     def seconds(statement: str) -> float:
         """Of processor time, which other work on the machine does not stretch as it does the clock's."""

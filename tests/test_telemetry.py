@@ -6,8 +6,6 @@ import asyncio
 import logging
 import subprocess
 import sys
-import time
-import timeit
 import traceback
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -138,18 +136,21 @@ def test_importing_clew_does_not_import_opentelemetry() -> None:
 
 
 def test_without_the_package_a_span_is_nothing_and_costs_next_to_nothing() -> None:
-    cost = script(
-        "import sys, time, timeit\n"
+    found = script(
+        "import sys\n"
         "sys.modules['opentelemetry'] = None\n"
         "from clew._telemetry import span\n"
-        "def traced():\n"
-        "    with span('clew.append', thread_id='t', frames=1) as current: current.set(bytes=1)\n"
-        "def spanned():\n"
-        "    with span('clew.append', thread_id='t', frames=1): pass\n"
-        "traced()\n"
-        "print(min(timeit.repeat(spanned, number=20_000, repeat=15, timer=time.process_time)) / 20_000)\n"
+        "with span('clew.append', thread_id='t', frames=1) as current: current.set(bytes=1)\n"
+        "calls = []\n"
+        "sys.setprofile(lambda frame, event, argument: calls.append(event))\n"
+        "with span('clew.append', thread_id='t', frames=1): pass\n"
+        "sys.setprofile(None)\n"
+        "print(calls.count('call'), calls.count('c_call'), span('one') is span('another'))\n"
     )
-    assert float(cost) < 1e-6  # 0.3 µs on a quiet machine
+    python, builtin, is_shared = found.split()
+    assert int(python) <= 4, "to make it, to look for a tracer, to enter and to leave: 0.3 µs on a quiet machine"
+    assert int(builtin) <= 2
+    assert is_shared == "True"
 
 
 def test_with_the_package_and_no_tracer_set_up_nothing_is_recorded() -> None:
@@ -161,14 +162,6 @@ def test_with_the_package_and_no_tracer_set_up_nothing_is_recorded() -> None:
     use = "s = span('x'); s.__enter__(); s.__exit__(None, None, None); print(type(s).__name__); "
     later = "trace.set_tracer_provider(TracerProvider(shutdown_on_exit=False)); "
     assert script(setup + use + later + use).split() == ["_NoSpan", "_OpenSpan"]
-
-
-def test_an_open_span_costs_microseconds(spans: InMemorySpanExporter) -> None:
-    def spanned() -> None:
-        with span("clew.append", thread_id="t", frames=1):
-            pass
-
-    assert min(timeit.repeat(spanned, number=200, repeat=5, timer=time.process_time)) / 200 < 1e-3
 
 
 EVERYWHERE: Sequence[Logged] = [

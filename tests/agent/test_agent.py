@@ -446,7 +446,7 @@ async def test_an_answer_is_for_one_attempt_and_a_call_stopped_again_is_asked_ab
 
 
 async def test_a_sync_tool_that_timed_out_is_asked_about_where_that_is_wished(store: MemoryCheckpointer) -> None:
-    @tool(in_doubt="ask", timeout=0.05)
+    @tool(in_doubt="ask", timeout=0.5)
     def charge(order: str, ctx: ToolContext) -> str:
         while not ctx.cancelled:
             time.sleep(0.005)

@@ -59,7 +59,7 @@ async def test_a_prompt_is_on_record_before_the_files_are_looked_at(
 
     with monkeypatch.context() as slow:
         slow.setattr(Workspace, "snapshot", never)
-        stopped = await agent.run("Second.", thread_id="t", timeout=0.2)
+        stopped = await agent.run("Second.", thread_id="t", timeout=1)
     assert stopped.status == "interrupted"
     assert (await agent.resume(thread_id="t")).output == "Two."
 
@@ -83,8 +83,8 @@ async def test_a_prompt_that_comes_while_calls_are_open_waits_on_record(store: M
     slow_first = [False, True, True]
     script: list[Response] = [call("slow"), "Stopped, as you said."]
     agent = Agent(ScriptedModel(script), tools=[slow], checkpointer=store)
-    await agent.run("Order it.", thread_id="t", timeout=0.1)
-    assert (await agent.resume("Stop.", thread_id="t", timeout=0.1)).status == "interrupted"
+    await agent.run("Order it.", thread_id="t", timeout=1)
+    assert (await agent.resume("Stop.", thread_id="t", timeout=1)).status == "interrupted"
     assert (await agent.resume(thread_id="t")).output == "Stopped, as you said."
     words = [plain_text(message) for message in (await Thread.load(store, "t")).messages if plain_text(message)]
     assert words == ["Order it.", "Stop.", "Stopped, as you said."]
@@ -127,12 +127,12 @@ async def test_a_call_in_doubt_whose_tool_is_gone_is_told_as_such(store: MemoryC
 async def test_a_person_who_says_what_a_call_came_to_is_heard_whatever_its_effect(store: MemoryCheckpointer) -> None:
     ran: list[int] = []
 
-    @tool(effect="idempotent", in_doubt="ask", timeout=0.05)
+    @tool(effect="idempotent", in_doubt="ask", timeout=0.5)
     def pay() -> str:
         import time
 
         ran.append(1)
-        time.sleep(0.3)
+        time.sleep(1)
         return "paid"
 
     agent = Agent(ScriptedModel([call("pay"), "Done."]), tools=[pay], checkpointer=store)
@@ -159,7 +159,7 @@ async def test_a_step_in_doubt_is_reconciled_by_a_retry_in_the_same_process(stor
     def was_charged() -> str | NotDone:
         return "charged" if charged else NOT_DONE
 
-    @tool(effect="steps", timeout=0.2, retries=1)
+    @tool(effect="steps", timeout=1, retries=1)
     async def pay(ctx: ToolContext) -> str:
         return await ctx.step("charge", charge, reconcile=was_charged)
 
@@ -238,7 +238,7 @@ async def test_a_response_that_was_paid_for_is_kept_though_the_run_is_stopped_wh
     snapshot = Workspace.snapshot
 
     async def slow(self: Workspace, *given: Any) -> Any:
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(2)
         return await snapshot(self, *given)
 
     monkeypatch.setattr(Workspace, "snapshot", slow)
@@ -249,7 +249,7 @@ async def test_a_response_that_was_paid_for_is_kept_though_the_run_is_stopped_wh
         return "Done." if len(request.messages) > 1 else call("look")
 
     agent = Agent(ScriptedModel(script), tools=[look], checkpointer=store, workspace=tmp_path / "w")
-    assert (await agent.run("Go.", thread_id="t", timeout=0.3)).status == "interrupted"
+    assert (await agent.run("Go.", thread_id="t", timeout=1)).status == "interrupted"
     assert (await agent.resume(thread_id="t")).output == "Done."
     assert asked == [1, 3]
 

@@ -117,6 +117,7 @@ def test_both_forms_of_a_turn_say_the_same(conversation: list[Turn]) -> None:
 @pytest.mark.anyio
 @pytest.mark.crash
 @pytest.mark.parametrize("name", sampled([name for name in MEASUREMENTS if name != "peers"], 3))
+@pytest.mark.slow
 async def test_a_measurement_runs(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -133,6 +134,7 @@ async def test_a_measurement_runs(
 
 @pytest.mark.anyio
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.slow
 async def test_the_peers_that_are_installed_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLEW_BENCH_DIR", str(tmp_path))
     results = await measure(["peers", "crowd"], TINY)

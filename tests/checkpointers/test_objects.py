@@ -28,7 +28,7 @@ from tests.servers.proxy import Proxy
 from tests.servers.rclone import rclone
 from tests.servers.seaweedfs import BUCKET, SECRET, SeaweedFS, seaweedfs
 
-pytestmark = [pytest.mark.anyio, pytest.mark.xdist_group("seaweedfs")]
+pytestmark = pytest.mark.anyio
 
 _DAY = 86_400_000_000
 _LARGE = random.Random(1).randbytes(100_000)
@@ -465,6 +465,8 @@ def _open(server: SeaweedFS, prefix: str, **options: Any) -> ObjectCheckpointer:
     return ObjectCheckpointer(f"s3://{BUCKET}/{prefix}", **server.options(**options))
 
 
+@pytest.mark.slow
+@pytest.mark.xdist_group("seaweedfs")
 async def test_a_server_that_ignores_conditions_is_refused(tmp_path: Path) -> None:
     with rclone(tmp_path) as options:
         store = ObjectCheckpointer("s3://clew/prefix", **options)
@@ -476,6 +478,8 @@ async def test_a_server_that_ignores_conditions_is_refused(tmp_path: Path) -> No
         assert not [path for path in (tmp_path / "data").rglob("*") if path.is_file()]
 
 
+@pytest.mark.slow
+@pytest.mark.xdist_group("seaweedfs")
 async def test_of_sixteen_that_race_at_each_position_one_wins(server: SeaweedFS) -> None:
     stores = [_open(server, "race") for _ in range(16)]
     won: list[bytes] = []
@@ -493,6 +497,8 @@ async def test_of_sixteen_that_race_at_each_position_one_wins(server: SeaweedFS)
         await store.close()
 
 
+@pytest.mark.slow
+@pytest.mark.xdist_group("seaweedfs")
 async def test_keys_are_not_shown_when_they_are_wrong(server: SeaweedFS) -> None:
     store = _open(server, "denied", secret_access_key="hunter2-wrong")
     with pytest.raises(Unavailable) as caught:
@@ -503,6 +509,8 @@ async def test_keys_are_not_shown_when_they_are_wrong(server: SeaweedFS) -> None
     await store.close()
 
 
+@pytest.mark.slow
+@pytest.mark.xdist_group("seaweedfs")
 async def test_a_bucket_that_is_absent_is_unavailable_and_never_an_absent_thread(server: SeaweedFS) -> None:
     config = server.options(virtual_hosted_style_request=False)
     bucket = open_obstore("s3", "nobody-made-this", "the bucket", config, allow_http=True)
@@ -512,6 +520,8 @@ async def test_a_bucket_that_is_absent_is_unavailable_and_never_an_absent_thread
         await bucket.get("key", 0, 10)
 
 
+@pytest.mark.slow
+@pytest.mark.xdist_group("seaweedfs")
 async def test_connections_cut_at_random_bytes_lose_and_repeat_nothing(server: SeaweedFS) -> None:
     dice = random.Random(11)
     host, _, port = server.endpoint.removeprefix("http://").partition(":")
@@ -536,6 +546,8 @@ async def test_connections_cut_at_random_bytes_lose_and_repeat_nothing(server: S
     await direct.close()
 
 
+@pytest.mark.slow
+@pytest.mark.xdist_group("seaweedfs")
 async def test_what_was_acknowledged_before_the_server_was_killed_is_there_once(tmp_path: Path) -> None:
     with seaweedfs(tmp_path) as server:
         store = _open(server, "killed")

@@ -141,6 +141,7 @@ async def test_schemas_share_nothing(server: PostgresServer, store: PostgresChec
 # Making the store
 
 
+@pytest.mark.slow
 async def test_many_processes_make_one_store_at_once(server: PostgresServer, schema: str) -> None:
     workers = [
         subprocess.Popen(

@@ -360,11 +360,11 @@ async def test_a_thread_expires_when_nothing_was_appended_for_its_ttl(
         [blob] = await put(store, b"blob")
         await append(store, "thread", b"one", refs=[blob])
         keys = keys_of(prefix, "thread")
-        assert {await client.ttl(key) for key in keys[:3]} <= {99, 100}
+        assert {await client.ttl(key) for key in keys[:3]} <= set(range(40, 101))
         for key in keys[:3]:
             await client.expire(key, 10)
         await append(store, "thread", b"two", at=1)
-        assert {await client.ttl(key) for key in keys[:3]} <= {99, 100}
+        assert {await client.ttl(key) for key in keys[:3]} <= set(range(40, 101))
         await append(store, "thread", at=2)
         for key in keys[:3]:
             await client.pexpire(key, 1)
@@ -636,6 +636,7 @@ async def test_an_append_waits_for_the_replicas_it_was_told_to(tmp_path: Path) -
                         await append(other, "thread", b"three", at=2)
 
 
+@pytest.mark.slow
 async def test_a_server_of_a_cluster_says_that_it_is_one(tmp_path: Path) -> None:
     with a_cluster(tmp_path) as servers:
         async with RedisCheckpointer(servers[0].url) as store:

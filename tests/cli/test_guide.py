@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from clew.cli._commands import COMMANDS
 from clew.cli._failures import EXIT_CODES
 from tests.cli.commands import Samples, objects
@@ -27,6 +29,7 @@ def test_the_guide_lists_every_exit_code() -> None:
     assert all(meaning.startswith(EXIT_CODES[int(code)]) for code, meaning in rows)
 
 
+@pytest.mark.slow
 def test_the_keys_of_json_are_those_that_the_guide_lists(tmp_path: Path) -> None:
     samples = Samples(tmp_path)
     (of_ls,) = (re.findall(r"`(\w+)`", keys) for command, keys in KEYS.findall(GUIDE) if command == "ls")

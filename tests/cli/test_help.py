@@ -121,9 +121,8 @@ class Shell:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the examples are for a POSIX shell")
 @pytest.mark.crash
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name == "move" else ()) for name in sampled(COMMANDS, 14)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sampled(COMMANDS, 14))
 def test_the_examples_of_a_command_run_one_after_the_other(name: str, tmp_path: Path) -> None:
     with ModelServer(lambda request: "That is done.") as model:
         shell = Shell(tmp_path, model)

@@ -25,6 +25,7 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Samples:
     return Samples(tmp_path_factory.mktemp("store"))
 
 
+@pytest.mark.slow
 def test_looking_changes_nothing(samples: Samples) -> None:
     samples.clew("ls")  # opens the database once, so that what the killed process left in its journal is in the file
     before = blake3(samples.database.read_bytes()).hexdigest()

@@ -172,6 +172,7 @@ def test_a_model_that_refuses_is_told_in_a_line_with_the_way_back(tmp_path: Path
     assert "sk-wrong-0123456789" not in run.stderr
 
 
+@pytest.mark.slow
 async def test_tools_of_an_mcp_server_are_found_again_by_a_resume_and_its_secret_is_not_on_record(
     tmp_path: Path,
 ) -> None:

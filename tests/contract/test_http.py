@@ -11,7 +11,7 @@ from clew.checkpointers import Checkpointer
 from clew.checkpointers.http import HTTPCheckpointer
 from clew.server.tokens import Token
 from clew.testing import CheckpointerContract, OpenStore
-from tests.crash.processes import FULL
+from tests.sampling import FULL
 from tests.server.serving import Running, a_token, serving
 from tests.servers.postgres import running_postgres
 from tests.servers.running import free_port

@@ -8,6 +8,7 @@ import pytest
 from clew.checkpointers import Checkpointer
 from clew.checkpointers.objects import ObjectCheckpointer
 from clew.testing import CheckpointerContract, OpenStore
+from tests.servers.buckets import WatchedBucket
 from tests.servers.running import free_port
 from tests.servers.seaweedfs import BUCKET, SeaweedFS, seaweedfs
 
@@ -21,6 +22,23 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedFS]:
         yield server
 
 
+class TestObjectsInMemory(CheckpointerContract):
+    """On obstore's own bucket in memory, which honours conditions too."""
+
+    @pytest.fixture
+    async def open_store(self) -> AsyncIterator[OpenStore]:
+        bucket, opened = WatchedBucket(), list[Checkpointer]()
+
+        def open_store(namespace: str = "") -> Checkpointer:
+            opened.append(bucket.store(namespace))
+            return opened[-1]
+
+        yield open_store
+        for store in opened:
+            await store.close()
+
+
+@pytest.mark.slow
 @pytest.mark.xdist_group("seaweedfs")
 class TestObjects(CheckpointerContract):
     """On a real S3 that honours conditions."""

@@ -8,7 +8,7 @@ import pytest
 from clew.checkpointers import Checkpointer
 from clew.checkpointers.redis import RedisCheckpointer
 from clew.testing import CheckpointerContract, OpenStore
-from tests.crash.processes import FULL
+from tests.sampling import FULL
 from tests.servers.redis import a_cluster, a_server
 from tests.servers.running import free_port
 

@@ -15,10 +15,10 @@ from typing import Self
 import msgspec
 
 from tests.crash.writer import Job
+from tests.sampling import FULL
 
 __all__ = ["FULL", "ROOT", "STORES", "Speaker", "Writers", "url_of"]
 
-FULL = os.environ.get("CLEW_CRASH") == "full"
 ROOT = Path(__file__).parents[2]
 STORES = ("sqlite", "files")
 PATIENCE = 60.0

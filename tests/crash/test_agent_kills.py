@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 import signal
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ import pytest
 from tests.crash.agent_points import LOOSE, PLACES
 from tests.crash.agent_runs import Desk, Place, Undisturbed, check_same, folder_in_memory
 from tests.crash.processes import FULL, STORES
+from tests.sampling import dice
 
 pytestmark = pytest.mark.crash
 
@@ -21,7 +21,7 @@ def points(kind: str, counts: Mapping[str, int]) -> list[str]:
     found: list[str] = []
     for where in PLACES:
         numbers = range(1, counts[where] + 1)
-        chosen = numbers if FULL else random.Random(f"{kind} {where}").sample(numbers, 1)
+        chosen = numbers if FULL else dice(f"{kind} {where}").sample(numbers, 1)
         found += [f"{where}:{number}" for number in chosen]
     return found
 

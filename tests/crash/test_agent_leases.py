@@ -93,6 +93,7 @@ def test_while_one_runs_the_other_is_told_who_and_changes_nothing_and_can_run_on
         pytest.param("delta:20", set(), id="while the model speaks"),
     ],
 )
+@pytest.mark.slow
 def test_a_process_that_slept_past_its_lease_is_told_and_changes_nothing(
     two: Two, point: str, doubts: set[str]
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 import signal
 from collections.abc import Iterable, Iterator
@@ -14,6 +13,7 @@ import pytest
 from tests.crash.agent_desk import TURNS
 from tests.crash.agent_runs import Desk, Left, Place, Undisturbed, check_same, folder_in_memory
 from tests.crash.processes import FULL, STORES
+from tests.sampling import dice
 
 pytestmark = pytest.mark.crash
 
@@ -42,7 +42,7 @@ class Runs:
 
     def some(self, of: Iterable[T], name: str) -> list[T]:
         """One of these; all, if the whole matrix is wanted."""
-        return list(of) if FULL else random.Random(f"{self._kind} {name}").sample(list(of), 1)
+        return list(of) if FULL else dice(f"{self._kind} {name}").sample(list(of), 1)
 
     def go_on(self, place: Place, left: Left, **more: object) -> None:
         """Run it to its end: that is the same as without the stop."""
@@ -178,7 +178,7 @@ def test_a_run_out_of_time_goes_on_with_more(runs: Runs) -> None:
 
 def test_time_that_was_worked_before_a_crash_counts_after_it(runs: Runs) -> None:
     place = runs.place()
-    [point] = random.Random(0).sample([f"after-effect:{number}" for number in range(5, 25)], 1)
+    [point] = dice("time worked").sample([f"after-effect:{number}" for number in range(5, 25)], 1)
     assert runs.desk.run(place.job(point=point)) == (-signal.SIGKILL, None)
     left = place.left()
     assert left.desk.seconds > 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import random
 import signal
 import time
 from pathlib import Path
@@ -13,11 +12,11 @@ import pytest
 from clew.checkpointers import open_checkpointer
 from clew.threads.hiding import is_part
 from tests.crash.processes import FULL, Speaker, url_of
-from tests.sampling import sampled
+from tests.sampling import dice, sampled
 from tests.threads.moving import KEY, write_long
 from tests.threads.test_copying import assert_equal
 
-pytestmark = [pytest.mark.anyio, pytest.mark.crash]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.crash]
 
 KILLS = 20 if FULL else 5
 FRAMES = 200
@@ -54,7 +53,7 @@ def kill_one(arguments: list[str], steps: int, delay: float) -> None:
 async def test_a_copy_killed_at_random_moments_and_run_again_ends_right(
     kinds: tuple[str, str], key: str, tmp_path: Path
 ) -> None:
-    dice = random.Random(f"copies {kinds} {key}")
+    chance = dice(f"copies {kinds} {key}")
     source_url = url_of(kinds[0], tmp_path / "source")
     async with open_checkpointer(source_url) as source:
         await write_long(source, "t", FRAMES, 30_000)
@@ -63,12 +62,12 @@ async def test_a_copy_killed_at_random_moments_and_run_again_ends_right(
     kills = parts = 0
     while kills < KILLS:
         target_url = url_of(kinds[1], tmp_path / f"target {kills}")
-        thread_id = dice.choice(["t", "t", "t", "with blobs"])
+        thread_id = chance.choice(["t", "t", "t", "with blobs"])
         arguments = [source_url, target_url, key, thread_id]
         async with open_checkpointer(source_url) as source, open_checkpointer(target_url, key=key or None) as target:
-            for _ in range(dice.choice([1, 1, 2])):
-                steps = dice.randrange(STEPS) if thread_id == "t" else 0
-                kill_one(arguments, steps, dice.uniform(0, 3 * longest / STEPS))
+            for _ in range(chance.choice([1, 1, 2])):
+                steps = chance.randrange(STEPS) if thread_id == "t" else 0
+                kill_one(arguments, steps, chance.uniform(0, 3 * longest / STEPS))
                 kills += 1
                 head = await target.head(thread_id)
                 if head is not None and is_part(head):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from clew.checkpointers import open_checkpointer
 from tests.crash.processes import FULL, STORES, Writers, url_of
 from tests.crash.work import Ledger, check, go_on
 from tests.crash.writer import Job
+from tests.sampling import dice
 
 pytestmark = [pytest.mark.anyio, pytest.mark.crash]
 
@@ -20,17 +20,17 @@ LARGEST = {"sqlite": 1_000_000, "files": 12_000}
 
 @pytest.mark.parametrize("kind", STORES)
 async def test_a_full_disk_harms_nothing_stored_and_the_log_goes_on(kind: str, tmp_path: Path) -> None:
-    dice = random.Random(f"limits of {kind}")
+    chance = dice(f"limits of {kind}")
     stopped = 0
     with Writers.ready(quiet=True) as writers:
         for number in range(LIMITS):
             url = url_of(kind, tmp_path / str(number))
             ledger = Ledger()
-            limit = dice.randrange(1000, LARGEST[kind])
+            limit = chance.randrange(1000, LARGEST[kind])
             stopped += write_until_full(writers, Job(url=url, seed=number, operations=80, file_size=limit), ledger)
             async with open_checkpointer(url) as store:
                 assert await check(store, ledger) == []
-                assert await go_on(store, ledger, dice, [*ledger.settled, "another"]) == []
+                assert await go_on(store, ledger, chance, [*ledger.settled, "another"]) == []
                 assert await check(store, ledger) == []
     assert stopped > LIMITS // 2
 

@@ -18,7 +18,7 @@ from tests.crash.gc_writer import check
 from tests.crash.processes import FULL, STORES, Speaker, url_of
 from tests.sampling import sampled
 
-pytestmark = [pytest.mark.anyio, pytest.mark.crash]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.crash]
 
 SECONDS = 60 if FULL else 4
 WRITERS = 8

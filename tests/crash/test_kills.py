@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import signal
 import time
 from pathlib import Path
@@ -13,6 +12,7 @@ from clew.checkpointers import open_checkpointer
 from tests.crash.processes import FULL, STORES, Writers, url_of
 from tests.crash.work import Ledger, check, go_on
 from tests.crash.writer import Job
+from tests.sampling import dice
 
 pytestmark = [pytest.mark.anyio, pytest.mark.crash]
 
@@ -51,7 +51,7 @@ def kill_one(writers: Writers, job: Job, ledger: Ledger, delay: float) -> None:
 
 async def kill_many(writers: Writers, kind: str, folder: Path, count: int, sabotage: str = "") -> Outcome:
     """Kill this many, and look at the store after each; stops at the first one that did harm."""
-    dice = random.Random(f"kills of {kind}")
+    chance = dice(f"kills of {kind}")
     outcome = Outcome()
     ledger = Ledger()
     url = ""
@@ -59,14 +59,14 @@ async def kill_many(writers: Writers, kind: str, folder: Path, count: int, sabot
         if outcome.kills % NEW_STORE_EVERY == 0:
             ledger = Ledger()
             url = url_of(kind, folder / str(outcome.kills))
-        job = Job(url=url, seed=dice.getrandbits(32), tasks=dice.choice([1, 4, 6, 6, 6]), sabotage=sabotage)
-        kill_one(writers, job, ledger, dice.uniform(0, LONGEST))
+        job = Job(url=url, seed=chance.getrandbits(32), tasks=chance.choice([1, 4, 6, 6, 6]), sabotage=sabotage)
+        kill_one(writers, job, ledger, chance.uniform(0, LONGEST))
         outcome.kills += 1
         outcome.in_flight += bool(ledger.flying)
         async with open_checkpointer(url) as store:
             outcome.wrong += await check(store, ledger)
-            threads = [f"{dice.randrange(4)}-{dice.randrange(3)}" for _ in range(2)]
-            outcome.wrong += await go_on(store, ledger, dice, threads)
+            threads = [f"{chance.randrange(4)}-{chance.randrange(3)}" for _ in range(2)]
+            outcome.wrong += await go_on(store, ledger, chance, threads)
         outcome.acknowledged += ledger.acknowledged
         ledger.acknowledged = 0
     return outcome

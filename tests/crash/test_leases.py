@@ -15,7 +15,7 @@ from clew.threads import Thread
 from clew.threads.leases import LEASE_TIME
 from tests.crash.processes import FULL, STORES, Speaker, url_of
 
-pytestmark = [pytest.mark.anyio, pytest.mark.crash]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.crash]
 
 HOUR = 3600
 RACERS = 16

@@ -13,8 +13,9 @@ import pytest
 from tests.crash.disk import Everything, Nothing, Some, Survival
 from tests.crash.power import Run, cut, open_image
 from tests.crash.processes import FULL, STORES
+from tests.sampling import dice
 
-pytestmark = [pytest.mark.anyio, pytest.mark.crash]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.crash]
 
 OPERATIONS = 90 if FULL else 45
 POINTS = 100 if FULL else 4
@@ -22,14 +23,14 @@ POINTS = 100 if FULL else 4
 
 
 def some_points(run: Run) -> set[int]:
-    dice = random.Random(f"points of {run.kind}")
-    return {place for places in run.points() for place in dice.sample(places, min(POINTS, len(places)))}
+    chance = dice(f"points of {run.kind}")
+    return {place for places in run.points() for place in chance.sample(places, min(POINTS, len(places)))}
 
 
-def outcomes(kind: str, dice: random.Random) -> list[Callable[[], Survival]]:
+def outcomes(kind: str, chance: random.Random) -> list[Callable[[], Survival]]:
     """What a power cut may leave. Out of order only of a WAL, which ends at its first bad sum; files have their own test."""
-    found: list[Callable[[], Survival]] = [Nothing, Everything, lambda: Some(dice, in_order=True)]
-    return [*found, lambda: Some(dice, in_order=False)] if kind == "sqlite" else found
+    found: list[Callable[[], Survival]] = [Nothing, Everything, lambda: Some(chance, in_order=True)]
+    return [*found, lambda: Some(chance, in_order=False)] if kind == "sqlite" else found
 
 
 @pytest.mark.parametrize("tasks", [1, 3])
@@ -37,7 +38,7 @@ def outcomes(kind: str, dice: random.Random) -> list[Callable[[], Survival]]:
 async def test_a_power_cut_loses_nothing_acknowledged(kind: str, tasks: int, tmp_path: Path) -> None:
     run = Run(kind, tmp_path, operations=OPERATIONS // tasks, tasks=tasks)
     assert run.faithful()
-    images, wrong = await cut(run, some_points(run), outcomes(kind, random.Random(kind)), tmp_path)
+    images, wrong = await cut(run, some_points(run), outcomes(kind, dice(f"outcomes of {kind}")), tmp_path)
     print(f"{kind}, {tasks} at once: {images} images")
     assert wrong == []
     assert images >= 24
@@ -47,12 +48,12 @@ async def test_a_power_cut_loses_nothing_acknowledged(kind: str, tasks: int, tmp
 @pytest.mark.parametrize("kind", STORES)
 async def test_a_power_cut_after_a_power_cut_loses_nothing_acknowledged(kind: str, seed: int, tmp_path: Path) -> None:
     """The second one while the first one's torn end is being repaired and written over."""
-    dice = random.Random(f"twice {seed}")
+    chance = dice(f"twice {seed}")
     first = Run(kind, tmp_path / "first", operations=12, tasks=3)
-    point = dice.choice(first.points()[2])
+    point = chance.choice(first.points()[2])
     for place, disk, ledger in first.replay():
         if place == point:
-            disk.image(Some(dice, in_order=True), tmp_path / "between")
+            disk.image(Some(chance, in_order=True), tmp_path / "between")
             second = Run(
                 kind,
                 tmp_path / "second",
@@ -63,7 +64,7 @@ async def test_a_power_cut_after_a_power_cut_loses_nothing_acknowledged(kind: st
                 ledger=ledger.copy(),
             )
     assert second.faithful()
-    _, wrong = await cut(second, some_points(second), outcomes(kind, dice), tmp_path)
+    _, wrong = await cut(second, some_points(second), outcomes(kind, chance), tmp_path)
     assert wrong == []
 
 
@@ -76,22 +77,22 @@ async def test_a_file_that_grew_before_all_of_its_bytes_arrived_keeps_what_was_a
     `Corrupt` and no other is; the acknowledged bytes are all there, and are the log again once that record is cut off.
     """
     run = Run("files", tmp_path, operations=OPERATIONS // tasks, tasks=tasks)
-    dice = random.Random("survivors out of order")
+    chance = dice("survivors out of order")
     points = set(run.points()[2][:: 1 if FULL else 8])
     damaged = 0
     for place, disk, ledger in run.replay():
         if place not in points:
             continue
         image, sure = tmp_path / f"image-{place}", tmp_path / f"sure-{place}"
-        disk.image(Some(dice, in_order=False), image)
+        disk.image(Some(chance, in_order=False), image)
         disk.image(Nothing(), sure)
-        wrong = await open_image("files", image, ledger.copy(), dice)
+        wrong = await open_image("files", image, ledger.copy(), chance)
         if wrong:
             damaged += 1
             assert all("Corrupt" in problem for problem in wrong), wrong
             assert sum("cannot be read" in problem for problem in wrong) <= len(ledger.flying)
             cut_back(image, sure)
-            assert await open_image("files", image, ledger.copy(), dice) == []
+            assert await open_image("files", image, ledger.copy(), chance) == []
         shutil.rmtree(image)
         shutil.rmtree(sure)
     print(f"files, {tasks} at once: {len(points)} images, {damaged} with a record to be cut by hand")

@@ -13,7 +13,7 @@ from tests.crash.power import Run, said
 from tests.crash.processes import STORES
 from tests.crash.work import Op
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.slow, pytest.mark.crash]
 
 STORE = Path("made/for/it")
 SPACE = STORE / blake3(b"").hexdigest()

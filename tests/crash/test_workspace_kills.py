@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import stat
 import time
@@ -22,10 +21,12 @@ from clew.workspace import SnapshotRef, Workspace
 from clew.workspace._folders import TEMPORARY
 from tests.crash.processes import FULL, STORES, Speaker, url_of
 from tests.crash.workspace_worker import THREAD, Job
+from tests.sampling import dice
 from tests.workspace.trees import change, facts, grow, remove
 
 pytestmark = [
     pytest.mark.anyio,
+    pytest.mark.slow,
     pytest.mark.crash,
     pytest.mark.skipif(os.open not in os.supports_dir_fd, reason="restores need names relative to open folders"),
 ]
@@ -90,9 +91,9 @@ class Moments:
     """When to kill: moments from all of the time that it takes, in no order."""
 
     def __init__(self, seed: str, count: int) -> None:
-        dice = random.Random(seed)
-        self._parts = [(number + dice.random()) / count for number in range(count)]
-        dice.shuffle(self._parts)
+        chance = dice(seed)
+        self._parts = [(number + chance.random()) / count for number in range(count)]
+        chance.shuffle(self._parts)
         self.longest = 0.0
         self.hits = 0
 
@@ -112,7 +113,7 @@ class Scene:
         self.url = url_of(kind, place / "store")
         self.folder = place / "work"
         self._place = place
-        self._dice = random.Random(seed)
+        self._dice = dice(seed)
         self._looks = 0
         self.named = ""
         self.was: Facts = {}

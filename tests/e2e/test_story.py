@@ -116,6 +116,7 @@ def _address(shell: subprocess.Popen[Any], told: Told) -> str:
     return str(json.loads(told.err(SERVE).splitlines()[0])["url"])
 
 
+@pytest.mark.slow
 async def test_a_task_that_was_killed_goes_on_and_its_fork_stands_beside_it(tmp_path: Path) -> None:
     with ModelServer(answer) as server, telling(tmp_path, server) as (told, url):
         paths = ["/", thread_url("lamp"), thread_url("lamp-voucher")]

@@ -17,6 +17,7 @@ from clew.messages import Image, Text, Thinking, ToolCall, ToolResult, assistant
 from clew.models import ModelRequest, ModelResponse, Retrying, TextDelta, ThinkingDelta, ToolSpec, resolve_model
 from clew.models import retrying as retrying_module
 from clew.testing import Fault, ModelServer, call, reply, say, think
+from tests.limits import PATIENCE
 from tests.models.asking import (
     KEY,
     PNG,
@@ -264,8 +265,8 @@ async def test_a_vendor_that_asks_for_an_hour_is_not_waited_for(vendor: str) -> 
 
 @each_vendor
 async def test_a_server_that_does_not_answer_in_time_is_tried_again(vendor: str) -> None:
-    async with ModelServer(["Hi."], faults={1: Fault(first_byte=30)}) as server:
-        model = model_at(server, vendor, timeout=0.3)
+    async with ModelServer(["Hi."], faults={1: Fault(first_byte=3600)}) as server:
+        model = model_at(server, vendor, timeout=1.5)
         events = await events_of(model, ask())
         await model.aclose()
     first = events[0]
@@ -276,8 +277,8 @@ async def test_a_server_that_does_not_answer_in_time_is_tried_again(vendor: str)
 
 @each_vendor
 async def test_a_stream_that_falls_silent_is_tried_again(vendor: str) -> None:
-    async with ModelServer(["One two three."], faults={1: Fault(between=30)}) as server:
-        model = model_at(server, vendor, timeout=0.3)
+    async with ModelServer(["One two three."], faults={1: Fault(between=3600)}) as server:
+        model = model_at(server, vendor, timeout=1.5)
         events = await events_of(model, ask())
         await model.aclose()
     assert [event.reason for event in events if isinstance(event, Retrying)] == ["a timeout"]
@@ -358,7 +359,7 @@ async def test_thinking_that_the_vendor_does_not_take_is_left_out_and_that_is_to
 
 @each_vendor
 async def test_closing_the_stream_ends_the_request(vendor: str) -> None:
-    async with ModelServer(["One two three."], faults=Fault(between=30)) as server:
+    async with ModelServer(["One two three."], faults=Fault(between=3600)) as server:
         model = model_at(server, vendor)
         async with aclosing(model.stream(ask())) as events:
             waiting = asyncio.ensure_future(anext(events))
@@ -373,7 +374,7 @@ async def test_closing_the_stream_ends_the_request(vendor: str) -> None:
 
 @each_vendor
 async def test_a_deadline_around_the_call_ends_the_request(vendor: str) -> None:
-    async with ModelServer(["One two three."], faults=Fault(between=30)) as server:
+    async with ModelServer(["One two three."], faults=Fault(between=3600)) as server:
         model = model_at(server, vendor)
         with anyio.move_on_after(0.5) as scope:
             await events_of(model, ask())
@@ -395,7 +396,7 @@ async def test_a_reader_that_has_heard_enough_ends_the_request(vendor: str) -> N
 
 
 async def until_abandoned(server: ModelServer) -> None:
-    for _ in range(100):
+    for _ in range(3000):
         if server.requests[0].outcome == "abandoned":
             return
         await asyncio.sleep(0.02)
@@ -404,8 +405,8 @@ async def until_abandoned(server: ModelServer) -> None:
 
 @each_vendor
 async def test_cancelling_during_a_pause_stops_at_once(vendor: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retrying_module, "FIRST_PAUSE", 60.0)
-    monkeypatch.setattr(retrying_module, "LONGEST_PAUSE", 60.0)
+    monkeypatch.setattr(retrying_module, "FIRST_PAUSE", 3600.0)
+    monkeypatch.setattr(retrying_module, "LONGEST_PAUSE", 3600.0)
     async with ModelServer(["Hi."], faults=Fault(status=500)) as server:
         model = model_at(server, vendor)
         task = asyncio.ensure_future(events_of(model, ask()))
@@ -413,7 +414,7 @@ async def test_cancelling_during_a_pause_stops_at_once(vendor: str, monkeypatch:
         await asyncio.sleep(0.1)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await asyncio.wait_for(task, 1)
+            await asyncio.wait_for(task, PATIENCE)
         await model.aclose()
     assert server.calls == 1
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -12,13 +11,14 @@ import pytest
 
 from clew.messages import Text, Thinking, ToolCall, ToolResult, plain_text, user
 from clew.testing import ModelServer, Reply, call, say, think
+from tests.sampling import FULL
 from tests.servers.clis import OPENCODE_THINKING, Machine, answering
 from tests.servers.running import lacking
 
 pytestmark = [
     pytest.mark.crash,
     pytest.mark.slow,
-    pytest.mark.skipif(os.environ.get("CLEW_CRASH") != "full", reason="only with CLEW_CRASH=full"),
+    pytest.mark.skipif(not FULL, reason="only with CLEW_CRASH=full"),
 ]
 
 COMMANDS = {

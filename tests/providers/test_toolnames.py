@@ -224,7 +224,7 @@ patches = st.builds(
 )
 
 
-@settings(max_examples=examples(400), deadline=None)
+@settings(max_examples=examples(400))
 @given(st.data(), st.sampled_from(["", CWD, "/", "C:\\work"]))
 def test_a_call_that_lost_nothing_comes_back_the_same(data: st.DataObject, cwd: str) -> None:
     source, target = data.draw(st.permutations(sorted(SIDES)))[:2]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from clew.agent import Agent
@@ -209,7 +209,6 @@ def test_a_call_without_a_result_is_not_left_for_the_built_in_agent_to_run() -> 
     assert losses == ["calls without a result"] * 2
 
 
-@settings(deadline=None)
 @given(
     st.lists(strategies.messages, max_size=6),
     st.sampled_from([*SHELL, "another"]),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import sys
 from pathlib import Path
 
@@ -15,17 +14,18 @@ from clew.checkpointers import SQLiteCheckpointer
 from clew.checkpointers.http import HTTPCheckpointer
 from clew.errors import Unavailable
 from clew.testing._contract_builders import append
+from tests.sampling import FULL, dice
 from tests.server.serving import Running, serving
 from tests.servers.proxy import Proxy
 from tests.servers.running import ServerProcess, free_port
 
 pytestmark = [
     pytest.mark.anyio,
+    pytest.mark.slow,
     pytest.mark.crash,
     pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL"),
 ]
 
-FULL = os.environ.get("CLEW_CRASH") == "full"
 KILLS = 40 if FULL else 2
 CUTS = 400 if FULL else 12
 WRITERS = 8
@@ -70,7 +70,7 @@ class Writer:
 
 
 async def test_a_killed_server_keeps_what_it_acknowledged_once(tmp_path: Path) -> None:
-    dice = random.Random(7)
+    chance = dice("kills of a server")
     port = free_port()
     store = HTTPCheckpointer(f"http://127.0.0.1:{port}", retries=1)
     writers = [Writer(number, store) for number in range(WRITERS)]
@@ -78,7 +78,7 @@ async def test_a_killed_server_keeps_what_it_acknowledged_once(tmp_path: Path) -
         for _ in range(KILLS):
             stop = asyncio.Event()
             work = [asyncio.create_task(writer.until(stop)) for writer in writers]
-            await asyncio.sleep(dice.uniform(0.1, 0.5))
+            await asyncio.sleep(chance.uniform(0.1, 0.5))
             await asyncio.to_thread(server.kill)
             await asyncio.to_thread(server.start)
             stop.set()
@@ -91,9 +91,9 @@ async def test_a_killed_server_keeps_what_it_acknowledged_once(tmp_path: Path) -
 
 
 async def test_connections_cut_at_any_byte_lose_and_double_nothing(tmp_path: Path) -> None:
-    dice = random.Random(8)
+    chance = dice("cuts")
     with serving(f"sqlite:///{tmp_path}/clew.db") as running:
-        async with Proxy(_target(running), cut_after=lambda: dice.randrange(40, 4000)) as proxy:
+        async with Proxy(_target(running), cut_after=lambda: chance.randrange(40, 4000)) as proxy:
             store = HTTPCheckpointer(f"http://127.0.0.1:{proxy.port}", retries=1)
             writers = [Writer(number, store) for number in range(4)]
             while proxy.cuts < CUTS:

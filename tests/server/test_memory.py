@@ -13,15 +13,16 @@ import pytest
 from clew.checkpointers import SQLiteCheckpointer
 from clew.checkpointers._http_wire import END, encode_text
 from clew.testing._contract_builders import append
+from tests.sampling import FULL
 from tests.server.test_command import running
 
 pytestmark = [
     pytest.mark.anyio,
+    pytest.mark.slow,
     pytest.mark.crash,
     pytest.mark.skipif(sys.platform != "linux", reason="needs /proc"),
 ]
 
-FULL = os.environ.get("CLEW_CRASH") == "full"
 FRAMES = 100_000 if FULL else 20_000
 SIZE = 4000
 PER_APPEND = 2000

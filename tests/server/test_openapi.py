@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,9 +12,9 @@ from hypothesis import HealthCheck, settings
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from clew.server.openapi import document
+from tests.sampling import FULL
 from tests.server.serving import Running, a_token, serving
 
-FULL = os.environ.get("CLEW_CRASH") == "full"
 SECRET = "a-token-for-the-fuzzer"
 
 pytestmark = [pytest.mark.crash, pytest.mark.filterwarnings("ignore")]
@@ -55,10 +54,10 @@ def to_msgpack(context: Any, value: Any) -> bytes:
 @described.parametrize()
 @settings(
     max_examples=400 if FULL else 5,
-    derandomize=True,
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
+@pytest.mark.slow
 def test_no_request_finds_a_gap(case: Any, service: Running) -> None:
     case.call_and_validate(
         base_url=service.url,

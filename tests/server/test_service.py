@@ -31,6 +31,7 @@ from clew.checkpointers.base import MAX_FRAME
 from clew.errors import InvalidInput
 from clew.server import Server, Settings
 from clew.testing._contract_builders import a_head, digest_of
+from tests.limits import PATIENCE
 from tests.server.serving import Running, a_token, serving
 
 READER, WRITER, ADMIN, OPERATOR = (f"the-long-{name}-token" for name in ("reader", "writer", "admin", "operator"))
@@ -373,7 +374,7 @@ def test_what_is_under_way_finishes_and_new_requests_get_503(monkeypatch: pytest
         answers: list[httpx.Response] = []
         caller = threading.Thread(target=lambda: answers.append(client.post(FRAMES, **append_body(b"one"))))
         caller.start()
-        assert started.wait(10)
+        assert started.wait(PATIENCE)
         running.begin_to_stop()
         while not running.server.gate.is_draining:
             time.sleep(0.005)
@@ -381,5 +382,5 @@ def test_what_is_under_way_finishes_and_new_requests_get_503(monkeypatch: pytest
         assert (refused.status_code, refused.json()["code"]) == (503, "draining")
         assert refused.headers["retry-after"] == "1"
         go_on.set()
-        caller.join(10)
+        caller.join(PATIENCE)
         assert [answer.status_code for answer in answers] == [200]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import random
 from collections.abc import Iterator
 
 import httpx
@@ -15,11 +13,11 @@ from clew.checkpointers._http_wire import encode_text
 from clew.checkpointers.http import HTTPCheckpointer
 from clew.errors import Conflict, MissingBlob
 from clew.testing._contract_builders import all_blobs, append, digest_of
+from tests.sampling import FULL, dice
 from tests.server.serving import Running, a_token, serving
 
 pytestmark = [pytest.mark.anyio, pytest.mark.crash]
 
-FULL = os.environ.get("CLEW_CRASH") == "full"
 REQUESTS = 100_000 if FULL else 2_000
 TENANTS = 8
 IDS = ["thread", "user/1", "../x", "*", "%", "A", "a"]
@@ -44,7 +42,7 @@ class Tenant:
 
     def __init__(self, number: int, url: str) -> None:
         self._number = number
-        self._dice = random.Random(number)
+        self._dice = dice(f"tenant {number}")
         self._stores = {inner: HTTPCheckpointer(url, inner, token=secret(number)) for inner in INNER}
         self._logs: dict[tuple[str, str], list[bytes]] = {}
         self._blobs: dict[str, set[str]] = {inner: set() for inner in INNER}
@@ -83,6 +81,7 @@ class Tenant:
             await store.close()
 
 
+@pytest.mark.slow
 async def test_each_of_eight_tenants_finds_its_own_and_nothing_else(service: Running) -> None:
     tenants = [Tenant(number, service.url) for number in range(TENANTS)]
 

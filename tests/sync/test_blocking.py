@@ -22,6 +22,7 @@ from clew.sync import Checkpointer, MemoryCheckpointer, SQLiteCheckpointer, Thre
 from clew.sync._blocking import blocking
 from clew.sync._portal import call
 from clew.testing._contract_builders import a_head
+from tests.limits import PATIENCE
 
 TURN = MessageAdded(user("question")), MessageAdded(assistant("answer"))
 
@@ -128,7 +129,7 @@ def test_a_listing_is_read_as_it_is_asked_for_and_closed_when_it_is_given_up() -
         assert Pages.given == 2
         assert not Pages.closed.is_set()
         del listing
-        assert Pages.closed.wait(5)
+        assert Pages.closed.wait(PATIENCE)
 
 
 def test_many_threads_use_one_store_at_once(store: Checkpointer) -> None:

@@ -109,10 +109,12 @@ def _bare(node: ast.stmt) -> ast.stmt:
     return node
 
 
+@pytest.mark.slow
 def test_the_types_are_those_of_the_async_originals() -> None:
     assert parts(STUB.read_text()) == parts(Stub().text()), "write the stub again: python -m tests.sync.stub"
 
 
+@pytest.mark.slow
 def test_a_type_checker_sees_blocking_types(tmp_path: Path) -> None:
     (tmp_path / "user.py").write_text(
         "from typing import assert_type\n"

@@ -404,7 +404,7 @@ async def test_a_test_can_wait_for_calls() -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        for _ in range(100):
+        for _ in range(3000):
             if server.requests[0].outcome:
                 break
             await asyncio.sleep(0.02)

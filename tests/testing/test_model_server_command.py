@@ -17,6 +17,7 @@ import pytest
 from clew.errors import InvalidInput
 from clew.log import Usage
 from clew.testing._script_files import read_script
+from tests.limits import PATIENCE
 
 COMMAND = [sys.executable, "-m", "clew.testing.model_server"]
 
@@ -45,7 +46,7 @@ def test_the_url_is_printed_and_the_script_served_until_the_server_is_told_to_en
         result: Any = [{"type": "function_call_output", "call_id": "call_1_1", "output": "1"}]
         assert client.responses.create(model="m", input=result, previous_response_id=first.id).output_text == "It is 1."
         process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 0
+        assert process.wait(PATIENCE) == 0
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert [(line["call"], line["path"]) for line in lines] == [(1, "/v1/responses"), (2, "/v1/responses")]
     assert lines[0]["body"] == {"model": "m", "input": "Hi"}

@@ -297,7 +297,7 @@ def logs(draw: st.DrawFn) -> list[Logged]:
     return entries
 
 
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(300))
 @given(logs(), logs())
 def test_trimming_changes_nothing_that_can_still_be_seen(before: list[Logged], after: list[Logged]) -> None:
     state = fold(before)

@@ -21,6 +21,7 @@ from clew.threads import Thread, writer
 from clew.threads.rounds import Round, round_of
 from clew.threads.sizes import LogSize
 from clew.threads.thread import Durability
+from tests.limits import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -293,7 +294,7 @@ async def test_a_turn_that_a_signal_cancels_in_the_middle_of_its_work_takes_no_o
     turn = together.join(interrupted)
     failing = together.join(broken)
     last = together.join(lambda: done.append("last"))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         await last
     assert done == ["interrupted", "last"]
     assert turn.cancelled()
@@ -309,7 +310,7 @@ async def test_work_that_fails_is_told_to_whoever_asked_for_it_and_to_nobody_els
     last = together.join(lambda: done.append("last"))
     gone.cancel()
     assert done == []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         with pytest.raises(ZeroDivisionError):
             await wrong
         await asyncio.gather(first, last)

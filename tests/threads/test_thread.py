@@ -39,6 +39,7 @@ from clew.log import (
 from clew.log.blobs import pack_tree
 from clew.messages import Message, Text, ToolCall, ToolResult, assistant, tool, user
 from clew.threads import Thread, leases, owners
+from tests.limits import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -233,11 +234,9 @@ async def test_a_lease_is_renewed_while_nothing_is_written(
     async with Thread.open(store, "t") as thread:
         assert thread.head.lease is not None
         first, frames = thread.head.lease.expires_at, thread.head.frames
-        await asyncio.sleep(0.3)
-        head = await store.head("t")
-        assert head is not None
-        assert head.lease is not None
-        assert head.lease.expires_at > first
+        async with asyncio.timeout(PATIENCE):
+            while (head := await store.head("t")) is None or head.lease is None or head.lease.expires_at <= first:
+                await asyncio.sleep(0.01)
         assert head.frames == frames
 
 
@@ -509,8 +508,9 @@ async def test_async_waits_for_barriers_and_lets_the_rest_follow() -> None:
         before = store.appends
         await thread.append(StateSet("k", 1))
         assert store.appends == before
-        await asyncio.sleep(0.02)
-        assert (await Thread.load(store, "t")).state == {"k": 1}
+        async with asyncio.timeout(PATIENCE):
+            while (await Thread.load(store, "t")).state != {"k": 1}:
+                await asyncio.sleep(0.01)
         await thread.append(StateSet("k", 2))
         await thread.append(MessageAdded(assistant("a response")))
         loaded = await Thread.load(store, "t")

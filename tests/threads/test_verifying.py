@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import random
 import shutil
 import sqlite3
 from collections.abc import AsyncIterator, Iterable, Iterator
@@ -22,11 +20,11 @@ from clew.log import Checkpoint, FoldedState, MessageAdded, Rewound, StateSet, f
 from clew.log.blobs import pack_blob, pack_tree, tree_refs, unpack_blob
 from clew.messages import assistant, user
 from clew.threads.verifying import Problem, Verdict, verify, verify_all
+from tests.sampling import FULL, dice
 from tests.threads.keeping import STORES, make_store, turn, with_folded_state, with_turns, write_log
 
 pytestmark = pytest.mark.anyio
 
-FULL = os.environ.get("CLEW_CRASH") == "full"
 LARGE = "a long document. " * 8_000
 KEY, OTHER = "00" * 32, "11" * 32
 
@@ -291,7 +289,7 @@ async def _victim(store: Checkpointer) -> Checkpoint:
 
 def _sample(places: Iterable[int], count: int, seed: str) -> list[int]:
     every = list(places)
-    return every if FULL or len(every) <= count else sorted(random.Random(seed).sample(every, count))
+    return every if FULL or len(every) <= count else sorted(dice(seed).sample(every, count))
 
 
 async def _examine(store: Checkpointer, right: Checkpoint) -> tuple[Verdict, bool]:
@@ -373,13 +371,13 @@ async def test_a_flipped_byte_anywhere_in_a_sqlite_file_is_an_error_or_does_no_h
         right = await _victim(store)
     content = whole.read_bytes()
     places = [place for place in range(len(content)) if content[place] or place % 64 == 0]
-    dice = random.Random("anywhere")
-    wanted = places if FULL else [*range(100), *dice.sample(places, 200)]
+    chance = dice("anywhere")
+    wanted = places if FULL else [*range(100), *chance.sample(places, 200)]
     for number, place in enumerate(wanted):
         copy = tmp_path / str(number) / "c.db"
         copy.parent.mkdir()
         copy.write_bytes(content)
-        _flip(copy, place, 1 << dice.randrange(8))
+        _flip(copy, place, 1 << chance.randrange(8))
         async with SQLiteCheckpointer(copy) as store:
             with suppress(ClewError):
                 assert await Thread.load(store, "t") == right

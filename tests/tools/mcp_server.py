@@ -76,6 +76,18 @@ def die_once(marker: str) -> str:
     return "alive"
 
 
+_here: list[None] = []
+
+
+@server.tool()
+async def meet(count: int) -> str:
+    """Return once so many calls of this wait at the same time."""
+    _here.append(None)
+    while len(_here) < count:
+        await asyncio.sleep(0.01)
+    return "all are here"
+
+
 @server.tool()
 async def slow(seconds: float) -> str:
     await asyncio.sleep(seconds)

@@ -33,6 +33,7 @@ from clew.tools import (
     unknown_tool,
 )
 from clew.tools import calling as calling_module
+from tests.limits import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -202,10 +203,10 @@ async def test_sync_tools_run_side_by_side_and_leave_the_loop_free() -> None:
 
     @tool
     def meet() -> None:
-        both.wait(5)
+        both.wait(PATIENCE)
 
     async def third() -> None:
-        await asyncio.to_thread(both.wait, 5)
+        await asyncio.to_thread(both.wait, PATIENCE)
 
     await asyncio.gather(call(meet), call(meet), third())
 
@@ -259,7 +260,7 @@ async def test_an_async_tool_that_times_out_is_cancelled_and_the_model_told() ->
     @tool(timeout=0.05)
     async def slow() -> None:
         try:
-            await asyncio.sleep(10)
+            await asyncio.sleep(3600)
         finally:
             ended.append("cancelled")
 
@@ -282,45 +283,45 @@ async def test_a_sync_tool_that_times_out_is_in_doubt_and_sees_that_it_was_given
     seen = threading.Event()
     runs: list[int] = []
 
-    @tool(timeout=0.05, effect=effect, retries=0 if effect == "once" else 3)
+    @tool(timeout=0.5, effect=effect, retries=0 if effect == "once" else 3)
     def slow(ctx: ToolContext) -> None:
         runs.append(1)
         while not ctx.cancelled:
             time.sleep(0.005)
         seen.set()
 
-    with pytest.raises(OutcomeUnknown, match=r"slow: it timed out after 0\.05 s and may still be running"):
+    with pytest.raises(OutcomeUnknown, match=r"slow: it timed out after 0\.5 s and may still be running"):
         await call(slow)
-    assert await asyncio.to_thread(seen.wait, 5)
+    assert await asyncio.to_thread(seen.wait, PATIENCE)
     assert runs == [1]
 
 
 async def test_a_sync_tool_without_effect_that_times_out_is_tried_again_and_then_an_error() -> None:
     runs: list[int] = []
 
-    @tool(timeout=0.05, effect="none", retries=1)
+    @tool(timeout=0.5, effect="none", retries=1)
     def slow() -> None:
         runs.append(1)
-        time.sleep(0.3)
+        time.sleep(1)
 
-    assert said(await call(slow)) == "The tool timed out after 0.05 s."
+    assert said(await call(slow)) == "The tool timed out after 0.5 s."
     assert runs == [1, 1]
 
 
 async def test_a_tool_given_up_begins_no_further_step() -> None:
     journal, went_on = MemoryJournal(), threading.Event()
 
-    @tool(timeout=0.05)
+    @tool(timeout=0.5)
     def slow(ctx: ToolContext) -> None:
         try:
-            ctx.blocking.step("first", lambda: time.sleep(0.2))
+            ctx.blocking.step("first", lambda: time.sleep(1))
             ctx.blocking.step("second", lambda: None)
         finally:
             went_on.set()
 
     with pytest.raises(OutcomeUnknown):
         await call(slow, journal=journal)
-    assert await asyncio.to_thread(went_on.wait, 5)
+    assert await asyncio.to_thread(went_on.wait, PATIENCE)
     assert journal.intents == ["first"]
 
 
@@ -337,16 +338,16 @@ async def test_cancelling_a_call_passes_and_tells_the_tool(is_async: bool) -> No
     async def slow_async(ctx: ToolContext) -> None:
         began.set()
         try:
-            await asyncio.sleep(10)
+            await asyncio.sleep(3600)
         finally:
             told.set()
 
     task = asyncio.create_task(call(tool(slow_async if is_async else slow)))
-    assert await asyncio.to_thread(began.wait, 5)
+    assert await asyncio.to_thread(began.wait, PATIENCE)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert await asyncio.to_thread(told.wait, 5)
+    assert await asyncio.to_thread(told.wait, PATIENCE)
 
 
 async def test_stopping_the_run_is_seen_by_its_tools() -> None:
@@ -482,13 +483,13 @@ def test_a_tool_that_never_ends_does_not_keep_the_process_from_ending() -> None:
 import asyncio, time
 from clew.tools import *
 @tool(timeout=0.1)
-def hang() -> None: time.sleep(60)
+def hang() -> None: time.sleep(3600)
 async def main():
     try: await call_tool(hang, {}, ToolContext())
     except OutcomeUnknown: print("in doubt")
 asyncio.run(main())
 """
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20)
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE)
     assert (run.returncode, run.stdout, run.stderr) == (0, "in doubt\n", "")
 
 

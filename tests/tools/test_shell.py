@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
+import signal
 from pathlib import Path
 
 import pytest
@@ -12,12 +12,13 @@ import pytest
 from clew.messages import Text
 from clew.tools import ToolContext, ToolError, call_tool, run_command
 from clew.tools import shell as shell_module
+from tests.limits import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
 
 async def is_gone(pid: int) -> bool:
-    for _ in range(200):
+    for _ in range(3000):
         try:
             os.kill(pid, 0)
             if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
@@ -29,7 +30,7 @@ async def is_gone(pid: int) -> bool:
 
 
 async def pid_in(file: Path) -> int:
-    for _ in range(500):
+    for _ in range(6000):
         if file.exists() and file.read_text().strip():
             return int(file.read_text())
         await asyncio.sleep(0.01)
@@ -62,33 +63,31 @@ async def test_output_that_is_no_text_is_shown_as_well_as_it_can_be(tmp_path: Pa
 
 
 async def test_a_command_that_times_out_is_killed_with_all_it_started(tmp_path: Path) -> None:
-    command = "echo before; (trap '' TERM; echo $BASHPID >inner; exec sleep 60) & sh -c 'echo $$ >other; exec sleep 60'"
-    began = time.monotonic()
+    command = (
+        "echo before; (trap '' TERM; echo $BASHPID >inner; exec sleep 3600) & sh -c 'echo $$ >other; exec sleep 3600'"
+    )
     result = await call_tool(
         run_command,
-        {"command": f'bash -c "{command.replace("$", chr(92) + "$")}"', "timeout": 0.5},
+        {"command": f'bash -c "{command.replace("$", chr(92) + "$")}"', "timeout": 2},
         ToolContext(workspace=tmp_path),
     )
-    assert time.monotonic() - began < 10
     assert result.is_error
     (block,) = result.content
-    assert block == Text("before\n[timed out after 0.5 s, and was killed]")
+    assert block == Text("before\n[timed out after 2 s, and was killed]")
     assert await is_gone(await pid_in(tmp_path / "inner"))
     assert await is_gone(await pid_in(tmp_path / "other"))
 
 
 async def test_what_a_command_leaves_in_the_background_is_killed_when_it_ends(tmp_path: Path) -> None:
-    began = time.monotonic()
-    text = await run_command("sleep 60 & echo $! >pid; echo done", ToolContext(workspace=tmp_path))
-    assert time.monotonic() - began < 5
+    text = await run_command("sleep 3600 & echo $! >pid; echo done", ToolContext(workspace=tmp_path), timeout=PATIENCE)
     assert text.startswith("done\n[exit code 0")
     assert await is_gone(await pid_in(tmp_path / "pid"))
 
 
 async def test_one_that_leaves_its_group_does_not_hold_the_call(tmp_path: Path) -> None:
-    began = time.monotonic()
-    text = await run_command("setsid sleep 9 & echo done", ToolContext(workspace=tmp_path))
-    assert time.monotonic() - began < 5
+    script = "setsid sh -c 'echo $$ >pid; exec sleep 3600' & while [ ! -s pid ]; do sleep 0.01; done; echo done"
+    text = await run_command(script, ToolContext(workspace=tmp_path), timeout=PATIENCE)
+    os.kill(await pid_in(tmp_path / "pid"), signal.SIGKILL)
     assert text.startswith("done\n[exit code 0")
 
 

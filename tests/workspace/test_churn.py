@@ -92,6 +92,7 @@ class Churn:
 
 
 @pytest.mark.parametrize("kind", STORES)
+@pytest.mark.slow
 async def test_twenty_snapshots_cost_the_first_and_little_more_than_what_changed(kind: str, tmp_path: Path) -> None:
     churn = Churn(tmp_path / "work")
     refs: list[SnapshotRef] = []

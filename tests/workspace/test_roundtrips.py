@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from clew.checkpointers import Checkpointer, MemoryCheckpointer
 from clew.log.keys import Keyring
 from clew.workspace import Workspace
-from tests.crash.processes import FULL
+from tests.sampling import FULL, SEED
 from tests.workspace.trees import HOLE, STORES, facts, make_store
 
 pytestmark = [
@@ -492,7 +492,7 @@ def test_a_restore_is_exact_whatever_was_there_and_whatever_became_of_it(
         finally:
             remove(os.fsencode(place))
 
-    (check if FULL else seed(f"round trips of {kind}")(check))()
+    (check if FULL else seed(f"{SEED} round trips of {kind}")(check))()
 
 
 @pytest.mark.anyio

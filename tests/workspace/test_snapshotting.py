@@ -30,6 +30,8 @@ from clew.workspace._packing import Content, Outbox, Reader
 from clew.workspace._threads import Threads
 from clew.workspace.manifest import FileNode, FolderNode
 from clew.workspace.scanning import CHANGED, Fact, Folder, Root
+from tests.limits import PATIENCE
+from tests.sampling import ON_SPEED
 from tests.threads.keeping import STORES, make_store
 from tests.workspace.snapped import contents, is_whole, nodes
 
@@ -540,7 +542,7 @@ class Slow(MemoryCheckpointer):
         super().__init__()
         self.entered = asyncio.Event()
         self.error: Exception | None = None
-        self.delay = 30.0
+        self.delay = 3600.0
 
     async def put_blobs(self, blobs: Mapping[str, bytes]) -> None:
         self.entered.set()
@@ -560,11 +562,9 @@ async def test_cancelling_stops_promptly_and_does_no_harm(
     workspace = Workspace(folder, store)
     taking = asyncio.create_task(workspace.snapshot())
     await store.entered.wait()
-    began = time.monotonic()
     taking.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await taking
-    assert time.monotonic() - began < 5
+        await asyncio.wait_for(taking, PATIENCE)
     assert list(cache.iterdir()) == []
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("clew-workspace")]
     store.delay = 0
@@ -724,7 +724,7 @@ def change(folder: Path, kind: str, name: str, value: bytes) -> None:
         path.rename(folder / "renamed")
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[*ON_SPEED, HealthCheck.function_scoped_fixture])
 @given(rounds=st.lists(st.lists(CHANGES, max_size=4), min_size=1, max_size=5))
 def test_a_snapshot_with_a_cache_is_one_without(
     rounds: list[list[tuple[str, str, bytes]]], tmp_path_factory: pytest.TempPathFactory

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import cache
 from typing import Any
 
@@ -25,8 +24,7 @@ from clew.messages import (
     User,
 )
 from tests import strategies as any_
-
-FULL = os.environ.get("CLEW_CRASH") == "full"
+from tests.sampling import FULL
 
 
 def examples(full: int, sample: int) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clew.messages import Assistant, Block, Json, Message, System, Text, Tool, ToolResult, User
@@ -19,8 +19,7 @@ from tests.messages.dialects.conversations import (
     sound_conversations,
 )
 
-SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
-thorough = settings(max_examples=examples(2000, 100), deadline=None, suppress_health_check=SLOW)
+thorough = settings(max_examples=examples(2000, 100))
 each_dialect = pytest.mark.parametrize("dialect", DIALECTS)
 pytestmark = pytest.mark.crash
 

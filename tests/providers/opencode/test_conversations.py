@@ -35,7 +35,7 @@ from clew.providers.opencode.ids import Namer, is_session
 from clew.providers.opencode.reading import read
 from clew.providers.opencode.writing import write
 from tests.providers.opencode.kept import ANSWERED, COMPACTED, FAILED, WITH_CHILD, change, machine
-from tests.sampling import examples
+from tests.sampling import ON_SPEED, examples
 from tests.strategies import messages
 
 _KEY = "ses_e1fc8f750ffeAhQ8Y5xfhch0p1"
@@ -201,7 +201,7 @@ def test_a_real_session_survives_being_read_and_written(tmp_path: Path) -> None:
         assert _written(real, tmp_path).messages == real.messages
 
 
-@settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(100), suppress_health_check=[*ON_SPEED, HealthCheck.function_scoped_fixture])
 @given(st.lists(messages, max_size=6))
 def test_a_conversation_is_worn_down_once_at_most(tmp_path: Path, given: list[Message]) -> None:
     def worn(conversation: Conversation) -> Conversation:
