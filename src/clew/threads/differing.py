@@ -1,53 +1,188 @@
-"""What has to be appended so that one state becomes another."""
+"""What has to be appended so that one state becomes another, and a refusal of what no append can bring about."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
 
 from clew.errors import InvalidInput
 from clew.log import (
     Checkpoint,
     Described,
+    Fact,
+    Fold,
     Logged,
     MessageAdded,
+    ModelCallStarted,
     Rewound,
     Spend,
     StateSet,
     StatusChanged,
+    StepIntent,
+    StepOutcome,
+    Streamed,
     ThreadStarted,
+    ToolIntent,
+    ToolOutcome,
     Usage,
+    WorkspaceSnapshot,
 )
+from clew.log.checkpoint import Kind, Ranges, provider_key
+from clew.messages import Assistant, Message
 
 __all__ = ["difference"]
 
+_encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
-def difference(old: Checkpoint, new: Checkpoint) -> list[Logged]:
-    """The entries that lead from one to the other: what was added; a rewind first where the conversation parts."""
+
+def difference(thread_id: str, old: Checkpoint, new: Checkpoint) -> list[Logged]:
+    """Return the entries that lead from one state to the other: what was added, after a rewind where the conversation parts.
+
+    Raises `InvalidInput` that names every field of `new` that these entries would not bring about: nothing is dropped
+    unseen. Spend and history only ever grow: a state that knows of less than the record takes nothing away.
+    """
     if missing := old.state.keys() - new.state.keys():
         raise InvalidInput(
             f"state cannot be taken away by saving; set these keys to None: {', '.join(sorted(missing))}"
         )
-    return [*_start(old, new), *_conversation(old, new), *_spend(old, new), *_facts(old, new), *_standing(old, new)]
+    _check_places(thread_id, new)
+    draft = _Draft(old)
+    draft.add(*_start(old, new))
+    _conversation(draft, old, new)
+    _calls(draft, new)
+    _rest(draft, new)
+    if lost := list(_lost(draft.state(), new)):
+        raise InvalidInput(
+            f"thread {thread_id!r}: saving would not keep {'; nor '.join(lost)}. Nothing was saved. Make the state from the "
+            "thread's own and entries, fold(entries, thread.checkpoint), or append the entries themselves."
+        )
+    return draft.entries
+
+
+def _check_places(thread_id: str, new: Checkpoint) -> None:
+    """A state that was built by hand may name messages that its history does not hold."""
+    ranges = [*new.view, *(part for mark in new.marks for part in mark)]
+    if not new.marks or new.open_message >= len(new.history) or any(stop > len(new.history) for _, stop in ranges):
+        raise InvalidInput(
+            f"thread {thread_id!r}: view, marks or open_message of the checkpoint name messages that its history does not "
+            "hold. Nothing was saved. Make the state with fold(entries, thread.checkpoint)."
+        )
+
+
+class _Draft:
+    """The entries so far, and the state that they lead to."""
+
+    def __init__(self, start: Checkpoint) -> None:
+        self.entries: list[Logged] = []
+        self._fold = Fold(start)
+
+    def add(self, *entries: Logged) -> None:
+        self.entries += entries
+        self._fold.push(entries)
+
+    def state(self) -> Checkpoint:
+        return self._fold.checkpoint()
+
+    @property
+    def turns(self) -> int:
+        return self._fold.turns
 
 
 def _start(old: Checkpoint, new: Checkpoint) -> list[Logged]:
     def start(state: Checkpoint) -> ThreadStarted:
         return ThreadStarted(state.agent, state.model, state.system_prompt, state.tools, state.limits, state.parent)
 
-    return [start(new)] if start(new) != start(old) else []
+    return [] if _same(start(new), start(old)) else [start(new)]
 
 
-def _conversation(old: Checkpoint, new: Checkpoint) -> list[Logged]:
+def _conversation(draft: _Draft, old: Checkpoint, new: Checkpoint) -> None:
+    """Messages, and the facts of each turn before the next one begins, so that a later rewind takes them back with it."""
     before, after = old.messages, new.messages
+    same = _common(old, new)
+    if same < len(before):
+        draft.add(Rewound(messages=same))
+    known = {_id(fact): fact.value for fact in draft.state().facts}
+    coming = [fact for fact in new.facts if _id(fact) not in known or not _same(known[_id(fact)], fact.value)]
+    for message in after[same:]:
+        if isinstance(message, Assistant):
+            coming = _facts(draft, coming)
+        draft.add(MessageAdded(message))
+    _facts(draft, coming)
+
+
+def _common(old: Checkpoint, new: Checkpoint) -> int:
+    """How many messages both conversations begin with. Where the new history goes on from the old one they are told by their
+    place: what is said again in the same words is another message."""
+    before: Sequence[Any] = old.messages
+    after: Sequence[Any] = new.messages
+    if new.history[: len(old.history)] == old.history:
+        before, after = _places(old.view), _places(new.view)
     same = 0
     for mine, theirs in zip(before, after, strict=False):
-        if mine is not theirs and mine != theirs:
+        if not _same(mine, theirs):
             break
         same += 1
-    rewind: list[Logged] = [Rewound(messages=same)] if same < len(before) else []
-    return [*rewind, *(MessageAdded(message) for message in after[same:])]
+    return same
+
+
+def _places(view: Ranges) -> tuple[int, ...]:
+    return tuple(place for start, stop in view for place in range(start, stop))
+
+
+def _id(fact: Fact) -> tuple[int, Kind, str]:
+    return fact.turn, fact.kind, fact.key
+
+
+def _facts(draft: _Draft, coming: list[Fact]) -> list[Fact]:
+    """Set what holds from the current turn on, and return what comes later."""
+    turn = draft.turns
+    draft.add(*(_setting(fact) for fact in coming if fact.turn == turn))
+    return [fact for fact in coming if fact.turn != turn]
+
+
+def _setting(fact: Fact) -> Logged:
+    if fact.kind == "workspace":
+        return WorkspaceSnapshot(*fact.value)
+    if fact.kind == "provider":
+        return provider_key(fact)
+    return StateSet(fact.key, fact.value, scope="thread" if fact.kind == "state" else "turn")
+
+
+def _calls(draft: _Draft, new: Checkpoint) -> None:
+    """How far the calls of the open turn came."""
+    known = {call.index: call for call in draft.state().calls}
+    for call in new.calls:
+        mine = known.get(call.index)
+        if mine is None or mine.status == "done":
+            continue
+        place = mine.message, mine.index
+        if call.index in new.intents and (call.key, call.attempt) != (mine.key, mine.attempt):
+            draft.add(ToolIntent(*place, call.key, call.attempt))
+        for key, value in call.steps.items():
+            if key not in mine.steps or not _same(mine.steps[key], value):
+                draft.add(StepOutcome(*place, key, value))
+        draft.add(*(StepIntent(*place, key) for key in call.open_steps if key not in mine.open_steps))
+        if call.result is not None:
+            draft.add(ToolOutcome(*place, call.result))
+
+
+def _rest(draft: _Draft, new: Checkpoint) -> None:
+    old = draft.state()
+    if new.partial[: len(old.partial)] == old.partial and new.partial != old.partial:
+        draft.add(Streamed(new.partial[len(old.partial) :]))
+    if new.in_flight and not old.in_flight:
+        draft.add(ModelCallStarted(new.model))
+    draft.add(*_spend(old, new))
+    if (new.title, new.tags) != (old.title, old.tags):
+        draft.add(Described(new.title, new.tags))
+    if (new.status, new.reason) != (old.status, old.reason):
+        draft.add(StatusChanged(new.status, new.reason))
 
 
 def _spend(old: Checkpoint, new: Checkpoint) -> list[Logged]:
-    """Spend only ever grows: a checkpoint that knows of less than the record does adds nothing."""
     usage = Usage(*(max(0, getattr(new.usage, field) - getattr(old.usage, field)) for field in Usage.__struct_fields__))
     cost = None if new.cost_usd is None or old.cost_usd is None else max(0.0, new.cost_usd - old.cost_usd)
     seconds = max(0.0, new.seconds - old.seconds)
@@ -55,20 +190,74 @@ def _spend(old: Checkpoint, new: Checkpoint) -> list[Logged]:
     return [Spend(usage, cost, seconds)] if cost or seconds or unknown or usage != Usage() else []
 
 
-def _facts(old: Checkpoint, new: Checkpoint) -> list[Logged]:
-    entries: list[Logged] = [
-        StateSet(key, value) for key, value in new.state.items() if key not in old.state or old.state[key] != value
-    ]
-    entries += [known for name, known in new.providers.items() if old.providers.get(name) != known]
-    if new.workspace is not None and new.workspace != old.workspace:
-        entries.append(new.workspace)
-    return entries
+def _lost(kept: Checkpoint, new: Checkpoint) -> Iterator[str]:
+    """Say which fields of the new state would not be on record, and why where that is known."""
+    if not new.messages and new.history and not _is_part(new.history, kept.history):
+        yield "history, as view= says that the model sees nothing of it (view=((0, len(history)),) is all of it)"
+    elif not _same(kept.messages, new.messages):
+        yield "messages"
+    elif not _is_part(new.history, kept.history):
+        yield "history, of which only the messages that the model sees are saved"
+    elif _seen(kept, kept.marks) != _seen(new, new.marks):
+        yield f"marks, as these messages are {kept.turns} turns and the marks are for {new.turns}"
+    for field in ("agent", "model", "system_prompt", "tools", "limits", "parent", "title", "tags", "status", "reason"):
+        if not _same(getattr(kept, field), getattr(new, field)):
+            yield field
+    if others := _other_facts(kept.facts, new.facts):
+        yield "facts: " + ", ".join(sorted(others))
+    if not _same([_unplaced(call) for call in kept.calls], [_unplaced(call) for call in new.calls]):
+        yield "how far the open calls came"
+    for field in ("intents", "results", "steps", "open_steps"):
+        if new.open_message < 0 and getattr(new, field):
+            yield f"{field}, as no turn is open (open_message)"
+    if kept.partial != new.partial:
+        yield "partial"
+    if kept.in_flight != new.in_flight:
+        yield "in_flight"
+    if new.done_at not in (-1, kept.done_at) and not (new.done_at == len(new.history) and new.status == "done"):
+        yield "done_at"
+    yield from _lost_spend(kept, new)
 
 
-def _standing(old: Checkpoint, new: Checkpoint) -> list[Logged]:
-    entries: list[Logged] = []
-    if new.title != old.title or new.tags != old.tags:
-        entries.append(Described(new.title, new.tags))
-    if (new.status, new.reason) != (old.status, old.reason) and new.status != "running":
-        entries.append(StatusChanged(new.status, new.reason))
-    return entries
+def _lost_spend(kept: Checkpoint, new: Checkpoint) -> Iterator[str]:
+    if any(getattr(kept.usage, field) < getattr(new.usage, field) for field in Usage.__struct_fields__):
+        yield "usage"
+    if kept.unaccounted < new.unaccounted:
+        yield "unaccounted"
+    if kept.cost_usd is not None and (new.cost_usd is None or _less(kept.cost_usd, new.cost_usd)):
+        yield "cost_usd"
+    if _less(kept.seconds, new.seconds):
+        yield "seconds"
+
+
+def _less(kept: float, new: float) -> bool:
+    """Whether a sum is too small by more than what adding the last part rounds."""
+    return kept < new and not math.isclose(kept, new, rel_tol=1e-9, abs_tol=1e-12)
+
+
+def _is_part(part: Sequence[Message], whole: Sequence[Message]) -> bool:
+    """Whether all of these messages are among those, in their order."""
+    if whole[: len(part)] == part:
+        return True
+    rest = iter(whole)
+    return all(any(message == other for other in rest) for message in part)
+
+
+def _seen(state: Checkpoint, marks: tuple[Ranges, ...]) -> list[tuple[Message, ...]]:
+    """What the model saw at the end of each turn."""
+    return [tuple(message for start, stop in mark for message in state.history[start:stop]) for mark in marks]
+
+
+def _other_facts(kept: Sequence[Fact], new: Sequence[Fact]) -> set[str]:
+    mine, theirs = ({_id(fact): _encode(fact.value) for fact in facts} for facts in (kept, new))
+    different = {fact for fact in mine.keys() | theirs.keys() if mine.get(fact) != theirs.get(fact)}
+    return {f"{kind} {key!r} of turn {turn}".replace(" ''", "") for turn, kind, key in different}
+
+
+def _same(mine: Any, theirs: Any) -> bool:
+    """Whether a log would hold the same: 1, 1.0 and True are equal in Python, and are three values there."""
+    return mine is theirs or _encode(mine) == _encode(theirs)
+
+
+def _unplaced(call: Any) -> Any:
+    return call.index, call.call, call.status, call.key, call.attempt, call.result, call.steps, call.open_steps

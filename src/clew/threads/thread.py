@@ -260,8 +260,13 @@ class Thread:
         await self._open_writer().flush()
 
     async def save(self, checkpoint: Checkpoint) -> None:
-        """Make this the state of the thread by appending what differs; a rewind first if the conversation was changed."""
-        entries = difference(self.checkpoint, checkpoint)
+        """Make this the state of the thread by appending what differs; a rewind first if the conversation was changed.
+
+        All that the checkpoint holds is on record then, or `InvalidInput` names what cannot be, and nothing is saved. What
+        the record holds beyond it stays: messages that were rewound are still part of the history, and what was spent
+        was spent. The thread's status is `interrupted` after the block if the checkpoint says `running`.
+        """
+        entries = difference(self._thread_id, self.checkpoint, checkpoint)
         if entries:
             await self.append(*entries)
 
