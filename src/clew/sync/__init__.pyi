@@ -923,7 +923,11 @@ class Thread:
         """Go on from the end of an earlier turn. What came after stays in the history; what was spent stays spent."""
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Make this the state of the thread by appending what differs; a rewind first if the conversation was changed."""
+        """Make this the state of the thread by appending what differs; a rewind first if the conversation was changed.
+
+        All that the checkpoint holds is on record then, or `InvalidInput` names what cannot be, and nothing is saved. What
+        the record holds beyond it stays: messages that were rewound are still part of the history, and what was spent
+        was spent. The thread's status is `interrupted` after the block if the checkpoint says `running`."""
 
     @property
     def thread_id(self) -> str: ...
