@@ -233,7 +233,8 @@ async def test_a_budget_stops_the_run_and_counts_what_was_spent_before(store: Me
     assert stopped.reason.startswith("budget: ")
     assert stopped.cost is not None
     again = await agent.run("Go.", thread_id="t")
-    assert (again.status, again.cost) == ("interrupted", stopped.cost)
+    assert (again.status, again.cost) == ("interrupted", 0.0), "this run bought nothing"
+    assert (await Thread.load(store, "t")).cost_usd == stopped.cost
 
 
 async def test_a_budget_in_dollars_is_refused_where_no_price_is_known() -> None:

@@ -39,6 +39,7 @@ async def test_a_conversation_with_parallel_calls_ends_the_same_at_every_vendor(
         async with Agent(model, tools=[add], checkpointer=store) as agent:
             result = await agent.run("Add.", thread_id="t")
         assert (result.output, result.turns, server.calls) == ("3 and 7.", 2, 2)
+        assert result.usage is not None
         assert result.usage.input_tokens > 0
         assert result.cost is not None
         assert result.cost > 0

@@ -43,4 +43,4 @@ async def test_a_session_is_resumed_by_another_process_from_another_folder_and_o
             found = await session.trajectory
             assert found.num_turns == 3
             assert found.turns[0].tool_uses[0].output.strip().endswith("forty-two")
-            assert all(turn.usage.input_tokens > 0 for turn in found.turns)
+            assert all(turn.usage is not None and turn.usage.input_tokens > 0 for turn in found.turns)

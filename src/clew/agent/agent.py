@@ -21,25 +21,26 @@ import msgspec
 
 from clew._aio import settle
 from clew._plugins import find
-from clew.agent.answering import answered_before, answers_to, open_questions
+from clew.agent.answering import answers_to, open_questions
 from clew.agent.children import child_tool, is_child
 from clew.agent.events import Question, RunStarted
+from clew.agent.exchanges import exchange_of, last_exchange, standing_of
 from clew.agent.filing import Files
 from clew.agent.finishing import finish_tool
 from clew.agent.handles import Handle, read_handle
 from clew.agent.journal import Journal
-from clew.agent.loop import Ending, Loop
+from clew.agent.loop import Ending, Loop, read_answer
 from clew.agent.outputs import Output
 from clew.agent.own_sessions import OwnSession, task_id
-from clew.agent.prompts import check_prompt, last_prompt
+from clew.agent.prompts import Asked, asked, check_prompt
 from clew.agent.runs import Emit, Run, RunResult, stop_all
 from clew.agent.sessions import Session
 from clew.agent.settings import Budget, Overflow, Settings
 from clew.agent.signalling import by_id, same_command, stops_with_a_signal
 from clew.agent.stores import LastRun, Ran, Store
-from clew.agent.trajectories import Trajectory, done_since, read_trajectory
+from clew.agent.trajectories import Trajectory, done_since, read_trajectory, turn_of
 from clew.checkpointers import Checkpointer, HeadQuery
-from clew.errors import InvalidInput, UsageError
+from clew.errors import InvalidInput, ThreadNotFound, UsageError
 from clew.log import Checkpoint, StatusChanged, Usage
 from clew.models import Model, Price, cost_of, resolve_model
 from clew.models.windows import context_window
@@ -69,7 +70,8 @@ class _Job(msgspec.Struct, frozen=True):
     named: bool = False
     """Whether the same program, run again, finds this thread again."""
     nth: int | None = None
-    """Which prompt of its task this is: one that the record has already is not asked again, but answered from there."""
+    """Which prompt of its session this is, where that is what it is known by."""
+    prompt_id: str | None = None
 
     def __post_init__(self) -> None:
         if self.max_turns is not None and self.max_turns < 1:
@@ -230,17 +232,23 @@ class Agent:
         prompt: str,
         *,
         thread_id: str | None = None,
+        prompt_id: str | None = None,
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> Run[RunResult]:
-        """Ask the agent. On a thread with an unfinished run, what that had begun is settled first, and then this is asked;
-        if it was started with this very prompt, it is not asked twice: the same script run again after a crash goes on.
+        """Ask the agent. On a thread with an unfinished run, what that had begun is settled first, and then this is asked.
+
+        With a `prompt_id` the prompt is asked once on its thread: the same id again goes on with it, or returns its answer,
+        also if other prompts came after it; another id with the same words is a new prompt. Without one, a prompt with the
+        words of the last one goes on with that as long as it is unfinished: the same script run again after a crash goes on.
+        One that was answered is asked anew.
 
         `max_turns` is for this run in place of the agent's own. After `timeout` seconds the run is interrupted, in the
         middle of whatever it does, and can be resumed."""
-        check_prompt(prompt)
+        check_prompt(prompt, prompt_id)
         found = self.new_id() if thread_id is None else thread_id
-        job = _Job(found, prompt, max_turns=max_turns, timeout=timeout, named=thread_id is not None)
+        named = thread_id is not None
+        job = _Job(found, prompt, max_turns=max_turns, timeout=timeout, named=named, prompt_id=prompt_id)
         return Run(lambda emit: self._run(job, emit))
 
     def resume(
@@ -260,12 +268,12 @@ class Agent:
         """
         if prompt is not None:
             check_prompt(prompt)
-        asked = _Job(thread_id or "", prompt, answer, max_turns, timeout)
+        job = _Job(thread_id or "", prompt, answer, max_turns, timeout)
 
         async def work(emit: Emit) -> RunResult:
             agent, found = (self, thread_id) if thread_id is not None else await self._last_thread()
             await agent.check_thread(found)
-            return await agent._run(msgspec.structs.replace(asked, thread_id=found), emit)
+            return await agent._run(msgspec.structs.replace(job, thread_id=found), emit)
 
         return Run(work)
 
@@ -466,6 +474,13 @@ class Agent:
         store = self._store.open()
         if job.answer is not None:  # a mistake in it is told before the thread is touched
             answers_to(job.thread_id, await Thread.load(store, job.thread_id), job.answer)
+        prompt = None
+        if job.prompt is not None:
+            prompt = asked(job.prompt, self._redact, prompt_id=job.prompt_id, number=job.nth)
+            if (answered := await _answer_to(store, job.thread_id, settings, prompt)) is not None:
+                self._last.ran = Ran(job.thread_id, self._store, self._settings)
+                emit(RunStarted(job.thread_id))
+                return answered
         durability: Durability = "exit" if self._durability == "exit" else "async"
         holding = self._store.thread(job.thread_id, takeover=self._takeover, durability=durability, redact=self._redact)
         async with holding as thread, Journal(thread) as journal:
@@ -481,12 +496,12 @@ class Agent:
                 await journal.record(*answers_to(job.thread_id, before, job.answer))
             workspace = None if settings.workspace is None else Workspace(settings.workspace, store)
             loop = Loop(settings, journal, workspace, emit)
-            if job.nth is not None and (then := answered_before(before, job.nth, job.prompt)) is not None:
-                loop.read_output(then)
-                await journal.record(StatusChanged("done"))
-                return _result(thread, before, loop, Ending("done"), journal.waited)
-            ending = await _recorded(journal, loop.files, loop.run(job.prompt, again=job.nth is None), job.timeout)
-            return _result(thread, before, loop, ending, journal.waited)
+            answered = None if prompt is None else _answered(job.thread_id, before, settings, prompt)
+            if answered is not None:  # another process has answered it, since it was looked for
+                await journal.record(standing_of(before))
+                return answered
+            ending = await _recorded(journal, loop.files, loop.run(prompt), job.timeout)
+            return _result(journal, before, loop, ending)
 
     async def questions(self, thread_id: str) -> list[Question]:
         """What a thread waits for."""
@@ -531,25 +546,70 @@ async def _record_end(journal: Journal, files: Files, ending: StatusChanged, err
         error.add_note(f"that the run is {ending.status} could not be recorded: {second}")
 
 
-def _result(thread: Thread, before: Checkpoint, loop: Loop, ending: Ending, waited: float) -> RunResult:
+def _result(journal: Journal, before: Checkpoint, loop: Loop, ending: Ending) -> RunResult:
+    thread = journal.thread
     state = thread.checkpoint
+    last = last_exchange(state)
     return RunResult(
         output=loop.output if ending.status == "done" else None,
-        prompt=last_prompt(state),
+        prompt="" if last is None else last.prompt,
+        prompt_id="" if last is None else last.prompt_id,
         model=state.model,
         thread_id=thread.thread_id,
         session_id=thread.thread_id,
         status=ending.status,
         reason="" if ending.status == "waiting" else ending.reason,
         questions=ending.questions,
-        usage=state.usage,
-        cost=state.cost_usd,
+        usage=journal.spent.usage,
+        cost=journal.spent.cost,
         turns=state.turns,
         resumed_from=before.turns if before.history else None,
         drift=loop.drift,
-        waited=waited,
+        waited=journal.waited,
         duration=round(state.seconds - before.seconds, 6),
         blocks=done_since(before, state),
+    )
+
+
+async def _answer_to(store: Checkpointer, thread_id: str, settings: Settings, prompt: Asked) -> RunResult | None:
+    """The answer to a prompt that is on record already; None if it is to be asked. Takes no lease."""
+    if not prompt.is_exact:
+        return None
+    try:
+        state = await Thread.load(store, thread_id)
+    except ThreadNotFound:
+        return None
+    return _answered(thread_id, state, settings, prompt)
+
+
+def _answered(thread_id: str, state: Checkpoint, settings: Settings, prompt: Asked) -> RunResult | None:
+    """The answer to a prompt that is on record, at no cost; None if it is to be asked, or to be gone on with.
+
+    A session's script that went on although one of its prompts was not answered did so with what that came to: the same
+    is told again.
+    """
+    found = exchange_of(state, prompt.id) if prompt.is_exact else None
+    if found is None:
+        return None
+    prompt.check_words(thread_id, found.prompt)
+    left_behind = prompt.is_numbered and not found.is_last and found.status != "running"
+    if found.status != "done" and not left_behind:
+        return None
+    then = (state.history[found.place], *found.messages)
+    at_its_end = Checkpoint(history=then, view=((0, len(then)),))
+    output, correction = read_answer(settings, at_its_end) if found.status == "done" else (None, "")
+    if correction and found.is_last:  # the answer is to have another type now
+        return None
+    told = turn_of(thread_id, state, found, state.turns)
+    return RunResult(
+        **{
+            **msgspec.structs.asdict(told),
+            "output": output,
+            "usage": Usage(),
+            "cost": 0.0,
+            "duration": 0.0,
+            "resumed_from": state.turns,
+        }
     )
 
 

@@ -9,15 +9,13 @@ import msgspec
 
 from clew.agent.events import Question
 from clew.agent.loop import QUESTIONS
-from clew.agent.notes import is_prompt
 from clew.checkpointers import Checkpointer
 from clew.errors import InvalidInput, UsageError
 from clew.log import Checkpoint, Logged, StateSet, StatusChanged, StepOutcome, encode_entries
-from clew.messages import plain_text
 from clew.threads import Thread
 from clew.threads.upkeep import upkeep
 
-__all__ = ["answered_before", "answers_to", "open_questions", "record_answer"]
+__all__ = ["answers_to", "open_questions", "record_answer"]
 
 _ANSWERED = "clew:answered"
 """The thread's value that holds the last answers, by question: the same ones, given again after a stop, are no mistake."""
@@ -67,12 +65,3 @@ def _given_again(thread_id: str, before: dict[str, Any], answer: Any, by_id: boo
     if not same:
         raise UsageError(f"thread {thread_id!r} waits for no answer")
     return []
-
-
-def answered_before(state: Checkpoint, number: int, prompt: str | None) -> Checkpoint | None:
-    """The state in which a task's prompt of this number had been answered, if others were asked after it since."""
-    prompts = [place for place, message in enumerate(state.history) if is_prompt(message)]
-    if number + 1 >= len(prompts) or plain_text(state.history[prompts[number]]) != prompt:
-        return None
-    end = prompts[number + 1]
-    return msgspec.structs.replace(state, history=state.history[:end], view=((0, end),), open_message=-1)

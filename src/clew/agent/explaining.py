@@ -70,7 +70,7 @@ async def standing_of(store: Checkpointer, thread_id: str) -> Standing:
         questions=tuple(open_questions(state)) if state.status == "waiting" else (),
         calls=tuple(call for turn in current for call in turn.calls if call.result is None),
         asked_at=timeline.asked_at,
-        prompts=tuple(prompts_waiting(state)),
+        prompts=tuple(prompt.text for prompt in prompts_waiting(state)),
         unaccounted=state.unaccounted,
         last=timeline.marks[-1] if timeline.marks else None,
     )

@@ -11,9 +11,24 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
+import msgspec
+
 from clew._aio import settle
+from clew.agent.exchanges import NO_END, OWN, Exchange, Spent, Working, spent_on
 from clew.errors import LeaseLost, Unavailable
-from clew.log import Call, Logged, MessageAdded, Spend, StatusChanged, StepIntent, StepOutcome, ToolOutcome
+from clew.log import (
+    Call,
+    Logged,
+    MessageAdded,
+    ModelCallStarted,
+    Spend,
+    StateSet,
+    StatusChanged,
+    StepIntent,
+    StepOutcome,
+    ToolOutcome,
+)
+from clew.messages import Assistant
 from clew.threads import Thread
 from clew.tools import Stopped
 from clew.tools.journal import Missing
@@ -25,6 +40,7 @@ E = TypeVar("E", bound=Logged)
 
 PATIENCE = 20.0
 """Seconds that a store which is away is waited for: less than a lease lasts."""
+_SUPERSEDED = "another prompt was asked before it was answered"
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 
 
@@ -42,6 +58,10 @@ class Journal:
         self._since = 0.0
         self._counted = time.monotonic()
         self._behind: set[asyncio.Task[Any]] = set()
+        self._spent = Spent()
+        self._lost = False
+        """Whether the model was asked and no response is on record yet."""
+        self._exchange: Working | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -56,7 +76,7 @@ class Journal:
         """Barriers are durable when this returns, with all that was said before: a response, an intent, an outcome, a step,
         a status. All else follows behind."""
         with self.wait():
-            await self._patiently(self.thread.append(*self._with_time(entries)))
+            await self._patiently(self.thread.append(*self._completed(entries)))
 
     async def _patiently(self, writing: Awaitable[None]) -> None:
         """A store that is away for a moment, restarted say, is waited for: what was said is kept, and goes out then."""
@@ -78,10 +98,46 @@ class Journal:
         if lease is not None and lease.expires_at <= datetime.now(UTC) and self._keeps:
             await self.thread.renew()
 
+    @property
+    def spent(self) -> Spent:
+        """What was bought since this journal was opened, as far as it is on record; unknown if the model was asked and no
+        response at all is."""
+        return self._spent.unless_lost(self._lost)
+
+    def begin_exchange(self, place: int, prompt_id: str, model: str) -> StateSet:
+        """What is recorded right after a prompt, which stands at this place: from then on the work is for that prompt."""
+        self._exchange = Working(place, OWN, model, prompt_id, Spent(), self._spent)
+        return self._exchange.begun(self._spent, self.thread.checkpoint)
+
+    def go_on_with(self, found: Exchange | None) -> None:
+        """From now on the work is for this prompt, which is on record."""
+        self._exchange = None if found is None else Working.on(found, self._spent)
+
+    def note_work(self, model: str) -> None:
+        """Say on record, with what comes next, that this run works on the prompt. So a stop without a word shows as one,
+        whatever an earlier run said."""
+        if self._exchange is not None and not self._exchange.is_noted:
+            self._exchange = msgspec.structs.replace(
+                self._exchange, provider=OWN, model=model, is_open=True, is_noted=True
+            )
+            self.hold(self._exchange.begun(self._spent, self.thread.checkpoint))
+
+    def leave_exchange(self, *, done: bool) -> list[Logged]:
+        """What is recorded when another prompt takes the place of the one that was worked on."""
+        left, self._exchange = self._exchange, None
+        if left is None or not left.is_open:
+            return []
+        reason = "" if done else _SUPERSEDED if left.is_noted else NO_END
+        status = "done" if done else "interrupted"
+        return [left.ended(self.thread.messages, status, reason, self._spent, self._lost)]
+
+    def _redacted_reason(self, reason: str) -> str:
+        return self.as_recorded(StatusChanged("interrupted", reason)).reason
+
     def hold(self, *entries: Logged) -> None:
         """To be durable with what comes next, in one write: a response with the intents of its calls, an outcome with what
         else has ended."""
-        self.thread.hold(*self._with_time(entries))
+        self.thread.hold(*self._completed(entries))
 
     async def write(self) -> bool:
         """Make all that was said so far durable, beside the work: an outcome is durable before the next effect, as that
@@ -124,6 +180,29 @@ class Journal:
     def _keeps(self) -> bool:
         """Whether anything is to be durable before the run ends."""
         return self.thread.durability != "exit"
+
+    def _completed(self, entries: tuple[Logged, ...]) -> tuple[Logged, ...]:
+        """These, with the seconds of the work that they end, and with the end of the exchange that their status ends."""
+        timed = self._with_time(entries)
+        for entry in timed:
+            self._count(entry)
+        ends = [entry for entry in entries if isinstance(entry, StatusChanged) and entry.status != "running"]
+        worked_on = self._exchange
+        if not ends or worked_on is None or (worked_on.is_done and not worked_on.is_open):
+            return timed
+        reason = self._redacted_reason(ends[-1].reason)
+        end = worked_on.ended(self.thread.messages, ends[-1].status, reason, self._spent, self._lost)
+        self._exchange = msgspec.structs.replace(worked_on, is_open=False, is_noted=False)
+        return (*timed, end)
+
+    def _count(self, entry: Logged) -> None:
+        spent = spent_on(entry)
+        if spent is not None:
+            self._spent = self._spent.plus(spent)
+        if isinstance(entry, ModelCallStarted):
+            self._lost = True
+        elif isinstance(entry, MessageAdded) and isinstance(entry.message, Assistant):
+            self._lost = False
 
     def _with_time(self, entries: tuple[Logged, ...]) -> tuple[Logged, ...]:
         """These, and if they end a piece of work the seconds since that was last said."""

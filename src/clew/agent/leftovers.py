@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
+from clew.agent.exchanges import OWN, Exchange, closed, last_exchange
 from clew.agent.notes import note
-from clew.agent.trajectories import ended, stopped_at
 from clew.log import Checkpoint, Logged, MessageAdded, ModelCallStarted, ToolOutcome
 from clew.messages import Assistant, Block, Text, Thinking, ToolCall, ToolResult, User, plain_text, tool_calls
 
@@ -60,7 +60,7 @@ class Left(msgspec.Struct, frozen=True):
 def left_over(state: Checkpoint) -> Left:
     """Read from the state a thread was left in. Nothing, if its last prompt was answered."""
     entries: list[Logged] = []
-    stopped = stopped_at(state)
+    stopped = _stopped(state)
     doubtful = [call.call for call in state.calls if call.status != "done"]
     entries += [
         ToolOutcome(call.message, call.index, _unknown(call.call)) for call in state.calls if call.status != "done"
@@ -76,13 +76,20 @@ def left_over(state: Checkpoint) -> Left:
         words = plain_text(message)[-_LONGEST_TEXT:]
     if stopped is None:
         return Left(tuple(entries), tuple(doubtful), words)
-    place, turn, was_said = stopped
-    if not was_said:
-        if not state.in_flight:  # what it cost is not known: the next request counts it as unaccounted for
+    if stopped.is_open:
+        if not state.in_flight and stopped.provider != OWN:  # what it cost is not known: the next request counts it
             entries.append(ModelCallStarted(state.model))
         end = len(state.history) + len([entry for entry in entries if isinstance(entry, MessageAdded)])
-        entries.append(ended(place, end, turn))
-    return Left(tuple(entries), tuple(doubtful), words, turn.prompt)
+        entries.append(closed(stopped, end))
+    return Left(tuple(entries), tuple(doubtful), words, stopped.prompt)
+
+
+def _stopped(state: Checkpoint) -> Exchange | None:
+    """The last prompt, if it is on record that the work on it was begun, and the work was stopped since."""
+    last = last_exchange(state)
+    if last is None or not last.is_recorded or not (last.is_open or last.status == "interrupted"):
+        return None
+    return last
 
 
 def merged(pieces: tuple[Block, ...]) -> tuple[Block, ...]:

@@ -15,23 +15,24 @@ from clew._aio import settle
 from clew.agent.asking import ask
 from clew.agent.compacting import compact, make_room
 from clew.agent.events import CheckpointSaved, Question, TurnFinished, TurnStarted, Unwound, Waiting
+from clew.agent.exchanges import exchange_of, joined, last_exchange
 from clew.agent.filing import Files
 from clew.agent.finishing import finished_with, not_finished, value_of
 from clew.agent.journal import Journal
 from clew.agent.leftovers import left_over
 from clew.agent.notes import NOTE, is_note, note, note_waiting
-from clew.agent.prompts import PROMPTS, last_prompt, prompts_waiting, turns_of_task
+from clew.agent.prompts import Asked, WaitingPrompt, prompts_waiting, turns_of_task, waiting_prompts
 from clew.agent.runs import Emit
 from clew.agent.settings import Settings, drift_of, started
 from clew.agent.settling import settle_calls
 from clew.errors import ContextTooLong
-from clew.log import Checkpoint, MessageAdded, ModelCallStarted, StateSet, StatusChanged
+from clew.log import Checkpoint, Logged, MessageAdded, ModelCallStarted, StateSet, StatusChanged
 from clew.messages import Assistant, plain_text, tool_calls, user
 from clew.models import ModelRequest, ModelResponse
 from clew.tools import State
 from clew.workspace import Workspace
 
-__all__ = ["QUESTIONS", "Ending", "Loop"]
+__all__ = ["QUESTIONS", "Ending", "Loop", "read_answer"]
 
 log = logging.getLogger("clew.agent")
 
@@ -48,6 +49,15 @@ class Ending(msgspec.Struct, frozen=True):
     status: Literal["done", "waiting", "interrupted"]
     reason: str = ""
     questions: tuple[Question, ...] = ()
+
+
+def read_answer(settings: Settings, state: Checkpoint) -> tuple[Any, str]:
+    """The answer that a conversation ends with; and what to tell the model, if it is not what was asked for."""
+    if settings.finish is not None:
+        result = finished_with(state, settings.finish)
+        return (None, not_finished(settings.finish)) if result is None else value_of(result, settings.output)
+    text = plain_text(state.messages[-1])
+    return (text, "") if settings.output is None else settings.output.read(text)
 
 
 class Loop:
@@ -67,12 +77,13 @@ class Loop:
         self.drift: dict[str, tuple[Any, Any]] = {}
         self.output: Any = None
 
-    async def run(self, prompt: str | None, *, again: bool = True) -> Ending:
-        """From wherever the thread is to the end of its work, or to what stops it. `again`: the prompt of work that is done
-        may be asked again. Whoever calls this settles the `files` if it raises."""
+    async def run(self, prompt: Asked | None) -> Ending:
+        """From wherever the thread is to the end of its work, or to what stops it. Whoever calls this settles the `files` if
+        it raises."""
         await self._begin()
+        self._journal.go_on_with(last_exchange(self._thread.checkpoint))
         if prompt is not None:
-            await self._take(prompt, again)
+            await self._take(prompt)
         with self._journal.wait():
             self.drift |= await self.files.bring(always=self._settings.restore_files)
         self._turns = turns_of_task(self._thread.checkpoint)
@@ -80,6 +91,7 @@ class Loop:
         while True:
             state = self._thread.checkpoint
             if state.calls:
+                self._journal.note_work(self._settings.model.name)
                 self._prepare_files(state)
                 questions = await settle_calls(self._settings, self._journal, self._state, self._emit)
                 if questions:
@@ -89,14 +101,14 @@ class Loop:
                 await self._journal.record(StateSet(NOTE, None), MessageAdded(note(told)))
                 told = ""
             elif waiting:
-                asked = [MessageAdded(user(text)) for text in waiting]
-                await self._journal.record(StateSet(PROMPTS, None), *asked)
+                await self._journal.record(*waiting_prompts([]), *self._asking(state, waiting))
                 waiting, self._turns = [], 0
             elif self._is_finished(state) and not (correction := self.read_output(state)):
                 return await self._end(Ending("done"))
             elif reason := self._limit(state):
                 return await self._end(Ending("interrupted", reason))
             elif self._is_finished(state):
+                self._journal.note_work(self._settings.model.name)
                 await self._journal.record(MessageAdded(note(correction)))
             elif warning := self._warning(state):
                 await self._journal.record(MessageAdded(note(warning)))
@@ -120,18 +132,52 @@ class Loop:
         values = self._thread.checkpoint.state
         self._state = State({key: value for key, value in values.items() if not key.startswith("clew:")})
 
-    async def _take(self, prompt: str, again: bool) -> None:
+    async def _take(self, prompt: Asked) -> None:
         """The prompt on record before anything else is done, so that no stop loses it. While calls of a turn are open it
-        waits there: results come right after their calls."""
+        waits there: results come right after their calls. One that is on record and is not answered is not asked again."""
         state = self._thread.checkpoint
-        is_new = again and state.done_at == len(state.history)
-        if not is_new and self._was_asked(state, prompt):
+        waiting = prompts_waiting(state)
+        if self._is_known(state, waiting, prompt):
             return
+        prompts = [*waiting, WaitingPrompt(prompt.text, prompt.id)]
         if state.calls:
-            await self._journal.record(StateSet(PROMPTS, [*prompts_waiting(state), prompt]))
+            await self._journal.record(*waiting_prompts(prompts))
         else:
-            await self._journal.record(MessageAdded(user(prompt)))
+            none_waits = waiting_prompts([]) if waiting else []
+            await self._journal.record(*none_waits, *self._asking(state, prompts))
         await self._journal.flush()
+
+    def _is_known(self, state: Checkpoint, waiting: list[WaitingPrompt], prompt: Asked) -> bool:
+        """Whether this is the prompt that the thread is to go on with. One with an id is known by that. One without is taken
+        for the last one if that has the same words and no answer: the same program, run again after a crash."""
+        thread_id = self._thread.thread_id
+        if prompt.is_exact:
+            known = next((other for other in waiting if other.id == prompt.id), None)
+            if known is not None:
+                prompt.check_words(thread_id, known.text)
+                return True
+            found = exchange_of(state, prompt.id)
+            if found is None:
+                return False
+            prompt.check_words(thread_id, found.prompt)
+            return found.is_last and not waiting
+        if waiting:
+            return waiting[-1].text == prompt.words
+        last = last_exchange(state)
+        return last is not None and last.status != "done" and last.prompt == prompt.words
+
+    def _asking(self, state: Checkpoint, prompts: list[WaitingPrompt]) -> list[Logged]:
+        """Prompts as they go on record, to be answered together: with the end of the one whose place they take, if that has
+        none."""
+        answered = self._is_finished(state) and not self.read_output(state)
+        entries = self._journal.leave_exchange(done=answered)
+        place = self._thread.messages
+        for number, prompt in enumerate(prompts, 1):
+            entries.append(MessageAdded(user(prompt.text)))
+            if number < len(prompts):
+                entries.append(joined(place + number - 1, self._settings.model.name, prompt.id))
+        last = place + len(prompts) - 1
+        return [*entries, self._journal.begin_exchange(last, prompts[-1].id, self._settings.model.name)]
 
     def _prepare_files(self, state: Checkpoint) -> None:
         """Before calls run that may change files: that goes on record with their intents. While there is no snapshot, a call
@@ -145,6 +191,7 @@ class Loop:
     async def _respond(self, state: Checkpoint) -> None:
         """One response of the model: on record before anything acts on it, which for its calls is with their intents. The
         snapshot of the turn before overlaps the call, and is durable before the response is recorded."""
+        self._journal.note_work(self._settings.model.name)
         await self._journal.record(ModelCallStarted(self._settings.model.name))
         await self._journal.catch_up()
         self._emit(TurnStarted(state.turns + 1))
@@ -217,17 +264,7 @@ class Loop:
 
     def read_output(self, state: Checkpoint) -> str:
         """Take the answer; what to tell the model, if it is not what was asked for."""
-        if self._settings.finish is not None:
-            result = finished_with(state, self._settings.finish)
-            if result is None:
-                return not_finished(self._settings.finish)
-            self.output, correction = value_of(result, self._settings.output)
-            return correction
-        text = plain_text(state.messages[-1])
-        if self._settings.output is None:
-            self.output = text
-            return ""
-        self.output, correction = self._settings.output.read(text)
+        self.output, correction = read_answer(self._settings, state)
         return correction
 
     def _limit(self, state: Checkpoint) -> str | None:
@@ -244,11 +281,6 @@ class Loop:
         if left == 1:
             return "This is the last turn: give your answer now, with what you have."
         return f"{left} turns are left. Bring the task to its end within them."
-
-    def _was_asked(self, state: Checkpoint, prompt: str) -> bool:
-        """Whether this very prompt is what the unfinished run was started with: the same script, run again after a crash."""
-        words = plain_text(self._journal.as_recorded(MessageAdded(user(prompt))).message)
-        return words == (prompts_waiting(state) or [last_prompt(state)])[-1]
 
     async def _wait(self, questions: list[Question]) -> Ending:
         self._emit(Waiting(tuple(questions)))

@@ -47,6 +47,7 @@ class OwnSession(Session):
         """`must_exist`: a prompt on a thread that the store does not have is `ThreadNotFound`, and makes none."""
         self._agent = agent
         self._thread_id = thread_id
+        self._is_script = resume
         self._is_task = thread_id is None and resume
         self._named = thread_id is not None or resume
         self._folder = folder
@@ -72,16 +73,18 @@ class OwnSession(Session):
     def _whereabouts(self) -> tuple[str, str]:
         return str(self._folder), self._agent.store_url
 
-    def send(self, prompt: str, *, timeout: float | None = None) -> Run[RunResult]:
-        """Ask, and go on until the agent has the last word. The first prompt is the task that names the thread, if nobody
-        has named it: the same prompts of the same agent in the same folder go on where they were, and those that the record
-        has answered are answered from there."""
-        check_prompt(prompt)
+    def send(self, prompt: str, *, prompt_id: str | None = None, timeout: float | None = None) -> Run[RunResult]:
+        """Ask, and go on until the agent has the last word. With a `prompt_id` the prompt is asked once, as by `agent.run`.
+
+        The first prompt is the task that names the thread, if nobody has named it: the same agent in the same folder goes
+        on where it was. In a session with `resume=True` a prompt without an id is known by its number: the n-th prompt of
+        the script, run again, is answered from the record if it was answered, and gone on with if it was not."""
+        check_prompt(prompt, prompt_id)
         if self._thread_id is None:
             self._thread_id = task_id(self._agent.name, prompt, self._folder) if self._is_task else self._agent.new_id()
         number, self._asked = self._asked, self._asked + 1
-        nth = number if self._is_task else None
-        return self._run(self._thread_id, prompt, nth=nth, timeout=timeout, named=self._named)
+        nth = number if self._is_script else None
+        return self._run(self._thread_id, prompt, nth=nth, prompt_id=prompt_id, timeout=timeout, named=self._named)
 
     def resume(
         self,

@@ -2,46 +2,137 @@
 
 from __future__ import annotations
 
+import secrets
+
+import msgspec
+from blake3 import blake3
+
 from clew.agent.notes import is_prompt
 from clew.errors import InvalidInput
-from clew.log import Checkpoint
-from clew.messages import Assistant, Message, plain_text
+from clew.log import Checkpoint, Logged, MessageAdded, StateSet
+from clew.log.checkpoint import PROMPT_IDS
+from clew.messages import Assistant, plain_text, user
+from clew.threads.redacting import Redact, redactor
 
-__all__ = ["PROMPTS", "check_prompt", "last_prompt", "prompts_waiting", "turns_of_task"]
+__all__ = [
+    "Asked",
+    "WaitingPrompt",
+    "asked",
+    "check_prompt",
+    "line_of_work",
+    "made_id",
+    "prompts_waiting",
+    "turns_of_task",
+    "waiting_prompts",
+]
 
-PROMPTS = "clew:prompts"
+_PROMPTS = "clew:prompts"
 """The thread's value that holds what is to be asked once the open calls are done."""
+_MADE = "clew:"
+"""How the ids begin that are made here."""
+_LONGEST_ID = 1024
+_LONGEST_QUOTE = 60
 
 
-def check_prompt(prompt: str) -> None:
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """A prompt that somebody asks: its words, and what it is known by."""
+
+    text: str
+    words: str
+    """The text as it is on record, with what must not be there taken out."""
+    id: str
+    is_exact: bool
+    """Whether the id was given, or stands for the number of the prompt in its session. Else it is new with each call, and
+    an unfinished prompt with the same words is taken for the same."""
+    is_numbered: bool = False
+
+    def check_words(self, thread_id: str, known: str) -> None:
+        """Refuse an id that stands for other words on record."""
+        if known != self.words:
+            raise InvalidInput(
+                f"thread {thread_id!r}: the prompt_id {self.id!r} is on record with other words: {_quoted(known)}, and not "
+                f"{_quoted(self.words)}. Give each prompt an id of its own."
+            )
+
+
+def asked(text: str, redact: Redact | None, *, prompt_id: str | None = None, number: int | None = None) -> Asked:
+    """A prompt with its id: the one that was given; or made from its number in its session and its words; or a new one."""
+    words = _on_record(text, redact)
+    if prompt_id is not None:
+        return Asked(text=text, words=words, id=prompt_id, is_exact=True)
+    if number is not None:
+        digest = blake3(words.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+        return Asked(text=text, words=words, id=f"{_MADE}{number + 1}:{digest}", is_exact=True, is_numbered=True)
+    return Asked(text=text, words=words, id=made_id(), is_exact=False)
+
+
+def made_id() -> str:
+    """A new id, for a prompt that was given none."""
+    return f"{_MADE}{secrets.token_hex(8)}"
+
+
+def _on_record(text: str, redact: Redact | None) -> str:
+    change = redactor(redact)
+    entries: list[Logged] = [MessageAdded(user(text))]
+    (entry,) = entries if change is None else change(entries)
+    return plain_text(entry.message) if isinstance(entry, MessageAdded) else text
+
+
+def _quoted(text: str) -> str:
+    line = " ".join(text.split())
+    return repr(line if len(line) <= _LONGEST_QUOTE else f"{line[: _LONGEST_QUOTE - 1]}…")
+
+
+def check_prompt(prompt: str, prompt_id: str | None = None) -> None:
+    """Refuse what cannot be asked, before anything is touched."""
     if not isinstance(prompt, str) or not prompt.strip():
         raise InvalidInput(
             f"a prompt is a text that is not empty, and not {prompt!r}. To go on with a thread without one: "
             "agent.resume(thread_id=…)"
         )
+    if prompt_id is None:
+        return
+    if not isinstance(prompt_id, str) or not prompt_id.strip() or len(prompt_id) > _LONGEST_ID:
+        raise InvalidInput(f"a prompt_id is a text of 1 to {_LONGEST_ID} characters, and not {prompt_id!r}")
+    if prompt_id.startswith(_MADE):
+        raise InvalidInput(f"the prompt_id {prompt_id!r} begins like those that Clew makes. Choose another.")
 
 
-def prompts_waiting(state: Checkpoint) -> list[str]:
-    """What is to be asked once the calls of the open turn are done."""
-    return state.state.get(PROMPTS) or []
+class WaitingPrompt(msgspec.Struct, frozen=True):
+    """A prompt that is on record, and is asked once the calls of the open turn are done."""
+
+    text: str
+    id: str
 
 
-def _line_of_work(state: Checkpoint) -> tuple[Message, ...]:
-    """The messages that the model sees; if a summary stands for the last prompt, all there are."""
-    return state.messages if any(map(is_prompt, state.messages)) else state.history if state.messages else ()
+def prompts_waiting(state: Checkpoint) -> list[WaitingPrompt]:
+    """The prompts to be asked once the calls of the open turn are done, the first to be asked first."""
+    values = state.state
+    texts, ids = values.get(_PROMPTS) or [], values.get(PROMPT_IDS) or []
+    known = [*ids, *(made_id() for _ in texts[len(ids) :])]
+    return [WaitingPrompt(text, prompt_id) for text, prompt_id in zip(texts, known, strict=False)]
 
 
-def last_prompt(state: Checkpoint) -> str:
-    """What the user asked last in this line of work; empty if nothing."""
-    found = next(filter(is_prompt, reversed(_line_of_work(state))), None)
-    return "" if found is None else plain_text(found)
+def waiting_prompts(prompts: list[WaitingPrompt]) -> list[Logged]:
+    """Put on record which prompts wait. Ids are apart from the words, so that only words are redacted."""
+    texts, ids = [prompt.text for prompt in prompts], [prompt.id for prompt in prompts]
+    return [StateSet(_PROMPTS, texts or None), StateSet(PROMPT_IDS, ids or None)]
+
+
+def line_of_work(state: Checkpoint) -> list[int]:
+    """Places in the history of all that the current line of work holds, in order: also what a summary stands for now, and
+    nothing that was rewound."""
+    places: list[int] = []
+    for start, stop in sorted({stretch for view in (*state.marks, state.view) for stretch in view}):
+        places.extend(range(max(start, places[-1] + 1 if places else 0), stop))
+    return places
 
 
 def turns_of_task(state: Checkpoint) -> int:
     """Responses since the last prompt."""
     turns = 0
-    for message in reversed(_line_of_work(state)):
-        if is_prompt(message):
+    for place in reversed(line_of_work(state)):
+        if is_prompt(state.history[place]):
             break
-        turns += type(message) is Assistant
+        turns += type(state.history[place]) is Assistant
     return turns

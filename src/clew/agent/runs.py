@@ -58,22 +58,25 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     """The model's last words; None if it did not get that far."""
     thread_id: str
     prompt: str = ""
+    prompt_id: str = ""
+    """What the prompt is known by: the id it was given, or one that was made for it."""
     provider: str = "clew"
     """Who worked on it: the built-in agent, or an outside one."""
     model: str = ""
     session_id: str = ""
     """What the session that this was part of is known by: the thread's id, for an agent of Clew's own."""
-    status: Literal["done", "waiting", "interrupted", "failed"]
-    """`failed` only where it is told of later, in a trajectory: whoever waits for it gets the error itself."""
+    status: Literal["done", "waiting", "interrupted", "failed", "running"]
+    """`failed` and `running` only where it is told of later, in a trajectory: the caller of a run gets the error itself."""
     reason: str = ""
     """Why it was interrupted: `max_turns: …`, `budget: …`, `timeout: …`."""
     questions: tuple[Question, ...] = ()
     """What it waits for."""
-    usage: Usage = Usage()
-    """Of the whole thread."""
+    usage: Usage | None = Usage()
+    """Tokens that this run bought; None if that is not known. The thread's totals are `trajectory.usage` and its head's."""
     cost: float | None = 0.0
-    """Dollars, of the whole thread; None if a price is not known."""
+    """Dollars that this run cost; None if that is not known, because a price or the usage is not."""
     turns: int = 0
+    """Responses of the whole thread."""
     resumed_from: int | None = None
     """The turn that the thread had reached when this run began; None for a new thread."""
     drift: Mapping[str, tuple[Any, Any]] = {}

@@ -69,12 +69,13 @@ class Session(ABC):
         """The folder that is worked in, and the store's URL."""
 
     @abstractmethod
-    def send(self, prompt: str, *, timeout: float | None = None) -> Run[RunResult]:
-        """Ask, and go on until the agent has the last word; or for `timeout` seconds."""
+    def send(self, prompt: str, *, prompt_id: str | None = None, timeout: float | None = None) -> Run[RunResult]:
+        """Ask, and go on until the agent has the last word; or for `timeout` seconds. With a `prompt_id` the prompt is asked
+        once: the same id again goes on with it or returns its answer, another id with the same words is a new prompt."""
 
-    def run(self, prompt: str, *, timeout: float | None = None) -> Run[RunResult]:
+    def run(self, prompt: str, *, prompt_id: str | None = None, timeout: float | None = None) -> Run[RunResult]:
         """The same as `send`."""
-        return self.send(prompt, timeout=timeout)
+        return self.send(prompt, prompt_id=prompt_id, timeout=timeout)
 
     @abstractmethod
     def resume(

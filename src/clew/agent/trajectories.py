@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
-from clew.agent.notes import is_prompt
+from clew.agent.exchanges import Exchange, exchanges_in
 from clew.agent.runs import RunResult
 from clew.checkpointers import Checkpointer, HeadQuery
-from clew.log import Checkpoint, StateSet, Usage
-from clew.log.checkpoint import TURN_MARK
+from clew.log import Checkpoint, Usage
 from clew.messages import Assistant, Block, Message, Tool, plain_text
 from clew.threads import Thread
 from clew.threads.lineage import is_child
 
-__all__ = ["Trajectory", "Turn", "begun", "done_since", "ended", "read_trajectory", "said_in", "stopped_at"]
+__all__ = ["Trajectory", "Turn", "done_since", "read_trajectory", "said_in", "turn_of"]
 
 
 class Turn(RunResult, frozen=True, kw_only=True):
-    """One prompt, and all that was done on it. `usage` and `cost` are of this prompt alone, where that is on record."""
+    """One prompt, and all that was done on it until it was answered or stopped: an exchange.
+
+    In a trajectory `usage`, `cost` and `duration` are of all runs that worked on this prompt, those that crashed included;
+    None for what is not known. `status` is how it ended: `running` while somebody works on it, and `interrupted` if its
+    process stopped without recording an end.
+    """
 
 
 class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,50 +43,6 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def num_turns(self) -> int:
         return len(self.turns)
-
-
-class _Record(msgspec.Struct, frozen=True, array_like=True):
-    """What is kept of a prompt beside the messages."""
-
-    provider: str = ""
-    model: str = ""
-    end: int = -1
-    """How long the history was when it was answered; -1 if it never was."""
-    status: str = "interrupted"
-    reason: str = ""
-    usage: Usage = Usage()
-    cost_usd: float | None = None
-    seconds: float = 0.0
-
-
-def begun(place: int, provider: str, model: str) -> StateSet:
-    """On record with a prompt, which stands at this place of the history."""
-    return _kept(place, _Record(provider, model))
-
-
-def ended(place: int, end: int, turn: Turn) -> StateSet:
-    """On record when it is answered, or when it turns out that it never will be."""
-    record = _Record(turn.provider, turn.model, end, turn.status, turn.reason, turn.usage, turn.cost, turn.duration)
-    return _kept(place, record)
-
-
-def _kept(place: int, record: _Record) -> StateSet:
-    return StateSet(f"{TURN_MARK}{place}", msgspec.to_builtins(record), "turn")
-
-
-def stopped_at(state: Checkpoint) -> tuple[int, Turn, bool] | None:
-    """The last prompt, with its place, if whoever worked on it was stopped; and whether it could still say so."""
-    records = {place: record for place, record in _records(state).items() if _is_seen(state, place)}
-    if not records:
-        return None
-    place, record = max(records.items())
-    if record.status != "interrupted":
-        return None
-    return place, _turn("", plain_text(state.history[place]), record), record.end >= 0
-
-
-def _is_seen(state: Checkpoint, place: int) -> bool:
-    return any(start <= place < stop for start, stop in state.view)
 
 
 def said_in(messages: tuple[Message, ...]) -> tuple[Block, ...]:
@@ -117,57 +76,40 @@ async def read_trajectory(store: Checkpointer, thread_id: str) -> tuple[Trajecto
 
 
 def _trajectory(thread_id: str, state: Checkpoint) -> Trajectory:
-    """Read it from a thread's state. Also for threads of the built-in agent, whose prompts have no record of their own."""
-    turns = tuple(_turns(thread_id, state))
+    """Read it from a thread's state, whoever worked on it."""
+    turns, found = 0, []
+    for exchange in exchanges_in(state):
+        turns += 0 if exchange.is_joined else sum(type(message) is Assistant for message in exchange.messages)
+        found.append(turn_of(thread_id, state, exchange, turns))
     return Trajectory(
-        thread_id=thread_id, turns=turns, usage=state.usage, cost=state.cost_usd, duration=round(state.seconds, 6)
+        thread_id=thread_id,
+        turns=tuple(found),
+        usage=state.usage,
+        cost=state.cost_usd,
+        duration=round(state.seconds, 6),
     )
 
 
-def _turns(thread_id: str, state: Checkpoint) -> Iterator[Turn]:
-    records = _records(state)
-    who, turns = str(state.limits.get("provider", "clew")), 0
-    places = [place for start, stop in state.view for place in range(start, stop)]
-    prompts = [number for number, place in enumerate(places) if is_prompt(state.history[place])]
-    for number, following in zip(prompts, [*prompts, len(places)][1:], strict=True):
-        messages = tuple(state.history[place] for place in places[number + 1 : following])
-        record = records.get(places[number], _Record(who, end=len(state.history) if messages else -1, status="done"))
-        is_open = record.end < 0 and following == len(places)
-        blocks = said_in(messages) + (state.partial if is_open else ())
-        turns += sum(type(message) is Assistant for message in messages)
-        yield _turn(thread_id, plain_text(state.history[places[number]]), record, messages, blocks, turns)
-
-
-def _turn(
-    thread_id: str,
-    prompt: str,
-    record: _Record,
-    messages: tuple[Message, ...] = (),
-    blocks: tuple[Block, ...] = (),
-    turns: int = 0,
-) -> Turn:
-    last = messages[-1] if messages else None
-    status: Any = record.status
+def turn_of(thread_id: str, state: Checkpoint, exchange: Exchange, turns: int) -> Turn:
+    """An exchange as it is told of. `turns` is how many the thread had at its end."""
+    status: Any = exchange.status
+    last = exchange.messages[-1] if exchange.messages else None
+    blocks = said_in(exchange.messages)
+    if exchange.is_last:
+        blocks += tuple(call.result for call in state.calls if call.result is not None) + state.partial
     return Turn(
-        prompt=prompt,
+        prompt=exchange.prompt,
+        prompt_id=exchange.prompt_id,
         output=plain_text(last) if type(last) is Assistant and status == "done" else None,
         thread_id=thread_id,
         session_id=thread_id,
         status=status,
-        reason=record.reason,
-        usage=record.usage,
-        cost=record.cost_usd,
+        reason=exchange.reason,
+        usage=exchange.spent.usage,
+        cost=exchange.spent.cost,
         turns=turns,
-        duration=record.seconds,
-        blocks=blocks,
-        provider=record.provider,
-        model=record.model,
+        duration=round(exchange.spent.seconds, 6),
+        blocks=() if exchange.is_joined else blocks,
+        provider=exchange.provider,
+        model=exchange.model,
     )
-
-
-def _records(state: Checkpoint) -> dict[int, _Record]:
-    return {
-        int(fact.key.removeprefix(TURN_MARK)): msgspec.convert(fact.value, _Record)
-        for fact in state.facts
-        if fact.kind == "turn" and fact.key.startswith(TURN_MARK)
-    }

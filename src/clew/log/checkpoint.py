@@ -10,7 +10,18 @@ import msgspec
 from clew.log.entries import ProviderKey, Usage, WorkspaceChanging, WorkspaceSnapshot
 from clew.messages import Block, Message, ToolCall, ToolResult, tool_calls
 
-__all__ = ["EMPTY", "TURN_MARK", "Call", "Checkpoint", "Fact", "FoldedState", "Kind", "Ranges", "provider_key"]
+__all__ = [
+    "EMPTY",
+    "PROMPT_IDS",
+    "TURN_MARK",
+    "Call",
+    "Checkpoint",
+    "Fact",
+    "FoldedState",
+    "Kind",
+    "Ranges",
+    "provider_key",
+]
 
 Ranges = tuple[tuple[int, int], ...]
 """Stretches of the history, from and up to but without, in order."""
@@ -18,6 +29,9 @@ Ranges = tuple[tuple[int, int], ...]
 
 TURN_MARK = "clew:turn:"
 """How the names of facts begin that are about one prompt; its place in the history follows."""
+
+PROMPT_IDS = "clew:prompt-ids"
+"""The thread's value that holds the ids of the prompts that wait, in their order."""
 
 Kind = Literal["state", "turn", "workspace", "provider", "changing"]
 
@@ -132,10 +146,10 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
     @property
     def metadata(self) -> dict[int, dict[str, Any]]:
-        """Tools' metadata by turn."""
+        """Tools' metadata by turn. What Clew itself keeps of each prompt is not among it."""
         found: dict[int, dict[str, Any]] = {}
         for fact in self.facts:
-            if fact.kind == "turn":
+            if fact.kind == "turn" and not fact.key.startswith(TURN_MARK):
                 found.setdefault(fact.turn, {})[fact.key] = fact.value
         return found
 

@@ -15,15 +15,16 @@ from typing import Any, NamedTuple, Self
 import msgspec
 
 from clew.agent import Agent
+from clew.agent.exchanges import exchange_of
 from clew.agent.handles import Handle, read_handle
 from clew.agent.journal import Journal
-from clew.agent.prompts import check_prompt
+from clew.agent.prompts import Asked, check_prompt
 from clew.agent.runs import Emit, Run, stop_all
 from clew.agent.sessions import Session
 from clew.agent.settings import Budget
 from clew.agent.signalling import by_id, stops_with_a_signal
 from clew.agent.stores import LastRun, Ran, Store
-from clew.agent.trajectories import Trajectory, Turn, read_trajectory
+from clew.agent.trajectories import Trajectory, Turn, read_trajectory, turn_of
 from clew.checkpointers import Checkpointer
 from clew.errors import (
     InvalidInput,
@@ -33,6 +34,7 @@ from clew.errors import (
     SessionNotFound,
     ThreadNotFound,
 )
+from clew.log import Checkpoint, Usage
 from clew.providers.adopting import adopt_into
 from clew.providers.base import Permissions, Place, Program, Provider
 from clew.providers.native_sync import take_in
@@ -162,9 +164,16 @@ class ProviderAgent:
         resume_key = found.resume_key if name == mine else ""
         return ProviderSession(agent, found.session_id, provider=mine, key=resume_key, origin=found)
 
-    def run(self, prompt: str, *, thread_id: str | None = None, timeout: float | None = None) -> Run[Turn]:
-        """Ask on a thread, a new one if it is not named: `start_session(thread_id=…).send(prompt)`."""
-        return self.start_session(thread_id=thread_id).send(prompt, timeout=timeout)
+    def run(
+        self,
+        prompt: str,
+        *,
+        thread_id: str | None = None,
+        prompt_id: str | None = None,
+        timeout: float | None = None,
+    ) -> Run[Turn]:
+        """Ask on a thread, a new one if it is not named: `start_session(thread_id=…).send(prompt, prompt_id=…)`."""
+        return self.start_session(thread_id=thread_id).send(prompt, prompt_id=prompt_id, timeout=timeout)
 
     def resume(
         self, prompt: str | None = None, *, thread_id: str | None = None, timeout: float | None = None
@@ -318,6 +327,30 @@ class ProviderAgent:
         except ThreadNotFound:
             return Trajectory(thread_id=thread_id), key
         return found, state.provider_keys.get(provider, key)
+
+    async def answer_to(self, thread_id: str, prompt: Asked) -> Turn | None:
+        """The answer to a prompt that is on record already; None if it is to be asked. Takes no lease."""
+        try:
+            state = await Thread.load(self.store, thread_id)
+        except ThreadNotFound:
+            return None
+        return self.answer_in(thread_id, state, prompt)
+
+    def answer_in(self, thread_id: str, state: Checkpoint, prompt: Asked) -> Turn | None:
+        """The answer to a prompt that this state holds, at no cost; `InvalidInput` if it has the id with other words."""
+        found = exchange_of(state, prompt.id)
+        if found is None:
+            return None
+        prompt.check_words(thread_id, found.prompt)
+        if found.status != "done":
+            return None
+        return msgspec.structs.replace(
+            turn_of(thread_id, state, found, state.turns),
+            usage=Usage(),
+            cost=0.0,
+            duration=0.0,
+            resumed_from=state.turns,
+        )
 
     def moved(self, provider: str, settings: dict[str, Any]) -> ProviderAgent:
         """The same agent at another provider."""

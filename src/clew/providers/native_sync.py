@@ -11,12 +11,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 
+from clew.agent.exchanges import Spent, ended
 from clew.agent.journal import Journal
 from clew.agent.leftovers import left_over
-from clew.agent.trajectories import Turn, ended
+from clew.agent.prompts import made_id
 from clew.checkpointers import Checkpointer
 from clew.errors import ClewError
-from clew.log import Logged, MessageAdded, ToolIntent
+from clew.log import Logged, MessageAdded, StateSet, ToolIntent
 from clew.messages import Assistant, Message, ToolResult, User, plain_text, tool_calls
 from clew.providers.base import Place, Provider
 from clew.providers.placing import Placing, current_provider
@@ -137,19 +138,13 @@ def _entries(messages: Sequence[Message], place: int, source: Provider, model: s
             yield from (ToolIntent(place, index) for index, call in calls if call.id not in answered)
             place += 1
         if type(exchange[0]) is User:
-            yield ended(asked, place, _turn(exchange, source, model))
+            yield _ended(asked, place, exchange, source, model)
 
 
-def _turn(exchange: Sequence[Message], source: Provider, model: str) -> Turn:
+def _ended(asked: int, end: int, exchange: Sequence[Message], source: Provider, model: str) -> StateSet:
     """What is known of such an exchange. It was not paid for through Clew, and counts for no budget."""
     last = exchange[-1]
-    is_answered = type(last) is Assistant and not tool_calls(last)
-    return Turn(
-        prompt=plain_text(exchange[0]),
-        thread_id="",
-        status="done" if is_answered else "interrupted",
-        reason=f"asked in {source.title} itself",
-        cost=None,
-        provider=source.name,
-        model=last.model if isinstance(last, Assistant) and last.model else model,
-    )
+    status = "done" if type(last) is Assistant and not tool_calls(last) else "interrupted"
+    answered_by = last.model if isinstance(last, Assistant) and last.model else model
+    reason = f"asked in {source.title} itself"
+    return ended(asked, end, source.name, answered_by, made_id(), status, reason, Spent(None, None))

@@ -14,12 +14,13 @@ import msgspec
 from clew._aio import settle
 from clew.agent.children import child_id
 from clew.agent.events import CheckpointSaved, TurnFinished, TurnStarted
+from clew.agent.exchanges import Spent, begun, ended
 from clew.agent.filing import Files
 from clew.agent.journal import Journal
 from clew.agent.leftovers import left_over
 from clew.agent.notes import NOTE, note, note_waiting
 from clew.agent.runs import Emit
-from clew.agent.trajectories import Turn, begun, ended, said_in
+from clew.agent.trajectories import Turn, said_in
 from clew.checkpointers import Checkpointer
 from clew.errors import (
     Corrupt,
@@ -36,7 +37,6 @@ from clew.log import (
     StateSet,
     StatusChanged,
     ThreadStarted,
-    Usage,
 )
 from clew.messages import Message, User, plain_text, user
 from clew.providers._process import run
@@ -81,6 +81,7 @@ class Sending:
         """The place in the history from where on what is asked stands; -1 as long as nothing was."""
         self._prompt_at = -1
         """The place of the prompt itself: a note may stand before it."""
+        self._prompt_id = ""
         self._resumed_from: int | None = None
         self._settings = settings
         self._provider = provider
@@ -95,8 +96,9 @@ class Sending:
         workspace = None if settings.workspace is None else Workspace(settings.workspace, store)
         self._files = Files(journal, workspace, emit)
 
-    async def send(self, prompt: str, key: str, timeout: float | None) -> Turn:
+    async def send(self, prompt: str, prompt_id: str, key: str, timeout: float | None) -> Turn:
         """Ask, and return what it came to. `key` is what the conversation is known by if the record does not know better."""
+        self._prompt_id = prompt_id
         began = time.monotonic()
         await take_in(self._journal, self._store, self._provider.place, natively=self._redact is None)
         before = self._thread.checkpoint
@@ -135,6 +137,7 @@ class Sending:
         await self._journal.record(StatusChanged("interrupted", reason))
         return Turn(
             prompt=prompt,
+            prompt_id=self._prompt_id,
             thread_id=self._thread.thread_id,
             session_id=self._thread.thread_id,
             status="interrupted",
@@ -171,7 +174,7 @@ class Sending:
         first = self._thread.messages
         self._prompt_at = first + len(asked) - 1
         entries += map(MessageAdded, asked)
-        entries.append(begun(self._prompt_at, self._provider.name, self._model))
+        entries.append(begun(self._prompt_at, self._provider.name, self._model, self._prompt_id))
         state = self._thread.checkpoint
         if note_waiting(state):
             entries.append(StateSet(NOTE, None))
@@ -251,15 +254,16 @@ class Sending:
         try:
             await recorder.settle()
             turn = self._turn(recorder, prompt, placed, seconds, status, reason)
-            await self._journal.record(
-                *self._spent(recorder, turn), ended(self._prompt_at, self._thread.messages, turn)
-            )
+            await self._journal.record(*self._spent(recorder, turn), self._ended(turn))
             try:
                 await self._keep(recorder, placed.key)
             finally:
                 unkept = await self._keep_files(problem)
-            turn = turn if not unkept else msgspec.structs.replace(turn, reason=f"{reason}; {unkept}")
-            await self._journal.record(StatusChanged(turn.status, turn.reason))
+            if unkept:
+                turn = msgspec.structs.replace(turn, reason=f"{reason}; {unkept}")
+            await self._journal.record(
+                *([self._ended(turn)] if unkept else []), StatusChanged(turn.status, turn.reason)
+            )
         except Exception as error:
             if problem is None:
                 raise
@@ -269,9 +273,24 @@ class Sending:
         self._emit(CheckpointSaved(turn.turns))
         return turn
 
+    def _ended(self, turn: Turn) -> StateSet:
+        """How the exchange ended and what it cost, as it goes on record."""
+        reason = self._journal.as_recorded(StatusChanged("interrupted", turn.reason)).reason
+        spent = Spent(turn.usage, turn.cost, turn.duration)
+        return ended(
+            self._prompt_at,
+            self._thread.messages,
+            turn.provider,
+            turn.model,
+            self._prompt_id,
+            turn.status,
+            reason,
+            spent,
+        )
+
     def _spent(self, recorder: Recorder, turn: Turn) -> list[Logged]:
         """What it cost; where nobody says, the next request counts this one as unaccounted for."""
-        if recorder.ending is not None and recorder.ending.usage is not None:
+        if turn.usage is not None:
             return [Spend(turn.usage, turn.cost)]
         return [] if self._thread.checkpoint.in_flight else [ModelCallStarted(self._model or self._provider.name)]
 
@@ -310,12 +329,13 @@ class Sending:
         usage = None if ending is None else ending.usage
         return Turn(
             prompt=prompt,
+            prompt_id=self._prompt_id,
             output=ending.text if isinstance(ending, Finished) and status == "done" else None,
             thread_id=self._thread.thread_id,
             session_id=self._thread.thread_id,
             status=status,
             reason=reason,
-            usage=usage or Usage(),
+            usage=usage,
             cost=None if ending is None or usage is None else ending.cost_usd,
             turns=state.turns,
             resumed_from=self._resumed_from,

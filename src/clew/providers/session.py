@@ -7,9 +7,10 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from clew.agent.events import RunStarted
+from clew.agent.exchanges import standing_of
 from clew.agent.handles import Handle
 from clew.agent.journal import Journal
-from clew.agent.prompts import check_prompt
+from clew.agent.prompts import Asked, asked, check_prompt
 from clew.agent.runs import Emit, Run, stop_all
 from clew.agent.sessions import Session
 from clew.agent.trajectories import Trajectory, Turn
@@ -78,27 +79,35 @@ class ProviderSession(Session):
     def _whereabouts(self) -> tuple[str, str]:
         return str(self._agent.settings.place.cwd), self._agent.store_url
 
-    def send(self, prompt: str, *, timeout: float | None = None) -> Run[Turn]:
+    def send(self, prompt: str, *, prompt_id: str | None = None, timeout: float | None = None) -> Run[Turn]:
         """Ask, and return what it came to; iterate it for what happens meanwhile. After `timeout` seconds the program is
-        interrupted, and the turn says so. An error of the provider is an exception, and never an answer."""
-        check_prompt(prompt)
+        interrupted, and the turn says so. An error of the provider is an exception, and never an answer.
 
-        return Run(lambda emit: self.ask(prompt, timeout, emit))
+        With a `prompt_id` the prompt is asked once. If that id was answered, its answer is returned from the record and no
+        program is started. If it was stopped, it is asked again, and the program is told that."""
+        check_prompt(prompt, prompt_id)
 
-    async def ask(self, prompt: str, timeout: float | None, emit: Emit) -> Turn:
+        return Run(lambda emit: self.ask(prompt, timeout, emit, prompt_id))
+
+    async def ask(self, prompt: str, timeout: float | None, emit: Emit, prompt_id: str | None = None) -> Turn:
         """The work of `send`, told to `emit` as it happens."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101
         self._tasks.add(task)
         try:
             async with self._lock:
-                return await self._send(prompt, timeout or self._agent.settings.timeout, emit)
+                given = asked(prompt, self._agent.redact, prompt_id=prompt_id)
+                if given.is_exact and (before := await self._agent.answer_to(self._thread_id, given)) is not None:
+                    self._agent.began(self._thread_id)
+                    emit(RunStarted(self._thread_id))
+                    return before
+                return await self._send(given, timeout or self._agent.settings.timeout, emit)
         finally:
             self._tasks.discard(task)
 
-    def run(self, prompt: str, *, timeout: float | None = None) -> Run[Turn]:
+    def run(self, prompt: str, *, prompt_id: str | None = None, timeout: float | None = None) -> Run[Turn]:
         """The same as `send`."""
-        return self.send(prompt, timeout=timeout)
+        return self.send(prompt, prompt_id=prompt_id, timeout=timeout)
 
     def resume(
         self,
@@ -152,13 +161,17 @@ class ProviderSession(Session):
         moved._losses = placed.losses
         return moved
 
-    async def _send(self, prompt: str, timeout: float | None, emit: Emit) -> Turn:
+    async def _send(self, prompt: Asked, timeout: float | None, emit: Emit) -> Turn:
         await self._agent.check_origin(self._thread_id, self._origin)
         ready = await asyncio.to_thread(self._clear_the_way)
         with self._agent.stops(self._thread_id):
             async with self._agent.thread(self._thread_id) as thread, Journal(thread) as journal:
                 self._agent.began(self._thread_id)
                 emit(RunStarted(self._thread_id))
+                before = self._agent.answer_in(self._thread_id, thread.checkpoint, prompt)
+                if before is not None:  # another process has answered it, since it was looked for
+                    await journal.record(standing_of(thread.checkpoint))
+                    return before
                 return await self._try_each(journal, ready, prompt, timeout, emit)
 
     def _clear_the_way(self) -> Ready:
@@ -170,7 +183,7 @@ class ProviderSession(Session):
             self._swept = True
         return ready
 
-    async def _try_each(self, journal: Journal, ready: Ready, prompt: str, timeout: float | None, emit: Emit) -> Turn:
+    async def _try_each(self, journal: Journal, ready: Ready, prompt: Asked, timeout: float | None, emit: Emit) -> Turn:
         """At the provider that has it; if that cannot work here, at the next that can."""
         failures: list[ProviderError] = []
         names = self._agent.order(self._who_has_it(journal))
@@ -181,7 +194,8 @@ class ProviderSession(Session):
                     ready = await asyncio.to_thread(self._agent.ready, name)
                 sending = self._agent.sending(ready, journal, emit)
                 await self._agent.adopt_origin(journal, name, self._origin)
-                turn = await sending.send(prompt, self._key if name == self._provider else "", timeout)
+                key = self._key if name == self._provider else ""
+                turn = await sending.send(prompt.text, prompt.id, key, timeout)
             except _FALLS_TO_NEXT as error:
                 log.warning("thread %r: %s", self._thread_id, error)
                 failures.append(error)

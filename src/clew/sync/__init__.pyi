@@ -168,10 +168,20 @@ class Agent:
         a thread of that name."""
 
     def run(
-        self, prompt: str, *, thread_id: str | None = None, max_turns: int | None = None, timeout: float | None = None
+        self,
+        prompt: str,
+        *,
+        thread_id: str | None = None,
+        prompt_id: str | None = None,
+        max_turns: int | None = None,
+        timeout: float | None = None,
     ) -> Run[RunResult]:
-        """Ask the agent. On a thread with an unfinished run, what that had begun is settled first, and then this is asked;
-        if it was started with this very prompt, it is not asked twice: the same script run again after a crash goes on.
+        """Ask the agent. On a thread with an unfinished run, what that had begun is settled first, and then this is asked.
+
+        With a `prompt_id` the prompt is asked once on its thread: the same id again goes on with it, or returns its answer,
+        also if other prompts came after it; another id with the same words is a new prompt. Without one, a prompt with the
+        words of the last one goes on with that as long as it is unfinished: the same script run again after a crash goes on.
+        One that was answered is asked anew.
 
         `max_turns` is for this run in place of the agent's own. After `timeout` seconds the run is interrupted, in the
         middle of whatever it does, and can be resumed."""
@@ -610,11 +620,12 @@ class Session:
         and leads back to the session once that prompt is on record; until then it is `ThreadNotFound`. Whoever has it can go
         on with the conversation, so keep it as you would a password."""
 
-    def run(self, prompt: str, *, timeout: float | None = None) -> Run[RunResult]:
+    def run(self, prompt: str, *, prompt_id: str | None = None, timeout: float | None = None) -> Run[RunResult]:
         """The same as `send`."""
 
-    def send(self, prompt: str, *, timeout: float | None = None) -> Run[RunResult]:
-        """Ask, and go on until the agent has the last word; or for `timeout` seconds."""
+    def send(self, prompt: str, *, prompt_id: str | None = None, timeout: float | None = None) -> Run[RunResult]:
+        """Ask, and go on until the agent has the last word; or for `timeout` seconds. With a `prompt_id` the prompt is asked
+        once: the same id again goes on with it or returns its answer, another id with the same words is a new prompt."""
 
     @property
     def session_id(self) -> str:

@@ -24,6 +24,7 @@ from clew.log import (
     UnknownEntry,
     WorkspaceSnapshot,
 )
+from clew.log.checkpoint import PROMPT_IDS, TURN_MARK
 from clew.messages import Assistant, Thinking, ToolCall, ToolResult
 
 __all__ = ["REDACTED", "Redact", "both", "redactor"]
@@ -53,6 +54,8 @@ _KEPT: dict[type, frozenset[str]] = {
 """Names, keys and digests, by which one thing is found by another: no words of the work. To change one is to lose it."""
 _OWN = "clew:"
 """How the names begin of what Clew keeps for itself in a thread's state."""
+_IDS = (TURN_MARK, PROMPT_IDS)
+"""Those of them that hold ids, statuses and numbers; words are redacted before they are put there."""
 
 
 def both(first: Redact | None, second: Redact | None) -> Redact | None:
@@ -100,7 +103,7 @@ def _redacted(value: Any, change: Callable[[str], str]) -> Any:
         changed = {}
         kept = _KEPT.get(type(value), frozenset[str]())
         if type(value) is StateSet and value.key.startswith(_OWN):
-            kept |= {"key"}
+            kept |= {"key", "value"} if value.key.startswith(_IDS) else {"key"}
         for field in value.__struct_fields__:
             old = getattr(value, field)
             new = old if field in kept else _redacted(old, change)

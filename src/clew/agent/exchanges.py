@@ -1,0 +1,337 @@
+"""Exchanges: one prompt and everything up to its answer. What is on record of each, beside its messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from clew.agent.notes import is_prompt
+from clew.agent.prompts import line_of_work
+from clew.log import (
+    Checkpoint,
+    Compacted,
+    Logged,
+    MessageAdded,
+    Spend,
+    StateSet,
+    StatusChanged,
+    Usage,
+)
+from clew.log.checkpoint import TURN_MARK
+from clew.messages import Assistant, Message, plain_text, tool_calls
+
+__all__ = [
+    "NO_END",
+    "OWN",
+    "Exchange",
+    "Spent",
+    "Working",
+    "begun",
+    "closed",
+    "ended",
+    "exchange_of",
+    "exchanges_in",
+    "joined",
+    "last_exchange",
+    "spent_on",
+    "standing_of",
+]
+
+OWN = "clew"
+"""The provider of exchanges that the built-in agent worked on."""
+_JOINED = "joined"
+"""The status on record of a prompt that is answered together with the next one."""
+NO_END = "its process stopped before it could record an end"
+
+
+class Spent(msgspec.Struct, frozen=True):
+    """Tokens, dollars and seconds. None for what nobody knows; never 0 for that."""
+
+    usage: Usage | None = Usage()
+    cost: float | None = 0.0
+    seconds: float = 0.0
+
+    def plus(self, other: Spent) -> Spent:
+        usage = None if self.usage is None or other.usage is None else _added(self.usage, other.usage)
+        cost = None if self.cost is None or other.cost is None else self.cost + other.cost
+        return Spent(usage, cost, self.seconds + other.seconds)
+
+    def minus(self, other: Spent) -> Spent:
+        """The difference. Unknown if it is less than nothing: then both are not of the same thread."""
+        usage = None if self.usage is None or other.usage is None else _added(self.usage, other.usage, -1)
+        if usage is None or min(msgspec.structs.astuple(usage)) < 0:
+            return Spent(None, None, max(0.0, self.seconds - other.seconds))
+        cost = None if self.cost is None or other.cost is None else max(0.0, self.cost - other.cost)
+        return Spent(usage, cost, max(0.0, self.seconds - other.seconds))
+
+    def unless_lost(self, lost: bool) -> Spent:
+        """Unknown, if all that is known of is a request whose response never came: it may have been charged."""
+        return Spent(None, None, self.seconds) if lost and self.usage == Usage() else self
+
+
+UNKNOWN = Spent(None, None)
+
+
+def _added(one: Usage, other: Usage, sign: int = 1) -> Usage:
+    pairs = zip(msgspec.structs.astuple(one), msgspec.structs.astuple(other), strict=True)
+    return Usage(*(mine + sign * theirs for mine, theirs in pairs))
+
+
+def spent_on(entry: Logged) -> Spent | None:
+    """What an entry says was spent; None if it says nothing of that."""
+    if isinstance(entry, MessageAdded | Compacted) and entry.usage is not None:
+        return Spent(entry.usage, entry.cost_usd)
+    return Spent(entry.usage, entry.cost_usd, entry.seconds) if isinstance(entry, Spend) else None
+
+
+class _Record(msgspec.Struct, frozen=True, array_like=True):
+    """What is kept of a prompt beside the messages. New fields come last, so that old logs stay readable."""
+
+    provider: str = ""
+    model: str = ""
+    end: int = -1
+    """How long the history was when it ended; -1 while it is worked on."""
+    status: str = "interrupted"
+    reason: str = ""
+    usage: Usage | None = None
+    cost_usd: float | None = None
+    seconds: float = 0.0
+    prompt_id: str = ""
+    thread: tuple[Usage, float | None, float] | None = None
+    """What the whole thread had spent when this was written, where what is spent from then on can be told from that."""
+
+    @property
+    def spent(self) -> Spent:
+        """What was known to be spent when this was written."""
+        unknown = self.usage is None or (self.usage == Usage() and self.cost_usd is None)
+        return Spent(None, None, self.seconds) if unknown else Spent(self.usage, self.cost_usd, self.seconds)
+
+
+class Exchange(msgspec.Struct, frozen=True, kw_only=True):
+    """One prompt, and everything up to its answer or to the next prompt."""
+
+    place: int
+    """Where the prompt stands in the history."""
+    prompt: str
+    messages: tuple[Message, ...]
+    """What followed it: responses, results, and notes."""
+    is_last: bool
+    is_open: bool
+    """Whether no end of it is on record."""
+    is_recorded: bool
+    """Whether more than the prompt and its messages is on record."""
+    is_joined: bool = False
+    """Whether it is answered together with the next one: its messages, status and reason are those of the next."""
+    prompt_id: str
+    provider: str
+    model: str
+    status: str
+    reason: str
+    spent: Spent
+
+
+def exchanges_in(state: Checkpoint) -> list[Exchange]:
+    """All exchanges of the current line of work. Those that a summary stands for are among them, rewound ones are not."""
+    records = _records(state)
+    places = line_of_work(state)
+    prompts = [number for number, place in enumerate(places) if is_prompt(state.history[place])]
+    found = [
+        _exchange(state, records, places[number:following], following == len(places))
+        for number, following in zip(prompts, [*prompts, len(places)][1:], strict=True)
+    ]
+    for number in range(len(found) - 2, -1, -1):
+        if found[number].status == _JOINED:
+            found[number] = _join(found[number], found[number + 1])
+    return found
+
+
+def _join(first: Exchange, following: Exchange) -> Exchange:
+    return msgspec.structs.replace(
+        first,
+        messages=following.messages,
+        is_last=following.is_last,
+        is_joined=True,
+        status=following.status,
+        reason=following.reason,
+    )
+
+
+def last_exchange(state: Checkpoint) -> Exchange | None:
+    """The exchange that a thread is to go on with, or has ended with."""
+    found = exchanges_in(state)
+    return found[-1] if found else None
+
+
+def standing_of(state: Checkpoint) -> StatusChanged:
+    """How a thread stands that was only looked at: as its last exchange does."""
+    last = last_exchange(state)
+    if last is None or last.is_open or last.status == "running":
+        return StatusChanged("interrupted")
+    status: Any = last.status
+    return StatusChanged(status, last.reason)
+
+
+def exchange_of(state: Checkpoint, prompt_id: str) -> Exchange | None:
+    """The exchange of this id; if it was asked again, the last."""
+    return next((found for found in reversed(exchanges_in(state)) if found.prompt_id == prompt_id), None)
+
+
+def _exchange(state: Checkpoint, records: dict[int, _Record], places: list[int], is_last: bool) -> Exchange:
+    place, *others = places
+    messages = tuple(state.history[other] for other in others)
+    record = records.get(place)
+    if record is None:
+        status, reason = _unrecorded(state, messages, is_last)
+        record = _Record(str(state.limits.get("provider", OWN)), end=len(state.history), status=status, reason=reason)
+        spent = UNKNOWN
+    else:
+        status, reason = _standing(state, record, is_last)
+        spent = _spent(state, record, place) if is_last else record.spent
+    return Exchange(
+        place=place,
+        prompt=plain_text(state.history[place]),
+        messages=messages,
+        is_last=is_last,
+        is_open=record.end < 0,
+        is_recorded=place in records,
+        prompt_id=record.prompt_id,
+        provider=record.provider,
+        model=record.model,
+        status=status,
+        reason=reason,
+        spent=spent,
+    )
+
+
+def _standing(state: Checkpoint, record: _Record, is_last: bool) -> tuple[str, str]:
+    """The status and its reason. Without an end on record it is as the thread is: under way, or stopped without a word."""
+    if is_last and record.status == "waiting" and state.status != "waiting":
+        return state.status, state.reason
+    if record.end >= 0:
+        return record.status, record.reason
+    if is_last and state.status == "running":
+        return "running", ""
+    if is_last and state.status != "done" and state.reason:
+        return state.status, state.reason
+    return "interrupted", NO_END
+
+
+def _unrecorded(state: Checkpoint, messages: tuple[Message, ...], is_last: bool) -> tuple[str, str]:
+    """The status and its reason, for a prompt that was recorded without more: by hand, or by a program of its own."""
+    if not is_last:
+        return ("done", "") if messages and _is_answer(messages[-1]) else ("interrupted", "")
+    return ("done", "") if state.done_at == len(state.history) else (state.status, state.reason)
+
+
+def _is_answer(message: Message) -> bool:
+    return type(message) is Assistant and not tool_calls(message) and message.stop != "interrupted"
+
+
+def _spent(state: Checkpoint, record: _Record, place: int) -> Spent:
+    """What the last exchange has cost so far: for one that is under way or was killed, read from the thread's totals. If
+    other prompts were asked meanwhile and rewound, that cannot be told apart."""
+    if record.end >= 0 or record.thread is None:
+        return record.spent
+    if any(is_prompt(message) for message in state.history[place + 1 :]):
+        return Spent(None, None, record.seconds)
+    since = _totals(state).minus(Spent(*record.thread))
+    return record.spent.plus(since).unless_lost(state.in_flight)
+
+
+def _totals(state: Checkpoint) -> Spent:
+    return Spent(state.usage, state.cost_usd, state.seconds)
+
+
+def _records(state: Checkpoint) -> dict[int, _Record]:
+    return {
+        int(fact.key.removeprefix(TURN_MARK)): msgspec.convert(fact.value, _Record)
+        for fact in state.facts
+        if fact.kind == "turn" and fact.key.startswith(TURN_MARK)
+    }
+
+
+def begun(place: int, provider: str, model: str, prompt_id: str) -> StateSet:
+    """On record with a prompt to an outside agent, which alone knows what it spends."""
+    return _kept(place, _Record(provider, model, prompt_id=prompt_id))
+
+
+def joined(place: int, model: str, prompt_id: str) -> StateSet:
+    """On record with a prompt that is answered together with the next one, which has what both cost."""
+    return ended(place, place + 1, OWN, model, prompt_id, _JOINED, "", Spent())
+
+
+def ended(
+    place: int, end: int, provider: str, model: str, prompt_id: str, status: str, reason: str, spent: Spent
+) -> StateSet:
+    """On record when an exchange has ended, however it did."""
+    record = _Record(provider, model, end, status, reason, spent.usage, spent.cost, round(spent.seconds, 6), prompt_id)
+    return _kept(place, record)
+
+
+def closed(found: Exchange, end: int, reason: str = NO_END, status: str = "interrupted") -> StateSet:
+    """The end of an exchange that somebody else worked on, and that has none on record."""
+    return ended(found.place, end, found.provider, found.model, found.prompt_id, status, reason, found.spent)
+
+
+def _kept(place: int, record: _Record) -> StateSet:
+    value: Any = msgspec.to_builtins(record)
+    return StateSet(f"{TURN_MARK}{place}", value, "turn")
+
+
+class Working(msgspec.Struct, frozen=True):
+    """The exchange that a run of the built-in agent works on."""
+
+    place: int
+    provider: str
+    model: str
+    prompt_id: str
+    before: Spent
+    """What was spent on it before this run."""
+    start: Spent
+    """What this run had spent when it began to work on it."""
+    is_open: bool = True
+    """Whether it is on record as being worked on, by this run or by one that was killed."""
+    is_noted: bool = True
+    """Whether it is so by this run."""
+    is_done: bool = False
+    """Whether an earlier run brought it to its end."""
+
+    @staticmethod
+    def on(found: Exchange, start: Spent) -> Working:
+        """Go on with an exchange. Where no response is on record yet nothing was counted, whatever a lost request cost."""
+        unanswered = found.provider == OWN and not any(type(message) is Assistant for message in found.messages)
+        before = Spent(seconds=found.spent.seconds) if unanswered else found.spent
+        return Working(
+            found.place,
+            found.provider,
+            found.model,
+            found.prompt_id,
+            before,
+            start,
+            is_open=found.is_open,
+            is_noted=False,
+            is_done=found.status == "done",
+        )
+
+    def begun(self, now: Spent, thread: Checkpoint) -> StateSet:
+        """On record with the prompt, and again when a later run goes on with it."""
+        spent = self._spent(now)
+        record = _Record(
+            self.provider,
+            self.model,
+            usage=spent.usage,
+            cost_usd=spent.cost,
+            seconds=round(spent.seconds, 6),
+            prompt_id=self.prompt_id,
+            thread=(thread.usage, thread.cost_usd, thread.seconds),
+        )
+        return _kept(self.place, record)
+
+    def ended(self, end: int, status: str, reason: str, now: Spent, lost: bool) -> StateSet:
+        """On record with the status of the thread when a run ends, or another prompt takes its place."""
+        spent = self._spent(now).unless_lost(lost)
+        return ended(self.place, end, self.provider, self.model, self.prompt_id, status, reason, spent)
+
+    def _spent(self, now: Spent) -> Spent:
+        return self.before.plus(now.minus(self.start))

@@ -1,0 +1,294 @@
+"""A prompt is known by its id or its number, never by its words."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from clew import Thread, open_checkpointer
+from clew.agent import Agent, RunResult, ToolStarted
+from clew.checkpointers import MemoryCheckpointer
+from clew.errors import ContextTooLong, InvalidInput
+from clew.messages import plain_text
+from clew.models import ModelRequest
+from clew.testing import Response, ScriptedModel, call
+from clew.tools import tool
+
+pytestmark = pytest.mark.anyio
+
+
+def chapters(request: ModelRequest) -> Response:
+    """Each answer is the next chapter, so that one told twice shows."""
+    return f"Chapter {sum(message.__struct_config__.tag == 'assistant' for message in request.messages) + 1}."
+
+
+def writer(store: MemoryCheckpointer, **settings: object) -> tuple[Agent, ScriptedModel]:
+    model = ScriptedModel(chapters)
+    return Agent(model, name="writer", checkpointer=store, **settings), model  # type: ignore[arg-type]
+
+
+async def prompts_of(store: MemoryCheckpointer, thread_id: str = "t") -> list[str]:
+    state = await Thread.load(store, thread_id)
+    return [plain_text(message) for message in state.messages if message.__struct_config__.tag == "user"]
+
+
+async def test_continue_said_twice_in_a_session_is_asked_twice_and_replayed_when_the_script_runs_again(
+    store: MemoryCheckpointer, tmp_path: Path
+) -> None:
+    async def script(prompts: int) -> list[str]:
+        agent, model = writer(store)
+        async with agent.session(workspace=tmp_path, resume=True, clear_cache_on_success=False) as session:
+            told = [str((await session.run("Continue.")).output) for _ in range(prompts)]
+        asked.append(model.calls)
+        return told
+
+    asked: list[int] = []
+    assert await script(2) == ["Chapter 1.", "Chapter 2."]
+    assert await script(3) == ["Chapter 1.", "Chapter 2.", "Chapter 3."]
+    assert asked == [2, 1], "what the record has answered is not asked again"
+
+
+async def test_the_prompts_of_a_session_with_resume_are_numbered_on_a_named_thread_too(
+    store: MemoryCheckpointer,
+) -> None:
+    for expected in (2, 0):
+        agent, model = writer(store)
+        async with agent.session(thread_id="t", resume=True) as session:
+            told = [(await session.send("Continue.")).output for _ in range(2)]
+        assert (told, model.calls) == (["Chapter 1.", "Chapter 2."], expected)
+    agent, model = writer(store)
+    async with agent.session(thread_id="t") as session:
+        assert (await session.send("Continue.")).output == "Chapter 3."
+
+
+async def test_a_prompt_from_elsewhere_does_not_shift_the_numbers_of_a_script(store: MemoryCheckpointer) -> None:
+    async def script() -> list[str]:
+        async with writer(store)[0].session(thread_id="t", resume=True) as session:
+            return [str((await session.send(prompt)).output) for prompt in ("First.", "Second.")]
+
+    async with writer(store)[0].session(thread_id="t", resume=True) as session:
+        await session.send("First.")
+    await writer(store)[0].resume("By hand.", thread_id="t")
+    assert await script() == await script() == ["Chapter 1.", "Chapter 3."]
+
+
+async def test_the_same_id_again_returns_its_answer_also_if_other_prompts_came_after(
+    store: MemoryCheckpointer,
+) -> None:
+    agent, model = writer(store)
+    first = await agent.run("Continue.", thread_id="t", prompt_id="m1")
+    second = await agent.run("Continue.", thread_id="t", prompt_id="m2")
+    assert (first.output, second.output, second.prompt_id) == ("Chapter 1.", "Chapter 2.", "m2")
+    frames = (await Thread.load(store, "t")).history
+    async with Thread.open(store, "t"):  # an answer on record needs no lease
+        again = await agent.run("Continue.", thread_id="t", prompt_id="m1")
+    assert (again.output, again.status, again.prompt_id) == ("Chapter 1.", "done", "m1")
+    assert (again.cost, model.calls, (await Thread.load(store, "t")).history) == (0.0, 2, frames)
+    third = await agent.start_session(thread_id="t").send("Continue.", prompt_id="m3")
+    assert third.output == "Chapter 3."
+
+
+async def test_the_same_id_goes_on_with_what_was_stopped_and_another_id_asks_anew(store: MemoryCheckpointer) -> None:
+    def agent(*script: Response) -> Agent:
+        return Agent(ScriptedModel(list(script)), checkpointer=store)
+
+    with pytest.raises(RuntimeError):
+        await agent(RuntimeError("down")).run("Continue.", thread_id="t", prompt_id="m1")
+    result = await agent("One.").run("Continue.", thread_id="t", prompt_id="m1")
+    assert (result.output, await prompts_of(store)) == ("One.", ["Continue."])
+    with pytest.raises(RuntimeError):
+        await agent("One.", RuntimeError("down")).run("Continue.", thread_id="t", prompt_id="m2")
+    await agent("One.", "Both.").run("Continue.", thread_id="t", prompt_id="m3")
+    assert await prompts_of(store) == ["Continue.", "Continue.", "Continue."], "m2 is unfinished, and m3 is another"
+
+
+async def test_without_an_id_an_unfinished_prompt_goes_on_and_an_answered_one_is_asked_anew(
+    store: MemoryCheckpointer,
+) -> None:
+    with pytest.raises(RuntimeError):
+        await Agent(ScriptedModel([RuntimeError("down")]), checkpointer=store).run("Continue.", thread_id="t")
+    agent, _ = writer(store)
+    outputs = [(await agent.run("Continue.", thread_id="t")).output for _ in range(3)]
+    assert (outputs, await prompts_of(store)) == (["Chapter 1.", "Chapter 2.", "Chapter 3."], ["Continue."] * 3)
+
+
+async def test_an_id_that_stands_for_other_words_is_refused_and_nothing_is_changed(store: MemoryCheckpointer) -> None:
+    agent, _ = writer(store)
+    await agent.run("The first prompt.", thread_id="t", prompt_id="m1")
+    head = await store.head("t")
+    with pytest.raises(
+        InvalidInput, match=r"'m1' is on record with other words: 'The first prompt\.', and not 'Another"
+    ):
+        await agent.run("Another prompt.", thread_id="t", prompt_id="m1")
+    assert await store.head("t") == head
+
+
+@pytest.mark.parametrize("prompt_id", ["", " ", 7, "x" * 2000, "clew:mine"])
+async def test_an_id_that_cannot_be_one_is_refused_before_anything_is_touched(
+    prompt_id: str, store: MemoryCheckpointer
+) -> None:
+    agent, _ = writer(store)
+    with pytest.raises(InvalidInput, match="prompt_id"):
+        agent.run("Go.", thread_id="t", prompt_id=prompt_id)
+    with pytest.raises(InvalidInput, match="prompt_id"):
+        agent.start_session().send("Go.", prompt_id=prompt_id)
+
+
+async def test_a_prompt_that_waits_keeps_its_id_and_those_asked_together_share_their_answer(
+    store: MemoryCheckpointer,
+) -> None:
+    @tool(effect="idempotent")
+    async def slow() -> str:
+        if held:
+            await asyncio.Event().wait()
+        return "ok"
+
+    async def stopped(prompt: str, prompt_id: str) -> None:
+        run = agent.run(prompt, thread_id="t", prompt_id=prompt_id)
+        async for event in run:
+            if isinstance(event, ToolStarted):
+                break
+        await run.aclose()
+
+    held = True
+    model = ScriptedModel([call("slow"), "Stopped."])
+    agent = Agent(model, tools=[slow], checkpointer=store)
+    await stopped("Order it.", "m1")
+    await stopped("Wait.", "m2")
+    await stopped("Wait.", "m2")
+    await stopped("Stop.", "m3")
+    held = False
+    result = await agent.run("Stop.", thread_id="t", prompt_id="m3")
+    assert (result.output, await prompts_of(store)) == ("Stopped.", ["Order it.", "Wait.", "Stop."])
+    for prompt, prompt_id in (("Wait.", "m2"), ("Stop.", "m3")):
+        assert (await agent.run(prompt, thread_id="t", prompt_id=prompt_id)).output == "Stopped."
+    told = (await agent.start_session(thread_id="t").trajectory).turns
+    assert [(turn.prompt_id, turn.status, turn.output) for turn in told] == [
+        ("m1", "interrupted", None),
+        ("m2", "done", "Stopped."),
+        ("m3", "done", "Stopped."),
+    ]
+    assert (told[0].reason, model.calls) == ("another prompt was asked before it was answered", 2)
+    with pytest.raises(InvalidInput, match="other words"):
+        await agent.run("Go.", thread_id="t", prompt_id="m2")
+
+
+async def test_the_id_of_a_rewound_prompt_is_free_again(store: MemoryCheckpointer) -> None:
+    agent, _ = writer(store)
+    await agent.run("First.", thread_id="t", prompt_id="m1")
+    await agent.run("Second.", thread_id="t", prompt_id="m2")
+    async with Thread.open(store, "t") as thread:
+        await thread.rewind(1)
+    assert (await agent.run("Another.", thread_id="t", prompt_id="m2")).output == "Chapter 2."
+    assert (await agent.run("First.", thread_id="t", prompt_id="m1")).output == "Chapter 1."
+    assert await prompts_of(store) == ["First.", "Another."]
+
+
+async def test_a_fork_carries_the_ids_up_to_its_turn(store: MemoryCheckpointer) -> None:
+    agent, model = writer(store)
+    await agent.run("First.", thread_id="t", prompt_id="m1")
+    await agent.run("Second.", thread_id="t", prompt_id="m2")
+    async with Thread.open(store, "t") as thread:
+        await thread.fork("f", at_turn=1)
+    assert ((await agent.run("First.", thread_id="f", prompt_id="m1")).output, model.calls) == ("Chapter 1.", 2)
+    assert (await agent.run("Another.", thread_id="f", prompt_id="m2")).output == "Chapter 2."
+
+
+async def test_an_answered_prompt_that_a_summary_stands_for_is_known_by_its_id(store: MemoryCheckpointer) -> None:
+    def script(request: ModelRequest) -> Response:
+        if plain_text(request.messages[0]).startswith("Below is a conversation"):
+            return "A summary."
+        return ContextTooLong("scripted", "full") if len(request.messages) > 3 else "An answer."
+
+    agent = Agent(ScriptedModel(script), checkpointer=store)
+    for number in (1, 2, 3):
+        await agent.run(f"Prompt {number}.", thread_id="t", prompt_id=f"m{number}")
+    assert await prompts_of(store) == ["[clew] Summary of the conversation so far:\n\nA summary.", "Prompt 3."]
+    agent = Agent(ScriptedModel([RuntimeError("never asked")]), checkpointer=store)
+    assert (await agent.run("Prompt 1.", thread_id="t", prompt_id="m1")).output == "An answer."
+    told = (await agent.start_session(thread_id="t").trajectory).turns
+    assert [(turn.prompt_id, turn.output) for turn in told] == [(f"m{number}", "An answer.") for number in (1, 2, 3)]
+
+
+async def test_words_are_redacted_and_ids_are_not(store: MemoryCheckpointer) -> None:
+    def agent(*script: Response) -> Agent:
+        return Agent(ScriptedModel(list(script)), checkpointer=store, redact=lambda text: text.replace("e", "*"))
+
+    with pytest.raises(RuntimeError):
+        await agent(RuntimeError("the secret")).run("The secret.", thread_id="t", prompt_id="message-1")
+    (turn,) = (await agent("One.").start_session(thread_id="t").trajectory).turns
+    assert (turn.prompt_id, turn.status, turn.prompt) == ("message-1", "failed", "Th* s*cr*t.")
+    assert "secret" not in turn.reason
+    for _ in range(2):
+        result = await agent("One.").run("The secret.", thread_id="t", prompt_id="message-1")
+        assert (result.output, result.prompt_id) == ("On*.", "message-1")
+
+
+async def test_a_script_that_went_on_after_a_prompt_without_an_answer_is_told_the_same_again(
+    store: MemoryCheckpointer,
+) -> None:
+    @tool(effect="none")
+    async def look() -> str:
+        return "a row"
+
+    async def script() -> list[tuple[str, str, str | None]]:
+        model = ScriptedModel([call("look"), call("look"), "Two rows."])
+        agent = Agent(model, tools=[look], checkpointer=store, max_turns=2, warn_turns=0)
+        async with agent.session(thread_id="t", resume=True) as session:
+            told = [await session.send("Count."), await session.send("What do you have?")]
+        return [(result.status, result.reason, result.output) for result in told]
+
+    assert await script() == await script() == [("interrupted", "max_turns: 2", None), ("done", "", "Two rows.")]
+    assert await prompts_of(store) == ["Count.", "What do you have?"]
+
+
+_KILLED = """
+import asyncio, os, signal, sys
+from clew import Agent, tool
+from clew.testing import ScriptedModel, call
+
+@tool(effect="idempotent")
+async def work() -> str:
+    if sys.argv[2] == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "ok"
+
+async def main() -> None:
+    model = ScriptedModel(["One.", call("work"), "Two."])
+    async with Agent(model, tools=[work], checkpointer=sys.argv[1]) as agent:
+        for message in ("m1", "m2"):
+            result = await agent.run("Continue.", thread_id="t", prompt_id=message)
+            print(result.output, flush=True)
+    print(model.calls)
+
+asyncio.run(main())
+"""
+
+
+async def test_a_killed_program_run_again_asks_no_prompt_twice(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/clew.db"
+
+    def run(how: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", _KILLED, url, how], capture_output=True, text=True, timeout=60, check=False
+        )
+
+    assert run("kill").returncode == -signal.SIGKILL
+    async with open_checkpointer(url) as store:
+        killed = (await Agent(ScriptedModel([]), checkpointer=store).start_session(thread_id="t").trajectory).turns
+    assert [(turn.prompt_id, turn.status) for turn in killed] == [("m1", "done"), ("m2", "interrupted")]
+    assert run("go on").stdout.split() == ["One.", "Two.", "1"]
+    assert run("again").stdout.split() == ["One.", "Two.", "0"]
+
+
+async def test_a_result_tells_the_id_that_was_made_for_its_prompt(store: MemoryCheckpointer) -> None:
+    agent, _ = writer(store)
+    results: list[RunResult] = [await agent.run("Continue.", thread_id="t") for _ in range(2)]
+    assert len({result.prompt_id for result in results}) == 2
+    told = (await agent.start_session(thread_id="t").trajectory).turns
+    assert [turn.prompt_id for turn in told] == [result.prompt_id for result in results]
