@@ -231,11 +231,12 @@ class ProviderError(ClewError):
 
 
 class ProviderMissing(ProviderError):
-    """The program is not installed. `install` is the command that installs it."""
+    """The program is not installed, or what is installed cannot be run. `install` is the command that installs it."""
 
-    def __init__(self, provider: str, install: str) -> None:
+    def __init__(self, provider: str, install: str, problem: str = "") -> None:
         self.install = install
-        super().__init__(provider, "its program is not on PATH", f"Install it: {install}")
+        reason = f"its program cannot be run ({problem})" if problem else "its program is not on PATH"
+        super().__init__(provider, reason, f"Install it{' again' if problem else ''}: {install}")
 
 
 class ProviderOutdated(ProviderMissing):

@@ -85,6 +85,15 @@ async def test_what_is_amiss_and_does_no_harm_yet_is_a_warning_that_says_what_to
     assert all(finding["advice"] for finding in found.values() if finding["level"] != "ok")
 
 
+def test_a_program_that_is_on_the_path_and_cannot_be_run_is_told_with_the_command_that_mends_it(tmp_path: Path) -> None:
+    env = _with_codex(tmp_path, "")
+    (tmp_path / "bin" / "codex").write_text("echo the install script was not run >&2; exit 1\n")
+    found = _by_check(clew("doctor", "--json", store="memory://", env=env))["codex"]
+    assert (found["level"], found["what"]) == ("warning", "Codex is here, and cannot be run")
+    assert str(tmp_path / "bin" / "codex") in found["advice"]
+    assert "npm install -g @openai/codex" in found["advice"]
+
+
 def _with_codex(folder: Path, body: str, version: str = "0.166.0") -> dict[str, str]:
     """The environment of a machine where Codex is this script."""
     (folder / "bin").mkdir()

@@ -134,6 +134,8 @@ def _program(health: Health, asked: bool) -> Finding:
         return Finding(health.provider, "problem", f"{title} is not here", health.problem)
     if health.program is None:
         return Finding(health.provider, "ok", f"{title} is not here", f"Only if you want to use it: {health.problem}")
+    if health.program.problem:
+        return Finding(health.provider, worst, f"{title} is here, and cannot be run", health.problem)
     what = f"{title} {health.program.version}, {health.program.path}"
     if health.account:
         what += f", by {health.account}"

@@ -37,7 +37,7 @@ def _start(argv: list[str], lifeline: int) -> int:
             signal.signal(number, signal.SIG_DFL)
         os.execvpe(argv[0], argv, os.environ)  # noqa: S606
     except OSError as error:
-        os.write(2, f"{argv[0]}: {error.strerror}\n".encode(errors="replace"))
+        os.write(2, f"clew cannot start {argv[0]}: {error.strerror}\n".encode(errors="replace"))
     finally:
         os._exit(127)
 

@@ -19,16 +19,22 @@ from clew.errors import InvalidInput, UsageError
 from clew.providers.base import Command, Place
 from clew.threads.owners import provably_dead, this_process
 
-__all__ = ["Ended", "reap", "run"]
+__all__ = ["CannotRun", "Ended", "reap", "run"]
 
 MARK = "CLEW_PROVIDER_OF"
 """The variable in the environment of every process that was started for a provider: which process it belongs to."""
 _GUARD = Path(__file__).with_name("_guard.py")
+NOT_STARTED, SAYS_WHY = 127, "clew cannot start "
+"""How the guard ends, and how its words begin, where the system does not start the program."""
 _PIECE = 2**16
 _KEPT = 2**16
 """Characters kept of the end of what a program writes to its standard error."""
 GRACE = 5.0
 """Seconds that a program has to end by itself once it is interrupted."""
+
+
+class CannotRun(Exception):
+    """The system does not run this program; says which and why."""
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -53,7 +59,7 @@ async def run(
     Cancelled, or after `timeout` seconds, the program is interrupted as by Ctrl+C, so that it can put its own things in
     order, and what is left of it a moment later is killed: nothing of it runs any more when this returns or raises, and
     `on_line` has had all it said. The same if `on_line` raises, or somebody sets an exception on `stop`: that is raised. If
-    this process is killed, the program is killed within milliseconds.
+    this process is killed, the program is killed within milliseconds. `CannotRun` if the system does not start it.
     """
     _check(command, place)
     reading, lifeline = os.pipe()
@@ -91,6 +97,8 @@ async def run(
     finally:
         os.close(lifeline)
         await settle(_let_go(process, talking, broken))
+    if status == NOT_STARTED and stderr.startswith(SAYS_WHY):
+        raise CannotRun(stderr.removeprefix(SAYS_WHY))
     return Ended(status, stderr)
 
 

@@ -255,6 +255,8 @@ class ProviderAgent:
         program = provider.program()
         if program is None:
             raise ProviderMissing(name, provider.install)
+        if program.problem:
+            raise ProviderMissing(name, provider.install, program.problem)
         if (too_old := outdated(provider, program)) is not None:
             raise too_old
         if len(self._settings.providers) > 1:

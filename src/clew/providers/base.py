@@ -53,6 +53,8 @@ class Program(msgspec.Struct, frozen=True):
     path: Path
     version: str
     """As it says itself; empty where it does not."""
+    problem: str = ""
+    """Why it cannot be run; empty if nothing is known to be in the way."""
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,7 +132,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def ready(self) -> bool:
         """Whether there is no reason known why it would not work."""
-        works = self.program is not None and not self.outdated
+        works = self.program is not None and not self.program.problem and not self.outdated
         return works and self.logged_in is not False and self.answers is not False
 
 
@@ -158,7 +160,8 @@ class Provider(ABC):
 
     @abstractmethod
     def program(self) -> Program | None:
-        """The installed program, found by the place's PATH; None if it is not there."""
+        """The installed program, found by the place's PATH; None if it is not there. One that cannot be run says why in its
+        `problem`."""
 
     @abstractmethod
     def new_key(self) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from clew.providers._process import run
+from clew.providers._process import CannotRun, run
 from clew.providers.base import Health, Job, Place, Program, Provider
 from clew.providers.happenings import Failed, Finished
 from clew.providers.registry import default_place, find_provider, wanted
@@ -54,6 +54,9 @@ async def _check(name: str, place: Place, live: bool, timeout: float) -> Health:
 
 def _look(provider: Provider) -> tuple[Program | None, Health]:
     program = provider.program()
+    if program is not None and program.problem:
+        problem = f"it cannot be run: {program.problem}. Install it again: {provider.install}"
+        return program, Health(provider=provider.name, program=program, problem=problem)
     health = provider.check(program)
     too_old = outdated(provider, program) if program is not None else None
     return program, health if too_old is None else msgspec.structs.replace(health, outdated=True, problem=str(too_old))
@@ -88,6 +91,9 @@ async def _ask(provider: Provider, program: Program) -> Finished | Failed:
     def take(line: bytes) -> None:
         endings.extend(said for said in reader.read(line) if isinstance(said, Finished | Failed))
 
-    ended = await run(provider.command(program, job), provider.place, take)
+    try:
+        ended = await run(provider.command(program, job), provider.place, take)
+    except CannotRun as error:
+        return Failed("failed", f"{error}. Install it again: {provider.install}")
     endings.extend(said for said in reader.end(ended.status, ended.stderr) if isinstance(said, Finished | Failed))
     return endings[0] if endings else Failed("stopped", f"it ended with status {ended.status} and said nothing")

@@ -26,6 +26,7 @@ from clew.errors import (
     Corrupt,
     LeaseLost,
     ProviderError,
+    ProviderMissing,
 )
 from clew.log import (
     Checkpoint,
@@ -39,7 +40,7 @@ from clew.log import (
     ThreadStarted,
 )
 from clew.messages import Message, User, plain_text, user
-from clew.providers._process import run
+from clew.providers._process import CannotRun, run
 from clew.providers.base import Job, Program, Provider
 from clew.providers.endings import error_of, standing_of
 from clew.providers.happenings import Failed, Finished, Happening, Reader
@@ -228,6 +229,8 @@ class Sending:
         try:
             async with watched(watch, lambda line: _take(recorder, reader.read(line)), stop):
                 done = await run(command, self._provider.place, on_line, timeout=timeout, stop=stop)
+        except CannotRun as error:
+            raise ProviderMissing(self._provider.name, self._provider.install, str(error)) from None
         finally:
             watching.cancel()
         _take(recorder, reader.end(done.status, done.stderr))

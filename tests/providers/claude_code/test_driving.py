@@ -18,7 +18,7 @@ from tests.providers.claude_code.homes import keep, key_of, machine, project
 
 PROGRAM = Program(Path("/usr/bin/claude"), "2.1.197")
 KEY = key_of("two-turns")
-NATIVE = b"\x7fELF, and so on"
+NATIVE = Path("/bin/true").read_bytes()
 
 
 def command(claude: ClaudeCode, **job: Any) -> Command:

@@ -56,8 +56,10 @@ def test_the_program_is_the_binary_behind_npms_script(tmp_path: Path, npm: Path,
     assert on_path(tmp_path, tmp_path / "bin") == Program(binary, "0.166.0")
 
 
-def test_a_script_without_its_binary_is_not_installed(tmp_path: Path, npm: Path) -> None:
-    assert on_path(tmp_path, tmp_path / "bin") is None
+def test_a_script_without_its_binary_says_what_is_missing(tmp_path: Path, npm: Path) -> None:
+    found = on_path(tmp_path, tmp_path / "bin")
+    assert found is not None
+    assert "the package with the program for this system" in found.problem
 
 
 def test_a_program_that_is_on_the_path_itself_says_its_version(tmp_path: Path) -> None:

@@ -182,9 +182,9 @@ def test_a_database_of_another_name_is_found(tmp_path: Path) -> None:
     assert OpenCode(Place(tmp_path, env)).find(ANSWERED) == ANSWERED
 
 
-def _program(path: Path, content: str = "\x7fELF") -> Path:
+def _program(path: Path, content: bytes = Path("/bin/true").read_bytes()) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(content)
+    path.write_bytes(content)
     path.chmod(0o755)
     return path
 
@@ -209,7 +209,7 @@ def test_the_native_program_is_found_behind_a_link_with_its_packages_version(tmp
 def test_the_native_program_is_found_behind_a_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.platform", "linux")
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
-    script = _program(tmp_path / "lib" / "node_modules" / "opencode-ai" / "bin" / "opencode", "#!/usr/bin/env node\n")
+    script = _program(tmp_path / "lib" / "node_modules" / "opencode-ai" / "bin" / "opencode", b"#!/usr/bin/env node\n")
     native = _program(tmp_path / "lib" / "node_modules" / "opencode-linux-arm64" / "bin" / "opencode")
     (native.parent.parent / "package.json").write_text('{"name":"opencode-linux-arm64","version":"1.2.3"}')
     (tmp_path / "bin").mkdir()
@@ -218,7 +218,7 @@ def test_the_native_program_is_found_behind_a_script(tmp_path: Path, monkeypatch
 
 
 def test_a_program_without_a_package_is_asked_for_its_version(tmp_path: Path) -> None:
-    script = _program(tmp_path / "bin" / "opencode", "#!/bin/sh\necho 3.2.1\n")
+    script = _program(tmp_path / "bin" / "opencode", b"#!/bin/sh\necho 3.2.1\n")
     assert _found(tmp_path) == Program(script.resolve(), "3.2.1")
 
 
@@ -227,10 +227,10 @@ def test_a_program_is_asked_for_its_version_once_and_in_the_places_environment_a
 ) -> None:
     monkeypatch.setenv("OF_THIS_PROCESS", "x")
     asking = '#!/bin/sh\necho asked >> "$HOME/asked"\necho "3.2${OF_THIS_PROCESS}"\n'
-    script = _program(tmp_path / "bin" / "opencode", asking)
+    script = _program(tmp_path / "bin" / "opencode", asking.encode())
     assert [_found(tmp_path) for _ in range(2)] == [Program(script, "3.2")] * 2
     assert (tmp_path / "asked").read_text() == "asked\n"
-    _program(script, "#!/bin/sh\necho 3.3.0\n")
+    _program(script, b"#!/bin/sh\necho 3.3.0\n")
     assert _found(tmp_path) == Program(script, "3.3.0")
 
 
@@ -238,5 +238,5 @@ def test_a_program_that_does_not_say_its_version_in_time_has_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(locating, "_PATIENCE", 0.1)
-    script = _program(tmp_path / "bin" / "opencode", "#!/bin/sh\nexec /bin/sleep 600\n")
+    script = _program(tmp_path / "bin" / "opencode", b"#!/bin/sh\nexec /bin/sleep 600\n")
     assert _found(tmp_path) == Program(script, "")

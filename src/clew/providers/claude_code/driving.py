@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
 from clew.errors import InvalidInput
 from clew.providers._files import put, remembered
+from clew.providers._programs import is_binary, on_path, problem_of
 from clew.providers.base import Command, Job, Permissions, Place, Program
 from clew.providers.claude_code import files
 from clew.providers.claude_code.homes import checked, config_dir, locate, session_files
@@ -27,7 +27,6 @@ _PERMISSIONS: dict[Permissions, tuple[str, ...]] = {
 }
 _LONGEST_ARGUMENT = 100_000
 """Bytes. Linux takes 128 KiB; what is longer goes by a file."""
-_BINARIES = (b"\x7fELF", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe", b"MZ")
 _PATIENCE = 5.0
 """Seconds in which a program must say its version; else it has none."""
 
@@ -35,21 +34,15 @@ _PATIENCE = 5.0
 def find_program(place: Place) -> Program | None:
     """The program that the place's PATH has as `claude`. Where npm was told to run no scripts, what is there is a stub,
     and the program itself lies in a package beside it."""
-    found = shutil.which("claude", path=place.env.get("PATH", ""))
+    found = on_path("claude", place.env)
     if found is None:
         return None
-    path = Path(found).resolve()
-    if not _is_binary(path):
-        path = next((beside for beside in _beside(path) if _is_binary(beside)), path)
+    path = found.resolve()
+    if not is_binary(path):
+        path = next((beside for beside in _beside(path) if is_binary(beside)), path)
+    if problem := problem_of(path, place.env):
+        return Program(path, "", problem)
     return Program(path, remembered(path, lambda: _version(path, place)))
-
-
-def _is_binary(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            return file.read(4).startswith(_BINARIES)
-    except PermissionError:
-        return True  # a script that cannot be read could not be run
 
 
 def _beside(stub: Path) -> list[Path]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import platform
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from clew.providers._files import remembered
+from clew.providers._programs import on_path, problem_of
 from clew.providers.base import Program, values
 from clew.providers.codex.rollout import record_of
 
@@ -24,12 +24,16 @@ _VERSION = re.compile(r"\d+\.\d+\.\d+(?:-(?:alpha|beta|rc)[\w.]*)?")
 
 
 def find_program(env: Mapping[str, str]) -> Program | None:
-    found = shutil.which("codex", path=env.get("PATH", ""))
+    found = on_path("codex", env)
     if found is None:
         return None
-    path = Path(found).resolve()
+    path = found.resolve()
     native = _behind(path) if path.suffix == ".js" else path
-    return None if native is None else Program(native, remembered(native, lambda: _version(native, env)))
+    if native is None:
+        return Program(path, "", f"{path} is there, and the package with the program for this system is not beside it")
+    if problem := problem_of(native, env):
+        return Program(native, "", problem)
+    return Program(native, remembered(native, lambda: _version(native, env)))
 
 
 def _behind(script: Path) -> Path | None:

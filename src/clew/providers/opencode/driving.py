@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from clew import advice
-from clew.errors import InvalidInput, Unavailable
+from clew.errors import InvalidInput, ProviderMissing, Unavailable
 from clew.providers._files import put_if_changed
 from clew.providers.base import Command, Job, Permissions, Place, Program, values
 from clew.providers.opencode.database import database_path, open_to_read, open_to_write
@@ -70,6 +70,8 @@ def make_database(program: Program | None, place: Place) -> Path:
         raise Unavailable(
             f"opencode is not installed, and has no database here. Install it: {advice.install_program('opencode')}"
         )
+    if program.problem:
+        raise ProviderMissing("opencode", advice.install_program("opencode"), program.problem)
     place.cwd.mkdir(parents=True, exist_ok=True)
     try:
         made = subprocess.run(  # noqa: S603
@@ -80,6 +82,9 @@ def make_database(program: Program | None, place: Place) -> Path:
             capture_output=True,
             timeout=_SLOWEST,
         )
+    except OSError as error:
+        problem = f"{program.path}: {error.strerror}"
+        raise ProviderMissing("opencode", advice.install_program("opencode"), problem) from error
     except subprocess.TimeoutExpired:
         raise Unavailable(f"opencode did not make its database {path} within {_SLOWEST:.0f} s. Try again.") from None
     if not path.exists():

@@ -1,10 +1,10 @@
-"""Finds opencode's program: the native one, behind the script that older packages put before it."""
+"""Finds opencode's program: the native one, behind the script that older packages put before it, or behind the stand-in
+that is left where npm was told to run no scripts."""
 
 from __future__ import annotations
 
 import os
 import platform
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from clew.providers._files import remembered
+from clew.providers._programs import is_binary, on_path, problem_of
 from clew.providers.base import Place, Program, values
 
 __all__ = ["find_program"]
@@ -21,24 +22,18 @@ _PATIENCE = 5.0
 
 
 def find_program(place: Place) -> Program | None:
-    found = shutil.which("opencode", path=place.env.get("PATH", ""))
+    found = on_path("opencode", place.env)
     if found is None:
         return None
     path = Path(os.path.realpath(found))
-    native = _behind(path, place) if _is_script(path) else path
+    native = path if is_binary(path) else _behind(path, place)
+    if problem := problem_of(native, place.env):
+        return Program(native, "", problem)
     return Program(native, remembered(native, lambda: _version(native, place)))
 
 
-def _is_script(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            return file.read(2) == b"#!"
-    except PermissionError:
-        return False  # a script that cannot be read could not be run
-
-
 def _behind(script: Path, place: Place) -> Path:
-    """The program that this script would run; the script itself if that is unknown."""
+    """The program that this script stands for; the script itself if that is unknown."""
     named = place.env.get("OPENCODE_BIN_PATH")
     if named and Path(named).is_file():
         return Path(named)
