@@ -7,6 +7,7 @@ import pytest
 from hypothesis import settings
 
 from tests.sampling import FULL, IS_FIXED, ON_SPEED, SEED
+from tests.servers import npm
 
 pytest_plugins = ["tests.report"]
 
@@ -21,6 +22,11 @@ def pytest_configure(config: pytest.Config) -> None:
     """Hand the seed of this run to hypothesis, before its own plugin looks for one."""
     if not IS_FIXED and config.getoption("--hypothesis-seed") is None:
         config.option.hypothesis_seed = str(SEED)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Let only tests that are marked slow start the coding agents: `make test` does without npm."""
+    npm.is_allowed = item.get_closest_marker("slow") is not None
 
 
 @pytest.fixture

@@ -10,10 +10,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from clew.messages import Message
 from clew.models.base import ModelRequest
 from clew.providers.base import Place
 from clew.testing import Fault, ModelServer, Response, turns_in
+from tests.servers import npm
 from tests.servers.npm import VERSIONS, NotInstalled, install, install_also
 from tests.servers.running import lacking
 
@@ -58,6 +61,10 @@ stream_max_retries = 1
 def cli_path(package: str = "", version: str = "") -> Path:
     """A folder for PATH that has claude, codex and opencode, or one package in this version; skips with the reason if they
     cannot be had (fails in CI)."""
+    if not npm.is_allowed:
+        pytest.fail(
+            "a test that starts a coding agent has to be marked slow: `make test` does not install the programs"
+        )
     reason, path = _installed(package, version)
     if path is None:
         lacking(reason, install="nodejs and npm")

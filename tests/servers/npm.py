@@ -21,6 +21,9 @@ NEWEST_CLAUDE = "2.1.325"
 _SCRIPTS = ("@anthropic-ai/claude-code/install.cjs", "opencode-ai/postinstall.mjs")
 """They put the native program in the place of a stub. Not every npm runs them unasked, so they are run here."""
 
+is_allowed = True
+"""Whether the test that runs may have the programs: only one that is marked slow, as `make test` does without npm."""
+
 
 class NotInstalled(Exception):
     """Why the programs cannot be had."""
