@@ -73,6 +73,32 @@ async def talking_to(fake: Fake, **options: object) -> AsyncIterator[HTTPCheckpo
     await server.wait_closed()
 
 
+_TWO_LOOPS = """
+import asyncio, sys
+from clew.checkpointers.http import HTTPCheckpointer
+
+store = HTTPCheckpointer(sys.argv[1], retries=1)
+for use in (lambda: store.head("thread"), store.close):
+    asyncio.run(use())
+print("closed")
+"""
+
+
+async def test_it_is_closed_in_peace_once_the_event_loop_of_its_connections_has_ended() -> None:
+    async with talking_to(Fake(failing(404, "absent"))) as store:
+        command = (sys.executable, "-c", _TWO_LOOPS, store._where)
+        process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+        assert (await process.communicate())[0] == b"closed\n"
+
+
+async def test_it_is_not_closed_from_another_event_loop_while_its_own_still_runs() -> None:
+    async with talking_to(Fake(failing(404, "absent"))) as store:
+        await store.head("thread")
+        with pytest.raises(UsageError, match=r"another event loop that still runs\. Close it there"):
+            await asyncio.to_thread(lambda: asyncio.run(store.close()))
+        assert await store.head("thread") is None
+
+
 # Addresses and tokens
 
 

@@ -426,7 +426,10 @@ class Agent:
         return agent
 
     async def aclose(self) -> None:
-        """Stop what still runs, and close the store and the model's connections, as far as this agent opened them."""
+        """Stop what still runs, and close the store and the model's connections, as far as this agent opened them. In a
+        forked child nothing is done."""
+        if self._store.is_inherited:
+            return
         await stop_all(self._tasks)
         if self._own_model:
             close = getattr(self._settings.model, "aclose", None)
@@ -444,6 +447,7 @@ class Agent:
         await self.aclose()
 
     async def _run(self, job: _Job, emit: Emit) -> RunResult:
+        self._store.enter()
         lock = self._running.setdefault(job.thread_id, asyncio.Lock())
         task = asyncio.current_task()
         assert task is not None  # noqa: S101

@@ -26,8 +26,15 @@ _END = object()
 
 
 async def stop_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel these, all but the one that asks for it, and return once they have ended."""
-    await cancel_and_wait([task for task in tasks if task is not asyncio.current_task() and not task.done()])
+    """Cancel these, all but the one that asks for it, and return once they have ended.
+
+    Raises `UsageError` for one that runs on another event loop; with a loop that has ended, its tasks have too.
+    """
+    others = [task for task in tasks if task is not asyncio.current_task() and not task.done()]
+    running = [task for task in others if not task.get_loop().is_closed()]
+    for task in running:
+        _check_loop(task)
+    await cancel_and_wait(running)
 
 
 class ToolUse(msgspec.Struct, frozen=True):
@@ -128,7 +135,10 @@ class Run(Generic[T]):
 
     async def result(self) -> T:
         """Run it to its end, if it is not there yet, and say what it came to. May be asked again, and after the events."""
-        return await (self._task or self._start(lambda event: None))
+        task = self._task or self._start(lambda event: None)
+        if task.cancelled() or not task.done():
+            _check_loop(task)
+        return await task
 
     def __aiter__(self) -> AsyncIterator[Event]:
         return self
@@ -136,6 +146,8 @@ class Run(Generic[T]):
     async def __anext__(self) -> Event:
         if self._events is None:
             self._events = self._start_telling()
+        elif self._task is not None:
+            _check_loop(self._task)
         event = await self._events.get()
         if event is _END:
             self._events.put_nowait(_END)
@@ -148,7 +160,7 @@ class Run(Generic[T]):
         if self._task is None:
             self._used = True
             return
-        await cancel_and_wait([self._task])
+        await stop_all([self._task])
 
     def _begin(self) -> None:
         if self._used:
@@ -181,6 +193,22 @@ class Run(Generic[T]):
                 RuntimeWarning,
                 stacklevel=2,
             )
+
+
+def _check_loop(task: asyncio.Task[Any]) -> None:
+    """Raise `UsageError` for a run of another event loop, in place of asyncio's own errors, or a wait that never ends."""
+    loop = task.get_loop()
+    if loop is asyncio.get_running_loop():
+        return
+    if loop.is_closed():
+        raise UsageError(
+            "this run was begun on another event loop, and was interrupted when that ended; every asyncio.run has its own. "
+            "Go on with its thread: agent.resume(thread_id=…)"
+        )
+    raise UsageError(
+        "this run goes on in another event loop, of another thread or of the process that this one was forked from. "
+        "Await it, or stop it, there."
+    )
 
 
 def _cancel(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any]) -> None:

@@ -13,6 +13,7 @@ from clew._text import ago
 from clew.agent.handles import without_credentials
 from clew.checkpointers import Checkpointer, FileCheckpointer, Head, HeadQuery, MemoryCheckpointer, open_checkpointer
 from clew.checkpointers.base import is_absent
+from clew.checkpointers.checks import Guard, WaysOut
 from clew.checkpointers.heads import STATUSES
 from clew.errors import InvalidInput, ThreadNotFound, Unavailable, UsageError
 from clew.threads import Thread
@@ -26,6 +27,12 @@ __all__ = ["LastRun", "Ran", "Store"]
 log = logging.getLogger("clew.agent")
 
 S = TypeVar("S")
+_WAYS_OUT = WaysOut(
+    made="first used",
+    closed="Make another.",
+    child="Make agents of its own in the child.",
+    loop="Every asyncio.run has its own: put all of it into one, make an agent in each, or use clew.sync.",
+)
 _LISTED = 10
 """Of many unfinished threads, so many are listed."""
 _UNFINISHED = tuple(status for status in STATUSES if status != "done")
@@ -69,7 +76,8 @@ class Store:
             )
         self._given = given
         self._opened: Checkpointer | None = None
-        self._closed = False
+        self._guard: Guard | None = None
+        """Made at the first use: an agent that was only made may be used by a forked child."""
 
     @classmethod
     def given(
@@ -94,10 +102,24 @@ class Store:
         """Whether nobody said which."""
         return self._given is ...
 
+    def enter(self) -> None:
+        """Allow an agent to work, or raise `UsageError`: after close, in a forked child, or on a second event loop. It comes
+        before anything else is used there, so that it is the agent that is named and not a part of it."""
+        self._guarded().enter()
+
+    def _guarded(self) -> Guard:
+        if self._guard is None:
+            self._guard = Guard("this agent", _WAYS_OUT)
+        return self._guard
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this is a forked child, and the agent belongs to its parent."""
+        return self._guard is not None and self._guard.is_inherited
+
     def open(self) -> Checkpointer:
         """The store, opened if it is not yet."""
-        if self._closed:
-            raise UsageError("this agent is closed. Make another.")
+        self.enter()
         if self._opened is None:
             if isinstance(self._given, Checkpointer):
                 self._opened = self._given
@@ -161,7 +183,7 @@ class Store:
 
     async def close(self) -> None:
         """Close what was opened here; a store that was given is its giver's."""
-        self._closed = True
+        self._guarded().close()
         if self._opened is not None and self._opened is not self._given:
             opened, self._opened = self._opened, None
             await opened.close()

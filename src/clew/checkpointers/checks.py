@@ -7,6 +7,7 @@ import functools
 import os
 from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
+from typing import NamedTuple
 
 import msgspec
 from blake3 import blake3
@@ -18,6 +19,7 @@ from clew.errors import Corrupt, InvalidInput, UsageError
 
 __all__ = [
     "Guard",
+    "WaysOut",
     "check_append",
     "check_blobs",
     "check_digests",
@@ -30,26 +32,44 @@ __all__ = [
 ]
 
 
+class WaysOut(NamedTuple):
+    """What a user can do instead, for the messages of a `Guard`."""
+
+    made: str = "opened"
+    closed: str = "Open it again with open_checkpointer or its class."
+    child: str = "Open a checkpointer of its own in the child."
+    loop: str = "Open one checkpointer for each event loop: every asyncio.run has its own, and clew.sync too."
+
+
+_OF_STORES = WaysOut()
+
+
 class Guard:
     """Refuses use where it cannot work: after close, in a forked child, or on a second event loop."""
 
-    __slots__ = ("_closed", "_generation", "_loop", "_pid", "_what")
+    __slots__ = ("_closed", "_generation", "_loop", "_pid", "_ways", "_what")
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, ways: WaysOut = _OF_STORES) -> None:
         self._what = what
+        self._ways = ways
         self._pid = os.getpid()
         self._generation = _forks.generation
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
 
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this is a forked child, and what is guarded belongs to its parent."""
+        return _forks.generation != self._generation
+
     def enter(self) -> asyncio.AbstractEventLoop:
         """Allow one call, or say why not. Binds to the event loop of the first call."""
         if self._closed:
-            raise UsageError(f"{self._what} is closed. Open it again with open_checkpointer or its class.")
+            raise UsageError(f"{self._what} is closed. {self._ways.closed}")
         if _forks.generation != self._generation:
             raise UsageError(
-                f"{self._what} was opened in process {self._pid} and this is its forked child {os.getpid()}. "
-                "Open a checkpointer of its own in the child."
+                f"{self._what} was {self._ways.made} in process {self._pid} and this is its forked child {os.getpid()}. "
+                f"{self._ways.child}"
             )
         try:
             loop = asyncio.get_running_loop()
@@ -57,17 +77,23 @@ class Guard:
             raise UsageError(f"{self._what} must be used from a running asyncio event loop.") from None
         if loop is not self._loop:
             if self._loop is not None:
-                raise UsageError(
-                    f"{self._what} was first used on another event loop. Open one checkpointer for each event loop."
-                )
+                raise UsageError(f"{self._what} was first used on another event loop. {self._ways.loop}")
             self._loop = loop
         return loop
 
-    def close(self) -> bool:
-        """Mark as closed; False if it was closed before, or belongs to another process."""
-        first = not self._closed and _forks.generation == self._generation
+    def close(self, *, on_any_loop: bool = False) -> bool:
+        """Mark as closed, and say whether there is anything to let go of.
+
+        There is not if it was closed before or belongs to another process. Connections belong to the event loop that they
+        were opened on: if that has ended, they ended with it; if it still runs and is another than this one, `UsageError`.
+        `on_any_loop` is for what has no such connections.
+        """
+        first = not self._closed and not self.is_inherited
+        elsewhere = first and not on_any_loop and self._loop not in (None, asyncio.get_running_loop())
+        if elsewhere and self._loop is not None and not self._loop.is_closed():
+            raise UsageError(f"{self._what} is in use on another event loop that still runs. Close it there.")
         self._closed = True
-        return first
+        return first and not elsewhere
 
 
 def check_thread_id(thread_id: str) -> None:

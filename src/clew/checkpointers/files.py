@@ -138,7 +138,7 @@ class FileCheckpointer(Checkpointer):
         await self._run(lambda: self._blobs.delete(digests, untouched_for), loop)
 
     async def close(self) -> None:
-        if self._guard.close() and self._pool is not None:
+        if self._guard.close(on_any_loop=True) and self._pool is not None:
             pool, self._pool = self._pool, None
             await asyncio.to_thread(pool.stop)
 

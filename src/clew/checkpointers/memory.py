@@ -149,4 +149,4 @@ class MemoryCheckpointer(Checkpointer):
         return self._space.touched[digest] <= time.time() - untouched_for.total_seconds()
 
     async def close(self) -> None:
-        self._guard.close()
+        self._guard.close(on_any_loop=True)

@@ -226,7 +226,7 @@ class SQLiteCheckpointer(Checkpointer):
         return await asyncio.to_thread(backup, self._path, Path(target), progress)
 
     async def close(self) -> None:
-        if self._guard.close() and self._engine is not None:
+        if self._guard.close(on_any_loop=True) and self._engine is not None:
             engine, self._engine = self._engine, None
             engine.hand_over(asyncio.get_running_loop())
             await asyncio.to_thread(close_engine, engine)

@@ -206,7 +206,9 @@ class ProviderAgent:
         return f"{self.name or self._settings.providers[0]}-{secrets.token_hex(6)}"
 
     async def aclose(self) -> None:
-        """Stop what still runs, and close the store, if this agent opened it."""
+        """Stop what still runs, and close the store, if this agent opened it. In a forked child nothing is done."""
+        if self._store.is_inherited:
+            return
         await stop_all(self._tasks)
         for store in (self._store, *self._trusted.values()):
             await store.close()
@@ -285,6 +287,10 @@ class ProviderAgent:
     @property
     def redact(self) -> Redact | None:
         return self._redact
+
+    def enter(self) -> None:
+        """Allow work to begin, or raise `UsageError`: after close, in a forked child, or on a second event loop."""
+        self._store.enter()
 
     async def check_thread(self, thread_id: str) -> None:
         """Raise `ThreadNotFound` unless the store has this thread. Nothing is made by asking."""

@@ -91,6 +91,7 @@ class ProviderSession(Session):
 
     async def ask(self, prompt: str, timeout: float | None, emit: Emit, prompt_id: str | None = None) -> Turn:
         """The work of `send`, told to `emit` as it happens."""
+        self._agent.enter()
         task = asyncio.current_task()
         assert task is not None  # noqa: S101
         self._tasks.add(task)
@@ -143,6 +144,7 @@ class ProviderSession(Session):
     async def move_to(self, provider: str, **settings: Any) -> Session:
         """Go on at another provider: the conversation is translated now, `losses` says what did not fit, and the next prompt
         goes there. Settings that are not given stay; the model is the new provider's own."""
+        self._agent.enter()
         await self.cancel()
         await self._agent.check_origin(self._thread_id, self._origin)
         if provider == BUILT_IN_AGENT:

@@ -124,7 +124,8 @@ class Agent:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
     def aclose(self) -> None:
-        """Stop what still runs, and close the store and the model's connections, as far as this agent opened them."""
+        """Stop what still runs, and close the store and the model's connections, as far as this agent opened them. In a
+        forked child nothing is done."""
 
     def check_thread(self, thread_id: str) -> None:
         """Raise `ThreadNotFound` unless the store has this thread. Nothing is made by asking."""
