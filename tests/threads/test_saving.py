@@ -33,6 +33,7 @@ from clew.log import (
     ToolIntent,
     ToolOutcome,
     Usage,
+    WorkspaceChanging,
     WorkspaceSnapshot,
     fold,
 )
@@ -137,6 +138,7 @@ def _without_files(log: list[Logged]) -> list[Logged]:
         [*TURN],
         [StateSet("k", 1), *TURN, StateSet("k", True), StateSet("seen", [1], scope="turn")],
         [ProviderKey("codex", "x"), *TURN],
+        [*TURN, WorkspaceChanging(2)],
         [ThreadStarted("agent", "model", "Be brief.", {"one": "d"}, {"max_turns": 3}, ("parent", 1))],
         [Described("A title", {"team": "a"})],
         [StatusChanged("waiting", "for a person")],

@@ -96,7 +96,7 @@ class Rude:
         (Model(a=date(2025, 1, 2)), (Json({"a": "2025-01-02"}),)),
         ([Model(a=date(2025, 1, 2))], (Json([{"a": "2025-01-02"}]),)),
         (Data(Path("x")), (Json({"a": "x"}),)),
-        (date(2025, 1, 2), (Json("2025-01-02"),)),
+        (date(2025, 1, 2), (Text("2025-01-02"),)),
         (b"\x89PNG\r\n\x1a\n.", (Image("image/png", b"\x89PNG\r\n\x1a\n."),)),
         (b"RIFF....WEBP", (Image("image/webp", b"RIFF....WEBP"),)),
         (b"%PDF-1", (File("", "application/pdf", b"%PDF-1"),)),
@@ -104,7 +104,7 @@ class Rude:
         (Image(url="http://x"), (Image(url="http://x"),)),
         (["see", Image(url="http://x")], (Text("see"), Image(url="http://x"))),
         (2**80, (Text(str(2**80)),)),
-        (Rude(), (Json("a Rude"),)),
+        (Rude(), (Text("The tool ran, and returned a Rude, which has no text form."),)),
     ],
 )
 async def test_any_value_is_a_result(value: Any, content: tuple[Any, ...]) -> None:

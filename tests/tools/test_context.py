@@ -89,7 +89,7 @@ async def test_a_step_in_doubt_asks_its_reconcile_first(found: Any, ran: list[st
 @pytest.mark.parametrize("value", [object(), {1: 2}, 2**80, b"x", "\ud800", {"a": [1, {"b": {3}}]}, State])
 async def test_a_value_that_is_not_json_like_is_refused(value: Any) -> None:
     journal = MemoryJournal()
-    with pytest.raises(InvalidInput, match="the value of step 'a'"):
+    with pytest.raises(InvalidInput, match="the step 'a' ran"):
         await ToolContext(journal=journal).step("a", lambda: value)
     assert journal.outcomes == {}
 

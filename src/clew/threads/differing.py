@@ -28,6 +28,7 @@ from clew.log import (
     ToolIntent,
     ToolOutcome,
     Usage,
+    WorkspaceChanging,
     WorkspaceSnapshot,
 )
 from clew.log.checkpoint import Kind, Ranges, provider_key
@@ -146,6 +147,8 @@ def _facts(draft: _Draft, coming: list[Fact]) -> list[Fact]:
 def _setting(fact: Fact) -> Logged:
     if fact.kind == "workspace":
         return WorkspaceSnapshot(*fact.value)
+    if fact.kind == "changing":
+        return WorkspaceChanging(*(fact.value or ()))
     if fact.kind == "provider":
         return provider_key(fact)
     return StateSet(fact.key, fact.value, scope="thread" if fact.kind == "state" else "turn")

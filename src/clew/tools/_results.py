@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
+import os
+import re
 import traceback
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -16,35 +20,135 @@ from clew.tools._values import json_like
 
 __all__ = ["error_place", "error_result", "error_text", "to_result"]
 
+log = logging.getLogger("clew.tools")
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+_ONLY_AN_ADDRESS = re.compile(r"<.* at 0x[0-9a-fA-F]+.*>", re.DOTALL)
+_LEAST, _MOST, _DEEPEST = -(2**63), 2**64, 100
+_encode = msgspec.msgpack.Encoder().encode
 _BLOCKS = (Text, Json, Image, File, Opaque)
 _LONGEST_ERROR = 4000
 _MAGIC = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif"}
 Content = tuple[Text | Json | Image | File | Opaque, ...]
 
 
-def to_result(value: Any, call_id: str) -> ToolResult:
-    """Any value a tool can return. It never fails: by now the effect has happened, and the model must hear of it."""
+def to_result(value: Any, call_id: str, tool: str) -> ToolResult:
+    """Turn any value that a tool returned into a result that can be stored.
+
+    This never fails: by now the effect has happened, and the model must hear of it. Structured data becomes JSON. An object
+    that has no text form is told of by its type, in words that do not invite the model to call again, and a warning for the
+    developer goes to the log.
+    """
+    reading = _Reading()
     if isinstance(value, ToolResult):
-        return msgspec.structs.replace(value, call_id=call_id)
-    return ToolResult(call_id, _content(value))
-
-
-def _content(value: Any) -> Content:
-    if value is None:
-        return (Text("done"),)
-    if isinstance(value, (list, tuple)) and any(isinstance(part, _BLOCKS) for part in value):
-        return tuple(block for part in value for block in _content(part))
-    if isinstance(value, _BLOCKS):
-        return (value,)
-    if isinstance(value, str):
-        return (Text(_storable(str(value))),)
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return (_bytes_block(bytes(value)),)
+        result = msgspec.structs.replace(value, call_id=call_id, content=reading.content(value.content or ""))
+    else:
+        result = ToolResult(call_id, reading.content(value))
     try:
-        plain = msgspec.to_builtins(value, str_keys=True, enc_hook=_as_json)
-        return (Json(json_like(plain, "the result")),)
-    except (TypeError, ValueError, OverflowError, RecursionError, InvalidInput):
-        return (Text(_storable(_said(value))),)
+        _encode(result)
+    except (TypeError, ValueError, OverflowError, RecursionError):  # of a block that the tool made
+        reading.unreadable.append("block that cannot be stored")
+        result = ToolResult(
+            call_id,
+            (Text(f"The tool ran, and returned {_no_text_form('block that cannot be stored')}."),),
+            is_error=result.is_error,
+        )
+    if reading.unreadable:
+        log.warning(
+            "tool %s returned a %s, which has no text form: the model is told its type alone. Return text, bytes, JSON-like "
+            "data, a dataclass, a msgspec Struct, a pydantic model or blocks of clew.messages.",
+            tool,
+            ", a ".join(dict.fromkeys(reading.unreadable)),
+        )
+    return result
+
+
+class _Reading:
+    """One value on its way to the model, and what in it could not be read."""
+
+    def __init__(self) -> None:
+        self.unreadable: list[str] = []
+
+    def content(self, value: Any) -> Content:
+        if value is None:
+            return (Text("done"),)
+        if isinstance(value, (list, tuple)) and any(isinstance(part, _BLOCKS) for part in value):
+            return tuple(block for part in value for block in self.content(part))
+        if isinstance(value, Json):
+            return (msgspec.structs.replace(value, value=self._json_or_text(value.value)),)
+        if isinstance(value, Text):
+            return (msgspec.structs.replace(value, text=_storable(value.text)),)
+        if isinstance(value, _BLOCKS):
+            return (value,)
+        if isinstance(value, str):
+            return (Text(_storable(str(value))),)
+        if isinstance(value, (bytes, bytearray, memoryview)):
+            return (_bytes_block(bytes(value)),)
+        plain = self._json_or_text(value)
+        if isinstance(plain, str):  # a date, an enum's value, a path: words
+            return (Text(f"The tool ran, and returned {plain}." if self.unreadable else plain),)
+        return (Json(plain),)
+
+    def _json_or_text(self, value: Any) -> Any:
+        """The value in JSON's types; as words if something about it does not fit there."""
+        before = len(self.unreadable)
+        try:
+            return _fit(msgspec.to_builtins(value, str_keys=True, enc_hook=self._as_json), 0)
+        except (TypeError, ValueError, OverflowError, RecursionError, InvalidInput):
+            del self.unreadable[before:]
+            return self._words(value)
+
+    def _as_json(self, value: Any) -> Any:
+        """What msgspec does not know, in types that it knows."""
+        with suppress(NotImplementedError):
+            return _pydantic.dump(value)
+        if isinstance(value, Mapping):
+            return dict(value)
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        if isinstance(value, BaseException):
+            return error_text(value)
+        if isinstance(value, os.PathLike):
+            return os.fsdecode(value)
+        if callable(as_list := getattr(value, "tolist", None)) and not isinstance(value, type):  # of numpy, and alike
+            with suppress(Exception):
+                return as_list()
+        if isinstance(value, Collection) and not isinstance(value, type):
+            return list(value)
+        return self._words(value)
+
+    def _words(self, value: Any) -> str:
+        """An object in its own words. If it has none but its address, the type is all there is to say."""
+        kind = type(value)
+        try:
+            text = str(value)
+        except Exception:  # noqa: BLE001  # a user's __str__ may do anything
+            return self._unreadable(kind)
+        if _ONLY_AN_ADDRESS.fullmatch(text):
+            return self._unreadable(kind)
+        return _storable(_ADDRESS.sub("", text))
+
+    def _unreadable(self, kind: type) -> str:
+        self.unreadable.append(kind.__qualname__)
+        return _no_text_form(kind.__qualname__)
+
+
+def _no_text_form(what: str) -> str:
+    return f"a {what}, which has no text form"
+
+
+def _fit(value: Any, depth: int) -> Any:
+    """These builtins with what no log can hold as text: integers beyond 64 bits, half a surrogate pair."""
+    if depth > _DEEPEST:
+        raise RecursionError
+    if isinstance(value, str):
+        return _storable(value)
+    if isinstance(value, list):
+        return [_fit(inner, depth + 1) for inner in value]
+    if isinstance(value, dict):
+        return {_storable(key): _fit(inner, depth + 1) for key, inner in value.items()}
+    if isinstance(value, int) and not _LEAST <= value < _MOST:
+        return str(value)
+    return json_like(value, "the result")
 
 
 def _bytes_block(data: bytes) -> Image | File:
@@ -54,17 +158,6 @@ def _bytes_block(data: bytes) -> Image | File:
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return Image("image/webp", data)
     return File("", "application/pdf" if data.startswith(b"%PDF-") else "application/octet-stream", data)
-
-
-def _as_json(value: Any) -> Any:
-    try:
-        return _pydantic.dump(value)
-    except NotImplementedError:
-        if isinstance(value, Mapping):
-            return dict(value)
-        if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            return dataclasses.asdict(value)
-        return _said(value)
 
 
 def _said(value: Any) -> str:

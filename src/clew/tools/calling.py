@@ -56,7 +56,7 @@ async def call_tool(tool: AnyTool, arguments: Any, ctx: ToolContext) -> ToolResu
             failure = error_text(error)
             log.debug("tool %s raised %s", tool.name, error_place(error))
         else:
-            return to_result(value, ctx.call_id)
+            return to_result(value, ctx.call_id, tool.name)
     return error_result(failure, ctx.call_id)
 
 
@@ -114,7 +114,7 @@ async def ask_reconcile(tool: AnyTool, arguments: Any, ctx: ToolContext) -> Tool
         value = await _ask(tool.reconcile, ctx._for_attempt(ctx.attempt), values, tool)
     except Exception as error:
         raise OutcomeUnknown(tool.name, f"its reconcile failed with {error_text(error)}") from error
-    return NOT_DONE if value is NOT_DONE else to_result(value, ctx.call_id)
+    return NOT_DONE if value is NOT_DONE else to_result(value, ctx.call_id, tool.name)
 
 
 async def needs_approval(tool: AnyTool, arguments: Any) -> bool:

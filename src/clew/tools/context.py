@@ -153,7 +153,10 @@ class ToolContext:
         await self._journal.step_intent(key)
 
     async def _finish(self, key: str, value: Any) -> Any:
-        kept = json_like(value, f"the value of step {key!r}")
+        try:
+            kept = json_like(value, "its value")
+        except InvalidInput as error:
+            raise InvalidInput(f"the step {key!r} ran, and what it returned cannot be kept: {error}") from None
         await self._journal.step_outcome(key, kept)
         return json_like(kept, key)
 
