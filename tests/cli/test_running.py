@@ -232,3 +232,23 @@ def test_what_keeps_it_from_starting_has_an_exit_code_of_its_own(tmp_path: Path)
     assert shop.clew("run", "Order.", "--model", model, "--store", "sqlite:///bad.db").returncode == 6
     away = shop.clew("run", "Order.", "--model", model, "--mcp", os.devnull)
     assert (away.returncode, "the MCP server '/dev/null' cannot be used" in away.stderr) == (5, True)
+
+
+def test_after_a_kill_every_command_says_which_turn_the_files_are_of(tmp_path: Path) -> None:
+    shop = Workshop(tmp_path)
+    (shop.folder / "die").touch()
+    write = {"call": {"name": "write_file", "arguments": {"path": "a.txt", "content": "A"}}}
+    model = shop.script("killed", write, TEA[1], "It may be on its way.")
+    killed = shop.clew("run", "Go.", "--model", model, "--tool", "shop:order", "-w", "out", "--thread", "t")
+    assert killed.returncode == -signal.SIGKILL
+    standing = "he files on record are those of turn 1"
+    assert standing in shop.clew("show", "t").stdout
+    assert standing in shop.clew("why", "t").stdout
+    assert objects(shop.clew("why", "t", "--json"))[0]["files"] == f"t{standing}"
+    listed = shop.clew("files", "t")
+    assert ("a.txt" in listed.stdout, standing in listed.stdout + listed.stderr) == (True, True)
+    resumed = shop.clew("resume", "t", "--workspace", "elsewhere")
+    assert (resumed.returncode, resumed.stdout) == (0, "It may be on its way.\n")
+    assert "Its files are those of turn 1, and it is at turn 2: the model is told." in resumed.stderr
+    assert (shop.folder / "elsewhere" / "a.txt").read_text() == "A"
+    assert standing not in shop.clew("show", "t").stdout + shop.clew("why", "t").stdout

@@ -7,6 +7,7 @@ files are written and it waits, and `keeping` when a snapshot begins that never 
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -48,6 +49,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """Turns from one snapshot to the next; for a provider, which is snapshotted after each prompt, files in the prompt."""
     folder: str
     model_url: str = ""
+    ruin: bool = False
+    """Remove the folder before the stop: there can be no snapshot of it then."""
 
     @property
     def store(self) -> str:
@@ -74,6 +77,8 @@ def make_agent(job: Job, model: Any, files: Path, store: Any, hanging: Callable[
         """Write a file, and never return."""
         assert ctx.workspace is not None
         (ctx.workspace / LAST).write_bytes(b"half of it")
+        if job.ruin:
+            shutil.rmtree(ctx.workspace)
         hanging()
         await asyncio.Event().wait()
         return "never"
@@ -112,6 +117,8 @@ async def _prompts(job: Job, agent: ProviderAgent, timeout: float | None, hangin
     run = session.send("\n".join([*lines, f"write {LAST} half", "call c1 Bash", end]), timeout=timeout)
     async for event in run:
         if isinstance(event, ToolStarted):
+            if job.ruin:
+                shutil.rmtree(job.files)
             hanging()
     return await run
 

@@ -78,6 +78,25 @@ async def test_files_are_the_same_in_an_empty_folder_or_the_model_is_told(
         assert what_is_said_of_files(state) in said or stop == "SIGKILL"
 
 
+@pytest.mark.parametrize(("kind", "turn"), [("built-in", 3), ("provider", 1)])
+async def test_a_signal_after_which_files_cannot_be_kept_says_which_turn_they_are_of(
+    kind: Literal["built-in", "provider"], turn: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLEW_CACHE", str(tmp_path / "cache"))
+    job = Job(kind=kind, stop="SIGTERM", every=1, folder=str(tmp_path), ruin=True)
+    said = await stopped(job)
+    standing = f"the files on record are those of turn {turn}, because they could not be kept: "
+    assert f"Stopped, but {standing}" in said
+    assert "To go on: " in said
+    async with open_checkpointer(job.store) as store:
+        state = await Thread.load(store, THREAD)
+        assert state.reason.startswith(f"cancelled; {standing}")
+        result, seen = await resumed(job, store, tmp_path / "elsewhere")
+    assert result.drift["files_turn"] == (turn + 1, turn)
+    assert f"were restored as they were after turn {turn}" in seen
+    assert LAST not in bytes_in(tmp_path / "elsewhere" / "files")
+
+
 def what_is_said_of_files(state: Checkpoint) -> str:
     if state.workspace is None:
         return "Stopped at once; no files are on record."

@@ -30,6 +30,7 @@ from clew.log import (
     ToolOutcome,
     UnknownEntry,
     Usage,
+    WorkspaceChanging,
     WorkspaceSnapshot,
     decode_frame,
     encode_entries,
@@ -296,3 +297,19 @@ def test_what_a_provider_keeps_is_known_by_its_digest_and_is_a_tree_of_the_threa
     (renamed,) = rename_trees([FoldedState(state)], {"d" * 64: "e" * 64})
     assert isinstance(renamed, FoldedState)
     assert renamed.state.providers["codex"] == ProviderKey("codex", "k", "e" * 64, "t", 3)
+
+
+def test_files_may_have_changed_until_the_next_snapshot_says_what_they_are() -> None:
+    turn: list[Logged] = [MessageAdded(user("Go.")), MessageAdded(assistant("Done."))]
+    first = fold([*turn, WorkspaceSnapshot("a" * 64), *turn, WorkspaceChanging(2)])
+    assert (first.changing, first.files_turn, first.turns) == (WorkspaceChanging(2), 1, 2)
+    assert fold([WorkspaceSnapshot("b" * 64)], first).changing is None
+    assert fold([WorkspaceChanging()], first).changing is None
+    later = fold([WorkspaceSnapshot("b" * 64), *turn, WorkspaceChanging(3)], first)
+    assert (later.files_turn, fold([Rewound(turn=2)], later).files_turn) == (2, 2)
+    assert fold([Rewound(turn=2)], later).changing is None
+
+
+def test_a_state_with_files_that_may_have_changed_stands_for_its_log() -> None:
+    state = fold([MessageAdded(user("Go.")), MessageAdded(assistant("Done.")), WorkspaceChanging(1, "1:2:3")])
+    assert fold([FoldedState(state)]).changing == WorkspaceChanging(1, "1:2:3")

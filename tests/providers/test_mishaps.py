@@ -28,6 +28,7 @@ from clew.providers.base import Command, Place
 from clew.providers.placing import Placed, staging_folder
 from clew.testing import ScriptedModel
 from clew.threads.owners import this_process
+from clew.workspace import Workspace
 from tests.providers.toy import Toy, toy_place
 from tests.providers.toys import toy_agent
 from tests.providers.worker import is_running, wait_until, worker
@@ -388,3 +389,52 @@ async def test_what_is_left_when_the_rewound_is_purged_is_told_as_it_was(tmp_pat
         False,
         False,
     )
+
+
+async def test_files_are_kept_though_what_the_program_keeps_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: Toy, key: str, folder: Path) -> bool:
+        raise RuntimeError("the provider's own code is broken")
+
+    monkeypatch.setattr(Toy, "export", broken)
+    store = MemoryCheckpointer()
+    session = toy_agent(toy_place(tmp_path), store, workspace=tmp_path / "files").start_session()
+    with pytest.raises(ProviderError, match="no more"):
+        await session.send("write one 1\nfail failed no more")
+    state = await Thread.load(store, session.thread_id)
+    assert (state.changing, state.workspace and state.workspace.files) == (None, 1)
+
+
+async def test_a_second_cancel_does_not_abandon_the_files_of_a_prompt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeping, go_on = asyncio.Event(), asyncio.Event()
+    snapshot = Workspace.snapshot
+
+    async def slow(self: Workspace, *given: Any) -> Any:
+        keeping.set()
+        await go_on.wait()
+        return await snapshot(self, *given)
+
+    monkeypatch.setattr(Workspace, "snapshot", slow)
+    store = MemoryCheckpointer()
+    session = toy_agent(toy_place(tmp_path), store, workspace=tmp_path / "files").start_session()
+    run = session.send("write one 1\ncall c1 Bash\nsleep 600")
+    async for event in run:
+        if isinstance(event, ToolStarted):
+            break
+    ending = asyncio.ensure_future(run.result())
+    await asyncio.sleep(0)
+    ending.cancel()
+    await keeping.wait()
+    for _ in range(3):
+        ending.cancel()
+        await asyncio.sleep(0)
+        assert not ending.done()
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await ending
+    state = await Thread.load(store, session.thread_id)
+    assert (state.status, state.reason, state.changing) == ("interrupted", "cancelled", None)
+    assert (state.workspace and state.workspace.files) == 1

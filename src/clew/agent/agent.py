@@ -541,7 +541,7 @@ async def _record_timeout(journal: Journal, files: Files, reason: str) -> Ending
 
 async def _record_end(journal: Journal, files: Files, ending: StatusChanged, error: BaseException) -> None:
     """Keep the files, then record how the run ended. What cannot be kept or recorded is told by the error itself."""
-    if unkept := await files.settle():
+    if unkept := await files.settle(error):
         error.add_note(unkept)
         ending = StatusChanged(ending.status, f"{ending.reason}; {unkept}")
     try:

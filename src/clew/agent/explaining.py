@@ -8,6 +8,7 @@ import msgspec
 
 from clew.agent.answering import open_questions
 from clew.agent.events import Question
+from clew.agent.filing import unkept
 from clew.agent.prompts import prompts_waiting
 from clew.checkpointers import Checkpointer, Head, Lease, Owner
 from clew.checkpointers.heads import Status
@@ -50,6 +51,8 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be asked of the model once those calls are settled."""
     unaccounted: int
     """Model calls that were paid for and lost."""
+    files: str
+    """Which turn the files on record are of, if that is not the last; empty if it is."""
     last: Mark | None
     """What happened to it last, beside its turns."""
 
@@ -72,6 +75,7 @@ async def standing_of(store: Checkpointer, thread_id: str) -> Standing:
         asked_at=timeline.asked_at,
         prompts=tuple(prompt.text for prompt in prompts_waiting(state)),
         unaccounted=state.unaccounted,
+        files="" if state.status == "running" and not abandoned else unkept(state),
         last=timeline.marks[-1] if timeline.marks else None,
     )
 

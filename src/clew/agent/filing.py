@@ -20,11 +20,20 @@ from clew.log import Checkpoint, StateSet, WorkspaceChanging
 from clew.messages import Assistant, ToolCall, tool_calls
 from clew.workspace import SnapshotRef, Workspace
 
-__all__ = ["Files"]
+__all__ = ["Files", "unkept"]
 
 log = logging.getLogger("clew.agent")
 _MOST_CALLS = 20
 _LONGEST_PROBLEM = 200
+
+
+def unkept(state: Checkpoint) -> str:
+    """Which turn the files on record are of, if they may be older than the conversation; empty if they are not."""
+    if state.changing is None:
+        return ""
+    if state.workspace is None:
+        return "no files are on record"
+    return f"the files on record are those of turn {state.files_turn}"
 
 
 class Files:
@@ -45,7 +54,7 @@ class Files:
         """Turns that called tools, since the last snapshot."""
         self._taking: asyncio.Task[None] | None = None
         if workspace is not None:
-            when_killed(self._standing)
+            when_killed(lambda: unkept(journal.thread.checkpoint))
 
     async def bring(self, *, always: bool = False) -> dict[str, tuple[Any, Any]]:
         """Restore the files on record into a folder that is empty, on another machine say, or `always`; and return what a
@@ -121,9 +130,10 @@ class Files:
             with self._journal.wait():
                 await self._take(self._workspace)
 
-    async def settle(self) -> str:
+    async def settle(self, after: BaseException | None = None) -> str:
         """Keep the files of a run that has failed or was stopped. Raises nothing: returns which turn the files on record are
-        of and why, for the record and the screen; empty if they are as new as the conversation."""
+        of, for the record and the screen, and why unless that is what the run failed with; empty if they are as new as the
+        conversation."""
         if self._thread.lost is not None:  # whoever has the thread now has the files too
             if self._taking is not None:
                 await cancel_and_wait([self._taking])
@@ -133,7 +143,10 @@ class Files:
         except Exception as error:  # noqa: BLE001 - what stopped the run matters more, and this is told beside it
             problem = f"{type(error).__name__}: {error}"[:_LONGEST_PROBLEM]
             log.warning("thread %r: its files could not be kept: %s", self._thread.thread_id, problem)
-            return f"{_of_turn(self._thread.checkpoint)}, because they could not be kept: {problem}"
+            standing = unkept(self._thread.checkpoint)
+            if not standing or (type(error) is type(after) and str(error) == str(after)):
+                return standing
+            return f"{standing}, because they could not be kept: {problem}"
         return ""
 
     async def _take(self, workspace: Workspace) -> None:
@@ -156,11 +169,6 @@ class Files:
             self._emit(SnapshotSaved(state.turns, taken.digest, taken.files))
         return True
 
-    def _standing(self) -> str:
-        """For the screen, if the process ends at once; empty if the files on record are as new as the conversation."""
-        state = self._thread.checkpoint
-        return "" if state.changing is None else _of_turn(state)
-
 
 def _empty_folder(path: Path) -> str:
     """What tells an empty folder from every other one, and from itself once a file was made in it; empty if it is not."""
@@ -172,12 +180,6 @@ def _empty_folder(path: Path) -> str:
     except OSError:  # whoever takes the next snapshot is told
         return ""
     return f"{facts.st_dev}:{facts.st_ino}:{facts.st_mtime_ns}"
-
-
-def _of_turn(state: Checkpoint) -> str:
-    if state.workspace is None:
-        return "no files are on record"
-    return f"the files on record are those of turn {state.files_turn}"
 
 
 def _told(state: Checkpoint) -> str:

@@ -45,27 +45,33 @@ def files(
     from clew.cli._stores import on_store
 
     async def work(opened: Checkpointer) -> None:
+        from clew.cli._hints import hint
         from clew.cli._stores import find_thread
 
         thread_id = await find_thread(opened, thread)
-        kept = await _snapshot(opened, thread_id, turn)
+        kept, missing = await _snapshot(opened, thread_id, turn)
         if out is not None:
             await _copy(opened, thread_id, kept, out, yes, json)
         else:
             await _list(opened, thread_id, kept, json)
+        if missing and not json:
+            hint(f"{missing.capitalize()}: calls after that may have changed others.")
 
     on_store(store, work)
 
 
-async def _snapshot(store: Checkpointer, thread_id: str, turn: int | None) -> WorkspaceSnapshot:
+async def _snapshot(store: Checkpointer, thread_id: str, turn: int | None) -> tuple[WorkspaceSnapshot, str]:
+    """The snapshot of a turn, and which turn it is of if that is an older one."""
+    from clew.agent.filing import unkept
     from clew.errors import InvalidInput
     from clew.threads import Thread
 
     state = await Thread.load(store, thread_id, at_turn=turn)
     if state.workspace is None:
         when = "" if turn is None else f" as of turn {turn}"
-        raise InvalidInput(f"thread {thread_id!r} has no files on record{when}: it had no workspace then.")
-    return state.workspace
+        why = "it had no workspace then" if state.changing is None else "it was stopped before they were kept"
+        raise InvalidInput(f"thread {thread_id!r} has no files on record{when}: {why}.")
+    return state.workspace, unkept(state)
 
 
 async def _list(store: Checkpointer, thread_id: str, kept: WorkspaceSnapshot, json: bool) -> None:

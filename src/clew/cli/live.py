@@ -234,6 +234,9 @@ def _drift(drift: Mapping[str, Any]) -> Iterator[str]:
     """What turned out to be other than on record. What the user asked to be so was said before."""
     if "files" in drift:
         yield "Its files were changed since the last turn; they are on record as they are now."
+    if "files_turn" in drift:
+        now, files = drift["files_turn"]
+        yield f"Its files are those of turn {files}, and it is at turn {now}: the model is told."
     if "changed tools" in drift:
         yield f"Tools that are not what they were: {', '.join(drift['changed tools'][1])}."
     if "tools" in drift:

@@ -123,6 +123,7 @@ def _print(reader: TimelineReader, head: Head, start: int, stop: int, *, everyth
 
 
 def _print_head(pen: Any, head: Head, timeline: Timeline, full: bool) -> None:
+    from clew.agent.filing import unkept
     from clew.cli._heads import shown_status, status_cell
     from clew.cli._hints import many
     from clew.cli._output import ago, count, dollars, size
@@ -137,6 +138,7 @@ def _print_head(pen: Any, head: Head, timeline: Timeline, full: bool) -> None:
         f"{count(head.input_tokens + head.output_tokens)} tokens",
         dollars(head.cost_usd),
         f"{many(files.files, 'file')}, {size(files.size)}" if files else "",
+        unkept(timeline.checkpoint) if shown_status(head) != "running" else "",
         f"{ago(head.updated_at)} ago",
     ]
     pen.line(f"{one_line(head.thread_id)}  {one_line(timeline.checkpoint.title)}", "bold")

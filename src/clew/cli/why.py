@@ -60,6 +60,8 @@ def _print(standing: Standing, option: str) -> None:
         pen.line(f"To be asked then: {one_line(prompt, _LONGEST)}")
     if standing.unaccounted:
         pen.line(f"{standing.unaccounted} model call(s) were paid for, and their answers lost.", "dim")
+    if standing.files:
+        pen.line(f"{standing.files.capitalize()}: calls after that may have changed others.", "dim")
     _print_questions(pen, standing, option)
     pen.gap()
     pen.line(f"Go on: {_next(standing, option)}", "bold")
@@ -178,6 +180,7 @@ def _print_json(standing: Standing, option: str) -> None:
             "asked_at": standing.asked_at,
             "prompts": standing.prompts,
             "unaccounted": standing.unaccounted,
+            "files": standing.files,
             "last": None if last is None else {"kind": last.kind, "text": last.text, "at": last.at},
             "next": _next(standing, option),
         }

@@ -303,7 +303,7 @@ class Sending:
         if problem is None:
             await self._files.keep()
             return ""
-        if unkept := await self._files.settle():
+        if unkept := await self._files.settle(problem):
             problem.add_note(unkept)
         return unkept
 

@@ -67,6 +67,7 @@ def to_json(checkpoint: Checkpoint, *, thread_id: str = "", history: bool = Fals
         "limits": checkpoint.limits,
         "state": checkpoint.state,
         "workspace": msgspec.structs.asdict(checkpoint.workspace) if checkpoint.workspace else None,
+        "files_turn": checkpoint.files_turn if checkpoint.workspace else None,
         "messages": [_message_object(message) for message, _ in _messages(checkpoint, False)],
         "open_calls": [_call_object(call) for call in checkpoint.calls],
     }

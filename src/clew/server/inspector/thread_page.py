@@ -6,6 +6,7 @@ import shlex
 
 from clew.agent.answering import open_questions
 from clew.agent.events import Question
+from clew.agent.filing import unkept
 from clew.checkpointers import Head
 from clew.server.inspector.html import Html, el, join
 from clew.server.inspector.layout import Viewer, page, status_badge, thread_url
@@ -141,6 +142,7 @@ def header_facts(head: Head, timeline: Timeline) -> Html:
         ("Turns", count(head.turns), "fact-turns"),
         ("Tokens", f"{tokens(head.input_tokens)} in · {tokens(head.output_tokens)} out", "fact-tokens"),
         ("Cost", cost(head.cost_usd) + lost, "fact-cost"),
+        ("Files", unkept(state) if crashed or state.status != "running" else None, "fact-files"),
         ("Worked", duration(state.seconds) if state.seconds else None, "fact-worked"),
         ("Last activity", moment(head.updated_at, relative=True), "fact-activity"),
         ("Tags", _tags(head), "fact-tags"),
