@@ -400,13 +400,13 @@ async def test_what_was_acknowledged_is_there_once_after_the_server_was_killed_u
             server.kill()
             await asyncio.sleep(0.3)
             server.start()
-        await asyncio.sleep(0.5)
+        while not all(writer.written for writer in writers):
+            await asyncio.sleep(0.02)
         for writer in writers:
             writer.go_on = False
         await asyncio.gather(*tasks)
     async with MySQLCheckpointer(url) as store:
         for writer in writers:
-            assert writer.written, "this writer never came through"
             assert await store.read(writer.thread_id) == writer.written
 
 

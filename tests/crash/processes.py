@@ -15,13 +15,13 @@ from typing import Self
 import msgspec
 
 from tests.crash.writer import Job
+from tests.limits import PATIENCE
 from tests.sampling import FULL
 
-__all__ = ["FULL", "ROOT", "STORES", "Speaker", "Writers", "url_of"]
+__all__ = ["FULL", "PATIENCE", "ROOT", "STORES", "Speaker", "Writers", "url_of"]
 
 ROOT = Path(__file__).parents[2]
 STORES = ("sqlite", "files")
-PATIENCE = 60.0
 
 
 def url_of(kind: str, folder: Path) -> str:

@@ -60,7 +60,7 @@ async def test_a_copy_killed_at_random_moments_and_run_again_ends_right(
         await write_long(source, "with blobs", 20, 80_000)
     longest = run([source_url, url_of(kinds[1], tmp_path / "whole"), key, "t"])
     kills = parts = 0
-    while kills < KILLS:
+    while kills < KILLS or (parts == 0 and kills < 10 * KILLS):
         target_url = url_of(kinds[1], tmp_path / f"target {kills}")
         thread_id = chance.choice(["t", "t", "t", "with blobs"])
         arguments = [source_url, target_url, key, thread_id]
@@ -78,4 +78,4 @@ async def test_a_copy_killed_at_random_moments_and_run_again_ends_right(
             await assert_equal(source, target, thread_id)
             assert [head.thread_id async for head in target.heads() if not is_part(head)] == [thread_id]
     print(f"{kinds}: {kills} kills within {longest:.2f} s, {parts} left a part")
-    assert parts >= KILLS // 4
+    assert parts >= (KILLS // 4 if FULL else 1)

@@ -15,7 +15,7 @@ from clew.checkpointers import Checkpointer, open_checkpointer
 from clew.threads.collecting import gc
 from clew.threads.verifying import verify_all
 from tests.crash.gc_writer import check
-from tests.crash.processes import FULL, STORES, Speaker, url_of
+from tests.crash.processes import FULL, PATIENCE, STORES, Speaker, url_of
 from tests.sampling import sampled
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.crash]
@@ -36,8 +36,8 @@ async def under_fire(url: str, seconds: float, deleter: Checkpointer | None = No
             writers = [stack.enter_context(Speaker("tests.crash.gc_writer", url, f"w{n}")) for n in range(WRITERS)]
             for writer in writers:
                 assert writer.hear() == "ready"
-            end = time.monotonic() + seconds
-            while time.monotonic() < end and not wrong:
+            began = time.monotonic()
+            while not wrong and time.monotonic() - began < (seconds if collected else seconds + PATIENCE):
                 collected += (await gc(deleter or store, grace=GRACE)).deleted
                 heads = [head async for head in store.heads()]
                 for head in heads[:10]:

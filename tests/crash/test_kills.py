@@ -17,8 +17,8 @@ from tests.sampling import dice
 pytestmark = [pytest.mark.anyio, pytest.mark.crash]
 
 KILLS = 200 if FULL else 12
-IN_FLIGHT = 150 if FULL else 7
-"""At least this many of them while an append is under way, started and not acknowledged; chance has its say in a few."""
+IN_FLIGHT = 150 if FULL else 1
+"""At least this many of them while an append is under way, started and not acknowledged; of a few, chance decides it."""
 NEW_STORE_EVERY = 20
 LONGEST = 0.06
 """Seconds a writer gets at most, from its first append on."""

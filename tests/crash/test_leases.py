@@ -12,17 +12,13 @@ import pytest
 from clew.checkpointers import Head, open_checkpointer
 from clew.messages import Text, User
 from clew.threads import Thread
-from clew.threads.leases import LEASE_TIME
-from tests.crash.processes import FULL, STORES, Speaker, url_of
+from tests.crash.processes import FULL, PATIENCE, STORES, Speaker, url_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.crash]
 
 HOUR = 3600
 RACERS = 16
 ROUNDS = 20 if FULL else 3
-AT_ONCE = 10.0
-"""Seconds that are far less than a lease lasts, and enough on a busy machine."""
-assert LEASE_TIME.total_seconds() > 2 * AT_ONCE
 
 
 @pytest.fixture(params=STORES)
@@ -107,7 +103,7 @@ async def test_a_process_stopped_past_its_lease_changes_nothing_and_is_told(url:
 
 @pytest.mark.parametrize("reaped", [True, False])
 async def test_a_killed_holder_is_replaced_at_once(url: str, reaped: bool) -> None:
-    with holder(url) as killed, holder(url) as other:
+    with holder(url, lease=HOUR) as killed, holder(url) as other:
         assert killed.ask("open t") == "done"
         assert killed.ask("say before") == "done"
         assert other.ask("open t").startswith("ThreadBusy")
@@ -116,31 +112,27 @@ async def test_a_killed_holder_is_replaced_at_once(url: str, reaped: bool) -> No
             killed.wait()
         else:
             wait_for_zombie(killed.pid)
-        start = time.monotonic()
         assert other.ask("open t") == "done"
-        assert time.monotonic() - start < AT_ONCE
         assert other.ask("say after") == "done"
     assert await texts(url) == ["before", "after"]
 
 
 def wait_for_zombie(pid: int) -> None:
-    deadline = time.monotonic() + AT_ONCE
+    deadline = time.monotonic() + PATIENCE
     while Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z":
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
 
 async def test_a_holder_killed_while_it_writes_is_replaced_at_once_and_keeps_what_was_acknowledged(url: str) -> None:
-    with holder(url) as killed, holder(url) as other:
+    with holder(url, lease=HOUR) as killed, holder(url) as other:
         assert killed.ask("open t") == "done"
         assert killed.ask("say-many a 20") == "20 done"
         killed.say("say-many b 100000")
         time.sleep(0.1)
         killed.signal(signal.SIGKILL)
         killed.wait()
-        start = time.monotonic()
         assert other.ask("open t") == "done"
-        assert time.monotonic() - start < AT_ONCE
         assert other.ask("say after") == "done"
     said = await texts(url)
     assert said[:20] == [f"a{number}" for number in range(20)]

