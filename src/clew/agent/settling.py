@@ -7,7 +7,7 @@ import logging
 import secrets
 import time
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import msgspec
 
@@ -71,6 +71,8 @@ class _Settling:
         self._state = state
         self._emit = emit
         self._turn = turn
+        self._metadata: dict[int, State] = {}
+        """What each call says about the turn, by its index."""
         self._thread_id = journal.thread.thread_id
         self._ended = asyncio.Semaphore(0)
         self._last_ended = time.perf_counter()
@@ -180,22 +182,26 @@ class _Settling:
             idempotency_key=key,
             workspace=workspace,
             state=self._state,
+            metadata=self._metadata.setdefault(call.index, State()),
             attempt=attempt,
             turn=self._turn,
             journal=CallJournal(self._journal, call),
         )
 
     def _finish(self, call: Call, result: ToolResult) -> ToolResult:
-        """Say the outcome, with what the tool changed of the thread's values, as one."""
-        try:
-            changes = [StateSet(name, value) for name, value in self._state.take_changes().items()]
-        except InvalidInput as error:  # what was done was done, and is on record whatever the tool left in its state
-            log.warning(
-                "thread %r: what %s changed of the state is not kept: %s", self._thread_id, call.call.name, error
-            )
-            changes = []
+        """Say the outcome, with what the tool changed of the thread's values and said about the turn, as one."""
+        changes = self._changes(call, self._state, "thread")
+        changes += self._changes(call, self._metadata.pop(call.index, State()), "turn")
         self._journal.hold(*changes, ToolOutcome(call.message, call.index, _for(call, result)))
         return result
+
+    def _changes(self, call: Call, values: State, scope: Literal["thread", "turn"]) -> list[StateSet]:
+        try:
+            return [StateSet(name, value, scope) for name, value in values.take_changes().items()]
+        except InvalidInput as error:  # what was done was done, and is on record whatever the tool left in its values
+            what = "changed of the state" if scope == "thread" else "said about the turn"
+            log.warning("thread %r: what %s %s is not kept: %s", self._thread_id, call.call.name, what, error)
+            return []
 
 
 def _check_approval(call: Call) -> ToolResult | None:

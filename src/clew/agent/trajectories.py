@@ -37,6 +37,8 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     """Dollars, likewise; None if a price is not known."""
     duration: float = 0.0
     """Seconds of work."""
+    metadata: dict[int, dict[str, Any]] = {}
+    """What tools said about each response of the model and its calls (`ctx.metadata`), by its number from 1."""
     sub_agents: tuple[Trajectory, ...] = ()
     """What the sub-agents did that its turns called, in the order in which they ended."""
 
@@ -87,6 +89,7 @@ def _trajectory(thread_id: str, state: Checkpoint) -> Trajectory:
         usage=state.usage,
         cost=state.cost_usd,
         duration=round(state.seconds, 6),
+        metadata=state.metadata,
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from clew.log import Usage, WorkspaceSnapshot
@@ -50,6 +52,7 @@ class DraftTurn:
         self.usage: Usage | None = None
         self.cost: float | None = None
         self.snapshot: WorkspaceSnapshot | None = None
+        self.metadata: dict[str, Any] = {}
         self.rewound = self.inherited = False
 
     @property

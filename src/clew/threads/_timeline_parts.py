@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -81,6 +81,8 @@ class TimelineTurn(msgspec.Struct, frozen=True, kw_only=True):
     """None: nobody knows, or nobody said."""
     snapshot: WorkspaceSnapshot | None = None
     """The files, if they were kept after this turn."""
+    metadata: dict[str, Any] = {}
+    """What its tools said about it."""
     message: int = -1
     """Place of the response in the history."""
     frame: int = -1

@@ -22,6 +22,7 @@ from clew.log import (
     ModelCallStarted,
     Rewound,
     Spend,
+    StateSet,
     StatusChanged,
     StepIntent,
     StepOutcome,
@@ -191,6 +192,8 @@ class TimelineReader:
             self._mark("compacted", "for the model, a summary stands in place of what came before")
         elif isinstance(entry, WorkspaceSnapshot):
             self._snapshot(entry)
+        elif isinstance(entry, StateSet):
+            self._said_about(entry)
         elif isinstance(entry, Spend) and entry.usage != Usage() and self._line:
             self._line[-1].spend(entry.usage, entry.cost_usd)
             self._touch(self._line[-1])
@@ -315,6 +318,12 @@ class TimelineReader:
         del self._line[after:]
         self._mark("rewound", f"rewound from turn {before} to turn {after}", to_turn=after, turn=before)
 
+    def _said_about(self, entry: StateSet) -> None:
+        """Metadata of the turn. What Clew keeps of itself is not part of it."""
+        if entry.scope == "turn" and self._line and not entry.key.startswith("clew:"):
+            self._line[-1].metadata[entry.key] = entry.value
+            self._touch(self._line[-1])
+
     def _snapshot(self, entry: WorkspaceSnapshot) -> None:
         if self._line:
             self._line[-1].snapshot = entry
@@ -333,6 +342,7 @@ class TimelineReader:
             response = state.history[place] if place >= 0 else Assistant(())
             turn = DraftTurn(self.total, number, place, response, self.frames)  # type: ignore[arg-type] # chosen as one
             turn.inherited = True
+            turn.metadata = state.metadata.get(number, {})
             turn.prompts = tuple(state.history[at] for at in seen if at < place)
             turn.calls = [DraftCall(index, call, None) for index, call in enumerate(tool_calls(response))]
             for at in seen:
@@ -421,6 +431,7 @@ class TimelineReader:
             usage=turn.usage,
             cost_usd=turn.cost,
             snapshot=turn.snapshot,
+            metadata=dict(turn.metadata),
             message=turn.message,
             frame=turn.frame,
         )

@@ -39,6 +39,7 @@ class ToolContext:
         idempotency_key: str = "",
         workspace: Path | None = None,
         state: MutableMapping[str, Any] | None = None,
+        metadata: MutableMapping[str, Any] | None = None,
         attempt: int = 1,
         turn: int = 0,
         journal: Journal | None = None,
@@ -53,6 +54,9 @@ class ToolContext:
         """The thread's folder, if it has one."""
         self.state: MutableMapping[str, Any] = State() if state is None else state
         """The thread's values. What a tool changes here is recorded."""
+        self.metadata: MutableMapping[str, Any] = State() if metadata is None else metadata
+        """JSON-like values about the current turn, by text; empty when the call begins. What a tool puts here is on record
+        with the outcome of its call, as `checkpoint.metadata[turn]`, and goes when the turn is unwound or rewound."""
         self.attempt = attempt
         """1 the first time; more if the call was begun before, in this process or one that died."""
         self.turn = turn
@@ -172,6 +176,7 @@ class ToolContext:
             idempotency_key=self.idempotency_key,
             workspace=self.workspace,
             state=self.state,
+            metadata=self.metadata,
             attempt=attempt,
             turn=self.turn,
             journal=self._journal,

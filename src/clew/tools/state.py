@@ -8,9 +8,12 @@ from typing import Any
 
 import msgspec
 
+from clew.errors import InvalidInput
 from clew.tools._values import json_like
 
 __all__ = ["State"]
+
+_RESERVED = "clew:"
 
 
 class State(MutableMapping[str, Any]):
@@ -36,6 +39,8 @@ class State(MutableMapping[str, Any]):
 
     def __setitem__(self, key: str, value: Any) -> None:
         json_like({key: None}, "state")
+        if key.startswith(_RESERVED):
+            raise InvalidInput(f"the key {key!r} begins with {_RESERVED!r}, which is for Clew's own. Choose another.")
         kept = json_like(value, f"state[{key!r}]")
         with self._lock:
             self._now[key] = kept
