@@ -83,7 +83,7 @@ def test_raw_messages_are_those_that_the_model_sees(samples: Samples) -> None:
 def test_entries_are_the_log_with_its_times(samples: Samples) -> None:
     entries = objects(samples.clew("show", "report", "--entries", "--json"))
     assert [entry["kind"] for entry in entries] == [
-        *("lease", "started", "message", "model-call", "spend", "message", "intent")
+        *("lease", "started", "message", "state", "model-call", "spend", "message", "intent")
     ]
     assert [entry["frame"] for entry in entries] == sorted(entry["frame"] for entry in entries)
     assert entries[2]["entry"]["message"]["content"][0]["text"] == "Send the report to Ada."

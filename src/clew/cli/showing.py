@@ -169,10 +169,33 @@ def _json(reader: TimelineReader, head: Head, start: int, stop: int, *, everythi
                 {"type": "mark" if isinstance(what, Mark) else "turn", **plain_object(what)}
                 for what in in_order(turns, timeline.marks)
             ],
+            "exchanges": _exchanges(timeline.checkpoint, shown_status(head)),
             "pending": plain_object(timeline.pending),
             "partial": plain_object(timeline.partial),
         }
     )
+
+
+def _exchanges(state: Checkpoint, status: Any) -> list[dict[str, Any]]:
+    """Each prompt of the current line of work with how it ended, why, and what it cost; null is what is not known."""
+    import msgspec
+
+    from clew.agent.exchanges import exchanges_in
+
+    return [
+        {
+            "prompt_id": found.prompt_id,
+            "prompt": found.prompt,
+            "provider": found.provider,
+            "model": found.model,
+            "status": found.status,
+            "reason": found.reason,
+            "usage": None if found.spent.usage is None else msgspec.structs.asdict(found.spent.usage),
+            "cost_usd": found.spent.cost,
+            "seconds": round(found.spent.seconds, 6),
+        }
+        for found in exchanges_in(msgspec.structs.replace(state, status=status))
+    ]
 
 
 def _raw(state: Checkpoint, wanted: tuple[int, int | None] | None) -> None:

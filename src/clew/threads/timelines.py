@@ -194,8 +194,8 @@ class TimelineReader:
             self._snapshot(entry)
         elif isinstance(entry, StateSet):
             self._said_about(entry)
-        elif isinstance(entry, Spend) and entry.usage != Usage() and self._line:
-            self._line[-1].spend(entry.usage, entry.cost_usd)
+        elif isinstance(entry, Spend) and entry.usage != Usage() and self._line and not self._pending:
+            self._line[-1].spend(entry.usage, entry.cost_usd)  # a prompt without any response is no part of a turn
             self._touch(self._line[-1])
 
     def _message(self, entry: MessageAdded) -> None:
