@@ -16,7 +16,7 @@ from clew.errors import ProviderError
 from clew.messages import Message, ToolCall, ToolResult, assistant, plain_text, user
 from clew.messages import tool as results
 from clew.providers import Place, ProviderSession
-from clew.providers.native_sync import beyond, holds
+from clew.providers.native_sync import beyond
 from clew.testing import ScriptedModel
 from tests.providers.toy import PROGRAM, toy_place
 from tests.providers.toys import toy_agent
@@ -162,11 +162,3 @@ def test_a_prompt_with_a_note_before_it_is_known_as_ours() -> None:
 def test_a_session_that_was_compacted_by_hand_has_its_summary_and_what_came_then_beyond_the_record() -> None:
     summary: list[Message] = [user("A summary."), *TALK[2:], *BY_HAND]
     assert beyond(TALK, summary, []) == (user("A summary."), *BY_HAND)
-
-
-def test_a_session_holds_a_prompt_if_its_words_are_there_and_behind_them_those_of_the_answer() -> None:
-    assert holds(TALK, "two\n", "2")
-    assert holds([*TALK, user("a notice"), assistant("2b")], "two", "2b")
-    assert not holds(TALK, "two", "3")
-    assert not holds(TALK, "three", "")
-    assert not holds(TALK[:3], "two", "2")

@@ -151,7 +151,7 @@ class _Reader:
         child = value.get("child", "")
         match value:
             case {"say": text}:
-                self._text = text
+                self._text = self._text if child else text
                 return [Response((Text(text),), child=child)]
             case {"delta": text}:
                 return [Delta(text)]

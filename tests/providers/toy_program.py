@@ -25,6 +25,8 @@ def say(**value: Any) -> None:
 def main() -> None:
     file = Path(sys.argv[1])
     prompt = sys.stdin.read()
+    if "forget all" in prompt.splitlines():
+        forgetting.append("all")
     keep(file, role="user", text=prompt)
     for line in prompt.splitlines():
         verb, _, rest = line.partition(" ")
@@ -69,6 +71,8 @@ def main() -> None:
             kind, _, reason = rest.partition(" ")
             say(fail=reason, kind=kind)
             sys.exit(1)
+        elif verb == "forget":
+            forgetting.append(rest)
         elif verb == "crash":
             os.kill(os.getpid(), 9)
     say(done=len(rows(file)))
@@ -78,7 +82,13 @@ def rows(file: Path) -> list[dict[str, str]]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
+forgetting: list[str] = []
+
+
 def keep(file: Path, **row: str) -> None:
+    """Unless the prompt said to forget all of it, or what comes from here on."""
+    if forgetting:
+        return
     with file.open("a") as target:
         target.write(json.dumps(row) + "\n")
 

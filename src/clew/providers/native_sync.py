@@ -23,7 +23,7 @@ from clew.providers.base import Place, Provider
 from clew.providers.placing import Placing, current_provider
 from clew.providers.registry import BUILT_IN_AGENT, find_provider
 
-__all__ = ["beyond", "holds", "take_in"]
+__all__ = ["beyond", "take_in"]
 
 log = logging.getLogger("clew.providers")
 
@@ -79,16 +79,6 @@ def beyond(then: Sequence[Message], now: Sequence[Message], asked: Sequence[Mess
         else:
             del ours[: place + 1]
     return tuple(found)
-
-
-def holds(messages: Sequence[Message], prompt: str, answer: str) -> bool:
-    """Whether a session has this prompt, and behind it this answer, if that has words."""
-    exchanges = list(_exchanges(messages))
-    for number in reversed(range(len(exchanges))):
-        if _place([_plain(prompt)], exchanges[number][0]) is not None:
-            said = [plain_text(message) for exchange in exchanges[number:] for message in exchange[1:]]
-            return _plain(answer) in _plain(" ".join(said))
-    return False
 
 
 def _exchanges(messages: Iterable[Message]) -> Iterator[list[Message]]:

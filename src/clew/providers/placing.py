@@ -12,7 +12,7 @@ import logging
 import shutil
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from clew.agent.journal import Journal
 from clew.checkpointers import Checkpointer
 from clew.errors import ClewError, ProviderError
 from clew.log import Checkpoint, ProviderKey
-from clew.messages import Assistant, Message, Tool, ToolCall, ToolResult, User, tool_calls
+from clew.messages import Assistant, Message, Tool, ToolCall, ToolResult, User, plain_text, tool_calls
 from clew.messages.dialects import Loss
 from clew.providers.base import Conversation, Provider, Standing
 from clew.providers.registry import BUILT_IN_AGENT, find_provider
@@ -34,6 +34,8 @@ from clew.workspace import Workspace
 __all__ = ["Placed", "Placing", "alone", "current_provider", "staging_folder", "sweep_staging"]
 
 log = logging.getLogger("clew.providers")
+_DISOWNED = "-"
+"""Stands for a log that no thread has, so that what is known by the name is never gone on with."""
 _KEPT_FOR = 14 * 86_400.0
 """Seconds after which our own copy of a session that nobody has gone on with is removed."""
 
@@ -60,6 +62,8 @@ class Placing:
         self._store = store
         self._thread_id = thread.thread_id
         self._log_id = thread.head.log_id
+        self._said: int | None = None
+        """How many messages the program kept when it was last looked at after a prompt."""
 
     async def place(self, state: Checkpoint, asked_key: str = "") -> Placed:
         """See to it that the conversation is where the program finds it, and say by which key. `asked_key` is from a handle,
@@ -167,18 +171,44 @@ class Placing:
         done = {block.call_id for message in last for block in message.content if isinstance(block, ToolResult)}
         return tuple(call for message in last for call in tool_calls(message) if call.id not in done)
 
+    async def has_kept(self, state: Checkpoint, key: str, prompt: str, answer: str) -> bool:
+        """Whether the program's own session holds this prompt, which it was asked just now, and its answer. Versions that
+        are too old write it elsewhere, and on a full disk some write nothing and answer all the same. If what is there
+        cannot be read, that is the program's to tell."""
+        folder = staging_folder(self._provider, key)
+        known = state.providers.get(self._provider.name)
+        try:
+            if not await asyncio.to_thread(self._provider.export, key, folder):
+                return False
+            messages = (await asyncio.to_thread(self._provider.read, folder)).messages
+        except OSError as error:
+            log.warning("thread %r: what %s keeps: %s", self._thread_id, self._provider.name, error)
+            return False
+        except ClewError:
+            return True
+        self._said = len(messages)
+        if known is not None and _marked(folder) == (self._log_id, known.messages, self._said):
+            return False
+        return _ends_with(messages, prompt, answer)
+
+    async def disown(self, journal: Journal, key: str) -> None:
+        """Put on record that the program's own session lacks something: the next prompt goes to a new one, which is written
+        from the messages on record."""
+        await journal.record(ProviderKey(self._provider.name, key, thread=_DISOWNED))
+
     async def capture(self, journal: Journal, key: str, *, natively: bool = True) -> bool:
         """Take what the program keeps by now into the store; False if it keeps nothing under this key. Not `natively`, it
-        stays on this machine, where it is noted how much of the thread it holds."""
+        stays on this machine. How much of the thread it holds is noted there."""
         folder = staging_folder(self._provider, key)
         if not await asyncio.to_thread(self._provider.export, key, folder):
             return False
         digest = (await Workspace(folder, self._store).snapshot()).digest if natively else ""
         length = journal.thread.messages
         await journal.record(ProviderKey(self._provider.name, key, digest, self._log_id, length))
-        if not natively:
-            said = len((await asyncio.to_thread(self._provider.read, folder)).messages)
-            await asyncio.to_thread(_mark, folder, self._log_id, length, said)
+        if not natively and self._said is None:
+            self._said = len((await asyncio.to_thread(self._provider.read, folder)).messages)
+        if self._said is not None:
+            await asyncio.to_thread(_mark, folder, self._log_id, length, self._said)
         return True
 
     @asynccontextmanager
@@ -241,6 +271,22 @@ def _marked(folder: Path) -> tuple[()] | tuple[str, int, int]:
     except (FileNotFoundError, ValueError):
         return ()
     return log_id, int(messages), int(said)
+
+
+def _ends_with(messages: Sequence[Message], prompt: str, answer: str) -> bool:
+    """Whether this answer stands behind this prompt, before which a note may stand. Programs change white space, and may
+    clean a prompt of what cannot be seen, or sum it up: where it is not found, the last one is taken for it."""
+    asked = [place for place, message in enumerate(messages) if type(message) is User]
+    if not asked:
+        return False
+    found = (at for at in reversed(asked) if _solid(plain_text(messages[at])).endswith(_solid(prompt)))
+    place = next(found, asked[-1])
+    said = "".join(_solid(plain_text(message)) for message in messages[place + 1 :] if type(message) is Assistant)
+    return _solid(answer) in said
+
+
+def _solid(text: str) -> str:
+    return "".join(text.split())
 
 
 def _covers(known: ProviderKey, state: Checkpoint) -> bool:

@@ -258,15 +258,15 @@ class Sending:
             await recorder.settle()
             turn = self._turn(recorder, prompt, placed, seconds, status, reason)
             await self._journal.record(*self._spent(recorder, turn), self._ended(turn))
+            forgotten = ""
             try:
-                await self._keep(recorder, placed.key)
+                forgotten = await self._keep(recorder, prompt, placed.key)
             finally:
                 unkept = await self._keep_files(problem)
-            if unkept:
-                turn = msgspec.structs.replace(turn, reason=f"{reason}; {unkept}")
-            await self._journal.record(
-                *([self._ended(turn)] if unkept else []), StatusChanged(turn.status, turn.reason)
-            )
+            said = "; ".join(part for part in (reason, forgotten, unkept) if part)
+            turn = msgspec.structs.replace(turn, reason=said)
+            again = [self._ended(turn)] if said != reason else []
+            await self._journal.record(*again, StatusChanged(turn.status, turn.reason))
         except Exception as error:
             if problem is None:
                 raise
@@ -307,15 +307,31 @@ class Sending:
             problem.add_note(unkept)
         return unkept
 
-    async def _keep(self, recorder: Recorder, key: str) -> None:
+    async def _keep(self, recorder: Recorder, prompt: str, key: str) -> str:
         """What the program keeps, and what sub-agents did. That the program's own form cannot be had is no reason to lose an
-        answer: elsewhere the conversation is written anew from the record."""
+        answer: elsewhere the conversation is written anew from the record. So it is, here too, after an answer that the
+        program did not keep; then what happened is returned, to be told."""
+        for call_id, messages in recorder.children.items():
+            await self._keep_child(call_id, messages)
+        if isinstance(recorder.ending, Finished) and not await self._has_kept(recorder.ending, prompt, key):
+            await self._placing.disown(self._journal, key)
+            told = (
+                f"{self._provider.title} did not keep this exchange in its own session {key}. It is on record, and the "
+                "next prompt goes to a new session that is written from there"
+            )
+            log.warning("thread %r: %s", self._thread.thread_id, told)
+            return told
         try:
             await self._placing.capture(self._journal, key, natively=self._redact is None)
         except (Corrupt, OSError, ProviderError) as error:
             log.warning("thread %r: what %s keeps: %s", self._thread.thread_id, self._provider.name, error)
-        for call_id, messages in recorder.children.items():
-            await self._keep_child(call_id, messages)
+        return ""
+
+    async def _has_kept(self, ending: Finished, prompt: str, key: str) -> bool:
+        """Commands of the program itself, like /compact, are kept in forms of their own."""
+        return prompt.lstrip().startswith("/") or await self._placing.has_kept(
+            self._thread.checkpoint, key, prompt, ending.text
+        )
 
     async def _keep_child(self, call_id: str, messages: list[Message]) -> None:
         """What a sub-agent did, on a thread of its own."""
