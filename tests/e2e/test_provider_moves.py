@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from clew import Agent, open_checkpointer
-from clew.testing import ScriptedModel
+from clew import Agent, Session, open_checkpointer
+from clew.messages import Thinking
+from clew.testing import ModelServer, Response, ScriptedModel, say, think
 from clew.testing import call as ask_for
 from clew.tools import run_command
-from tests.e2e.desk import NAMES, desk, has_call, texts
+from tests.e2e.desk import NAMES, Desk, desk, has_call, texts
+from tests.servers.clis import answering
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.xdist_group("real-clis")]
 
@@ -57,3 +60,29 @@ async def test_a_conversation_goes_from_the_built_in_agent_to_a_provider_and_bac
             seen = again.requests[-1].messages
             assert has_call(seen, "echo away", "away")
             assert has_call(seen, "echo at-home", "at-home")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["opencode", "codex", "clew"])
+async def test_signed_thinking_comes_back_to_the_model_it_is_of_or_is_listed_as_lost(way: str, tmp_path: Path) -> None:
+    script: list[Response] = [[think("Deep in thought"), say("One.")], "Two.", "Three."]
+    asked = [script[0], script[2]] if way == "clew" else script
+    with ModelServer(answering(asked), strict=False) as server:
+        here = Desk(tmp_path, server)
+        machine = here.machine()
+        async with open_checkpointer(here.url) as store:
+            session: Session = here.agent(machine, "claude_code", store).start_session()
+            (signed,) = [block for block in (await session.send("First")).blocks if isinstance(block, Thinking)]
+            assert signed.signature
+            settings: dict[str, Any] = {"model": machine.models.get(way, "")}
+            if way == "clew":
+                settings = {"model": ScriptedModel(lambda request: "Two.")}
+            session = await session.move_to(way, **settings)
+            lost = [loss for loss in getattr(session, "losses", ()) if loss.what == "thinking"]
+            await session.send("Second")
+        async with open_checkpointer(here.url) as store:
+            back = here.agent(machine, "claude_code", store).resume_session(session.resume_handle)
+            await back.send("Third")
+    given = [block for message in machine.asked[-1] for block in message.content if isinstance(block, Thinking)]
+    assert bool(lost) == (way == "codex")
+    assert given == ([] if lost else [Thinking(signed.text, signed.signature)])

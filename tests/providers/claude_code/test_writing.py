@@ -41,6 +41,15 @@ def test_what_is_written_reads_the_same(tmp_path: Path) -> None:
     assert back.created_at == datetime(2026, 1, 2, tzinfo=UTC)
 
 
+def test_a_row_has_the_name_of_the_model_that_its_response_is_of(tmp_path: Path) -> None:
+    names = ("claude-a", "anthropic/claude-b", "anthropic:claude-c", "bedrock/us.anthropic.claude-d-v1:0", "")
+    said = [each for name in names for each in (user("Q"), assistant(Thinking("Hm", "signed"), Text("A"), model=name))]
+    lost = machine(tmp_path).write(Conversation(messages=tuple(said)), KEY, tmp_path / "folder")
+    models = [row["message"]["model"] for row in rows(tmp_path / "folder") if row["type"] == "assistant"]
+    assert models == ["claude-a", "claude-b", "claude-c", "us.anthropic.claude-d-v1:0", "unknown"]
+    assert [(loss.message, loss.block, loss.what) for loss in lost] == [(9, 0, "thinking")]
+
+
 def test_rows_form_one_chain_with_times_that_grow(tmp_path: Path) -> None:
     machine(tmp_path).write(conversation(*TALK), KEY, tmp_path / "folder")
     written = rows(tmp_path / "folder")

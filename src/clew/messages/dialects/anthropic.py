@@ -26,7 +26,7 @@ from clew.messages.dialects._calls import CallRules
 from clew.messages.dialects._reading import expect, may, need, parts_of
 from clew.messages.dialects.loss import At, Notes
 
-__all__ = ["read", "write"]
+__all__ = ["origins", "read", "write"]
 
 _RULES = CallRules(
     id_pattern=r"[a-zA-Z0-9_-]+", id_length=256, unique_in="conversation", name_length=128, has_errors=True
@@ -48,6 +48,19 @@ class _Run(NamedTuple):
 
 
 def write(conversation: Sequence[Message], notes: Notes) -> dict[str, Any]:
+    system, runs = _arranged(conversation, notes)
+    messages = [{"role": run.role, "content": [placed.part for placed in run.placed]} for run in runs]
+    return {"system": system, "messages": messages} if system else {"messages": messages}
+
+
+def origins(conversation: Sequence[Message]) -> list[int]:
+    """For each message that `write` makes, return the place in the conversation of the first message that is in it."""
+    _, runs = _arranged(conversation, Notes())
+    return [run.placed[0].at[0] for run in runs]
+
+
+def _arranged(conversation: Sequence[Message], notes: Notes) -> tuple[list[Part], list[_Run]]:
+    """The instructions at the start, and what the two sides say in turns."""
     system: list[Part] = []
     runs: list[_Run] = []
     begun = False
@@ -60,8 +73,7 @@ def write(conversation: Sequence[Message], notes: Notes) -> dict[str, Any]:
         else:
             runs.append(_Run("user", _write(_as_user(turn, notes), "user", notes)))
         begun = begun or any(run.placed for run in runs[-2:])
-    messages = [{"role": run.role, "content": [placed.part for placed in run.placed]} for run in _fit(runs, notes)]
-    return {"system": system, "messages": messages} if system else {"messages": messages}
+    return system, _fit(runs, notes)
 
 
 def _write(pieces: list[Piece], place: Place, notes: Notes) -> list[_Placed]:

@@ -9,8 +9,9 @@ from typing import Any
 
 import msgspec
 
-from clew.messages import System
+from clew.messages import Assistant, System, Thinking
 from clew.messages.dialects import Loss, losses, to_dialect
+from clew.messages.dialects.anthropic import origins
 from clew.providers.base import Conversation
 from clew.providers.claude_code.rows import Row
 
@@ -27,9 +28,11 @@ def session_bytes(conversation: Conversation, key: str, cwd: str) -> bytes:
 def _rows(conversation: Conversation, key: str, cwd: str) -> Iterator[Row]:
     start = conversation.created_at or conversation.updated_at or datetime.now(UTC)
     parent: str | None = None
-    for number, said in enumerate(to_dialect(conversation.messages, "anthropic")["messages"]):
+    written = to_dialect(conversation.messages, "anthropic")["messages"]
+    for number, (said, origin) in enumerate(zip(written, origins(conversation.messages), strict=True)):
         row_id = uuid.uuid5(uuid.UUID(key), str(number))
-        message = _response(said, row_id, conversation.model) if said["role"] == "assistant" else _prompt(said)
+        model = _model_of(conversation, origin)
+        message = _response(said, row_id, model) if said["role"] == "assistant" else _prompt(said)
         yield {
             "parentUuid": parent,
             "isSidechain": False,
@@ -44,6 +47,14 @@ def _rows(conversation: Conversation, key: str, cwd: str) -> Iterator[Row]:
         parent = str(row_id)
     if conversation.title:
         yield {"type": "ai-title", "aiTitle": conversation.title, "sessionId": key}
+
+
+def _model_of(conversation: Conversation, origin: int) -> str:
+    """The model of a response, by the name that Claude Code knows it by. It gives signed thinking back only to the model
+    that its row names, so the name must come along: without the service that opencode and Clew put before it."""
+    message = conversation.messages[origin]
+    name = (message.model if isinstance(message, Assistant) else "") or conversation.model
+    return name.rpartition("/")[2].removeprefix("anthropic:")
 
 
 def _prompt(said: dict[str, Any]) -> dict[str, Any]:
@@ -80,4 +91,22 @@ def writing_losses(conversation: Conversation) -> tuple[Loss, ...]:
             break
         why = "a session of Claude Code has none; give them as the system prompt"
         found.append(Loss(index, None, "instructions at the start", why))
+    found += _thinking_losses(conversation)
     return tuple(sorted(found, key=lambda loss: (loss.message, -1 if loss.block is None else loss.block)))
+
+
+def _thinking_losses(conversation: Conversation) -> Iterator[Loss]:
+    """Signed thinking that is written, and that the program gives back to no model, as no row names the one it is of."""
+    firsts = origins(conversation.messages)
+    for index, message in enumerate(conversation.messages):
+        row = max((first for first in firsts if first <= index), default=index)
+        if not isinstance(message, Assistant) or _is_named(conversation, index, row):
+            continue
+        for number, block in enumerate(message.content):
+            if isinstance(block, Thinking) and (block.signature or (block.encrypted and not block.text)):
+                yield Loss(index, number, "thinking", "Claude Code gives it back only to its model, which is not known")
+
+
+def _is_named(conversation: Conversation, index: int, row: int) -> bool:
+    name = _model_of(conversation, index)
+    return "claude" in name and name == _model_of(conversation, row)

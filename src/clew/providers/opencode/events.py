@@ -39,9 +39,10 @@ _DEEPEST = 8
 class OpenCodeReader:
     """There is no line that says that a prompt is answered: the last step says why it ended, and the program ends."""
 
-    def __init__(self, children: Children, model: Callable[[], str] = str) -> None:
-        """`model`: asked once there is an answer, for its name."""
+    def __init__(self, children: Children, model: Callable[[], str] = str, asked: str = "") -> None:
+        """`asked` is the model that the prompt is for, if one is named; else `model` is asked once there is an answer."""
         self._children = children
+        self._asked = asked
         self._model = model
         self._spending = Spending()
         self._words: list[str] = []
@@ -71,9 +72,9 @@ class OpenCodeReader:
             return [Other(event)]
         if kind == "text":
             self._words.append(text(part.get("text")))
-            return [Response((Text(text(part.get("text"))),), text(part.get("messageID")))]
+            return [self._response(Text(text(part.get("text"))), part)]
         if kind == "reasoning":
-            return [Response((thinking_block(part),), text(part.get("messageID")))]
+            return [self._response(thinking_block(part), part)]
         if kind == "tool_use":
             return list(self._tool(part))
         if kind == "step_finish":
@@ -122,11 +123,14 @@ class OpenCodeReader:
         self._broken = 0
         call, result = tool_blocks(part)
         if not self._is_known(part):
-            yield Response((call,), text(part.get("messageID")))
+            yield self._response(call, part)
         yield from self._child(part, 1)
         if result is not None:
             self._refused = _said(result) if result.is_error else ""
             yield Result(result)
+
+    def _response(self, block: Block, part: dict[str, Any]) -> Response:
+        return Response((block,), text(part.get("messageID")), self._asked)
 
     def _is_known(self, part: dict[str, Any]) -> bool:
         """Whether this part was read before. From now on it is."""

@@ -55,7 +55,7 @@ class OpenCode(Provider):
 
     def reader(self, job: Job) -> Reader:
         key = checked(job.key)
-        return OpenCodeReader(self._messages_since, lambda: job.model or self._model_of(key))
+        return OpenCodeReader(self._messages_since, lambda: job.model or self._model_of(key), job.model)
 
     def watch(self, job: Job) -> Watch:
         return RunningCalls(database_path(self.place), checked(job.key))
