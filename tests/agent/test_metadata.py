@@ -106,7 +106,7 @@ async def test_clew_show_tells_it_as_json(tmp_path: Path) -> None:
     assert told == [OF_PARIS, OF_OSLO]
 
 
-@pytest.mark.parametrize(("key", "value"), [("clew:turn:1", 1), ("k", object())])
+@pytest.mark.parametrize(("key", "value"), [("clew:turn:1", 1), ("k", object())], ids=["reserved", "object"])
 async def test_what_cannot_be_kept_is_refused_at_once(key: str, value: Any) -> None:
     with pytest.raises(InvalidInput):
         ToolContext().metadata[key] = value

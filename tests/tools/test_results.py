@@ -151,7 +151,9 @@ async def test_an_object_without_a_text_form_is_told_of_by_its_type_and_logged(
     assert "Return text, bytes, JSON-like data" in logged
 
 
-@pytest.mark.parametrize("value", [Sealed(), {(1, Plain()): 2}, [Sealed(), {(1, 2): Sealed()}]], ids=str)
+@pytest.mark.parametrize(
+    "value", [Sealed(), {(1, Plain()): 2}, [Sealed(), {(1, 2): Sealed()}]], ids=["object", "key", "nested"]
+)
 async def test_no_address_is_told_even_inside_the_words_of_an_object(value: Any) -> None:
     assert "0x" not in repr(await content_of(value))
 
