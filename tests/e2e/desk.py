@@ -24,14 +24,14 @@ _SUB_AGENTS = {"Agent": "general-purpose", "Task": "general-purpose", "task": "g
 
 
 def _answer(request: ModelRequest) -> Response | Fault:
-    """`RUN command` asks for a tool, `DELEGATE words` for a sub-agent that is told them; `STREAM words` begins to say them,
-    and hangs; all else is answered at once."""
+    """`RUN command` asks for a tool, and `BREAK command` too, but its result is refused with status 400; `DELEGATE words`
+    asks for a sub-agent that is told them; `STREAM words` begins to say them, and hangs; all else is answered at once."""
     last = request.messages[-1]
+    words = next((plain_text(message) for message in reversed(request.messages) if _is_prompt(message)), "")
+    verb, _, rest = words.strip().splitlines()[-1].partition(" ") if words.strip() else ("", "", "")
     if isinstance(last, Tool):
-        return f"It printed: {_output(last)}"
-    words = next(plain_text(message) for message in reversed(request.messages) if isinstance(message, User))
-    verb, _, rest = words.strip().splitlines()[-1].partition(" ")
-    if verb == "RUN":
+        return Fault(status=400, message="no more") if verb == "BREAK" else f"It printed: {_output(last)}"
+    if verb in ("RUN", "BREAK"):
         offered = {tool.name for tool in request.tools}
         name = next(name for name in _SHELLS if name in offered)
         extra = {"description": "as asked"} if name in ("Bash", "bash") else {}
@@ -43,6 +43,10 @@ def _answer(request: ModelRequest) -> Response | Fault:
     if verb == "STREAM":
         return Fault(hang=True, saying=rest)
     return f"Answer to: {verb} {rest}"
+
+
+def _is_prompt(message: Message) -> bool:
+    return isinstance(message, User) and bool(plain_text(message).strip())
 
 
 def _output(message: Tool) -> str:
