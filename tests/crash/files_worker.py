@@ -20,7 +20,7 @@ from clew.checkpointers import open_checkpointer
 from clew.providers import ProviderAgent
 from clew.testing import Response, ScriptedModel, call
 from clew.tools import ToolContext, tool
-from clew.workspace import Workspace
+from clew.workspace import Workspace, applying, restoring
 from tests.providers.toy import toy_place
 from tests.providers.toys import toy_agent
 
@@ -51,6 +51,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     model_url: str = ""
     ruin: bool = False
     """Remove the folder before the stop: there can be no snapshot of it then."""
+    resume_in: str = ""
+    """Go on in this folder instead, and hang when the first of the files is restored there."""
 
     @property
     def store(self) -> str:
@@ -101,11 +103,14 @@ async def work(job: Job, hanging: Callable[[], None]) -> RunResult:
         how["redact"] = _broken
     timeout = 1.0 if job.stop == "timeout" else None
     async with open_checkpointer(job.store) as store:
+        if job.resume_in:
+            model = ScriptedModel(lambda request: "Done.")
+            return await make_agent(job, model, Path(job.resume_in), store, hanging).resume(thread_id=THREAD)
         if job.kind == "provider":
             async with toy_agent(toy_place(Path(job.folder)), store, workspace=job.files, **how) as agent:
                 return await _prompts(job, agent, timeout, hanging)
-        model = MODEL if job.stop == "400" else ScriptedModel(script(job.stop))
-        async with make_agent(job, model, job.files, store, hanging, **how) as builtin:
+        vendor = MODEL if job.stop == "400" else ScriptedModel(script(job.stop))
+        async with make_agent(job, vendor, job.files, store, hanging, **how) as builtin:
             return await builtin.run("Write.", thread_id=THREAD, timeout=timeout)
 
 
@@ -136,8 +141,23 @@ def _never_keep() -> None:
     Workspace.snapshot = stuck  # type: ignore[method-assign, assignment]
 
 
+def _restore_half() -> None:
+    """Let a restore write one file, and never end."""
+    apply = applying.apply_plan
+
+    async def half(root: int, plan: Any, *given: Any) -> Any:
+        plan.files = plan.files[:1]
+        await apply(root, plan, *given)
+        print("hanging", flush=True)
+        await asyncio.Event().wait()
+
+    setattr(restoring, "apply_plan", half)  # noqa: B010 - it is imported there, and not exported
+
+
 if __name__ == "__main__":
     given = msgspec.json.decode(sys.argv[1], type=Job)
+    if given.resume_in:
+        _restore_half()
     if given.stop == "second Ctrl-C":
         _never_keep()
     asyncio.run(work(given, lambda: print("hanging", flush=True)))

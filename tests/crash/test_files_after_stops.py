@@ -97,6 +97,21 @@ async def test_a_signal_after_which_files_cannot_be_kept_says_which_turn_they_ar
     assert LAST not in bytes_in(tmp_path / "elsewhere" / "files")
 
 
+async def test_a_restore_that_was_killed_half_way_is_brought_to_its_end_by_the_next_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLEW_CACHE", str(tmp_path / "cache"))
+    job = Job(kind="built-in", stop="SIGTERM", every=1, folder=str(tmp_path))
+    await stopped(job)
+    place = tmp_path / "elsewhere"
+    await stopped(msgspec.structs.replace(job, stop="SIGKILL", resume_in=str(place / "files")))
+    assert 0 < len(bytes_in(place)) < len(bytes_in(job.files))
+    async with open_checkpointer(job.store) as store:
+        result, _ = await resumed(job, store, place)
+    assert bytes_in(place / "files") == bytes_in(job.files)
+    assert result.drift == {}
+
+
 def what_is_said_of_files(state: Checkpoint) -> str:
     if state.workspace is None:
         return "Stopped at once; no files are on record."

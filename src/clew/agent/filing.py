@@ -18,12 +18,15 @@ from clew.agent.runs import Emit
 from clew.agent.signalling import when_killed
 from clew.log import Checkpoint, StateSet, WorkspaceChanging
 from clew.messages import Assistant, ToolCall, tool_calls
+from clew.threads.owners import this_process
 from clew.workspace import SnapshotRef, Workspace
 
 __all__ = ["Files", "unkept"]
 
 log = logging.getLogger("clew.agent")
 _MOST_CALLS = 20
+_RESTORING = "clew:restoring"
+"""The thread's value that names the folder into which a restore was begun, until it has ended."""
 _LONGEST_PROBLEM = 200
 
 
@@ -62,14 +65,16 @@ class Files:
 
         If the files on record are older than the conversation, what the model is to be told of that is on record (as
         `clew:note`) before the first of them is restored. A folder that holds something is its user's and stays as it is
-        unless it is to be restored `always`: it is snapshotted, and where it differs from the record that is drift.
+        unless it is to be restored `always`, or a restore there was killed half way: it is snapshotted, and where it differs
+        from the record that is drift.
         """
         state = self._thread.checkpoint
         changing = state.changing
         if self._workspace is None or (state.workspace is None and changing is None and not state.turns):
             return {}
         empty = _empty_folder(self._workspace.path)
-        if not empty and (state.workspace is None or not always):
+        again = always or state.state.get(_RESTORING) == _name_of(self._workspace.path)
+        if not empty and (state.workspace is None or not again):
             return await self._compare(self._workspace, state)
         drift: dict[str, tuple[Any, Any]] = {}
         if changing is not None and not (empty and empty == changing.empty):
@@ -90,7 +95,10 @@ class Files:
         """To its end once it has begun: a folder with half of the files would be taken for its user's own."""
         recorded = state.workspace
         assert recorded is not None  # noqa: S101 - the caller has looked
+        await self._journal.record(StateSet(_RESTORING, _name_of(workspace.path)))
+        await self._journal.flush()
         restored = await workspace.restore(recorded)
+        self._journal.hold(StateSet(_RESTORING, None))
         log.info("thread %r: its files are restored to %s", self._thread.thread_id, workspace.path)
         if restored.before_restore is not None and restored.before_restore.digest != recorded.digest:
             await self._journal.record(restored.before_restore.entry(), recorded)
@@ -168,6 +176,11 @@ class Files:
         if tell:
             self._emit(SnapshotSaved(state.turns, taken.digest, taken.files))
         return True
+
+
+def _name_of(folder: Path) -> str:
+    """A folder and the machine it is on."""
+    return f"{this_process().host}:{os.path.realpath(folder)}"
 
 
 def _empty_folder(path: Path) -> str:
