@@ -144,6 +144,21 @@ async def test_a_prompt_that_is_stopped_and_asked_again_stands_there_as_often_as
     assert len(await prompts(session)) == 3
 
 
+async def test_an_answer_that_came_after_we_were_killed_is_on_record_behind_its_prompt(tmp_path: Path) -> None:
+    place, store = toy_place(tmp_path), MemoryCheckpointer()
+    session = toy_agent(place, store).start_session()
+    await session.send("say one")
+    with pytest.raises(ProviderError):
+        await session.send("crash\nsay two")
+    file = place.home / "toy" / json.loads(session.resume_handle)["resume_key"]
+    with file.open("a") as rows:
+        rows.write('{"role": "assistant", "text": "two"}\n')
+    home = await session.move_to(
+        "clew", model=ScriptedModel(lambda request: " ".join(map(plain_text, request.messages)))
+    )
+    assert (await home.send("And?")).output.split()[-2:] == ["two", "And?"]
+
+
 TALK: list[Message] = [user("one"), assistant("1"), user("two"), assistant("2")]
 BY_HAND: list[Message] = [user("three"), assistant(ToolCall("c", "Bash", {})), results(ToolResult("c")), assistant("3")]
 
@@ -154,11 +169,21 @@ def test_what_a_session_holds_beyond_the_record_is_found_by_where_it_was_capture
     assert beyond([], [*TALK, *BY_HAND], [user("one"), user("two")]) == tuple(BY_HAND)
 
 
+def test_an_answer_that_came_while_nobody_listened_is_beyond_the_record() -> None:
+    assert beyond(TALK[:2], TALK, [user("two")]) == ()
+    assert beyond(TALK[:2], TALK, [user("two")], is_answered=False) == (assistant("2"),)
+    assert beyond(TALK[:2], [*TALK, *BY_HAND], [user("two")], is_answered=False) == (assistant("2"), *BY_HAND)
+
+
 def test_a_prompt_with_a_note_before_it_is_known_as_ours() -> None:
     sent: list[Message] = [user("[clew] It was stopped.\n\ntwo"), assistant("2")]
-    assert beyond(TALK[:2], [*TALK[:2], *sent], [user("[clew] It was stopped."), user("two")]) == ()
+    asked = [user("[clew] It was stopped."), user("two")]
+    assert beyond(TALK[:2], [*TALK[:2], *sent], asked) == ()
+    assert beyond(TALK[:2], [*TALK[:2], *sent, *TALK[2:]], asked) == tuple(TALK[2:]), "the second time it was by hand"
 
 
 def test_a_session_that_was_compacted_by_hand_has_its_summary_and_what_came_then_beyond_the_record() -> None:
     summary: list[Message] = [user("A summary."), *TALK[2:], *BY_HAND]
     assert beyond(TALK, summary, []) == (user("A summary."), *BY_HAND)
+    told: list[Message] = [user("[clew] It was stopped.\n\ntwo"), assistant("2")]
+    assert beyond([*TALK[:2], *told], [user("A summary."), *told], []) == (user("A summary."),)

@@ -14,10 +14,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from clew.agent.exchanges import Spent, ended
 from clew.agent.journal import Journal
 from clew.agent.leftovers import left_over
+from clew.agent.notes import is_note
 from clew.agent.prompts import made_id
 from clew.checkpointers import Checkpointer
 from clew.errors import ClewError
-from clew.log import Logged, MessageAdded, StateSet, ToolIntent
+from clew.log import Checkpoint, Logged, MessageAdded, StateSet, ToolIntent
 from clew.messages import Assistant, Message, ToolResult, User, plain_text, tool_calls
 from clew.providers.base import Place, Provider
 from clew.providers.placing import Placing, current_provider
@@ -38,9 +39,9 @@ async def take_in(journal: Journal, store: Checkpointer, place: Place, *, native
     name = current_provider(state)
     if name == BUILT_IN_AGENT or name not in state.providers:
         return False
-    source = find_provider(name)(place)
-    placing = Placing(source, store, journal.thread)
     try:
+        source = find_provider(name)(place)
+        placing = Placing(source, store, journal.thread)
         then, now = await placing.then_and_now(state)
     except (ClewError, OSError) as error:
         log.warning("thread %r: what %s keeps: %s", journal.thread.thread_id, name, error)
@@ -48,7 +49,7 @@ async def take_in(journal: Journal, store: Checkpointer, place: Place, *, native
     known = state.providers[name]
     on_record = [message for message in state.history[known.messages :] if type(message) is User]
     kept = [[journal.as_recorded(MessageAdded(message)).message for message in some] for some in (then, now)]
-    found = beyond(kept[0], kept[1], on_record)
+    found = beyond(kept[0], kept[1], on_record, is_answered=not _waits(state))
     if not found:
         return False
     left = left_over(state)
@@ -60,17 +61,24 @@ async def take_in(journal: Journal, store: Checkpointer, place: Place, *, native
     return True
 
 
-def beyond(then: Sequence[Message], now: Sequence[Message], asked: Sequence[Message]) -> tuple[Message, ...]:
+def _waits(state: Checkpoint) -> bool:
+    """Whether the last prompt on record is one of which not a word came back: whoever asked it was killed, say."""
+    return bool(state.history) and type(state.history[-1]) is User and not state.partial
+
+
+def beyond(
+    then: Sequence[Message], now: Sequence[Message], asked: Sequence[Message], *, is_answered: bool = True
+) -> tuple[Message, ...]:
     """The messages of a session that are not on record: `then` is what it held when it was captured, `now` what it holds,
     and `asked` are the prompts on record since, whose answers came with the program's events.
 
     Prompts are told apart by their words. A session that was compacted or unwound meanwhile holds less than it did: what
-    it still holds of that is on record too.
+    it still holds of that is on record too. Of the last prompt the answer is missing too, unless it `is_answered`.
     """
     same = 0
     while same < min(len(then), len(now)) and then[same] == now[same]:
         same += 1
-    ours = [*_texts([message for message in then[same:] if type(message) is User]), *_texts(asked)]
+    ours = [{_plain(plain_text(message))} for message in then[same:] if type(message) is User] + _texts(asked)
     found: list[Message] = []
     for exchange in _exchanges(now[same:]):
         place = _place(ours, exchange[0])
@@ -78,6 +86,8 @@ def beyond(then: Sequence[Message], now: Sequence[Message], asked: Sequence[Mess
             found += exchange
         else:
             del ours[: place + 1]
+            if not (ours or is_answered):
+                found += exchange[1:]
     return tuple(found)
 
 
@@ -93,22 +103,27 @@ def _exchanges(messages: Iterable[Message]) -> Iterator[list[Message]]:
         yield exchange
 
 
-def _texts(prompts: Sequence[Message]) -> list[str]:
-    """The words of prompts, in their order. A note of Clew's goes to the program in one message with the prompt behind it,
-    so each is there alone and with the one before it."""
-    texts: list[str] = []
-    for number, message in enumerate(prompts):
-        if number:
-            texts.append(_plain(f"{plain_text(prompts[number - 1])} {plain_text(message)}"))
-        texts.append(_plain(plain_text(message)))
+def _texts(asked: Sequence[Message]) -> list[set[str]]:
+    """The words that each prompt may have in the program's session: its own, with a note of Clew's in front of them if there
+    was one, as they go to the program in one message."""
+    texts: list[set[str]] = []
+    told = ""
+    for message in asked:
+        words = plain_text(message)
+        if is_note(message):
+            told = words
+        else:
+            texts.append({_plain(words), _plain(f"{told} {words}")})
+            told = ""
     return texts
 
 
-def _place(texts: Sequence[str], message: Message) -> int | None:
+def _place(texts: Sequence[set[str]], message: Message) -> int | None:
+    """Which of the prompts this is."""
     if type(message) is not User:
         return None
     words = _plain(plain_text(message))
-    return next((number for number, text in enumerate(texts) if text == words), None)
+    return next((number for number, known in enumerate(texts) if words in known), None)
 
 
 def _plain(text: str) -> str:
