@@ -261,7 +261,8 @@ class NotLoggedIn(ProviderError):
     def __init__(
         self, provider: str, reason: str, advice: str = "Log in with the program itself, or set its API key."
     ) -> None:
-        super().__init__(provider, f"it is not logged in ({reason})", advice)
+        said = "not logged in" in reason.lower()
+        super().__init__(provider, reason if said else f"it is not logged in ({reason})", advice)
 
 
 class ProviderLimited(ProviderError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from clew import Agent, Budget, Thread
 from clew.agent import TextDelta, ToolFinished, ToolStarted
 from clew.checkpointers import MemoryCheckpointer, SQLiteCheckpointer
 from clew.errors import (
+    ClewError,
     InvalidInput,
     NotLoggedIn,
     ProviderError,
@@ -194,6 +196,32 @@ async def test_what_went_wrong_is_told_by_the_kind_of_the_error(
     session = toy_agent(toy_place(tmp_path), MemoryCheckpointer()).start_session()
     with pytest.raises(expected):
         await session.send(f"fail {kind} because")
+
+
+@pytest.mark.parametrize("kind", ["login", "limit", "context", "session", "stopped", "failed"])
+async def test_an_error_of_a_provider_is_told_once_and_not_logged_beside_it(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    session = toy_agent(toy_place(tmp_path), MemoryCheckpointer()).start_session()
+    with caplog.at_level(logging.INFO), pytest.raises(ClewError) as caught:
+        await session.send(f"fail {kind} Not logged in because 4711")
+    told = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", ()), caplog.text])
+    assert told.count("4711") == (0 if kind == "session" else 1)
+    assert told.lower().count("not logged in") == (0 if kind == "session" else 1)
+    if kind == "session":
+        assert json.loads(session.resume_handle)["resume_key"] in told
+
+
+async def test_what_every_provider_said_is_told_once_where_none_could_answer(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = toy_place(tmp_path)
+    (place.home / "toy-is-at-its-limit").touch()
+    (place.home / "twin-is-at-its-limit").touch()
+    with caplog.at_level(logging.INFO), pytest.raises(ProviderLimited) as caught:
+        await toy_agent(place, MemoryCheckpointer(), ["toy", "twin"]).start_session().send("say hello")
+    told = "\n".join([str(caught.value), *caught.value.__notes__, caplog.text])
+    assert [told.count(f"{name}: its limit is reached") for name in ("toy", "twin")] == [1, 1]
 
 
 async def test_a_program_that_is_killed_is_an_error_and_what_it_did_is_kept(tmp_path: Path) -> None:

@@ -264,7 +264,7 @@ class ProviderAgent:
         if len(self._settings.providers) > 1:
             health = provider.check(program)
             if health.logged_in is False:
-                raise NotLoggedIn(name, health.problem)
+                raise NotLoggedIn(name, health.problem, advice="")
         return Ready(provider, program)
 
     def provider(self, name: str) -> Provider:

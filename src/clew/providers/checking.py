@@ -45,9 +45,9 @@ async def _check(name: str, place: Place, live: bool, timeout: float) -> Health:
         program, health = await asyncio.to_thread(_look, provider)
         if live and program is not None and health.ready:
             health = await _probed(provider, program, health, timeout)
-    except Exception as error:  # noqa: BLE001 - whatever it was, it is told, and the others are checked all the same
+    except Exception as error:  # whatever it was, it is told, and the others are checked all the same
         reason = str(error) or type(error).__name__
-        log.warning("%s: it could not be checked: %s", name, reason)
+        log.debug("%s: it could not be checked", name, exc_info=True)
         return Health(provider=name, answers=False if live else None, problem=reason)
     return health
 

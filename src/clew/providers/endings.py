@@ -27,8 +27,8 @@ def standing_of(
     return ("done", "") if ending is not None else ("interrupted", "the program ended without a word")
 
 
-def error_of(provider: str, ending: Finished | Failed | None, model: str) -> ClewError:
-    """What a failure is to whoever waits for an answer."""
+def error_of(provider: str, ending: Finished | Failed | None, model: str, key: str) -> ClewError:
+    """What a failure is to whoever waits for an answer. `key` is what the provider knows the conversation by."""
     failed = ending if isinstance(ending, Failed) else Failed("failed", "its program ended without a word")
     if failed.kind == "login":
         return NotLoggedIn(provider, failed.reason)
@@ -37,5 +37,5 @@ def error_of(provider: str, ending: Finished | Failed | None, model: str) -> Cle
     if failed.kind == "context":
         return ContextTooLong(model or provider, failed.reason)
     if failed.kind == "session":
-        return SessionNotFound(provider, failed.reason)
+        return SessionNotFound(provider, key)
     return ProviderError(provider, failed.reason, "What it did so far is on record; send again to go on.")

@@ -122,7 +122,7 @@ class Sending:
             failure = await self._attempt(job, recorder, _left_of(timeout, began))
             problem = failure
             if failure is None and not isinstance(recorder.ending, Finished):
-                problem = error_of(self._provider.name, recorder.ending, self._model)
+                problem = error_of(self._provider.name, recorder.ending, self._model, placed.key)
             standing = standing_of(recorder.ending, timeout, failure)
             try:
                 turn = await settle(self._end(recorder, prompt, placed, time.monotonic() - began, standing, problem))

@@ -199,12 +199,13 @@ class ProviderSession(Session):
                 key = self._key if name == self._provider else ""
                 turn = await sending.send(prompt.text, prompt.id, key, timeout)
             except _FALLS_TO_NEXT as error:
-                log.warning("thread %r: %s", self._thread_id, error)
                 failures.append(error)
                 if sending is not None and number + 1 < len(names):
                     await take_back(journal, sending.asked_at)
             else:
                 self._origin = None
+                for failure in failures:  # else they are told once, by the error that is raised
+                    log.warning("thread %r goes on with %s: %s", self._thread_id, name, failure)
                 return turn
             finally:
                 self._settle_on(journal, name)

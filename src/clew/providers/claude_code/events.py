@@ -154,7 +154,7 @@ def _errors(result: dict[str, Any]) -> list[str]:
 def _reason(result: dict[str, Any]) -> str:
     if result.get("terminal_reason") in _ABORTED:
         return "it was interrupted"
-    words = _text(result.get("result")) or "; ".join(_errors(result)) or _text(result.get("subtype"))
+    words = _text(result.get("result")) or "; ".join(dict.fromkeys(_errors(result))) or _text(result.get("subtype"))
     return _short(words or "it failed and did not say why")
 
 
