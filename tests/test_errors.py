@@ -26,6 +26,7 @@ from clew.errors import (
     ProviderError,
     ProviderLimited,
     ProviderMissing,
+    ProviderOutdated,
     SessionNotFound,
     ThreadBusy,
     ThreadNotFound,
@@ -55,6 +56,7 @@ EXAMPLES: list[tuple[ClewError, list[str]]] = [
     (ModelRefused("openai:gpt-5", "HTTP 401", "Check it.", status=401), ["openai:gpt-5", "HTTP 401", "Check it."]),
     (ProviderError("codex", "it stopped", "Start it again."), ["codex: it stopped. Start it again."]),
     (ProviderMissing("codex", "npm install -g codex"), ["codex", "not on PATH", "npm install -g codex"]),
+    (ProviderOutdated("codex", "0.1.0", "0.120.0", "npm install it"), ["codex", "0.1.0", "0.120.0", "npm install it"]),
     (NotLoggedIn("codex", "HTTP 401"), ["codex", "HTTP 401", "Log in"]),
     (
         ProviderLimited("codex", "HTTP 429", until=datetime(2026, 1, 2, 3, 4, tzinfo=UTC)),
