@@ -107,6 +107,18 @@ async def test_the_same_id_goes_on_with_what_was_stopped_and_another_id_asks_ane
     assert await prompts_of(store) == ["Continue.", "Continue.", "Continue."], "m2 is unfinished, and m3 is another"
 
 
+async def test_a_prompt_without_an_answer_that_others_came_after_is_asked_again_under_its_id(
+    store: MemoryCheckpointer,
+) -> None:
+    with pytest.raises(RuntimeError):
+        await Agent(ScriptedModel([RuntimeError("down")]), checkpointer=store).run("A.", thread_id="t", prompt_id="m1")
+    agent, model = writer(store)
+    await agent.run("B.", thread_id="t", prompt_id="m2")
+    assert (await agent.run("A.", thread_id="t", prompt_id="m1")).output == "Chapter 2."
+    assert (await agent.run("A.", thread_id="t", prompt_id="m1")).output == "Chapter 2."
+    assert (model.calls, await prompts_of(store)) == (2, ["A.", "B.", "A."])
+
+
 async def test_without_an_id_an_unfinished_prompt_goes_on_and_an_answered_one_is_asked_anew(
     store: MemoryCheckpointer,
 ) -> None:

@@ -52,6 +52,27 @@ async def wait() -> None:
     await asyncio.sleep(60)
 
 
+def test_a_prompt_with_an_id_is_asked_once_and_equal_words_with_another_id_are_asked(
+    store: Checkpointer, tmp_path: Path
+) -> None:
+    with_toys()
+    place = toy_place(tmp_path)
+    model = ScriptedModel(["Chapter 1.", "Chapter 2."])
+    with (
+        Agent(model, checkpointer=store) as own,
+        Agent(provider="toy", cwd=place.cwd, env=place.env, checkpointer=store) as outside,
+    ):
+        asked = [("m1", "Chapter 1."), ("m2", "Chapter 2."), ("m1", "Chapter 1.")]
+        assert [own.run("Continue.", thread_id="t", prompt_id=prompt_id).result().output for prompt_id, _ in asked] == [
+            expected for _, expected in asked
+        ]
+        session = outside.start_session()
+        first, second, again = (session.send("echo", prompt_id=prompt_id).result() for prompt_id, _ in asked)
+        assert (first.output != second.output, again.output, again.cost) == (True, first.output, 0.0)
+        assert [turn.prompt_id for turn in session.trajectory.turns] == ["m1", "m2"]
+    assert model.calls == 2
+
+
 def test_an_agent_runs_in_a_script_without_an_event_loop(store: Checkpointer) -> None:
     @tool
     async def greet_later(name: str, ctx: ToolContext) -> str:

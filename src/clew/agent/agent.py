@@ -296,10 +296,11 @@ class Agent:
         """Several prompts on one thread: `async with agent.session(...) as session: await session.run(...)`.
 
         Without a `thread_id` the first prompt is the task. With `resume=True` the thread is named by the agent, the task and
-        the folder, so that the same script run again goes on where it was; once the task is done its thread is deleted,
-        unless `clear_cache_on_success=False`; with `cache_on_interrupt=False` also once it was interrupted or has failed. A
-        thread that the user named is never deleted. `workspace`, or `output_dir`, is the folder that tools work in, for this
-        session in place of the agent's own.
+        the folder, so that the same script run again goes on where it was. Its n-th prompt is the n-th on record: if that
+        was answered, its answer is returned, and equal words further on are asked. Once the task is done its thread is
+        deleted, unless `clear_cache_on_success=False`; with `cache_on_interrupt=False` also once it was interrupted or has
+        failed. A thread that the user named is never deleted. `workspace`, or `output_dir`, is the folder that tools work
+        in, for this session in place of the agent's own.
         """
         if workspace is not None and output_dir is not None:
             raise InvalidInput("workspace and output_dir are two names for the same folder. Give one of them.")

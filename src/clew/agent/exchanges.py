@@ -18,7 +18,7 @@ from clew.log import (
     StatusChanged,
     Usage,
 )
-from clew.log.checkpoint import TURN_MARK
+from clew.log.checkpoint import TURN_MARK, Fact
 from clew.messages import Assistant, Message, plain_text, tool_calls
 
 __all__ = [
@@ -108,6 +108,9 @@ class _Record(msgspec.Struct, frozen=True, array_like=True):
         return Spent(None, None, self.seconds) if unknown else Spent(self.usage, self.cost_usd, self.seconds)
 
 
+_ID = _Record.__struct_fields__.index("prompt_id")
+
+
 class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     """One prompt, and everything up to its answer or to the next prompt."""
 
@@ -133,17 +136,41 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
 
 def exchanges_in(state: Checkpoint) -> list[Exchange]:
     """All exchanges of the current line of work. Those that a summary stands for are among them, rewound ones are not."""
-    records = _records(state)
-    places = line_of_work(state)
+    places, records = line_of_work(state), _records(state)
     prompts = [number for number, place in enumerate(places) if is_prompt(state.history[place])]
-    found = [
-        _exchange(state, records, places[number:following], following == len(places))
-        for number, following in zip(prompts, [*prompts, len(places)][1:], strict=True)
-    ]
-    for number in range(len(found) - 2, -1, -1):
-        if found[number].status == _JOINED:
-            found[number] = _join(found[number], found[number + 1])
-    return found
+    found: list[Exchange] = []
+    for number, following in reversed(list(zip(prompts, [*prompts, len(places)][1:], strict=True))):
+        one = _exchange(state, records.get(places[number]), places[number:following], following == len(places))
+        found.append(_join(one, found[-1]) if one.status == _JOINED and found else one)
+    return found[::-1]
+
+
+def last_exchange(state: Checkpoint) -> Exchange | None:
+    """The exchange that a thread is to go on with, or has ended with."""
+    places = line_of_work(state)
+    prompts = (number for number in range(len(places) - 1, -1, -1) if is_prompt(state.history[places[number]]))
+    number = next(prompts, None)
+    return None if number is None else _exchange_at(state, places, number)
+
+
+def exchange_of(state: Checkpoint, prompt_id: str) -> Exchange | None:
+    """The exchange of this id; if it was asked again, the last."""
+    asked = {_place(fact) for fact in state.facts if _is_record(fact) and _id_in(fact) == prompt_id}
+    places = line_of_work(state) if asked else []
+    number = next((number for number in range(len(places) - 1, -1, -1) if places[number] in asked), None)
+    return None if number is None else _exchange_at(state, places, number)
+
+
+def _exchange_at(state: Checkpoint, places: list[int], number: int) -> Exchange:
+    """The exchange whose prompt has this number among the places of the line of work."""
+    following = number + 1
+    while following < len(places) and not is_prompt(state.history[places[following]]):
+        following += 1
+    record = next((_record(fact) for fact in reversed(state.facts) if _is_about(fact, places[number])), None)
+    is_last = following == len(places)
+    found = _exchange(state, record, places[number:following], is_last)
+    joined = found.status == _JOINED and not is_last
+    return _join(found, _exchange_at(state, places, following)) if joined else found
 
 
 def _join(first: Exchange, following: Exchange) -> Exchange:
@@ -157,12 +184,6 @@ def _join(first: Exchange, following: Exchange) -> Exchange:
     )
 
 
-def last_exchange(state: Checkpoint) -> Exchange | None:
-    """The exchange that a thread is to go on with, or has ended with."""
-    found = exchanges_in(state)
-    return found[-1] if found else None
-
-
 def standing_of(state: Checkpoint) -> StatusChanged:
     """How a thread stands that was only looked at: as its last exchange does."""
     last = last_exchange(state)
@@ -172,15 +193,10 @@ def standing_of(state: Checkpoint) -> StatusChanged:
     return StatusChanged(status, last.reason)
 
 
-def exchange_of(state: Checkpoint, prompt_id: str) -> Exchange | None:
-    """The exchange of this id; if it was asked again, the last."""
-    return next((found for found in reversed(exchanges_in(state)) if found.prompt_id == prompt_id), None)
-
-
-def _exchange(state: Checkpoint, records: dict[int, _Record], places: list[int], is_last: bool) -> Exchange:
+def _exchange(state: Checkpoint, record: _Record | None, places: list[int], is_last: bool) -> Exchange:
     place, *others = places
     messages = tuple(state.history[other] for other in others)
-    record = records.get(place)
+    is_recorded = record is not None
     if record is None:
         status, reason = _unrecorded(state, messages, is_last)
         record = _Record(str(state.limits.get("provider", OWN)), end=len(state.history), status=status, reason=reason)
@@ -194,7 +210,7 @@ def _exchange(state: Checkpoint, records: dict[int, _Record], places: list[int],
         messages=messages,
         is_last=is_last,
         is_open=record.end < 0,
-        is_recorded=place in records,
+        is_recorded=is_recorded,
         prompt_id=record.prompt_id,
         provider=record.provider,
         model=record.model,
@@ -244,11 +260,28 @@ def _totals(state: Checkpoint) -> Spent:
 
 
 def _records(state: Checkpoint) -> dict[int, _Record]:
-    return {
-        int(fact.key.removeprefix(TURN_MARK)): msgspec.convert(fact.value, _Record)
-        for fact in state.facts
-        if fact.kind == "turn" and fact.key.startswith(TURN_MARK)
-    }
+    return {_place(fact): _record(fact) for fact in state.facts if _is_record(fact)}
+
+
+def _is_record(fact: Fact) -> bool:
+    return fact.kind == "turn" and fact.key.startswith(TURN_MARK)
+
+
+def _is_about(fact: Fact, place: int) -> bool:
+    return fact.kind == "turn" and fact.key == f"{TURN_MARK}{place}"
+
+
+def _place(fact: Fact) -> int:
+    return int(fact.key.removeprefix(TURN_MARK))
+
+
+def _record(fact: Fact) -> _Record:
+    return msgspec.convert(fact.value, _Record)
+
+
+def _id_in(fact: Fact) -> str:
+    """The prompt's id, without reading the whole record; records of old logs have none."""
+    return str(fact.value[_ID]) if len(fact.value) > _ID else ""
 
 
 def begun(place: int, provider: str, model: str, prompt_id: str) -> StateSet:

@@ -122,6 +122,8 @@ def waiting_prompts(prompts: list[WaitingPrompt]) -> list[Logged]:
 def line_of_work(state: Checkpoint) -> list[int]:
     """Places in the history of all that the current line of work holds, in order: also what a summary stands for now, and
     nothing that was rewound."""
+    if state.view == ((0, len(state.history)),):
+        return list(range(len(state.history)))
     places: list[int] = []
     for start, stop in sorted({stretch for view in (*state.marks, state.view) for stretch in view}):
         places.extend(range(max(start, places[-1] + 1 if places else 0), stop))
