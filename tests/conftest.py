@@ -13,7 +13,7 @@ pytest_plugins = ["tests.report"]
 
 settings.register_profile("full", deadline=None, suppress_health_check=ON_SPEED)
 settings.register_profile("sampled", settings.get_profile("full"), max_examples=40)
-settings.register_profile("fixed", settings.get_profile("sampled"), derandomize=True, database=None)
+settings.register_profile("fixed", settings.get_profile("sampled"), max_examples=20, derandomize=True, database=None)
 settings.load_profile("full" if FULL else "fixed" if IS_FIXED else "sampled")
 
 

@@ -248,6 +248,7 @@ async def test_a_workspace_that_was_deleted_comes_back(store: Checkpointer, fold
     grow(folder, 9)
     workspace = Workspace(folder, store)
     ref, was = await workspace.snapshot(), facts(folder)
+    subprocess.run(["chmod", "-R", "u+rwx", str(folder)], check=True)  # else only root could remove all of it
     subprocess.run(["rm", "-r", str(folder)], check=True)
     await workspace.restore(ref)
     assert facts(folder) == was
