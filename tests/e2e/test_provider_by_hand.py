@@ -19,6 +19,7 @@ from clew.testing import ScriptedModel
 from tests.e2e.desk import NAMES, Desk, desk, has_call, texts
 from tests.providers.worker import descendants, is_running, wait_until, worker
 from tests.servers.clis import Machine
+from tests.servers.npm import NEWEST_CLAUDE
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.xdist_group("real-clis")]
 
@@ -57,12 +58,16 @@ async def on_record(here: Desk, thread_id: str) -> list[str]:
     return [plain_text(message) for message in history if is_prompt(message)]
 
 
-@pytest.mark.parametrize("provider", NAMES)
+@pytest.mark.parametrize(
+    ("provider", "versions"),
+    [*((name, {}) for name in NAMES), ("claude_code", {"claude_code": NEWEST_CLAUDE})],
+    ids=str,
+)
 async def test_what_was_typed_by_hand_is_on_record_once_and_goes_along_wherever_the_conversation_goes(
-    provider: str, tmp_path: Path
+    provider: str, versions: dict[str, str], tmp_path: Path
 ) -> None:
     with desk(tmp_path) as here:
-        machine = here.machine()
+        machine = here.machine(**versions)
         async with open_checkpointer(here.url) as store:
             session = here.agent(machine, provider, store).start_session()
             await session.send("first, by us")
@@ -87,7 +92,7 @@ async def test_what_was_typed_by_hand_is_on_record_once_and_goes_along_wherever_
             os.kill(running.pid, signal.SIGKILL)
         wait_until(lambda: not any(map(is_running, below)), "nothing of it runs any more")
 
-        other = here.machine("another machine")
+        other = here.machine("another machine", **versions)
         async with open_checkpointer(here.url) as store:
             session = here.agent(other, provider, store).resume_session(handle)
             await session.send("fifth, by us")
