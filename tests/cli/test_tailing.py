@@ -99,7 +99,7 @@ async def test_it_begins_with_the_last_turns_and_ends_where_nobody_works_on_it(t
 async def test_json_is_each_entry_as_it_comes(tmp_path: Path) -> None:
     samples = Samples(tmp_path)
     entries = objects(samples.clew("tail", "visa", "--json"))
-    assert [entry["kind"] for entry in entries] == ["spend", "message", "intent", "state", "spend", "status"]
+    assert [entry["kind"] for entry in entries] == ["spend", "message", "intent", "state", "spend", "status", "state"]
     async with open_checkpointer(samples.url) as store, tailing(samples.url, "visa", "--json", "--forever") as process:
         await until(process, '"waiting"')
         async with Thread.open(store, "visa") as thread:
