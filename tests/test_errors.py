@@ -43,7 +43,7 @@ EXAMPLES: list[tuple[ClewError, list[str]]] = [
     (Conflict("user/1", "its log ends at frame 3, not 2"), ["'user/1'", "frame 3, not 2", "Read its head again"]),
     (ThreadBusy("user/1", "process 7 on box", 12.4), ["'user/1'", "process 7 on box", "12 s", "takeover=True"]),
     (LeaseLost("user/1", "process 7 on box"), ["'user/1'", "process 7 on box", "open the thread again"]),
-    (ThreadNotFound("user/1"), ["'user/1'", "Thread.list()"]),
+    (ThreadNotFound("user/1"), ["'user/1'", "Thread.list(checkpointer)"]),
     (MissingBlob(["b" * 64, "a" * 64], thread_id="user/1"), ["'user/1'", "2 blob(s)", "a" * 64]),
     (MissingBlob(["a" * 64]), ["1 blob(s)"]),
     (Unavailable("no answer"), ["no answer"]),

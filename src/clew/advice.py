@@ -24,11 +24,18 @@ __all__ = [
     "ANSWER",
     "FOLDER",
     "KINDS",
+    "MODEL",
+    "MODULE",
+    "NO_BUDGET",
     "PROMPT",
+    "THREAD",
+    "adopt",
+    "budget_in_program",
     "budget_words",
     "collect",
     "discover",
     "files",
+    "for_shell",
     "fork",
     "install",
     "install_program",
@@ -36,6 +43,7 @@ __all__ = [
     "list_sessions",
     "list_threads",
     "log_in",
+    "make_private",
     "new_token",
     "open_session",
     "quoted",
@@ -48,23 +56,33 @@ __all__ = [
     "show",
     "start",
     "tail",
+    "take_over",
     "unlock",
     "upgrade",
     "why",
 ]
 
+THREAD = "ID"
+"""Stands for a thread that is yet to be made."""
 PROMPT = "what to do next"
 """Stands for a prompt that the user has to think of."""
 ANSWER = "your answer"
 """Stands for an answer that the user has to give."""
+MODEL = "VENDOR:MODEL"
+"""Stands for a model that the user has to choose."""
+MODULE = "MODULE"
+"""Stands for the module that has a tool."""
 FOLDER = "a new folder"
 """Stands for a folder that the user has to choose."""
+
+NO_BUDGET = "none"
+"""What takes the place of a thread's budget where it is to have none."""
 
 KINDS: dict[str, Callable[..., str]] = {}
 """Every kind of advice by its name."""
 
 _F = TypeVar("_F", bound=Callable[..., str])
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]+")
+_CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]+")
 """Characters that a terminal would obey, or that make a text look like another; they are never printed as they are."""
 
 
@@ -112,6 +130,7 @@ def resume(
     max_turns: int | None = None,
     budget: Sequence[str] = (),
     tools: Sequence[str] = (),
+    without_tools: bool = False,
     model: str = "",
     provider: str = "",
     store: str = "",
@@ -122,6 +141,7 @@ def resume(
     options += [] if max_turns is None else ["--max-turns", str(max_turns)]
     options += [word for amount in budget for word in ("--budget", amount)]
     options += [word for tool in tools for word in ("--tool", tool)]
+    options += ["--without-tools"] if without_tools else []
     options += ["--provider", provider] if provider else []
     options += ["--model", model] if model else []
     return _clew("resume", *[thread_id, *([] if prompt is None else [prompt])], options=options, store=store)
@@ -140,6 +160,12 @@ def resume_in_program(
 
 
 @_kind
+def budget_in_program(**limits: float) -> str:
+    """What an `Agent` is to be given so that a thread may spend more."""
+    return f"budget=Budget({', '.join(f'{name}={value!r}' for name, value in limits.items())})"
+
+
+@_kind
 def run_again() -> str:
     """Run this very program again, with the same arguments."""
     return " ".join(map(quoted, sys.orig_argv))
@@ -149,6 +175,12 @@ def run_again() -> str:
 def unlock(thread_id: str, *, store: str = "") -> str:
     """Take a thread from the process that works on it."""
     return _clew("unlock", thread_id, options=["--force"], store=store)
+
+
+@_kind
+def take_over() -> str:
+    """Take a thread from the process that works on it, in Python."""
+    return "takeover=True"
 
 
 @_kind
@@ -230,6 +262,18 @@ def repair(thread_id: str = "", *, store: str = "") -> str:
 
 
 @_kind
+def make_private(*paths: str) -> str:
+    """Take files of a store from the eyes of others on this machine."""
+    return " ".join(["chmod", "go=", *map(quoted, paths)])
+
+
+@_kind
+def adopt(session: str) -> str:
+    """Take a session of a coding agent into a thread."""
+    return _clew("adopt", session)
+
+
+@_kind
 def new_token(file: str = "") -> str:
     """Make a token for a service; with `file`, add it to that one."""
     return _clew("serve", options=["--new-token"]) + (f" >> {quoted(file)}" if file else "")
@@ -275,6 +319,19 @@ def open_session(provider: str, key: str, folder: str = "") -> str:
         return ""
     there = f"cd {quoted(folder)} && " if folder else ""
     return f"{there}{_OPENS[provider]} {quoted(key)}"
+
+
+def for_shell(text: str, thread_id: str = "", *, store: str = "") -> str:
+    """The words of an error with commands for a shell in place of those for Python, and with the store that is meant."""
+    pairs = {
+        list_in_program(): list_threads(store=store),
+        discover(): list_sessions(),
+        take_over(): unlock(thread_id, store=store),
+        repair(): repair(store=store),
+    }
+    for python, shell in pairs.items():
+        text = text.replace(python, shell)
+    return text
 
 
 def budget_words(

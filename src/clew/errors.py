@@ -111,7 +111,7 @@ class ThreadBusy(ClewError):
         self.expires_in = expires_in
         super().__init__(
             f"thread {thread_id!r} is being run by {holder}; its lease ends in {expires_in:.0f} s. "
-            "Wait, stop that process, or take over: takeover=True, or `clew unlock`."
+            f"Wait, stop that process, or take over: {advice.take_over()}"
         )
 
 
@@ -130,11 +130,11 @@ class LeaseLost(ClewError):
 class ThreadNotFound(ClewError, LookupError):
     """The store answered, and has no such thread."""
 
-    def __init__(self, thread_id: str, where: str = "this store", advice: str = "") -> None:
+    def __init__(self, thread_id: str, where: str = "this store", more: str = "") -> None:
         self.thread_id = thread_id
         super().__init__(
-            f"no thread {thread_id!r} in {where}. `clew ls`, or Thread.list(), names those that are there."
-            + (f" {advice}" if advice else "")
+            f"no thread {thread_id!r} in {where}. Those that are there are listed by: {advice.list_in_program()}"
+            + (f". {more}" if more else "")
         )
 
 
@@ -284,5 +284,5 @@ class SessionNotFound(ProviderError, LookupError):
         super().__init__(
             provider,
             f"no session {session!r} on this machine",
-            "`clew sessions`, or clew.providers.discover(), names those that are there.",
+            f"Those that are there are listed by: {advice.discover()}",
         )

@@ -23,7 +23,7 @@ async def test_a_fork_goes_on_from_the_end_of_that_turn_and_its_id_is_all_of_the
     samples = Samples(tmp_path)
     run = samples.clew("fork", "trip", "--turn", "3")
     assert (run.returncode, run.stdout) == (0, "trip-at-3\n")
-    assert "clew resume trip-at-3" in run.stderr
+    assert "agent.resume('what to do next', thread_id='trip-at-3')" in run.stderr
     assert await _last_words(samples.url, "trip-at-3") == (3, "The plan is in plan.md.")
     assert (await _last_words(samples.url, "trip"))[0] == 5
 

@@ -100,7 +100,7 @@ async def test_a_session_is_adopted_from_wherever_it_is(tmp_path: Path) -> None:
         "provider": "claude_code",
         "id": key,
         "turns": 1,
-        "resume": 'clew resume door "…"',
+        "resume": "clew resume door 'what to do next'",
     }
     async with open_checkpointer(machine.url) as store:
         state = await Thread.load(store, "door")

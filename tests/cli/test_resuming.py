@@ -32,7 +32,7 @@ async def test_a_thread_that_waits_shows_its_question_and_takes_the_answer(tmp_p
         assert question.startswith("? May pay be run with these arguments?")
         assert question.endswith(" pay(amount=900)")
         assert standing.startswith("? waiting · 1 turn · ")
-        assert way == "To answer: clew resume t --answer TEXT"
+        assert way == "To answer: clew resume t --answer yes"
     (shown,) = objects(shop.clew("resume", "t", "--json"))
     assert (shown["status"], shown["questions"][0]["id"]) == ("waiting", "1:0:clew:approval")
     assert len(shop.calls("pay")) == 1
@@ -71,7 +71,7 @@ def test_where_nothing_is_left_to_do_it_says_so(tmp_path: Path) -> None:
     done = shop.clew("resume", "t")
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr.startswith("✓ done: nothing is left to do · 1 turn · ")
-    assert done.stderr.endswith('To go on: clew resume t "…"\n')
+    assert done.stderr.endswith("To go on: clew resume t 'what to do next'\n")
     (told,) = objects(shop.clew("resume", "--last", "--json"))
     assert (told["status"], told["reason"]) == ("done", "nothing is left to do")
     assert shop.clew("resume", "--last", "Go.").stdout == "Bye.\n"
@@ -137,20 +137,30 @@ async def test_a_thread_that_another_process_works_on_is_busy_and_says_the_way_o
         for changed in ((), ("--max-turns", "3")):
             busy = shop.clew("resume", "t", "Second.", *changed)
             assert busy.returncode == 4
-            assert busy.stderr.endswith("  To take it all the same: clew unlock t --force\n")
+            assert busy.stderr.endswith("Wait, stop that process, or take over: clew unlock t --force\n")
         assert shop.clew("resume", "--last").returncode == 3
 
 
-def test_a_thread_that_a_program_made_goes_on_and_says_what_its_record_does_not_have(tmp_path: Path) -> None:
+def test_a_thread_of_a_program_does_not_go_on_without_its_tools_unless_that_is_asked_for(tmp_path: Path) -> None:
     shop, samples = Workshop(tmp_path), Samples(tmp_path)
     env = {**shop.env, "CLEW_MODEL": shop.script("any", *["Fine."] * 9)}
-    trip = samples.clew("resume", "trip", "Add the museum.", env=env)
+    refused = samples.clew("resume", "trip", "Add the museum.", env=env)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr.splitlines() == [
+        "Error: thread 'trip' has tools that the command line does not know: look_up, write_plan. A program made it, and its "
+        "record does not say where they are. Nothing was changed.",
+        "  In the program that made it: agent.resume('Add the museum.', thread_id='trip')",
+        "  With the module that has each of them: clew resume trip 'Add the museum.' --tool MODULE:look_up "
+        "--tool MODULE:write_plan",
+        "  Without them: clew resume trip 'Add the museum.' --without-tools",
+    ]
+    trip = samples.clew("resume", "trip", "Add the museum.", "--without-tools", env=env)
     assert (trip.returncode, trip.stdout) == (0, "Fine.\n")
     assert "Without tools that it had before: look_up, write_plan." in trip.stderr
     assert "model: scripted → script:any" in trip.stderr
     refused = samples.clew("resume", "report", env=env)
     assert refused.returncode == 2
-    assert "in the middle of a call of 'send_mail'" in refused.stderr
+    assert "in the middle of a call of send_mail" in refused.stderr
     answered = samples.clew(
         "resume", "visa", "--answer", "A Swiss one.", "--tool", "tests.cli.samples:ask_traveller", env=env
     )
@@ -185,5 +195,5 @@ def test_a_session_that_the_store_does_not_know_goes_on_from_its_handle_if_it_is
     assert shop.clew("resume", gone, "say again").returncode == 3
     run = shop.clew("resume", here, "say again")
     assert run.returncode == 0
-    assert run.stderr.endswith("To go on: clew resume s\n")
+    assert run.stderr.endswith("To go on: clew resume s 'what to do next'\n")
     assert shop.clew("resume", "s", "say more").returncode == 0

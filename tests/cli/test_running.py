@@ -44,7 +44,7 @@ def test_in_a_pipe_the_answer_alone_is_on_stdout_and_the_rest_on_stderr(tmp_path
     ]
     assert shown[-2].startswith("✓ done · 3 turns · ")
     assert " tokens · ? · " in shown[-2]
-    assert shown[-1] == "To go on: clew resume t"
+    assert shown[-1] == "To go on: clew resume t 'what to do next'"
 
 
 def test_with_json_every_event_is_a_line_and_the_last_is_the_result(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_with_json_every_event_is_a_line_and_the_last_is_the_result(tmp_path: Pa
     assert "".join(event["text"] for event in events if event["type"] == "thinking") == "The price first."
     assert [event["name"] for event in events if event["type"] == "tool-finished"] == ["price", "order"]
     assert (result["type"], result["status"], result["output"]) == ("result", "done", "Your tea is on its way.")
-    assert (result["turns"], result["resume"]) == (3, f"clew resume {result['thread_id']}")
+    assert (result["turns"], result["resume"]) == (3, f"clew resume {result['thread_id']} 'what to do next'")
     assert result["thread_id"].startswith("run-")
 
 
@@ -145,10 +145,11 @@ async def test_on_a_thread_that_is_there_it_goes_on_with_what_that_has_on_record
 
 
 @pytest.mark.parametrize(
-    ("options", "reason"), [(("--max-turns", "1"), "max_turns: 1"), (("--timeout", "0.5"), "timeout: 0.5 s")]
+    ("options", "reason", "more"),
+    [(("--max-turns", "1"), "max_turns: 1", " --max-turns 2"), (("--timeout", "0.5"), "timeout: 0.5 s", "")],
 )
 def test_a_task_that_stops_short_ends_with_1_and_says_why(
-    options: tuple[str, ...], reason: str, tmp_path: Path
+    options: tuple[str, ...], reason: str, more: str, tmp_path: Path
 ) -> None:
     shop = Workshop(tmp_path)
     if "--max-turns" in options:
@@ -157,7 +158,7 @@ def test_a_task_that_stops_short_ends_with_1_and_says_why(
     assert (run.returncode, run.stdout) == (1, "")
     *_, ending, last = run.stderr.splitlines()
     assert ending.startswith(f"! interrupted: {reason} · 1 turn · ")
-    assert last == "To go on: clew resume t"
+    assert last == f"To go on: clew resume t{more}"
 
 
 def test_a_model_that_refuses_is_told_in_a_line_with_the_way_back(tmp_path: Path) -> None:

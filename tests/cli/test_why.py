@@ -24,13 +24,13 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Samples:
     return Samples(tmp_path_factory.mktemp("store"))
 
 
-def test_each_ends_with_the_one_command_that_goes_on(samples: Samples) -> None:
+def test_each_ends_with_the_one_call_that_goes_on_in_the_program_that_made_it(samples: Samples) -> None:
     told = {name: samples.clew("why", name).stdout for name in ("trip", "report", "visa", "old")}
     assert {name: text.splitlines()[-1] for name, text in told.items()} == {
-        "trip": "Go on: clew resume trip PROMPT",
-        "report": "Go on: clew resume report",
-        "visa": "Go on: clew resume visa --answer TEXT",
-        "old": "Go on: clew resume old",
+        "trip": "Go on in the program that made it: agent.resume('what to do next', thread_id='trip')",
+        "report": "Go on in the program that made it: agent.resume(thread_id='report')",
+        "visa": "Go on in the program that made it: agent.resume(thread_id='visa', answer='your answer')",
+        "old": "Go on in the program that made it: agent.resume(thread_id='old')",
     }
     assert "ask_traveller asks (question): Which passport do you travel with?" in told["visa"]
     assert 'In doubt: send_mail(to="ada@example.org"), begun at ' in told["report"]
@@ -41,7 +41,7 @@ def test_each_ends_with_the_one_command_that_goes_on(samples: Samples) -> None:
 
 def test_json_says_it_all_and_the_command_finds_the_same_store(samples: Samples) -> None:
     (report,) = objects(clew("why", "report", "--json", "--store", samples.url))
-    assert report["next"] == f"clew resume report --store {samples.url}"
+    assert (report["next"], report["program_tools"]) == ("agent.resume(thread_id='report')", ["send_mail"])
     assert (report["status"], report["calls"][0]["status"], report["last"]["kind"]) == (
         "interrupted",
         "in doubt",
@@ -71,7 +71,8 @@ async def test_several_questions_are_answered_by_their_ids(tmp_path: Path) -> No
         )
     told = clew("why", "it's two", store=url).stdout
     assert told.splitlines()[-1] == (
-        """Go on: clew resume 'it'"'"'s two' --answer '{"1:0:clew:approval":"yes","1:1:clew:in-doubt:1":"run"}'"""
+        """Go on in the program that made it: agent.resume(thread_id="it's two", """
+        """answer={'1:0:clew:approval': 'yes', '1:1:clew:in-doubt:1': 'run'})"""
     )
     assert 'pay asks (approval): May pay be run?\n  {"usd":5}\n' in told
 

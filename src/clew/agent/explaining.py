@@ -10,6 +10,7 @@ from clew.agent.answering import open_questions
 from clew.agent.events import Question
 from clew.agent.filing import unkept
 from clew.agent.prompts import prompts_waiting
+from clew.agent.ways import Way, way_of
 from clew.checkpointers import Checkpointer, Head, Lease, Owner
 from clew.checkpointers.heads import Status
 from clew.threads.leases import is_live
@@ -55,6 +56,8 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """Which turn the files on record are of, if that is not the last; empty if it is."""
     last: Mark | None
     """What happened to it last, beside its turns."""
+    way: Way
+    """How it goes on, once nobody works on it."""
 
 
 async def standing_of(store: Checkpointer, thread_id: str) -> Standing:
@@ -77,6 +80,7 @@ async def standing_of(store: Checkpointer, thread_id: str) -> Standing:
         unaccounted=state.unaccounted,
         files="" if state.status == "running" and not abandoned else unkept(state),
         last=timeline.marks[-1] if timeline.marks else None,
+        way=await way_of(store, head, state),
     )
 
 

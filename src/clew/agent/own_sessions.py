@@ -58,6 +58,8 @@ class OwnSession(Session):
         self._asked = 0
         self._ended_with = ""
         """The status of the last run, once that had the thread for itself."""
+        self._reason = ""
+        """Why it was interrupted."""
 
     @property
     def thread_id(self) -> str:
@@ -117,7 +119,7 @@ class OwnSession(Session):
                 raise
             finally:
                 self._tasks.discard(task)
-            self._ended_with = result.status
+            self._ended_with, self._reason = result.status, result.reason
             return result
 
         return Run(work)
@@ -146,7 +148,7 @@ class OwnSession(Session):
         if clear:
             await self._clear(self._thread_id)
         elif self._ended_with not in ("", "done"):
-            log.info("thread %r: all of it is kept; run the same task again to go on", self._thread_id)
+            log.info("thread %r: all of it is kept; %s", self._thread_id, _how_to_go_on(self._reason))
 
     async def _clear(self, thread_id: str) -> None:
         """That it could not be deleted is no reason to lose what was done."""
@@ -158,6 +160,13 @@ class OwnSession(Session):
             )
         else:
             log.info("thread %r: its task is %s, and what was kept for it is cleared", thread_id, self._ended_with)
+
+
+def _how_to_go_on(reason: str) -> str:
+    """A run that a limit stopped would be stopped by the same limit again at once."""
+    limit = next((name for name in ("max_turns", "budget") if reason.startswith(f"{name}: ")), "")
+    larger = f", with a larger {limit} ({reason})," if limit else ""
+    return f"run the same task again{larger} to go on"
 
 
 def task_id(agent: str, task: str, folder: Path) -> str:

@@ -7,6 +7,7 @@ import secrets
 import msgspec
 from blake3 import blake3
 
+from clew import advice
 from clew.agent.notes import is_prompt
 from clew.errors import InvalidInput
 from clew.log import Checkpoint, Logged, MessageAdded, StateSet
@@ -88,7 +89,7 @@ def check_prompt(prompt: str, prompt_id: str | None = None) -> None:
     if not isinstance(prompt, str) or not prompt.strip():
         raise InvalidInput(
             f"a prompt is a text that is not empty, and not {prompt!r}. To go on with a thread without one: "
-            "agent.resume(thread_id=…)"
+            f"{advice.resume_in_program('…')}"
         )
     if prompt_id is None:
         return

@@ -36,6 +36,11 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
                     f"a budget of {value} {name} allows nothing. Give more than 0, or None for no limit."
                 )
 
+    @property
+    def limits(self) -> dict[str, Any]:
+        """The limits that are set, by their names."""
+        return {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
+
     def exceeded(self, state: Checkpoint) -> str | None:
         """What has been spent, if it is all or more."""
         spent = state.usage.input_tokens + state.usage.output_tokens
@@ -77,13 +82,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 def started(settings: Settings, state: Checkpoint) -> ThreadStarted:
     """The entry that says who works on a thread and with what."""
-    budget = {name: value for name, value in msgspec.structs.asdict(settings.budget).items() if value is not None}
     return ThreadStarted(
         agent=settings.name,
         model=settings.model.name,
         system_prompt=settings.system_prompt,
         tools={name: tool.digest for name, tool in settings.tools.items()},
-        limits={"max_turns": settings.max_turns, **budget},
+        limits={"max_turns": settings.max_turns, **settings.budget.limits},
         parent=state.parent or settings.parent,
     )
 

@@ -42,6 +42,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str = ""
     max_turns: int | None = None
     budget: Budget = Budget()
+    supplies: tuple[str, ...] = ()
+    """The names of the tools that all this brought when it was last used."""
 
 
 async def keep_setup(checkpointer: Checkpointer, thread_id: str, setup: Setup) -> None:

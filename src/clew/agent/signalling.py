@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shlex
 import signal
 import sys
 import threading
@@ -13,6 +12,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
+from clew import advice
 from clew.errors import UsageError
 
 __all__ = ["EXIT_CODE", "by_id", "same_command", "stops_with_a_signal", "when_killed"]
@@ -49,12 +49,12 @@ def when_killed(standing: Callable[[], str]) -> None:
 
 def same_command(thread_id: str) -> str:
     """How a program that names its thread is resumed: by running it again."""
-    return shlex.join(sys.orig_argv)
+    return advice.run_again()
 
 
 def by_id(thread_id: str) -> str:
     """How a thread is resumed that nobody named."""
-    return f"agent.resume(thread_id={thread_id!r})"
+    return advice.resume_in_program(thread_id)
 
 
 class _Running:

@@ -13,6 +13,7 @@ from zlib import crc32
 import msgspec
 from blake3 import blake3
 
+from clew import advice
 from clew.checkpointers.heads import Head, micros, thread_digest, unlisted
 from clew.errors import ClewError, Conflict, Corrupt, MissingBlob
 
@@ -137,7 +138,7 @@ def decode_head(data: object, whose: str, where: str) -> Head:
         raise Corrupt(f"the head of {whose} in {where} does not decode: {error}. {_WAY_OUT}") from error
 
 
-_WAY_OUT = "Restore a copy, or save its log as a new thread: clew verify --repair ID."
+_WAY_OUT = f"Restore a copy, or save its log as a new thread: {advice.repair()}"
 
 
 class Listing:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
+
+from clew.errors import UsageError
 
 if TYPE_CHECKING:
     from clew.agent import Agent
@@ -14,18 +16,38 @@ if TYPE_CHECKING:
     from clew.log import Checkpoint
     from clew.providers import ProviderAgent
 
-__all__ = ["make_agent"]
+__all__ = ["ToolsMissing", "make_agent"]
+
+
+class ToolsMissing(UsageError):
+    """A thread has tools that the command line does not know."""
+
+    def __init__(self, thread_id: str, tools: Sequence[str], *, in_the_middle: bool) -> None:
+        self.tools = tools
+        self.in_the_middle = in_the_middle
+        """Whether a call of one of them is open, so that nothing can go on without it."""
+        what = "is in the middle of a call of" if in_the_middle else "has tools that the command line does not know:"
+        super().__init__(
+            f"thread {thread_id!r} {what} {', '.join(tools)}. A program made it, and its record does not say where "
+            "they are. Nothing was changed."
+        )
 
 
 async def make_agent(
     setup: Setup,
+    thread_id: str,
     before: Checkpoint | None,
     store: Checkpointer,
     stack: AsyncExitStack,
     stopped: Callable[[str], str],
-) -> tuple[Agent | ProviderAgent, list[str]]:
-    """The agent, with all it needs opened, which is closed with the stack; and what is to be known of it. `before` is the
-    thread that it goes on with; `stopped` makes of a thread's id the command that a signal leaves behind."""
+    *,
+    without_tools: bool = False,
+) -> tuple[Agent | ProviderAgent, Setup, list[str]]:
+    """The agent, with all it needs opened, which is closed with the stack; the setup, with the names of its tools; and what
+    is to be known of it. `before` is the thread that it goes on with: `ToolsMissing` if that has tools which only a program
+    has, unless it may go on `without_tools`. `stopped` makes of a thread's id the command that a signal leaves behind."""
+    import msgspec
+
     from clew import Agent
 
     notes: list[str] = []
@@ -44,10 +66,11 @@ async def make_agent(
     else:
         tools = await _tools(setup, stack)
         _check_folder(setup, tools)
-        notes = _missing(before, set(tools))
+        notes = _missing(thread_id, before, set(tools), without_tools)
+        setup = msgspec.structs.replace(setup, supplies=tuple(sorted(tools)))
         common |= {} if setup.max_turns is None else {"max_turns": setup.max_turns}
         made = Agent(setup.model, tools=tools.values(), workspace=setup.workspace or None, **common)
-    return await stack.enter_async_context(made), notes
+    return await stack.enter_async_context(made), setup, notes
 
 
 def _make_folder(path: str) -> None:
@@ -98,19 +121,20 @@ def _is_agent(value: Any) -> bool:
     return isinstance(value, Agent)
 
 
-def _missing(before: Checkpoint | None, names: set[str]) -> list[str]:
-    """A thread that a program made says which tools it had, and not where they are. To go on without one that it is in the
-    middle of would be no resume; the others may be left out, and that is said."""
-    from clew.errors import UsageError
+def _missing(thread_id: str, before: Checkpoint | None, names: set[str], without: bool) -> list[str]:
+    """A thread that a program made says which tools it had, and not where they are. It does not go on without them unless
+    that is asked for, and never without one that it is in the middle of. What else is left out, and was given on a command
+    line before, is said."""
+    from clew.agent.ways import program_tools
 
     if before is None:
         return []
     missing = before.tools.keys() - names
-    for call in before.calls:
-        if call.result is None and call.call.name in missing:
-            raise UsageError(
-                f"this thread is in the middle of a call of {call.call.name!r}, and its record does not say where that tool "
-                f"is. Give it: --tool module:{call.call.name}, or resume the thread with the program that made it."
-            )
+    begun = sorted({call.call.name for call in before.calls if call.result is None and call.call.name in missing})
+    if begun:
+        raise ToolsMissing(thread_id, begun, in_the_middle=True)
+    unknown = [name for name in program_tools(before) if name in missing]
+    if unknown and not without:
+        raise ToolsMissing(thread_id, unknown, in_the_middle=False)
     listed = ", ".join(sorted(missing))
     return [f"Without tools that it had before: {listed}. Give them with --tool module:function."] if missing else []

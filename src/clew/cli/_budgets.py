@@ -17,10 +17,13 @@ _SECONDS = {"s": 1, "sec": 1, "min": 60, "h": 3600}
 
 
 def read_budget(given: Sequence[str]) -> Budget:
-    """All of them as one. `InvalidInput` for what is none, or said twice."""
+    """All of them as one; `none`, alone, is no limit. `InvalidInput` for what is no budget, or said twice."""
+    from clew.advice import NO_BUDGET
     from clew.agent import Budget
     from clew.errors import InvalidInput
 
+    if [text.strip().lower() for text in given] == [NO_BUDGET]:
+        return Budget()
     found: dict[str, Any] = {}
     for text in given:
         kind, amount = _read(text)
@@ -38,7 +41,9 @@ def _read(text: str) -> tuple[str, float | int]:
     unit = "" if written is None else (written[2] or "").lower()
     is_dollars = text.startswith("$")
     if written is None or is_dollars == bool(unit):
-        raise InvalidInput(f"--budget {text!r} is none. Write 2usd, 100ktokens or 10min.")
+        raise InvalidInput(
+            f"--budget {text!r} is not a budget. Write 2usd, 100ktokens or 10min; none, alone, for no limit."
+        )
     amount = float(written[1])
     if unit in _SECONDS:
         return "seconds", amount * _SECONDS[unit]

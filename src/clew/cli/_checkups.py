@@ -47,6 +47,8 @@ def _python() -> Finding:
 
 def _extras() -> Finding:
     """Which of the optional packages are there. None has to be: whoever needs one is told its name."""
+    from clew import advice
+
     found, missing = [], []
     for extra, packages in _optional().items():
         versions = [_version(package) for package in packages]
@@ -56,8 +58,8 @@ def _extras() -> Finding:
             )
         else:
             missing.append(extra)
-    advice = f"To add one of {', '.join(missing)}: pip install 'clew[{missing[0]}]'" if missing else ""
-    return Finding("extras", "ok", ", ".join(found) or "none installed", advice)
+    way = f"To add one of {', '.join(missing)}: {advice.install(missing[0])}" if missing else ""
+    return Finding("extras", "ok", ", ".join(found) or "none installed", way)
 
 
 def _optional() -> dict[str, list[str]]:

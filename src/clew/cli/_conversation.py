@@ -79,6 +79,13 @@ class Pen:
         self._last = "" if text.endswith("\n\n") else "text"
         self._out.print(Text(clean(text), style), end="", soft_wrap=True)
 
+    def command(self, label: str, words: str, style: str = "bold") -> None:
+        """A line with a command: never wrapped, so that it can be copied whole. It is quoted for a terminal already."""
+        from rich.text import Text
+
+        self._last = "text"
+        self._out.print(Text(label + words, style), soft_wrap=True)
+
     def text(self, text: str, style: str = "", indent: int = 2) -> None:
         for line in clean(text).strip("\n").expandtabs(4).split("\n"):
             self.line(line, style, indent)

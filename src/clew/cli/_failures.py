@@ -6,9 +6,14 @@ import functools
 import os
 import sys
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import typer
+
+from clew.cli._text import clean
+
+if TYPE_CHECKING:
+    from clew.errors import ClewError
 
 __all__ = ["EXIT_CODES", "INTERRUPTED", "exit_code", "told"]
 
@@ -66,9 +71,7 @@ def told(command: Callable[P, T]) -> Callable[P, T]:
         try:
             return command(*args, **kwargs)
         except ClewError as error:
-            typer.echo(f"Error: {error}", err=True)
-            for note in getattr(error, "__notes__", ()):
-                typer.echo(f"  {note}", err=True)
+            _tell(error, kwargs.get("store"))
             raise typer.Exit(exit_code(error)) from None
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
@@ -77,6 +80,19 @@ def told(command: Callable[P, T]) -> Callable[P, T]:
             raise typer.Exit(0) from None
 
     return run
+
+
+def _tell(error: ClewError, store: Any) -> None:
+    """What went wrong, and what to do about it in words of the command line: errors of the library speak of Python."""
+    from clew import advice
+    from clew.cli._stores import shown_store
+
+    said, thread_id = clean(str(error)), getattr(error, "thread_id", "") or ""
+    if isinstance(store, str) and advice.for_shell(said, thread_id, store="x") != said:
+        said = advice.for_shell(said, thread_id, store=shown_store(store))
+    typer.echo(f"Error: {advice.for_shell(said, thread_id)}", err=True)
+    for note in getattr(error, "__notes__", ()):
+        typer.echo(f"  {note}", err=True)
 
 
 def _say_no_more() -> None:

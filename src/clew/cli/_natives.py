@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -10,9 +9,7 @@ if TYPE_CHECKING:
     from clew.messages.dialects import Loss
     from clew.providers import Place
 
-__all__ = ["Native", "find_native", "losses_in_words", "open_command"]
-
-_OPEN = {"claude_code": "claude --resume", "codex": "codex resume", "opencode": "opencode --session"}
+__all__ = ["Native", "find_native", "losses_in_words"]
 
 
 class Native(NamedTuple):
@@ -42,16 +39,6 @@ def find_native(session: str, provider: str | None, place: Place) -> Native | No
     if not found and trouble:
         raise trouble[0]
     return found[0] if found else None
-
-
-def open_command(provider: str, key: str, folder: str) -> str:
-    """What a user types to open a session with its own program; empty for a program that is not known here."""
-    import os
-
-    if provider not in _OPEN:
-        return ""
-    there = "" if os.path.realpath(folder) == os.path.realpath(os.getcwd()) else f"cd {shlex.quote(folder)} && "
-    return f"{there}{_OPEN[provider]} {shlex.quote(key)}"
 
 
 def losses_in_words(losses: Iterable[Loss]) -> list[str]:

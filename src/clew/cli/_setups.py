@@ -188,6 +188,8 @@ def changes(before: Setup, now: Setup) -> list[str]:
     names = {"tools": "tools", "mcp": "MCP servers", "system": "system prompt", "max_turns": "turns", "name": "agent"}
     found = []
     for name in before.__struct_fields__:
+        if name == "supplies":
+            continue  # it follows from the tools
         old, new = getattr(before, name), getattr(now, name)
         if old != new:
             found.append(f"{names.get(name, name)}: {_words(old)} → {_words(new)}")

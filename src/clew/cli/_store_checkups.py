@@ -43,7 +43,7 @@ async def check_store(url: str | None) -> AsyncIterator[Finding]:
             sealed = f"sealed with key {store.keys.current}" if store.keys is not None else "not encrypted"
             yield Finding("store", "ok", f"{where}: answers in {took * 1000:.0f} ms, {sealed}")
             yield await _round_trip(store)
-            for finding in _place(store):
+            for finding in _place(store, url):
                 yield finding
             if newest:
                 yield _clock(newest[0].updated_at)
@@ -94,13 +94,13 @@ async def _round_trip(store: Checkpointer) -> Finding:
     return Finding("writing", "ok", what)
 
 
-def _place(store: Checkpointer) -> Iterator[Finding]:
+def _place(store: Checkpointer, url: str | None) -> Iterator[Finding]:
     """What a store on this machine's own disk needs."""
     here = [path for path in store.own_files if path.exists()]
     if not here:
         return
     folder = here[0] if here[0].is_dir() else here[0].parent
-    yield _disk(folder)
+    yield _disk(folder, url)
     if sys.platform != "win32":
         yield _permissions(here)
     try:
@@ -109,8 +109,10 @@ def _place(store: Checkpointer) -> Iterator[Finding]:
         yield Finding("file times", "warning", f"{folder}: {error.strerror}", "Make the folder writable for this user.")
 
 
-def _disk(folder: Path) -> Finding:
+def _disk(folder: Path, url: str | None) -> Finding:
+    from clew import advice
     from clew.cli._output import size
+    from clew.cli._stores import shown_store
 
     free = shutil.disk_usage(folder).free
     what = f"{size(free)} free at {folder}"
@@ -119,18 +121,19 @@ def _disk(folder: Path) -> Finding:
             "disk", "problem", what, "Free some space: appends fail when it is full. Nothing stored is harmed."
         )
     if free < _LITTLE:
-        return Finding("disk", "warning", what, "Free some space; clew gc removes what no thread reaches.")
+        collect = advice.collect(store=shown_store(url))
+        return Finding("disk", "warning", what, f"Free some space. What no thread reaches is removed by: {collect}")
     return Finding("disk", "ok", what)
 
 
 def _permissions(paths: list[Path]) -> Finding:
-    import shlex
+    from clew import advice
 
     open_to_others = [path for path in paths if path.stat().st_mode & 0o077]
     if not open_to_others:
         return Finding("privacy", "ok", "nobody else on this machine can read the store's files")
-    named = " ".join(shlex.quote(str(path)) for path in open_to_others)
-    return Finding("privacy", "warning", "others on this machine can get at the store's files", f"chmod go= {named}")
+    command = advice.make_private(*map(str, open_to_others))
+    return Finding("privacy", "warning", "others on this machine can get at the store's files", command)
 
 
 def _file_clock(folder: Path) -> Finding:

@@ -15,7 +15,7 @@ from clew.errors import ClewError
 if TYPE_CHECKING:
     from clew.checkpointers import Checkpointer
 
-__all__ = ["StoreNotFound", "find_thread", "on_store", "opened", "store_option"]
+__all__ = ["Absent", "StoreNotFound", "find_thread", "on_store", "opened", "shown_store"]
 
 T = TypeVar("T")
 Absent = Literal["refused", "made", "empty"]
@@ -27,7 +27,7 @@ class StoreNotFound(ClewError, LookupError):
 
     def __init__(self, path: Path) -> None:
         super().__init__(
-            f"there is no store at {path}. Is the URL right? clew run, clew import and clew copy make one that is new."
+            f"there is no store at {path}. Is the URL right? A new one is made by the first run, import or copy."
         )
 
 
@@ -59,13 +59,16 @@ def on_store(url: str | None, work: Callable[[Checkpointer], Awaitable[T]], abse
 
 
 async def find_thread(store: Checkpointer, given: str) -> str:
-    """The id of the thread that is meant: by its id, by any beginning of it that no other has, or by a handle."""
+    """The id of the thread that is meant: by its id, by any beginning of it that no other has, or by a handle. A whole id is
+    never taken for anything else, also if it looks like a handle."""
     from clew.agent.handles import read_handle
     from clew.checkpointers import HeadQuery
     from clew.errors import InvalidInput, ThreadNotFound
 
+    if given and await store.head(given) is not None:
+        return given
     wanted = read_handle(given).session_id
-    if await store.head(wanted) is not None:
+    if wanted != given and await store.head(wanted) is not None:
         return wanted
     found = [head.thread_id async for head in store.heads(HeadQuery(prefix=wanted, limit=_SHOWN + 1))]
     if len(found) == 1:
@@ -76,19 +79,27 @@ async def find_thread(store: Checkpointer, given: str) -> str:
     raise ThreadNotFound(wanted)
 
 
-def store_option(url: str | None) -> str:
-    """What to add to a command that is shown to the user, so that it finds the same store. Never a password: where the URL
-    has one, the user is told where to put it."""
-    import shlex
-
+def shown_store(url: str | None) -> str:
+    """The URL that a command shown to the user names, so that it finds the same store from any folder. Empty for the default
+    store, and for a URL with credentials, which are never shown: the user is told to put that into CLEW_STORE."""
     from clew.agent.handles import without_credentials
 
     if not url:
         return ""
-    shown = without_credentials(url)
-    if shown != url:
+    if without_credentials(url) != url:
         _say_where_credentials_go()
-    return f" --store {shlex.quote(shown or url.partition(':')[0] + ':…')}"
+        return ""
+    return _from_anywhere(url)
+
+
+def _from_anywhere(url: str) -> str:
+    """With an absolute path, where it is that of a file or a folder."""
+    scheme, _, rest = url.partition(":")
+    if scheme.lower() == "sqlite" and rest.startswith("///") and not rest.startswith("////"):
+        return f"{scheme}:///{os.path.abspath(rest[3:])}"
+    if scheme.lower() == "file" and not rest.startswith("/"):
+        return f"{scheme}://{os.path.abspath(rest)}"
+    return url
 
 
 @functools.cache
@@ -96,4 +107,6 @@ def _say_where_credentials_go() -> None:
     """Once, however many commands are shown."""
     from clew.cli._hints import hint
 
-    hint("The store's URL is shown without its credentials. CLEW_STORE can hold all of it, in place of --store.")
+    hint(
+        "The store's URL has credentials, which are not shown: put it into CLEW_STORE, and the commands find the store."
+    )

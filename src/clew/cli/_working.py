@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import shlex
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
-from clew.cli._agents import make_agent
+from clew.cli._agents import ToolsMissing, make_agent
 from clew.cli._answers import ask
 from clew.cli.live import Ended, View, live_view
 
 if TYPE_CHECKING:
-    from clew.agent import RunResult, Session
+    from clew.agent import Event, RunResult, Session
     from clew.agent.setups import Setup
     from clew.checkpointers import Checkpointer
     from clew.cli._setups import Asked
+    from clew.errors import ClewError
     from clew.log import Checkpoint
 
-__all__ = ["Job", "resume_command", "taken_up", "work_on"]
+__all__ = ["Job", "taken_up", "work_on"]
 
 
 class Job(NamedTuple):
@@ -38,6 +38,8 @@ class Job(NamedTuple):
     """In place of a thread: of a provider's session that the store does not know."""
     notes: tuple[str, ...] = ()
     """What is to be said first."""
+    without_tools: bool = False
+    """Whether it may go on without tools that only a program has."""
 
 
 def taken_up(thread_id: str, state: Checkpoint, asked: Asked) -> Job:
@@ -51,13 +53,6 @@ def taken_up(thread_id: str, state: Checkpoint, asked: Asked) -> Job:
     now = merged(before, asked)
     then = msgspec.structs.replace(before, model=before.model or state.model, folder=before.folder or now.folder)
     return Job(now, thread_id, before=state, notes=tuple(changes(then, now)))
-
-
-def resume_command(thread_id: str, store: str | None, *more: str) -> str:
-    """What a user types to go on with a thread."""
-    from clew.cli._stores import store_option
-
-    return " ".join(["clew resume", shlex.quote(thread_id), *more]) + store_option(store)
 
 
 def work_on(job: Job, store: str | None, json: bool) -> None:
@@ -86,12 +81,16 @@ async def _answer(job: Job, thread_id: str, answer: Any, url: str | None, view: 
 async def _work(store: Checkpointer, job: Job, url: str | None, view: View) -> Ended:
     from clew.errors import ClewError, InvalidInput, ThreadBusy, UsageError
 
-    def stopped(thread_id: str) -> str:
-        view.pause()
-        return resume_command(thread_id, url)
-
+    watched = _Watched(view, job, url)
     async with AsyncExitStack() as stack:
-        agent, notes = await make_agent(job.setup, job.before, store, stack, stopped)
+        try:
+            agent, setup, notes = await make_agent(
+                job.setup, job.thread_id, job.before, store, stack, watched.stopped, without_tools=job.without_tools
+            )
+        except ToolsMissing as missing:
+            _tell_ways_out(missing, job, url)
+            raise
+        job = job._replace(setup=setup)
         thread_id = job.thread_id or agent.new_id()
         session = agent.resume_session(job.handle) if job.handle else agent.start_session(thread_id=thread_id)
         try:
@@ -100,16 +99,13 @@ async def _work(store: Checkpointer, job: Job, url: str | None, view: View) -> E
             view.begin(thread_id, _who(job))
             for note in (*job.notes, *notes):
                 view.note(note)
-            result = await _watched(session, job, view)
-        except ThreadBusy as busy:
-            busy.add_note(f"To take it all the same: clew unlock {shlex.quote(thread_id)} --force")
-            raise
-        except (InvalidInput, UsageError):
+            result = await watched.run(session)
+        except (InvalidInput, ThreadBusy, UsageError):
             view.pause()
             raise
         except ClewError as error:
             view.pause()
-            error.add_note(f"To go on: {resume_command(thread_id, url)}")
+            error.add_note(f"To go on{await _after(error, store, thread_id, job, url)}")
             raise
         if job.handle:
             await _keep(store, result.thread_id, job)
@@ -124,11 +120,85 @@ async def _keep(store: Checkpointer, thread_id: str, job: Job) -> None:
         await keep_setup(store, thread_id, job.setup)
 
 
-async def _watched(session: Session, job: Job, view: View) -> RunResult:
-    running = session.resume(job.prompt, answer=job.answer, timeout=job.timeout)
-    async for event in running:
-        view.show(event)
-    return await running
+class _Watched:
+    """A run that is shown as it happens."""
+
+    def __init__(self, view: View, job: Job, url: str | None) -> None:
+        self._view = view
+        self._job = job
+        self._url = url
+        self._has_begun = False
+        """Whether anything came of the prompt, which is on record then."""
+
+    async def run(self, session: Session) -> RunResult:
+        running = session.resume(self._job.prompt, answer=self._job.answer, timeout=self._job.timeout)
+        async for event in running:
+            self._has_begun = self._has_begun or _comes_of_prompt(event)
+            self._view.show(event)
+        return await running
+
+    def stopped(self, thread_id: str) -> str:
+        """The command that goes on once a signal has stopped it: with the prompt, if that was not taken in yet."""
+        from clew.agent.ways import Way, with_prompt
+        from clew.cli._stores import shown_store
+
+        self._view.pause()
+        way = Way(thread_id=thread_id)
+        if self._job.prompt is not None and not self._has_begun:
+            way = with_prompt(way, self._job.prompt)
+        return way.command(shown_store(self._url))
+
+
+def _comes_of_prompt(event: Event) -> bool:
+    from clew.agent import events as of
+
+    return isinstance(event, of.TurnStarted | of.ToolStarted | of.ToolReplayed | of.ToolInDoubt | of.Waiting)
+
+
+def _tell_ways_out(missing: ToolsMissing, job: Job, url: str | None) -> None:
+    """What a user can do about tools that only a program has."""
+    from clew import advice
+    from clew.agent.ways import shown_prompt
+    from clew.cli._stores import shown_store
+
+    def command(**more: Any) -> str:
+        return advice.resume(job.thread_id, prompt, store=shown_store(url), **more)
+
+    prompt = None if job.prompt is None else shown_prompt(job.prompt)
+    missing.add_note(f"In the program that made it: {advice.resume_in_program(job.thread_id, prompt)}")
+    given = [*job.setup.tools, *(f"{advice.MODULE}:{name}" for name in missing.tools)]
+    missing.add_note(f"With the module that has each of them: {command(tools=given)}")
+    if not missing.in_the_middle:
+        missing.add_note(f"Without them: {command(without_tools=True)}")
+
+
+async def _after(error: ClewError, store: Checkpointer, thread_id: str, job: Job, url: str | None) -> str:
+    """How the thread goes on after this error, as far as its record can be read. A prompt that is not on record is repeated;
+    a conversation that does not fit a model needs another one."""
+    from clew import Thread, advice
+    from clew.agent.ways import Way, way_on, with_prompt
+    from clew.cli._stores import shown_store
+    from clew.errors import ClewError, ContextTooLong
+
+    at = shown_store(url)
+    try:
+        state = await Thread.load(store, thread_id)
+    except ClewError:
+        return Way(thread_id=thread_id).words(at)
+    if isinstance(error, ContextTooLong):
+        return f" with a larger model: {advice.resume(thread_id, model=advice.MODEL, store=at)}"
+    way = way_on(thread_id, state)
+    if job.prompt is not None and _prompts(state) == _prompts(job.before):
+        way = with_prompt(way, job.prompt)
+    return way.words(at)
+
+
+def _prompts(state: Checkpoint | None) -> int:
+    """How many prompts are on record, those included that wait for the end of a turn."""
+    from clew.agent.notes import is_prompt
+    from clew.agent.prompts import prompts_waiting
+
+    return 0 if state is None else sum(map(is_prompt, state.history)) + len(prompts_waiting(state))
 
 
 def _who(job: Job) -> str:
@@ -140,16 +210,19 @@ def _who(job: Job) -> str:
 
 
 async def _ended(store: Checkpointer, result: RunResult, url: str | None) -> Ended:
+    from clew.agent.ways import way_of
+    from clew.cli._stores import shown_store
     from clew.errors import ThreadNotFound
 
     head = await store.head(result.thread_id)
     if head is None:
         raise ThreadNotFound(result.thread_id)
-    more = ("--answer", "TEXT") if result.status == "waiting" else ()
+    way = await way_of(store, head)
     return Ended(
         thread_id=result.thread_id,
         status=result.status,
-        resume=resume_command(result.thread_id, url, *more),
+        resume=way.command(shown_store(url)),
+        go_on=way.words(shown_store(url)),
         reason=result.reason,
         output=result.output,
         questions=result.questions,

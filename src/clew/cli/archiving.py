@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -160,15 +159,17 @@ def import_(
     Examples:
       clew import trip.clew --as trip-from-a-friend
     """
+    from clew import advice
+    from clew.cli._hints import hint
     from clew.cli._output import print_json
-    from clew.cli._stores import on_store, store_option
+    from clew.cli._stores import on_store, shown_store
 
     head = on_store(store, lambda opened: _import(opened, file, new_id, trust), "made")
     if json:
         print_json({"thread_id": head.thread_id, "status": head.status, "turns": head.turns, "frames": head.frames})
         return
     typer.echo(head.thread_id)
-    typer.secho(f"Look at it with: clew show {shlex.quote(head.thread_id)}{store_option(store)}", dim=True, err=True)
+    hint(f"Look at it with: {advice.show(head.thread_id, store=shown_store(store))}")
 
 
 async def _import(store: Checkpointer, file: str, new_id: str | None, trust: bool) -> Head:

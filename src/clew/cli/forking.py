@@ -10,6 +10,7 @@ from clew.cli._failures import told
 from clew.cli._options import Json, Store, ThreadId
 
 if TYPE_CHECKING:
+    from clew.agent.ways import Way
     from clew.checkpointers import Checkpointer, Head
 
 __all__ = ["fork"]
@@ -41,23 +42,23 @@ def fork(
       clew fork trip --turn 2
       clew fork trip --turn 2 --as trip-by-train
     """
-    import shlex
-
+    from clew.cli._hints import hint
     from clew.cli._output import print_json
-    from clew.cli._stores import on_store, store_option
+    from clew.cli._stores import on_store, shown_store
 
-    head, parent, at = on_store(store, lambda opened: _fork(opened, thread, turn, frame, new_id))
+    head, parent, at, way = on_store(store, lambda opened: _fork(opened, thread, turn, frame, new_id))
     if json:
         print_json({"thread_id": head.thread_id, "parent": parent, "turn": at, "frame": frame})
         return
     typer.echo(head.thread_id)
-    typer.secho(f"Go on with: clew resume {shlex.quote(head.thread_id)}{store_option(store)}", dim=True, err=True)
+    hint(f"To go on{way.words(shown_store(store))}")
 
 
 async def _fork(
     store: Checkpointer, given: str, turn: int | None, frame: int | None, new_id: str | None
-) -> tuple[Head, str, int]:
+) -> tuple[Head, str, int, Way]:
     from clew import Thread
+    from clew.agent.ways import way_of
     from clew.cli._finding import free_id
     from clew.cli._stores import find_thread
     from clew.errors import InvalidInput
@@ -72,4 +73,5 @@ async def _fork(
     at = state.turns if turn is None else turn
     check_turn(thread_id, state, at)
     name = await free_id(store, f"{thread_id}-at-{at}") if new_id is None else new_id
-    return await fork_thread(store, thread_id, state, name, at), thread_id, at
+    head = await fork_thread(store, thread_id, state, name, at)
+    return head, thread_id, at, await way_of(store, head)

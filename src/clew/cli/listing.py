@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -93,7 +94,8 @@ def ls(
 
         if not console().is_terminal:
             raise InvalidInput("--watch draws on a terminal, and this is none. In a pipe use --watch --json.")
-    work = _watch_json if watch and json else _watch if watch else _print_json if json else _print
+    shown = functools.partial(_print, url=store)
+    work = _watch_json if watch and json else _watch if watch else _print_json if json else shown
     on_store(store, lambda opened: work(opened, query, most, children))
 
 
@@ -158,9 +160,13 @@ async def _print_json(store: Checkpointer, query: HeadQuery, most: int | None, c
     listed.end()
 
 
-async def _print(store: Checkpointer, query: HeadQuery, most: int | None, children: bool) -> None:
+async def _print(
+    store: Checkpointer, query: HeadQuery, most: int | None, children: bool, url: str | None = None
+) -> None:
+    from clew import advice
     from clew.checkpointers import HeadQuery
     from clew.cli._hints import hint
+    from clew.cli._stores import shown_store
     from clew.cli._tables import is_plain, print_table
 
     listed = await _listed(store, query, most, children)
@@ -168,8 +174,8 @@ async def _print(store: Checkpointer, query: HeadQuery, most: int | None, childr
     if heads:
         print_table(_columns(), _rows(heads, signs=not is_plain()))
     elif listed.damage is None:
-        nothing = 'There are no threads yet. Start one: clew run "…"'
-        hint(nothing if query == HeadQuery() else "No such thread in this store.")
+        start = f"There are no threads yet. Start one: {advice.start(store=shown_store(url))}"
+        hint(start if query == HeadQuery() else "No such thread in this store.")
     if listed.more:
         hint(f"The newest {len(heads)}; there are more: --limit N, or --all.")
     listed.end()

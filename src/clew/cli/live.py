@@ -33,7 +33,7 @@ class Ended(NamedTuple):
     thread_id: str
     status: str
     resume: str
-    """The command that goes on with it."""
+    """The command that goes on with it, or the call in the program that made it."""
     reason: str = ""
     output: Any = None
     questions: tuple[Question, ...] = ()
@@ -43,6 +43,8 @@ class Ended(NamedTuple):
     cost_usd: float | None = 0.0
     seconds: float = 0.0
     drift: dict[str, Any] = {}  # noqa: RUF012 - never changed
+    go_on: str = ""
+    """How it goes on, in words that come after `To go on`; empty if the command says it all."""
 
 
 class View(Protocol):
@@ -146,7 +148,15 @@ class LiveView:
         tokens = f"{count(ended.input_tokens + ended.output_tokens)} tokens"
         turns = f"{ended.turns} turn{'' if ended.turns == 1 else 's'}"
         self._print(" · ".join([f"{sign} {said}", turns, tokens, dollars(ended.cost_usd), span(ended.seconds)]), style)
-        self.note(f"{'To answer' if ended.questions else 'To go on'}: {ended.resume}")
+        words = ended.go_on or f": {ended.resume}"
+        self._tell(f"{'To answer' if ended.questions else 'To go on'}{words}")
+
+    def _tell(self, command: str) -> None:
+        """A line with a command, which is quoted for a terminal already, and is shown as it is."""
+        from rich.text import Text
+
+        self.pause()
+        self._out.print(Text(command, "dim"), soft_wrap=True)
 
     def _text(self, text: str) -> None:
         self._said = True
@@ -215,7 +225,9 @@ class JsonView:
         import msgspec
 
         questions = [{"id": question.id, **msgspec.to_builtins(question)} for question in ended.questions]
-        self._write({"type": "result", **ended._asdict(), "questions": questions})
+        told = ended._asdict()
+        del told["go_on"]
+        self._write({"type": "result", **told, "questions": questions})
 
     def _write(self, value: dict[str, Any]) -> None:
         import msgspec

@@ -145,20 +145,21 @@ def adopt(
     Examples:
       clew adopt 0199c0de --provider codex --as paris
     """
+    from clew import advice
+    from clew.cli._hints import hint
     from clew.cli._output import print_json
-    from clew.cli._stores import on_store
-    from clew.cli._working import resume_command
+    from clew.cli._stores import on_store, shown_store
 
     native = _native(session, provider)
     thread_id, turns = on_store(store, lambda opened: _adopt(opened, native, new_id), "made")
-    command = resume_command(thread_id, store, '"…"')
+    command = advice.resume(thread_id, advice.PROMPT, store=shown_store(store))
     if json:
         print_json(
             {"thread_id": thread_id, "provider": native.provider, "id": native.key, "turns": turns, "resume": command}
         )
         return
     typer.echo(thread_id)
-    typer.secho(f"{turns} turns of {native.provider} session {native.key}. Go on with: {command}", dim=True, err=True)
+    hint(f"{turns} turns of {native.provider} session {native.key}. To go on: {command}")
 
 
 def _native(session: str, provider: str | None) -> Native:
@@ -211,18 +212,20 @@ def move(
       clew move trip --to codex
       clew move 0199c0de --to claude_code
     """
-    from clew.cli._natives import losses_in_words, open_command
+    from clew import advice
+    from clew.cli._natives import losses_in_words
     from clew.cli._output import print_json
     from clew.cli._setups import folder_of
     from clew.cli._stores import on_store
 
-    target = _target(to)
+    target = _target(to, session)
     folder = None if cwd is None else folder_of(cwd, "--cwd")
     if provider is not None:
         moved = asyncio.run(_translated(_native(session, provider), target, folder))
     else:
-        moved = on_store(store, lambda opened: _moved(opened, session, target, folder), "empty")
-    command = open_command(moved.provider, moved.key, moved.cwd)
+        moved = on_store(store, lambda opened: _moved(opened, session, target, folder, store), "empty")
+    is_here = os.path.realpath(moved.cwd) == os.path.realpath(os.getcwd())
+    command = advice.open_session(moved.provider, moved.key, "" if is_here else moved.cwd)
     if json:
         losses = [
             {"message": loss.message, "block": loss.block, "what": loss.what, "why": loss.why} for loss in moved.losses
@@ -235,29 +238,32 @@ def move(
     typer.echo(command or moved.key)
 
 
-def _target(name: str) -> str:
+def _target(name: str, given: str) -> str:
+    from clew import advice
     from clew.errors import InvalidInput
     from clew.providers.registry import BUILT_IN_AGENT, find_provider
 
     if name == BUILT_IN_AGENT:
         raise InvalidInput(
             "--to is a coding agent: claude_code, codex or opencode. For Clew's own, take the session into a thread with "
-            "clew adopt, and go on with clew resume ID PROMPT --provider clew --model NAME."
+            f"{advice.adopt(given)}, and then: "
+            f"{advice.resume(advice.THREAD, advice.PROMPT, provider=BUILT_IN_AGENT, model=advice.MODEL)}"
         )
     return find_provider(name).name
 
 
-async def _moved(store: Checkpointer, given: str, target: str, folder: str | None) -> Translated:
-    meant = await _meant(store, given)
+async def _moved(store: Checkpointer, given: str, target: str, folder: str | None, url: str | None) -> Translated:
+    meant = await _meant(store, given, url)
     if isinstance(meant, str):
         return await _moved_thread(store, meant, target, folder)
     return await _translated(meant, target, folder)
 
 
-async def _meant(store: Checkpointer, given: str) -> str | Native:
+async def _meant(store: Checkpointer, given: str, url: str | None) -> str | Native:
     """A thread's id, or a session. A whole id of a thread is never taken for anything else."""
+    from clew import advice
     from clew.cli._natives import find_native
-    from clew.cli._stores import find_thread
+    from clew.cli._stores import find_thread, shown_store
     from clew.errors import InvalidInput, SessionNotFound, ThreadNotFound
     from clew.providers.registry import default_place, provider_names
 
@@ -276,7 +282,8 @@ async def _meant(store: Checkpointer, given: str) -> str | Native:
     found = thread_id or native
     if found is None:
         error = SessionNotFound(", ".join(provider_names()), given)
-        error.add_note("Nor is there such a thread: `clew ls` names those that are there.")
+        listed = advice.list_threads(store=shown_store(url))
+        error.add_note(f"Nor is there such a thread. Those that are there are listed by: {listed}")
         raise error
     return found
 

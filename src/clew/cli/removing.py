@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -48,8 +47,10 @@ def rm(
       clew rm report --yes
       clew rm trip old --purge --yes
     """
+    from clew import advice
+    from clew.cli._hints import hint
     from clew.cli._output import print_json, size
-    from clew.cli._stores import on_store
+    from clew.cli._stores import on_store, shown_store
 
     def tell(gone: dict[str, Any]) -> None:
         if json:
@@ -58,9 +59,9 @@ def rm(
             freed = f", {gone['blobs']} values with it ({size(gone['freed'])})" if purge else ""
             typer.echo(f"{gone['thread_id']}: deleted{freed}")
 
-    on_store(store, lambda opened: _remove(opened, threads, children, purge, yes, tell))
+    on_store(store, lambda opened: _remove(opened, threads, children, purge, yes, tell, store))
     if not (json or purge):
-        typer.secho("Large values that no other thread has stay until: clew gc", dim=True, err=True)
+        hint(f"Large values that no other thread has stay until: {advice.collect(store=shown_store(store))}")
 
 
 async def _remove(
@@ -70,6 +71,7 @@ async def _remove(
     purge: bool,
     yes: bool,
     tell: Callable[[dict[str, Any]], None],
+    url: str | None,
 ) -> None:
     """All are found, and free, before the first is deleted."""
     from clew.cli._asking import confirm
@@ -82,7 +84,7 @@ async def _remove(
     what = "thread" if len(doomed) == 1 else f"{len(doomed)} threads"
     confirm(f"Delete {what} {listed}{', with their large values' if purge else ''}?", yes)
     for name, head in heads.items():
-        tell(await _delete(store, name, head, purge))
+        tell(await _delete(store, name, head, purge, url))
 
 
 async def _below(store: Checkpointer, thread_id: str, wanted: bool) -> list[str]:
@@ -98,7 +100,7 @@ async def _below(store: Checkpointer, thread_id: str, wanted: bool) -> list[str]
 
 async def _free_head(store: Checkpointer, thread_id: str) -> Head | None:
     """The head of a thread that nobody works on; None if it is damaged, and nobody can."""
-    from clew.errors import Corrupt, ThreadBusy
+    from clew.errors import Corrupt
     from clew.threads.leases import check_free
 
     try:
@@ -107,15 +109,15 @@ async def _free_head(store: Checkpointer, thread_id: str) -> Head | None:
             check_free(head)
     except Corrupt:
         return None
-    except ThreadBusy as busy:
-        busy.add_note(f"To take it from that process first: clew unlock {shlex.quote(thread_id)} --force")
-        raise
     return head
 
 
-async def _delete(store: Checkpointer, thread_id: str, head: Head | None, purge: bool) -> dict[str, Any]:
+async def _delete(
+    store: Checkpointer, thread_id: str, head: Head | None, purge: bool, url: str | None
+) -> dict[str, Any]:
     """With its lease taken at the place where it was looked at: whoever opened it meanwhile keeps it."""
-    from clew import Thread
+    from clew import Thread, advice
+    from clew.cli._stores import shown_store
     from clew.errors import Corrupt
     from clew.threads.purging import fence
 
@@ -126,9 +128,8 @@ async def _delete(store: Checkpointer, thread_id: str, head: Head | None, purge:
         try:
             purged = await Thread.purge(store, thread_id)
         except Corrupt as damage:
-            damage.add_note(
-                "What it refers to cannot be told. Delete it without --purge, and let clew gc find the rest."
-            )
+            rest = advice.collect(store=shown_store(url))
+            damage.add_note(f"What it refers to cannot be told. Delete it without --purge, and then: {rest}")
             raise
         blobs, freed = purged.blobs, purged.freed
     else:

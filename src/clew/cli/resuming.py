@@ -27,6 +27,7 @@ from clew.cli._setups import (
 
 if TYPE_CHECKING:
     from clew.checkpointers import Checkpointer, Head
+    from clew.cli._stores import Absent
     from clew.cli._working import Job
     from clew.cli.live import Ended
     from clew.log import Checkpoint
@@ -63,6 +64,9 @@ def resume(
     mcp: McpOption = None,
     budget: BudgetOption = None,
     max_turns: TurnsOption = None,
+    without_tools: Annotated[
+        bool, typer.Option("--without-tools", help="Go on without tools that only the program has which made it.")
+    ] = False,
     system: SystemOption = None,
     permissions: PermissionsOption = None,
     timeout: TimeoutOption = None,
@@ -84,7 +88,6 @@ def resume(
       clew resume trip "Add the museum."
       clew resume trip "Now in French." --model openai:gpt-5
     """
-    from clew.agent.handles import read_handle
     from clew.cli._answers import ask, read_answer
     from clew.cli._stores import on_store
     from clew.cli._working import work_on
@@ -108,9 +111,9 @@ def resume(
         name=name,
     )
     said = None if answer is None else read_answer(answer)
-    is_handle = thread is not None and bool(read_handle(thread).provider)
-    found = on_store(store, lambda opened: _find(opened, thread, last, asked), "empty" if is_handle else "refused")
-    job = found.job._replace(prompt=prompt, answer=said, timeout=timeout)
+    absent: Absent = "empty" if thread is not None and _is_of_provider(thread) else "refused"
+    found = on_store(store, lambda opened: _find(opened, thread, last, asked, store), absent)
+    job = found.job._replace(prompt=prompt, answer=said, timeout=timeout, without_tools=without_tools)
     standing = _standing(found, job, store)
     if standing is not None:
         with live_view(json) as view:
@@ -122,6 +125,17 @@ def resume(
     work_on(job, store, json)
 
 
+def _is_of_provider(given: str) -> bool:
+    """Whether this is the handle of a session at a provider, which may be on this machine and in no store."""
+    from clew.agent.handles import read_handle
+    from clew.errors import InvalidInput
+
+    try:
+        return bool(read_handle(given).provider)
+    except InvalidInput:
+        return False  # an id may look like a handle that is none
+
+
 class _Found(NamedTuple):
     job: Job
     head: Head | None = None
@@ -129,14 +143,14 @@ class _Found(NamedTuple):
     state: Checkpoint | None = None
 
 
-async def _find(store: Checkpointer, given: str | None, last: bool, asked: Asked) -> _Found:
+async def _find(store: Checkpointer, given: str | None, last: bool, asked: Asked, url: str | None) -> _Found:
     from clew import Thread
     from clew.cli._stores import find_thread
     from clew.cli._working import taken_up
     from clew.errors import ThreadNotFound
 
     if given is None:
-        thread_id = await _last(store) if last else await _unnamed(store)
+        thread_id = await _last(store, url) if last else await _unnamed(store)
     else:
         try:
             thread_id = await find_thread(store, given)
@@ -159,10 +173,14 @@ async def _resumable(store: Checkpointer) -> AsyncIterator[Head]:
             yield head
 
 
-async def _last(store: Checkpointer) -> str:
+async def _last(store: Checkpointer, url: str | None) -> str:
+    from clew import advice
+    from clew.cli._stores import shown_store
+
     async for head in _resumable(store):
         return head.thread_id
-    typer.echo('Error: there is no thread in this store that could go on. Start one: clew run "…"', err=True)
+    start = advice.start(store=shown_store(url))
+    typer.echo(f"Error: there is no thread in this store that could go on. Start one: {start}", err=True)
     raise typer.Exit(_NOT_FOUND)
 
 
@@ -199,26 +217,29 @@ def _by_handle(given: str, asked: Asked) -> Job | None:
 
 def _standing(found: _Found, job: Job, store: str | None) -> Ended | None:
     """How a thread stands with which nothing can be done, unless more is said: it is done, or waits for an answer."""
-    from clew.agent.answering import open_questions
-    from clew.cli._working import resume_command
+    from clew.agent.ways import way_on
+    from clew.cli._stores import shown_store
     from clew.cli.live import Ended
     from clew.errors import UsageError
 
     head, state = found.head, found.state
     if head is None or state is None or job.answer is not None:
         return None
-    questions = tuple(open_questions(state))
+    way = way_on(head.thread_id, state)
+    questions = way.questions
     if not questions and job.prompt is not None:
         return None
     if not questions and not state.messages:
-        again = resume_command(head.thread_id, store, '"…"')
-        raise UsageError(f"thread {head.thread_id!r} was started and never asked anything. Ask: {again}")
+        error = UsageError(f"thread {head.thread_id!r} was started and never asked anything.")
+        error.add_note(f"To go on{way.words(shown_store(store))}")
+        raise error
     if not questions and state.status != "done":
         return None
     return Ended(
         thread_id=head.thread_id,
         status="waiting" if questions else "done",
-        resume=resume_command(head.thread_id, store, *(("--answer", "TEXT") if questions else ('"…"',))),
+        resume=way.command(shown_store(store)),
+        go_on=way.words(shown_store(store)),
         reason="" if questions else "nothing is left to do",
         questions=questions,
         turns=head.turns,

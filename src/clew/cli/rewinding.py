@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -67,8 +66,9 @@ def rewind(
       clew rewind trip --turn 2 --workspace ./trip --yes
       clew rewind trip --turn 1 --files --workspace ./trip --yes
     """
+    from clew import advice
     from clew.cli._output import print_json
-    from clew.cli._stores import on_store, store_option
+    from clew.cli._stores import on_store, shown_store
     from clew.errors import InvalidInput
 
     if files and conversation:
@@ -76,10 +76,11 @@ def rewind(
     if (turn is None) == (frame is None):
         raise InvalidInput("say where to go back to: --turn N, or with --files also --frame N.")
     if frame is not None and not files:
-        raise InvalidInput("--frame goes with --files. For the conversation as it was then: clew fork ID --frame N")
+        then = advice.fork(thread, frame, store=shown_store(store))
+        raise InvalidInput(f"--frame goes with --files. For the conversation as it was then: {then}")
     asked = _Asked(turn, frame, files, conversation, workspace, yes)
     done, folder = on_store(store, lambda opened: _rewind(opened, thread, asked))
-    undo = _undo(done, folder, asked, store_option(store))
+    undo = _undo(done, folder, asked, store)
     if json:
         print_json(_as_json(done, folder, asked, undo))
         return
@@ -93,7 +94,6 @@ async def _rewind(store: Checkpointer, given: str, asked: _Asked) -> tuple[Rewin
     from clew import Thread
     from clew.agent.rewinding import rewind as rewind_thread
     from clew.cli._stores import find_thread
-    from clew.errors import ThreadBusy
     from clew.threads.prefixes import state_after
     from clew.workspace import Workspace
 
@@ -108,12 +108,8 @@ async def _rewind(store: Checkpointer, given: str, asked: _Asked) -> tuple[Rewin
     place = None if workspace is None else workspace.path
     if workspace is not None and files is not None:
         await _ask(workspace, files, asked)
-    try:
-        to_turn = None if asked.files else asked.turn
-        return await rewind_thread(store, thread_id, to_turn, files=files, workspace=workspace), place
-    except ThreadBusy as busy:
-        busy.add_note(f"To take it from that process: clew unlock {shlex.quote(thread_id)} --force")
-        raise
+    to_turn = None if asked.files else asked.turn
+    return await rewind_thread(store, thread_id, to_turn, files=files, workspace=workspace), place
 
 
 def _target(
@@ -178,15 +174,16 @@ def _point(asked: _Asked) -> str:
     return f"the end of turn {asked.turn}" if asked.frame is None else f"frame {asked.frame}"
 
 
-def _undo(done: RewindDone, folder: Path | None, asked: _Asked, store: str) -> list[str]:
+def _undo(done: RewindDone, folder: Path | None, asked: _Asked, url: str | None) -> list[str]:
     """The commands that bring back what was there: the conversation as a fork, the files in their folder."""
+    from clew import advice
+    from clew.cli._stores import shown_store
+
     commands = []
-    thread_id = shlex.quote(done.thread_id)
     if not asked.files and asked.turn is not None and asked.turn < done.turns:
-        commands.append(f"clew fork {thread_id} --frame {done.frames}{store}")
+        commands.append(advice.fork(done.thread_id, done.frames, store=shown_store(url)))
     if folder is not None and done.restored is not None and _changed_something(done.restored):
-        where = shlex.quote(str(folder))
-        commands.append(f"clew rewind {thread_id} --files --frame {done.frames} --workspace {where}{store}")
+        commands.append(advice.restore_files(done.thread_id, done.frames, str(folder), store=shown_store(url)))
     return commands
 
 

@@ -90,11 +90,12 @@ def run(
 
 
 def _prompt(task: str) -> str:
+    from clew import advice
     from clew.errors import InvalidInput
 
     text = sys.stdin.read() if task == "-" else task
     if not text.strip():
-        raise InvalidInput('the task is empty. Say what is to be done: clew run "Plan a trip to Paris."')
+        raise InvalidInput(f"the task is empty. Say what is to be done: {advice.start()}")
     return text
 
 

@@ -47,7 +47,7 @@ def tail(
       clew tail trip
       clew tail trip --turns 0 --json
     """
-    from clew.cli._stores import on_store, store_option
+    from clew.cli._stores import on_store, shown_store
 
     async def work(opened: Checkpointer) -> None:
         from clew.cli._conversation import Pen
@@ -62,7 +62,7 @@ def tail(
 
         head = await _follow(opened, thread_id, begin, forever)
         if not json:
-            _say_end(head, store_option(store))
+            _say_end(head, shown_store(store))
 
     on_store(store, work, "made" if wait else "refused")
 
@@ -125,13 +125,11 @@ async def _patiently(store: Checkpointer, thread_id: str) -> Head | None:
             await asyncio.sleep(_LONGEST)
 
 
-def _say_end(head: Head, option: str) -> None:
-    import shlex
-
+def _say_end(head: Head, store: str) -> None:
+    from clew import advice
     from clew.cli._heads import shown_status
     from clew.cli._hints import hint
 
     status = shown_status(head)
     if status != "done":
-        why = f"clew why {shlex.quote(head.thread_id)}{option}"
-        hint(f"Nobody works on it now: it is {status}. {why} says more.")
+        hint(f"Nobody works on it now: it is {status}. To see what to do: {advice.why(head.thread_id, store=store)}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -50,7 +49,6 @@ def unlock(
 async def _unlock(store: Checkpointer, given: str, force: bool, yes: bool) -> tuple[str, Lease | None, bool]:
     from clew.cli._asking import confirm
     from clew.cli._stores import find_thread
-    from clew.errors import ThreadBusy
     from clew.threads.leases import is_live
     from clew.threads.upkeep import unlock as unlock_thread
 
@@ -59,8 +57,4 @@ async def _unlock(store: Checkpointer, given: str, force: bool, yes: bool) -> tu
     was_live = head is not None and is_live(head.lease)
     if head is not None and head.lease is not None and was_live and force:
         confirm(f"{thread_id} is held by {head.lease.owner}, which is alive. Take it all the same?", yes)
-    try:
-        return thread_id, await unlock_thread(store, thread_id, takeover=force), was_live
-    except ThreadBusy as busy:
-        busy.add_note(f"To take it all the same: clew unlock {shlex.quote(thread_id)} --force")
-        raise
+    return thread_id, await unlock_thread(store, thread_id, takeover=force), was_live

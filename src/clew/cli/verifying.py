@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Annotated
 
@@ -49,12 +48,12 @@ def verify(
     """
     from clew.cli._stores import on_store
 
-    damaged = on_store(store, lambda opened: _verify(opened, threads or [], repair, yes, json))
+    damaged = on_store(store, lambda opened: _verify(opened, threads or [], repair, yes, json, store))
     if damaged:
         raise typer.Exit(_CORRUPT)
 
 
-async def _verify(store: Checkpointer, given: list[str], repair: bool, yes: bool, json: bool) -> int:
+async def _verify(store: Checkpointer, given: list[str], repair: bool, yes: bool, json: bool, url: str | None) -> int:
     """How many threads are damaged."""
     from clew.cli._output import print_json, working
 
@@ -67,24 +66,28 @@ async def _verify(store: Checkpointer, given: list[str], repair: bool, yes: bool
             for problem in verdict.problems:
                 typer.echo(f"{verdict.thread_id}: {problem}" if verdict.thread_id else problem.what)
     if not json:
-        typer.secho(_summary(seen, repair), dim=True, err=True)
+        typer.secho(_summary(seen, given, repair, url), dim=True, err=True)
     damaged = [verdict for verdict in seen if not verdict.sound]
     for verdict in damaged if repair else ():
-        await _repair(store, verdict, yes, json)
+        await _repair(store, verdict, yes, json, url)
     return len(damaged)
 
 
-def _summary(seen: list[Verdict], repair: bool) -> str:
+def _summary(seen: list[Verdict], given: list[str], repair: bool, url: str | None) -> str:
     """The verdict without an id is about what no listing shows."""
+    from clew import advice
     from clew.cli._hints import many
+    from clew.cli._stores import shown_store
 
     named = [verdict for verdict in seen if verdict.thread_id]
     damaged = [verdict for verdict in named if not verdict.sound]
     threads = many(len(named), "thread")
     said = f"{len(damaged)} of {threads} damaged" if damaged else f"{threads}, all sound"
     unlisted = "; not all of the store can be listed" if len(named) < len(seen) else ""
-    advice = " To save what is whole: clew verify --repair" if damaged and not repair else ""
-    return f"{said}{unlisted}.{advice}"
+    which = damaged[0].thread_id if len(given) == 1 and damaged else ""
+    if not damaged or repair:
+        return f"{said}{unlisted}."
+    return f"{said}{unlisted}. To save what is whole: {advice.repair(which, store=shown_store(url))}"
 
 
 async def _verdicts(
@@ -103,11 +106,13 @@ async def _verdicts(
         tick(done, len(found))
 
 
-async def _repair(store: Checkpointer, verdict: Verdict, yes: bool, json: bool) -> None:
-    from clew import Thread
+async def _repair(store: Checkpointer, verdict: Verdict, yes: bool, json: bool, url: str | None) -> None:
+    from clew import Thread, advice
     from clew.cli._asking import agreed
     from clew.cli._finding import free_id
+    from clew.cli._hints import hint
     from clew.cli._output import print_json
+    from clew.cli._stores import shown_store
     from clew.errors import Corrupt, NewerFormat, WrongKey
 
     thread_id = verdict.thread_id
@@ -125,4 +130,4 @@ async def _repair(store: Checkpointer, verdict: Verdict, yes: bool, json: bool) 
         print_json({"thread_id": thread_id, "repaired_as": new_id, "turns": head.turns, "frames": head.frames})
         return
     typer.echo(f"{thread_id}: saved as {new_id}, {head.turns} turns")
-    typer.secho(f"Once you are content with it: clew rm {shlex.quote(thread_id)}", dim=True, err=True)
+    hint(f"Once you are content with it: {advice.remove(thread_id, store=shown_store(url))}")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from clew.cli._failures import told
 from clew.cli._options import Json, Store, ThreadId
 
 if TYPE_CHECKING:
-    from clew.agent import Question
     from clew.agent.explaining import Holder, Standing
     from clew.checkpointers import Checkpointer
     from clew.cli._conversation import Pen
@@ -24,26 +22,27 @@ def why(thread: ThreadId, json: Json = False, store: Store = None) -> None:
     """Say what a thread waits for, and what to do about it.
 
     Answers, a model, a process that holds it; what is in doubt, what went wrong last. Ends with the one command that
-    goes on from there. Nothing is changed.
+    goes on from there; for a thread of a program whose tools only that has, with the call that does so there. Nothing is
+    changed.
 
     \b
     Examples:
       clew why report
       clew why trip --json
     """
-    from clew.cli._stores import on_store, store_option
+    from clew.cli._stores import on_store, shown_store
 
     async def work(opened: Checkpointer) -> None:
         from clew.agent.explaining import standing_of
         from clew.cli._stores import find_thread
 
         standing = await standing_of(opened, await find_thread(opened, thread))
-        (_print_json if json else _print)(standing, store_option(store))
+        (_print_json if json else _print)(standing, shown_store(store))
 
     on_store(store, work)
 
 
-def _print(standing: Standing, option: str) -> None:
+def _print(standing: Standing, store: str) -> None:
     from clew.cli._conversation import Pen
     from clew.cli._output import console
     from clew.cli._text import one_line
@@ -62,9 +61,11 @@ def _print(standing: Standing, option: str) -> None:
         pen.line(f"{standing.unaccounted} model call(s) were paid for, and their answers lost.", "dim")
     if standing.files:
         pen.line(f"{standing.files.capitalize()}: calls after that may have changed others.", "dim")
-    _print_questions(pen, standing, option)
+    _print_questions(pen, standing, store)
     pen.gap()
-    pen.line(f"Go on: {_next(standing, option)}", "bold")
+    if standing.status != "running" and standing.way.tools:
+        pen.line(f"Its tools are in the program that made it: {', '.join(map(one_line, standing.way.tools))}", "dim")
+    pen.command("Go on", f": {_next(standing, store)}" if standing.status == "running" else standing.way.words(store))
 
 
 def _print_status(pen: Pen, standing: Standing) -> None:
@@ -93,7 +94,7 @@ def _print_calls(pen: Pen, standing: Standing) -> None:
             pen.line(f"{call.status.capitalize()}: {call_text(call.call)}{begun}")
 
 
-def _print_questions(pen: Pen, standing: Standing, option: str) -> None:
+def _print_questions(pen: Pen, standing: Standing, store: str) -> None:
     from clew.cli._text import one_line
 
     for question in standing.questions:
@@ -101,7 +102,7 @@ def _print_questions(pen: Pen, standing: Standing, option: str) -> None:
         pen.line(f"{question.tool} asks ({question.kind}): {one_line(question.text, _LONGEST)}", "yellow")
         if question.arguments:
             pen.shortened(_as_json(question.arguments), standing.head.turns, "dim")
-        pen.line(f"Answer: {_answer(standing, [question], option)}", "", 2)
+        pen.command("  Answer", f": {standing.way.answering(question, store)}", "")
 
 
 def _held(holder: Holder) -> str:
@@ -126,29 +127,13 @@ def _when(moment: Any) -> str:
     return f"at {clock(moment)} ({away})"
 
 
-def _next(standing: Standing, option: str) -> str:
+def _next(standing: Standing, store: str) -> str:
     """The one command that goes on from there."""
-    name = _quoted(standing)
+    from clew import advice
+
     if standing.status == "running":
-        return f"clew tail {name}{option}"
-    if standing.questions:
-        return _answer(standing, standing.questions, option)
-    return f"clew resume {name}{' PROMPT' if standing.status == 'done' else ''}{option}"
-
-
-def _answer(standing: Standing, questions: Sequence[Question], option: str) -> str:
-    """How these are answered: by their ids, where several are asked."""
-    import shlex
-
-    meant = {asked.id: {"approval": "yes", "in doubt": "run"}.get(asked.kind, "TEXT") for asked in questions}
-    text = _as_json(meant) if len(standing.questions) > 1 else meant[questions[0].id]
-    return f"clew resume {_quoted(standing)} --answer {shlex.quote(text)}{option}"
-
-
-def _quoted(standing: Standing) -> str:
-    import shlex
-
-    return shlex.quote(standing.head.thread_id)
+        return advice.tail(standing.head.thread_id, store=store)
+    return standing.way.command(store)
 
 
 def _as_json(value: Any) -> str:
@@ -159,7 +144,7 @@ def _as_json(value: Any) -> str:
     return msgspec.json.encode(plain_object(value), enc_hook=repr).decode()
 
 
-def _print_json(standing: Standing, option: str) -> None:
+def _print_json(standing: Standing, store: str) -> None:
     from clew.cli._output import print_json
     from clew.threads.rendering import plain_object
 
@@ -173,7 +158,7 @@ def _print_json(standing: Standing, option: str) -> None:
             "turns": standing.head.turns,
             "holder": None if holder is None else _holder_object(holder),
             "questions": [
-                {"id": asked.id, **plain_object(asked), "answer": _answer(standing, [asked], option)}
+                {"id": asked.id, **plain_object(asked), "answer": standing.way.answering(asked, store)}
                 for asked in standing.questions
             ],
             "calls": plain_object(standing.calls),
@@ -182,7 +167,8 @@ def _print_json(standing: Standing, option: str) -> None:
             "unaccounted": standing.unaccounted,
             "files": standing.files,
             "last": None if last is None else {"kind": last.kind, "text": last.text, "at": last.at},
-            "next": _next(standing, option),
+            "next": _next(standing, store),
+            "program_tools": standing.way.tools,
         }
     )
 

@@ -70,6 +70,6 @@ def _list(name: str, place: Place) -> tuple[list[NativeSession], Problem | None]
             sessions.append(session)
     except Exception as error:  # noqa: BLE001 - whatever it was, one provider's trouble must not hide the others
         reason = str(error) or type(error).__name__
-        log.warning("%s: its sessions could not all be listed: %s", name, reason)
+        log.info("%s: its sessions could not all be listed: %s", name, reason)
         return sessions, Problem(name, reason)
     return sessions, None

@@ -200,7 +200,10 @@ class ProviderSession(Session):
                 turn = await sending.send(prompt.text, prompt.id, key, timeout)
             except _FALLS_TO_NEXT as error:
                 failures.append(error)
-                if sending is not None and number + 1 < len(names):
+                if number + 1 == len(names):
+                    break  # it is raised, and whoever gets it tells of it
+                log.warning("thread %r: %s", self._thread_id, error)
+                if sending is not None:
                     await take_back(journal, sending.asked_at)
             else:
                 self._origin = None

@@ -12,6 +12,7 @@ from types import FrameType
 import msgspec
 import uvicorn
 
+from clew import advice
 from clew.errors import InvalidInput, Unavailable
 from clew.server.app import create_app
 from clew.server.gate import Gate
@@ -109,7 +110,7 @@ def _check_place(settings: Settings) -> None:
     if not settings.tokens and not _is_local(settings.host):
         raise InvalidInput(
             f"{settings.host!r} can be reached from other machines, and there are no tokens: anybody could read and "
-            "delete everything. Give --token-file (clew serve --new-token makes a token), or listen on 127.0.0.1."
+            f"delete everything. Give --token-file ({advice.new_token()} makes a token), or listen on 127.0.0.1."
         )
 
 

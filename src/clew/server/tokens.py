@@ -12,6 +12,7 @@ from typing import Annotated, Literal, get_args
 
 import msgspec
 
+from clew import advice
 from clew.errors import InvalidInput
 
 __all__ = [
@@ -94,14 +95,12 @@ def read_tokens(path: Path) -> tuple[Token, ...]:
             _check_namespace(token.namespace)
             _check_scopes(token.scopes)
         except (msgspec.MsgspecError, InvalidInput) as error:
-            raise InvalidInput(
-                f"{path}, line {number}: {error}. `clew serve --new-token` prints a sound line."
-            ) from None
+            raise InvalidInput(f"{path}, line {number}: {error}. `{advice.new_token()}` prints a sound line.") from None
         if token.sha256 in tokens:
             raise InvalidInput(f"{path}, line {number}: this token stands in an earlier line too. Keep one.")
         tokens[token.sha256] = token
     if not tokens:
-        raise InvalidInput(f"{path}: no token in it. `clew serve --new-token >> {path}` makes one.")
+        raise InvalidInput(f"{path}: no token in it. `{advice.new_token(str(path))}` makes one.")
     return tuple(tokens.values())
 
 
@@ -124,7 +123,7 @@ def parse_tokens(text: str) -> tuple[Token, ...]:
 
 def _token(secret: str, namespace: str, scopes: Iterable[str], label: str) -> Token:
     if len(secret) < _SHORTEST or not secret.isascii():
-        raise InvalidInput(f"a token has {_SHORTEST} ASCII characters or more. `clew serve --new-token` makes one.")
+        raise InvalidInput(f"a token has {_SHORTEST} ASCII characters or more. `{advice.new_token()}` makes one.")
     _check_namespace(namespace)
     return Token(sha256(secret.encode()).hexdigest(), namespace, _check_scopes(scopes), label)
 

@@ -103,7 +103,7 @@ async def copy_all(
         except (Unavailable, UsageError):
             raise
         except ClewError as error:
-            log.warning("thread %r was not copied: %s", thread_id, error)
+            log.info("thread %r was not copied: %s", thread_id, error)
             failed[thread_id] = str(error)
         else:
             (done if outcome.written else skipped).append(thread_id)

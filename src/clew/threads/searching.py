@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from clew import advice
 from clew.checkpointers import Checkpointer, Head, HeadQuery
 from clew.errors import ClewError, Corrupt, InvalidInput, MissingBlob, NewerFormat, ThreadNotFound, WrongKey
 from clew.log import Checkpoint
@@ -70,7 +71,9 @@ async def search(
 def pattern_of(text: str) -> re.Pattern[str]:
     words = text.split()
     if not words:
-        raise InvalidInput("a search needs a word to search for. To list all threads use clew ls, or Thread.list().")
+        raise InvalidInput(
+            f"a search needs a word to search for. All threads are listed by: {advice.list_in_program()}"
+        )
     return re.compile(r"\s+".join(map(re.escape, words)), re.IGNORECASE)
 
 

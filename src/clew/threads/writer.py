@@ -208,7 +208,7 @@ class LogWriter:
             "somebody who deleted it" if head is None else str(head.lease.owner) if head.lease else "another writer"
         )
         self.lost = LeaseLost(self.head.thread_id, holder)
-        log.warning("%s", self.lost)
+        log.info("%s", self.lost)
         return self.lost
 
     def _gather(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 from urllib.parse import quote
 
+from clew import advice
 from clew.checkpointers import Checkpointer
 from clew.errors import InvalidInput
 from clew.log import Checkpoint, WorkspaceSnapshot
@@ -63,7 +64,7 @@ async def files_page(
     against = (max(before) if before else -1) if against is None else against
     now, was = at_turn(found, turn), at_turn(found, against) if against >= 0 else None
     tree = await _tree(store, now) if now is not None else []
-    right = await _file(store, tree, path) if path else await _difference(store, was, now)
+    right = await _file(viewer, store, thread_id, turn, tree, path) if path else await _difference(store, was, now)
     picker = _picker(thread_id, found, state.turns, turn, against)
     panel = el(
         "div",
@@ -169,7 +170,7 @@ def _tree_row(entry: _Entry, thread_id: str, turn: int, chosen: str) -> Html:
     return el("li", link, el("span", size(node.size), class_="size"), class_=level)
 
 
-async def _file(store: Checkpointer, tree: list[_Entry], path: str) -> Html:
+async def _file(viewer: Viewer, store: Checkpointer, thread_id: str, turn: int, tree: list[_Entry], path: str) -> Html:
     entry = next((entry for entry in tree if shown(entry.path) == path), None)
     if entry is None or not isinstance(entry.item.node, FileNode):
         return empty("No such file", el("p", f"After this turn there is no file {path}."))
@@ -177,7 +178,9 @@ async def _file(store: Checkpointer, tree: list[_Entry], path: str) -> Html:
     node = entry.item.node
     if node.size > _LARGEST_FILE:
         return join(
-            title, el("p", f"{size(node.size)}: too long to show. `clew files` writes it to a folder.", class_="hint")
+            title,
+            el("p", f"{size(node.size)}: too long to show. All files of this turn, in a folder: ", class_="hint"),
+            el("code", advice.files(thread_id, turn, store=viewer.store), data_test="files-command"),
         )
     data = await read_file(store, entry.path, entry.item)
     try:

@@ -27,6 +27,10 @@ class Viewer(NamedTuple):
     label: str = ""
     namespace: str = ""
     csrf: str = ""
+    store: str = ""
+    """The URL that commands name for the store that is looked at; empty where it is the default store of this machine."""
+    is_nested: bool = False
+    """Whether it is a namespace within that of the token."""
 
     def proof(self) -> Html:
         """The field that every form carries."""

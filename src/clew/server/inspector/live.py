@@ -7,12 +7,13 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 
 import msgspec
 
+from clew.agent.ways import way_of
 from clew.checkpointers import Checkpointer
 from clew.errors import ClewError, Unavailable
 from clew.server.inspector.html import el
 from clew.server.inspector.layout import Viewer
 from clew.server.inspector.reading import Readers
-from clew.server.inspector.thread_page import WINDOW, header_facts, questions_form
+from clew.server.inspector.thread_page import WINDOW, header_facts, questions_form, resume_box
 from clew.server.inspector.threads_page import list_threads, rows
 from clew.server.inspector.turns import cell, mark_id, mark_row, pending, tick, turn_row
 from clew.server.stores import Use
@@ -95,6 +96,7 @@ class _Follow:
         whole = {
             "facts": header_facts(head, timeline),
             "pending": pending(timeline, abandoned=abandoned),
+            "resume": resume_box(self._viewer, await way_of(store, head, timeline.checkpoint)),
             "questions": questions_form(self._viewer, head, timeline) or el("div", id="questions", hidden=True),
         }
         found += [Patch(name, str(html)) for name, html in whole.items() if self._parts.get(name) != html]

@@ -11,6 +11,7 @@ from urllib.parse import quote
 from litestar import Response, get
 from litestar.response import Stream
 
+from clew.agent.ways import way_of
 from clew.checkpointers import Checkpointer, Head, HeadQuery
 from clew.errors import InvalidInput, ThreadNotFound
 from clew.server.failures import Refused
@@ -71,10 +72,11 @@ async def thread(request: AnyRequest) -> Response[bytes]:
         async with visit.store() as store:
             reader, head = await visit.desk.readers.read(store, visit.namespace, thread_id)
             forks = await _forks(store, thread_id)
+            way = await way_of(store, head, reader.timeline(-1).checkpoint)
     except DAMAGE as error:
         return await damaged(request, error)
     position = _position(visit, reader)
-    return html(thread_page(visit.viewer, reader, head, forks, position))
+    return html(thread_page(visit.viewer, reader, head, forks, way, position))
 
 
 async def _forks(store: Checkpointer, thread_id: str) -> list[Head]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from clew import advice
 from clew.server.inspector.html import Child, Html, el, join
 from clew.server.inspector.layout import Viewer, field, page, thread_url
 from clew.threads.verifying import Verdict
@@ -39,7 +40,7 @@ def login_page(csrf: str, next_path: str, *, needs_token: bool, wrong: str = "")
         el(
             "p",
             "A token of this server, as the API takes it. ",
-            el("code", "clew serve --new-token"),
+            el("code", advice.new_token()),
             " makes one.",
             class_="hint",
         )
@@ -71,14 +72,17 @@ def error_page(viewer: Viewer | None, status: int, title: str, text: str, *more:
     )
 
 
-def verdict_html(verdict: Verdict) -> Html:
-    """What `clew verify` says of a thread."""
+def verdict_html(verdict: Verdict, store: str) -> Html:
+    """What `clew verify` says of a thread. `store` is the URL by which the command finds it."""
     problems = [el("li", str(problem)) for problem in verdict.problems[:50]]
     return join(
         el("p", f"{verdict.readable} of {verdict.frames} frames from the first on can be read."),
         el("ul", problems, class_="problems") if problems else None,
         el(
-            "p", "Restore it from a copy, or see what can be saved: ", el("code", "clew verify --repair"), class_="hint"
+            "p",
+            "Restore it from a copy, or see what can be saved: ",
+            el("code", advice.repair(store=store)),
+            class_="hint",
         ),
     )
 

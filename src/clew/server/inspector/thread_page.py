@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
+import msgspec
 
 from clew.agent.answering import open_questions
 from clew.agent.events import Question
 from clew.agent.filing import unkept
+from clew.agent.ways import Way
 from clew.checkpointers import Head
 from clew.server.inspector.html import Html, el, join
 from clew.server.inspector.layout import Viewer, page, status_badge, thread_url
@@ -15,7 +16,7 @@ from clew.server.inspector.wording import cost, count, duration, moment, plural,
 from clew.threads.leases import is_live
 from clew.threads.timelines import Timeline, TimelineReader, is_abandoned
 
-__all__ = ["WINDOW", "header_facts", "questions_form", "thread_page", "window_at", "window_html"]
+__all__ = ["WINDOW", "header_facts", "questions_form", "resume_box", "thread_page", "window_at", "window_html"]
 
 WINDOW = 50
 """Turns that are sent at a time."""
@@ -29,7 +30,10 @@ def window_at(reader: TimelineReader, position: int | None) -> tuple[int, int]:
     return start, min(reader.total, start + WINDOW)
 
 
-def thread_page(viewer: Viewer, reader: TimelineReader, head: Head, forks: list[Head], position: int | None) -> Html:
+def thread_page(
+    viewer: Viewer, reader: TimelineReader, head: Head, forks: list[Head], way: Way, position: int | None
+) -> Html:
+    """`way` is how the thread goes on."""
     thread_id, abandoned = head.thread_id, is_abandoned(head)
     start, stop = window_at(reader, position)
     whole = reader.timeline(abandoned=abandoned)
@@ -37,7 +41,7 @@ def thread_page(viewer: Viewer, reader: TimelineReader, head: Head, forks: list[
     room = "strip roomy" if whole.total <= 24 else "strip dense" if whole.total > 150 else "strip"
     return page(
         head.title or whole.checkpoint.title or thread_id,
-        _header(viewer, head, timeline, forks),
+        _header(viewer, head, timeline, forks, way),
         _callouts(viewer, head, timeline),
         el(
             "nav",
@@ -93,7 +97,7 @@ def window_html(timeline: Timeline, thread_id: str, *, can_write: bool) -> Html:
     return join(older, timeline_items(timeline, thread_id, can_write=can_write), newer)
 
 
-def _header(viewer: Viewer, head: Head, timeline: Timeline, forks: list[Head]) -> Html:
+def _header(viewer: Viewer, head: Head, timeline: Timeline, forks: list[Head], way: Way) -> Html:
     thread_id = head.thread_id
     title = head.title or timeline.checkpoint.title or thread_id
     links = [
@@ -122,7 +126,7 @@ def _header(viewer: Viewer, head: Head, timeline: Timeline, forks: list[Head]) -
         ),
         header_facts(head, timeline),
         _lineage(head, forks),
-        el("div", _resume(thread_id), el("div", links, class_="links"), class_="ways"),
+        el("div", resume_box(viewer, way), el("div", links, class_="links"), class_="ways"),
         class_="thread-head",
     )
 
@@ -182,13 +186,18 @@ def _lineage(head: Head, forks: list[Head]) -> Html | None:
     return el("div", parts, class_="lineage-box") if parts else None
 
 
-def _resume(thread_id: str) -> Html:
-    command = f"clew resume {shlex.quote(thread_id)}"
+def resume_box(viewer: Viewer, way: Way) -> Html:
+    """The command that goes on with a thread, or the call in the program that made it. No command names a namespace within
+    that of a token, but a program can."""
+    in_program = way.is_program or viewer.is_nested
+    command = msgspec.structs.replace(way, is_program=in_program).command(viewer.store)
     return el(
         "div",
+        el("span", "In the program that made it: ", class_="hint") if in_program else None,
         el("code", command, id="resume-command", data_test="resume-command"),
         el("button", "Copy", type="button", class_="copy", data_copy="resume-command", data_test="copy-resume"),
         class_="resume",
+        id="resume",
     )
 
 

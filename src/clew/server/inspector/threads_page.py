@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from clew import advice
 from clew.checkpointers import Checkpointer, Head, HeadQuery, Owner
 from clew.checkpointers.heads import Status
 from clew.errors import Corrupt, InvalidInput
@@ -100,7 +101,7 @@ def threads_page(viewer: Viewer, listing: Listing) -> Html:
         body = empty(
             "No threads yet",
             el("p", "Start one, and it appears here by itself:"),
-            el("pre", 'clew run "Plan a trip to Paris."', class_="code"),
+            el("pre", advice.start(store=viewer.store), class_="code"),
         )
     return page(
         "Threads",

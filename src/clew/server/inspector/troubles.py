@@ -7,6 +7,7 @@ from typing import Any
 from litestar import Request, Response
 from litestar.exceptions import HTTPException
 
+from clew import advice
 from clew.checkpointers._http_wire import Failure
 from clew.errors import (
     ClewError,
@@ -64,24 +65,25 @@ async def damaged(request: Request[Any, Any, Any], error: ClewError) -> Response
             verdict = await Thread.verify(store, visit.thread_id)
     except (ClewError, KeyError):
         return html(error_page(viewer, 500, title, text), 500)
-    found = el("h2", "What clew verify says"), verdict_html(verdict)
+    found = el("h2", "What clew verify says"), verdict_html(verdict, viewer.store if viewer else "")
     return html(error_page(viewer, 500, title, text, *found), 500)
 
 
 def _handle(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-    status, text = _told(error)
-    return html(
-        error_page(_viewer(request), status, _TITLES.get(status, "Something is wrong here"), _sentence(text)), status
-    )
+    viewer = _viewer(request)
+    status, text = _told(error, viewer.store if viewer else "")
+    return html(error_page(viewer, status, _TITLES.get(status, "Something is wrong here"), _sentence(text)), status)
 
 
-def _told(error: Exception) -> tuple[int, str]:
+def _told(error: Exception, store: str) -> tuple[int, str]:
     match error:
         case Refused():
             return STATUS[error.code].value, str(error)
         case ThreadNotFound():
             return 404, "There is no such thread here. It may have been deleted, or be in another namespace."
-        case ThreadBusy() | Conflict() | LeaseLost():
+        case ThreadBusy():
+            return 409, advice.for_shell(str(error), error.thread_id, store=store)
+        case Conflict() | LeaseLost():
             return 409, str(error)
         case InvalidInput() | UsageError():
             return 400, str(error)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import parse_qsl
@@ -9,6 +11,7 @@ from urllib.parse import parse_qsl
 from litestar import Request, Response
 
 from clew.checkpointers._http_wire import NAMESPACE_HEADER, decode_text
+from clew.checkpointers.registry import default_url
 from clew.errors import InvalidInput
 from clew.server.bodies import whole
 from clew.server.calls import KEY, Call
@@ -40,6 +43,7 @@ HEADERS = {
 """On every page: nothing is loaded from elsewhere, nothing runs but our own script, nothing is framed or kept."""
 
 _LARGEST_FORM = 2**20
+_HOST = re.compile(r"[A-Za-z0-9.\-]+(:\d+)?|\[[0-9A-Fa-f:.]+\](:\d+)?")
 
 
 class Desk:
@@ -121,7 +125,20 @@ def viewer_of(desk: Desk, call: Call, inner: str) -> Viewer:
         label=token.label,
         namespace="/".join(filter(None, (tenant, inner))),
         csrf=desk.forms.proof(call.headers),
+        store=_store_for_commands(desk.settings, call.headers),
+        is_nested=bool(inner),
     )
+
+
+def _store_for_commands(settings: Settings, headers: Mapping[bytes, bytes]) -> str:
+    """Where a command finds the store that a page shows: at this server, by the name that the browser has for it. Without
+    tokens the browser is on this machine, so that the default store needs no name."""
+    if not settings.tokens and settings.store == default_url() and not os.environ.get("CLEW_STORE"):
+        return ""
+    named = headers.get(b"host", b"").decode("latin-1")
+    host = named if _HOST.fullmatch(named) else f"{settings.host}:{settings.port}"
+    is_safe = settings.tls_cert is not None or headers.get(b"x-forwarded-proto") == b"https"
+    return f"{'https' if is_safe else 'http'}://{host}"
 
 
 def check_proof(desk: Desk, headers: Mapping[bytes, bytes], fields: dict[str, str]) -> None:

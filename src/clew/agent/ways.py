@@ -1,0 +1,193 @@
+"""How a thread goes on from where it stands: what that takes, read from its record, and the command that does it.
+
+`clew run`, `clew resume`, `clew why`, `clew fork` and the inspector all print this one. A command that would end at once for
+the same reason is never advised: after `max_turns` or a budget it names a limit that allows more, for a thread that waits it
+has the answer, for one that is done a prompt. A thread whose tools only a program has goes on in that program.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from clew import advice
+from clew.agent.answering import open_questions
+from clew.agent.events import Question
+from clew.agent.prompts import prompts_waiting, turns_of_task
+from clew.agent.settings import Budget
+from clew.agent.setups import kept_setup, setup_of
+from clew.checkpointers import Checkpointer, Head
+from clew.log import Checkpoint
+from clew.messages import Assistant, tool_calls
+from clew.threads import Thread
+from clew.threads.lineage import is_child
+
+__all__ = ["Way", "program_tools", "shown_prompt", "way_of", "way_on", "with_prompt"]
+
+_USUAL = {"approval": "yes", "in doubt": "run"}
+"""Answers that most people give, by the kind of question."""
+_LONGEST = 200
+"""Characters up to which a prompt is repeated in a command."""
+
+
+class Way(msgspec.Struct, frozen=True, kw_only=True):
+    """What it takes for a thread to go on. Without anything else it goes on by itself."""
+
+    thread_id: str
+    prompt: str | None = None
+    """What is to be asked; `advice.PROMPT` where the user has to think of it."""
+    questions: tuple[Question, ...] = ()
+    """What it waits for."""
+    max_turns: int | None = None
+    """A limit that allows more than the turns since the last prompt."""
+    budget: Budget | None = None
+    """Limits that allow more than was spent; one without any limit where what was spent is not known."""
+    is_program: bool = False
+    """Whether only the program that made the thread has what it needs."""
+    tools: tuple[str, ...] = ()
+    """The tools that only this program has."""
+
+    def command(self, store: str = "") -> str:
+        """The command, or the call in Python for a thread of a program."""
+        if self.is_program:
+            answer = None if not self.questions else _answer(self.questions)
+            return advice.resume_in_program(self.thread_id, self.prompt, answer=answer, max_turns=self.max_turns)
+        return advice.resume(
+            self.thread_id,
+            self.prompt,
+            answer=self.answer(self.questions) if self.questions else None,
+            max_turns=self.max_turns,
+            budget=self._budget_words(),
+            store=store,
+        )
+
+    def answer(self, questions: Sequence[Question]) -> str:
+        """What answers these of its questions, as `--answer` takes it: by their ids where there are several."""
+        found = _answer(questions, by_id=len(self.questions) > 1)
+        return found if isinstance(found, str) else msgspec.json.encode(found).decode()
+
+    def answering(self, question: Question, store: str = "") -> str:
+        """The command, or the call, that answers one of its questions."""
+        if self.is_program:
+            answer = _answer([question], by_id=len(self.questions) > 1)
+            return advice.resume_in_program(self.thread_id, answer=answer)
+        return advice.resume(self.thread_id, answer=self.answer([question]), store=store)
+
+    def words(self, store: str = "") -> str:
+        """The command with what is to be known of it, to come after `To go on`."""
+        if not self.is_program:
+            return f": {self.command(store)}"
+        more = "" if self.budget is None else f", with {advice.budget_in_program(**self.budget.limits)}"
+        return f" in the program that made it{more}: {self.command()}"
+
+    def _budget_words(self) -> tuple[str, ...]:
+        if self.budget is None:
+            return ()
+        return advice.budget_words(**self.budget.limits) or (advice.NO_BUDGET,)
+
+
+def way_on(thread_id: str, state: Checkpoint) -> Way:
+    """How a thread in this state goes on."""
+    is_program = _is_of_program(state)
+    questions = tuple(open_questions(state))
+    needs_prompt = not questions and _is_at_its_end(state)
+    return Way(
+        thread_id=thread_id,
+        prompt=advice.PROMPT if needs_prompt else None,
+        questions=questions,
+        max_turns=None if needs_prompt else _more_turns(state),
+        budget=_more_budget(state),
+        is_program=is_program,
+        tools=program_tools(state) if is_program else (),
+    )
+
+
+async def way_of(store: Checkpointer, head: Head, state: Checkpoint | None = None) -> Way:
+    """How a thread of a store goes on. That of a sub-agent goes on with the thread that asked for it."""
+    if is_child(head) and head.parent is not None and (above := await store.head(head.parent[0])) is not None:
+        return await way_of(store, above)
+    return way_on(head.thread_id, state or await Thread.load(store, head.thread_id))
+
+
+def with_prompt(way: Way, prompt: str) -> Way:
+    """The same way for a prompt that is not on record."""
+    return msgspec.structs.replace(way, prompt=shown_prompt(prompt), max_turns=None)
+
+
+def shown_prompt(prompt: str) -> str:
+    """A prompt as a command repeats it: a long one is left to the user."""
+    return prompt if len(prompt) <= _LONGEST and "\n" not in prompt else advice.PROMPT
+
+
+def program_tools(state: Checkpoint) -> tuple[str, ...]:
+    """The tools on record that no command line has given: only a program knows where they are."""
+    kept = kept_setup(state)
+    known = {name.rpartition(":")[2] for name in setup_of(state).tools} if kept is None else {*kept.supplies}
+    return tuple(sorted(state.tools.keys() - known))
+
+
+def _is_of_program(state: Checkpoint) -> bool:
+    """Whether the command line lacks what the thread goes on with: its tools, their folder, or a model by its name."""
+    if state.limits.get("provider") or not state.history:
+        return False
+    if kept_setup(state) is None:
+        return bool(state.tools) or ":" not in state.model
+    return bool(program_tools(state))
+
+
+def _is_at_its_end(state: Checkpoint) -> bool:
+    """Whether a resume without a prompt would have nothing to do."""
+    if state.calls or prompts_waiting(state):
+        return False
+    if state.status == "done" or not state.messages:
+        return True
+    if state.limits.get("provider"):
+        return state.reason.startswith("budget: ")  # the prompt was refused, and is not on record
+    last = state.messages[-1]
+    silent = type(last) is Assistant and not tool_calls(last) and last.stop != "pause_turn"
+    was_cut_off = bool(state.reason) or state.status == "running"
+    return silent and not (was_cut_off and _is_of_program(state))  # which may want more: a tool to finish with, a type
+
+
+def _more_turns(state: Checkpoint) -> int | None:
+    """As many turns again, if those that a prompt may take are used up."""
+    limit = state.limits.get("max_turns")
+    used = turns_of_task(state)
+    if limit is None or used < limit or prompts_waiting(state) or state.status == "done":
+        return None
+    return used + int(limit)
+
+
+def _more_budget(state: Checkpoint) -> Budget | None:
+    """As much again beyond what was spent, of the limits that are used up; the others stay. None if none is."""
+    budget = setup_of(state).budget
+    if budget.exceeded(state) is None:
+        return None
+    spent = {
+        "tokens": float(state.usage.input_tokens + state.usage.output_tokens),
+        "usd": state.cost_usd,
+        "seconds": state.seconds,
+    }
+    more: dict[str, Any] = {}
+    for name, limit in budget.limits.items():
+        done = spent[name]
+        if done is not None:
+            more[name] = limit if done < limit else _rounded(done + limit)
+    if "tokens" in more:
+        more["tokens"] = int(more["tokens"])
+    return Budget(**more)
+
+
+def _rounded(value: float) -> float:
+    """Up to two digits that count: 10 230 is 11 000."""
+    step = 10.0 ** (math.floor(math.log10(value)) - 1)
+    return float(f"{math.ceil(value / step) * step:.10g}")
+
+
+def _answer(questions: Sequence[Question], *, by_id: bool | None = None) -> Any:
+    meant = {asked.id: _USUAL.get(asked.kind, advice.ANSWER) for asked in questions}
+    several = len(questions) > 1 if by_id is None else by_id
+    return meant if several else meant[questions[0].id]
