@@ -275,8 +275,8 @@ def adopt(session: str) -> str:
 
 @_kind
 def new_token(file: str = "") -> str:
-    """Make a token for a service; with `file`, add it to that one."""
-    return _clew("serve", options=["--new-token"]) + (f" >> {quoted(file)}" if file else "")
+    """Make a token for a service, good for all namespaces; with `file`, add it to that one."""
+    return _clew("serve", options=["--new-token", "--namespace", "*"]) + (f" >> {quoted(file)}" if file else "")
 
 
 @_kind

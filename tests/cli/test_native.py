@@ -110,7 +110,7 @@ async def test_a_session_is_adopted_from_wherever_it_is(tmp_path: Path) -> None:
     assert (twice.returncode, "a thread 'door' in this store already" in twice.stderr) == (2, True)
     unknown = machine.clew("adopt", "11111111-2222-4333-8444-555555555555")
     assert unknown.returncode == 3
-    assert "`clew sessions`, or " in unknown.stderr
+    assert "listed by: clew sessions" in unknown.stderr
     same = machine.keep("codex", "Another.", key="0199c0de-0000-7000-8000-000000000001")
     machine.keep("codex", "Yet another.", key="0199c0de-0000-7000-8000-000000000002")
     assert machine.clew("adopt", same[:8]).returncode == 2
@@ -139,7 +139,7 @@ def test_a_move_that_cannot_be_is_told(tmp_path: Path) -> None:
     home = machine.clew("move", key, "--to", "clew")
     assert (home.returncode, "clew adopt" in home.stderr) == (2, True)
     nobody = machine.clew("move", "nobody", "--to", "codex")
-    assert (nobody.returncode, "`clew ls` names" in nobody.stderr) == (3, True)
+    assert (nobody.returncode, "listed by: clew ls" in nobody.stderr) == (3, True)
     machine.clew("adopt", key, "--as", key[:9] + "x")
     both = machine.clew("move", key[:9], "--to", "codex")
     assert (both.returncode, "--provider" in both.stderr) == (2, True)

@@ -147,8 +147,8 @@ def test_a_thread_of_a_program_does_not_go_on_without_its_tools_unless_that_is_a
     refused = samples.clew("resume", "trip", "Add the museum.", env=env)
     assert (refused.returncode, refused.stdout) == (2, "")
     assert refused.stderr.splitlines() == [
-        "Error: thread 'trip' has tools that the command line does not know: look_up, write_plan. A program made it, and its "
-        "record does not say where they are. Nothing was changed.",
+        "Error: thread 'trip' has tools that the command line does not know: look_up, write_plan. A program made it, and "
+        "its record does not say where they are. Nothing was changed.",
         "  In the program that made it: agent.resume('Add the museum.', thread_id='trip')",
         "  With the module that has each of them: clew resume trip 'Add the museum.' --tool MODULE:look_up "
         "--tool MODULE:write_plan",

@@ -77,7 +77,7 @@ def test_a_damaged_store_is_told_and_hides_nobody_elses_sessions(
     database = place.home / ".local/share/opencode/opencode.db"
     database.parent.mkdir(parents=True)
     database.write_bytes(b"no database at all" * 500)
-    with caplog.at_level(logging.WARNING, "clew.providers"):
+    with caplog.at_level(logging.INFO, "clew.providers"):
         found = discover(place=place)
     assert [session.key for session in found] == [kept]
     assert [problem.provider for problem in found.problems] == ["opencode"]
