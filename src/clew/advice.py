@@ -321,17 +321,19 @@ def open_session(provider: str, key: str, folder: str = "") -> str:
     return f"{there}{_OPENS[provider]} {quoted(key)}"
 
 
+_REPAIR = re.compile(r"clew verify .*?--repair", re.DOTALL)
+
+
 def for_shell(text: str, thread_id: str = "", *, store: str = "") -> str:
     """The words of an error with commands for a shell in place of those for Python, and with the store that is meant."""
     pairs = {
         list_in_program(): list_threads(store=store),
         discover(): list_sessions(),
         take_over(): unlock(thread_id, store=store),
-        repair(): repair(store=store),
     }
     for python, shell in pairs.items():
         text = text.replace(python, shell)
-    return text
+    return _REPAIR.sub(lambda found: f"{found[0]} --store {quoted(store)}", text) if store else text
 
 
 def budget_words(

@@ -286,7 +286,7 @@ async def test_sound_threads_are_listed_before_the_damaged_are_named(
     tamper(path, "UPDATE heads SET head = ? WHERE thread_id = ?", "text", "thread 3")
     found, damage = await sound_and_damaged(store, query)
     assert found == ["thread 0", "thread 2"]
-    assert re.search(r"2 thread\(s\).*clew verify --repair ID", damage)
+    assert re.search(r"2 thread\(s\).*clew verify 'thread 3' --repair", damage)
     assert "'thread 1'" in damage
     assert "'thread 3'" in damage
     await store.delete("thread 1")

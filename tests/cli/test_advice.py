@@ -33,6 +33,7 @@ from clew.log import Checkpoint, MessageAdded
 from clew.messages import user
 from clew.providers.base import Place
 from clew.providers.registry import find_provider
+from clew.server.inspector.layout import thread_url
 from clew.testing import ScriptedModel, call
 from tests.cli import commands
 from tests.cli.commands import Samples, path_with_clew
@@ -285,7 +286,7 @@ async def look(page: int) -> str:
 
 
 def own_agent(bench: Bench, **settings: Any) -> Agent:
-    model = ScriptedModel([call("look", page=1), call("look", page=2), "Two rows."])
+    model = ScriptedModel([call("look", page=1), call("look", page=2), "Two rows.", "Still two."])
     return Agent(model, tools=[look], checkpointer=bench.url, **settings)
 
 
@@ -435,7 +436,7 @@ def where_a_thread_is_not_found_those_that_are_there_are_listed(bench: Bench, pa
     listed = bench.follow(bench.told("list_threads", missing.stderr))
     assert (listed.returncode, "Nap." in listed.stdout) == (0, True)
     empty = bench.do("search", " ", *bench.at)
-    assert bench.follow(bench.told("list_threads", empty.stderr)).stdout == listed.stdout
+    assert "Nap." in bench.follow(bench.told("list_threads", empty.stderr)).stdout
 
 
 @follows("list_in_program")
@@ -504,7 +505,7 @@ def a_rewind_is_undone_by_the_commands_that_it_prints(bench: Bench, patch: pytes
     branch = bench.follow(bench.told("fork", back.stderr))
     assert branch.returncode == 0
     files = bench.told("restore_files", back.stderr)
-    bench.follow_at_terminal(files, patch)
+    assert bench.follow(files).returncode == 0
     assert sorted(path.name for path in samples.files.iterdir()) == before
     refused = bench.do("rewind", "trip", "--frame", "3", *at)
     assert bench.follow(bench.told("fork", refused.stderr)).returncode == 0
@@ -535,12 +536,13 @@ def what_a_deleted_thread_leaves_is_collected(bench: Bench, patch: pytest.Monkey
 
 @follows("make_private")
 def files_that_others_can_read_are_made_private(bench: Bench, patch: pytest.MonkeyPatch) -> None:
-    run_nap(bench)
-    database = bench.folder / "clew.db"
-    database.chmod(0o644)
-    told = bench.do("doctor", *bench.at)
+    at = ("--store", "file:kept files")
+    bench.do("run", "Hello.", "--model", bench.script("talk", "Fine."), *at)
+    kept = bench.folder / "kept files"
+    kept.chmod(0o755)
+    told = bench.do("doctor", *at)
     assert bench.follow(bench.told("make_private", told.stdout + told.stderr)).returncode == 0
-    assert database.stat().st_mode & 0o077 == 0
+    assert kept.stat().st_mode & 0o077 == 0
 
 
 # Coding agents
@@ -552,7 +554,7 @@ def a_session_is_taken_into_a_thread_and_goes_on_with_the_built_in_agent(
 ) -> None:
     machine = NativeMachine(bench.root / "elsewhere")
     key = machine.keep("claude_code", "Paint the door.")
-    env = {"HOME": str(machine.home)} if hasattr(machine, "home") else {}
+    env = {**machine.env, "PATH": bench.env["PATH"], "PYTHONPATH": bench.env["PYTHONPATH"]}
     refused = bench.do("move", key, "--to", "clew", *bench.at, **env)
     adopt = bench.told("adopt", refused.stderr)
     adopted = bench.follow(adopt, CLEW_STORE=bench.url, **env)
@@ -688,14 +690,17 @@ def the_commands_on_the_pages_of_the_inspector_find_its_store(bench: Bench, patc
     with serving(bench.url) as server:
         start = re.findall(r"<pre[^>]*>(clew run .*?)</pre>", _page(server.url))[0]
         model = bench.script("nap", asks("write_file", path="long.txt", content="x" * 2_000_000), *NAP)
-        started = bench.follow(f"{start} --model {model} --tool shop:nap --workspace work --thread t --max-turns 2")
+        here = os.pathsep.join([str(bench.folder), bench.env["PYTHONPATH"]])
+        started = bench.follow(
+            f"{start} --model {model} --tool shop:nap --workspace work --thread t --max-turns 2", PYTHONPATH=here
+        )
         assert started.returncode == 1, started.stderr
-        page = _page(f"{server.url}/t/t")
+        page = _page(server.url + thread_url("t"))
         command = re.findall(r'<code id="resume-command"[^>]*>(.*?)</code>', page)[0]
         assert command == advice.resume("t", max_turns=4, store=server.url)
         (bench.folder / "awake").touch()
-        assert bench.follow(command).stdout == "Rested.\n"
-        long = _page(f"{server.url}/t/t/files?path=long.txt")
+        assert bench.follow(command, PYTHONPATH=here).stdout == "Rested.\n"
+        long = _page(server.url + thread_url("t", "/files?path=long.txt"))
         files = re.findall(r"<code[^>]*>(clew files .*?)</code>", long)[0]
         assert bench.follow(files).returncode == 0
         assert (bench.elsewhere / advice.FOLDER / "long.txt").stat().st_size == 2_000_000
@@ -705,7 +710,7 @@ def test_a_page_of_a_thread_of_a_program_shows_how_it_goes_on_there(tmp_path: Pa
     bench = Bench(tmp_path)
     asyncio.run(_ask(own_agent(bench, max_turns=1)))
     with serving(bench.url) as server:
-        page = _page(f"{server.url}/t/t")
+        page = _page(server.url + thread_url("t"))
     assert "agent.resume(thread_id='t', max_turns=2)</code>" in page
     assert "clew resume" not in page
 

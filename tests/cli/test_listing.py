@@ -101,7 +101,7 @@ def test_a_damaged_thread_is_named_and_hides_no_other(tmp_path: Path, options: t
     run = samples.clew("ls", *options)
     assert run.returncode == 6
     assert "'old'" in run.stderr
-    assert "clew verify --repair ID" in run.stderr
+    assert "clew verify old --repair" in run.stderr
     assert [name in run.stdout for name in ("report", "visa", "trip-b")] == [True, True, True]
 
 

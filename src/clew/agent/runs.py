@@ -11,6 +11,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
+from clew import advice
 from clew._aio import cancel_and_wait
 from clew.agent.events import Event, Question
 from clew.errors import UsageError
@@ -203,7 +204,7 @@ def _check_loop(task: asyncio.Task[Any]) -> None:
     if loop.is_closed():
         raise UsageError(
             "this run was begun on another event loop, and was interrupted when that ended; every asyncio.run has its own. "
-            "Go on with its thread: agent.resume(thread_id=…)"
+            f"Go on with its thread: {advice.resume_in_program('…')}"
         )
     raise UsageError(
         "this run goes on in another event loop, of another thread or of the process that this one was forked from. "

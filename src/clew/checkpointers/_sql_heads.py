@@ -128,17 +128,18 @@ def refusal(append: Append, ends: int | None, *, same_log: bool, missing: Collec
     return MissingBlob({digest.hex() for digest in missing}, thread_id=append.id) if missing else None
 
 
-def decode_head(data: object, whose: str, where: str) -> Head:
-    """A head as it was kept; a value that is no bytes at all is as damaged as bytes that have changed."""
+def decode_head(data: object, thread_id: str, where: str) -> Head:
+    """Decode a stored head. Raises `Corrupt` unless it is bytes with a matching checksum."""
+    whose, way_out = f"thread {thread_id!r}", f"{_WAY_OUT} {advice.repair(thread_id)}"
     if not isinstance(data, bytes) or with_sum(encoded := data[:-_SUM]) != data:
-        raise Corrupt(f"the head of {whose} in {where} fails its check. {_WAY_OUT}")
+        raise Corrupt(f"the head of {whose} in {where} fails its check. {way_out}")
     try:
         return _decode(encoded)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise Corrupt(f"the head of {whose} in {where} does not decode: {error}. {_WAY_OUT}") from error
+        raise Corrupt(f"the head of {whose} in {where} does not decode: {error}. {way_out}") from error
 
 
-_WAY_OUT = f"Restore a copy, or save its log as a new thread: {advice.repair()}"
+_WAY_OUT = "Restore a copy, or save its log as a new thread:"
 
 
 class Listing:
@@ -153,7 +154,7 @@ class Listing:
         """The heads of rows of a head and the id of its thread, but for the damaged ones."""
         for data, thread_id in rows:
             try:
-                yield decode_head(data, f"thread {_text(thread_id)!r}", self._where)
+                yield decode_head(data, _text(thread_id), self._where)
             except Corrupt as error:
                 self._damaged.append(error)
 

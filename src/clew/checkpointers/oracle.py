@@ -143,7 +143,7 @@ class OracleCheckpointer(Checkpointer):
         calls = self._use()
         check_thread_id(thread_id)
         rows = await self._rows(calls, self._statements.head, self._thread(thread_id))
-        return decode_head(rows[0][0], f"thread {thread_id!r}", self._where) if rows else None
+        return decode_head(rows[0][0], thread_id, self._where) if rows else None
 
     async def heads(self, query: HeadQuery = HeadQuery()) -> AsyncIterator[Head]:
         calls = self._use()

@@ -118,7 +118,7 @@ class PostgresCheckpointer(Checkpointer):
         engine = self._use()
         check_thread_id(thread_id)
         rows = await engine.read(self._statements.head, self._space, thread_digest(thread_id))
-        return decode_head(rows[0][0], f"thread {thread_id!r}", self._where) if rows else None
+        return decode_head(rows[0][0], thread_id, self._where) if rows else None
 
     async def heads(self, query: HeadQuery = HeadQuery()) -> AsyncIterator[Head]:
         engine = self._use()

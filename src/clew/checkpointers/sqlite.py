@@ -117,7 +117,7 @@ class SQLiteCheckpointer(Checkpointer):
 
         def work(db: sqlite3.Cursor) -> Head | None:
             found = db.execute("SELECT head FROM heads WHERE ns = ? AND key = ?", wanted).fetchone()
-            return None if found is None else decode_head(found[0], f"thread {thread_id!r}", self._name)
+            return None if found is None else decode_head(found[0], thread_id, self._name)
 
         return await self._use().read(work, loop)
 
