@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -180,6 +182,31 @@ async def test_a_fresh_agent_with_several_unfinished_threads_of_its_name_lists_t
     assert "'user-2': running, held by process " in told
     assert "finished'" not in told
     assert model.calls == 0
+
+
+_KILLED = """
+import asyncio, os, sys
+from clew.agent import Agent
+from clew.testing import ScriptedModel
+
+def die(request):
+    os._exit(1)
+
+agent = Agent(ScriptedModel(die), name="support", checkpointer=sys.argv[1])
+asyncio.run(agent.run("Go.", thread_id=sys.argv[2]).result())
+"""
+
+
+async def test_a_run_that_was_killed_is_unfinished(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/clew.db"
+    for thread_id in ("user-1", "user-2"):
+        subprocess.run([sys.executable, "-c", _KILLED, url, thread_id], check=False)
+    async with Agent(ScriptedModel(["Done."]), name="support", checkpointer=url) as agent:
+        with pytest.raises(UsageError, match=r"(?s)'user-2': interrupted, last.*'user-1': interrupted, last"):
+            await agent.resume()
+        await agent.run("Go.", thread_id="user-1")
+    async with Agent(ScriptedModel(["Done."]), name="support", checkpointer=url) as agent:
+        assert (await agent.resume(thread_id="user-2")).output == "Done."
 
 
 async def test_many_unfinished_threads_are_counted_and_the_newest_listed(store: MemoryCheckpointer) -> None:

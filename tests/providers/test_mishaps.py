@@ -26,8 +26,9 @@ from clew.providers import _process, adopt
 from clew.providers._process import reap, run
 from clew.providers.base import Command, Place
 from clew.providers.placing import Placed, staging_folder
-from clew.testing import ScriptedModel
+from clew.testing import ScriptedModel, call
 from clew.threads.owners import this_process
+from clew.tools import DEFAULT_TOOLS
 from clew.workspace import Workspace
 from tests.providers.toy import Toy, toy_place
 from tests.providers.toys import toy_agent
@@ -361,6 +362,17 @@ async def test_the_built_in_agent_moves_with_its_workspace(tmp_path: Path) -> No
     await home.send("Hello")
     away = await home.move_to("toy", env=place.env)
     assert (await away.send("echo")).output.startswith("work ")
+
+
+async def test_a_session_moves_to_the_built_in_agent_with_its_workspace(tmp_path: Path) -> None:
+    place = toy_place(tmp_path)
+    session = toy_agent(place, MemoryCheckpointer(), workspace=place.cwd).start_session()
+    await session.send("say one")
+    model = ScriptedModel(lambda asked: "Done." if "Wrote" in str(asked.messages[-1]) else write)
+    write = call("write_file", path="a.txt", content="one")
+    home = await session.move_to("clew", model=model, tools=DEFAULT_TOOLS)
+    assert (await home.send("Write it.")).output == "Done."
+    assert (place.cwd / "a.txt").read_text() == "one"
 
 
 async def test_an_adopted_session_says_who_answered(tmp_path: Path) -> None:

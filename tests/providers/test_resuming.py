@@ -82,6 +82,7 @@ async def test_resuming_what_a_providers_store_does_not_have_is_an_error_and_lea
     async with toy_agent(place, url, name="ada") as agent:
         for run in (
             agent.resume_session("a stranger").send("echo"),
+            agent.resume_session("a stranger").send("echo", prompt_id="p"),
             agent.resume_session("a stranger").resume(),
             agent.start_session(thread_id="a stranger").resume(),
             agent.resume(thread_id="a stranger"),

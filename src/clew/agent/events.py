@@ -32,7 +32,7 @@ __all__ = [
 
 
 class RunStarted(msgspec.Struct, frozen=True, tag="run-started"):
-    """The first event of every run: the thread that it works on, once this process holds that thread."""
+    """The first event of every run: the thread that it works on, or whose record answers it."""
 
     thread_id: str
 

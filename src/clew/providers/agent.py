@@ -339,6 +339,7 @@ class ProviderAgent:
     async def answer_to(self, thread_id: str, prompt: Asked) -> Turn | None:
         """The answer to a prompt that is on record already; None if it is to be asked. Takes no lease."""
         try:
+            await self.check_thread(thread_id)
             state = await Thread.load(self.store, thread_id)
         except ThreadNotFound:
             return None
@@ -388,6 +389,8 @@ class ProviderAgent:
             raise InvalidInput("the built-in agent needs a model: move_to('clew', model='anthropic:…')")
         await self.check_thread(thread_id)
         made = {"checkpointer": self.store, "system_prompt": self._settings.system_prompt, "name": self.name}
+        if self._settings.workspace is not None:
+            made["workspace"] = self._settings.workspace
         return Agent(**{**made, **settings}).start_session(thread_id=thread_id)
 
     def _first(self) -> str:
