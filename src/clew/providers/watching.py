@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
+from clew._aio import settle
 from clew.providers.happenings import Watch
 
 __all__ = ["watched"]
@@ -30,7 +31,7 @@ async def watched(
         yield
     finally:
         over.set()
-        await asyncio.shield(looking)
+        await settle(looking)
 
 
 async def _look(watch: Watch, take: Callable[[bytes], None], over: asyncio.Event, stop: asyncio.Future[None]) -> None:
