@@ -88,7 +88,7 @@ def test_a_run_of_an_event_loop_that_has_ended_says_so_and_how_to_go_on(tmp_path
     run = agent.run("Hi.", thread_id="t")
     _run(lambda: anext(run))
     for use in (run.result, lambda: anext(run)):
-        with pytest.raises(UsageError, match=r"interrupted when that ended.*agent\.resume\(thread_id=…\)"):
+        with pytest.raises(UsageError, match=r"interrupted when that ended.*agent\.resume\(thread_id='…'\)"):
             _run(use)
     _run(run.aclose)
     _run(agent.aclose)
