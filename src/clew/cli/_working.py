@@ -91,6 +91,7 @@ async def _work(store: Checkpointer, job: Job, url: str | None, view: View) -> E
             _tell_ways_out(missing, job, url)
             raise
         job = job._replace(setup=setup)
+        await _take_in(store, job)
         thread_id = job.thread_id or agent.new_id()
         session = agent.resume_session(job.handle) if job.handle else agent.start_session(thread_id=thread_id)
         try:
@@ -110,6 +111,16 @@ async def _work(store: Checkpointer, job: Job, url: str | None, view: View) -> E
         if job.handle:
             await _keep(store, result.thread_id, job)
         return await _ended(store, result, url)
+
+
+async def _take_in(store: Checkpointer, job: Job) -> None:
+    """Put on record what was done in a provider's own program since its last prompt, before the built-in agent goes on."""
+    if job.setup.provider or job.before is None or not job.before.providers or not job.thread_id:
+        return
+    from clew.providers.native_sync import take_in_thread
+    from clew.providers.registry import default_place
+
+    await take_in_thread(store, job.thread_id, default_place())
 
 
 async def _keep(store: Checkpointer, thread_id: str, job: Job) -> None:

@@ -23,8 +23,9 @@ from clew.messages import Assistant, Message, ToolResult, User, plain_text, tool
 from clew.providers.base import Place, Provider
 from clew.providers.placing import Placing, current_provider
 from clew.providers.registry import BUILT_IN_AGENT, find_provider
+from clew.threads import Thread
 
-__all__ = ["beyond", "take_in"]
+__all__ = ["beyond", "take_in", "take_in_thread"]
 
 log = logging.getLogger("clew.providers")
 
@@ -59,6 +60,12 @@ async def take_in(journal: Journal, store: Checkpointer, place: Place, *, native
     await placing.capture(journal, known.key, natively=natively)
     log.info("thread %r: %d messages were added in %s itself", journal.thread.thread_id, len(found), source.title)
     return True
+
+
+async def take_in_thread(store: Checkpointer, thread_id: str, place: Place) -> bool:
+    """The same for a thread that nobody has open, before an agent goes on with it that knows of no providers."""
+    async with Thread.open(store, thread_id) as thread, Journal(thread) as journal:
+        return await take_in(journal, store, place)
 
 
 def _waits(state: Checkpoint) -> bool:
