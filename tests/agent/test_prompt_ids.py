@@ -174,6 +174,10 @@ async def test_a_prompt_that_waits_keeps_its_id_and_those_asked_together_share_t
     await stopped("Wait.", "m2")
     await stopped("Wait.", "m2")
     await stopped("Stop.", "m3")
+    head = await store.head("t")
+    with pytest.raises(InvalidInput, match="'m3' is on record with other words"):
+        await agent.run("Go.", thread_id="t", prompt_id="m3")
+    assert await store.head("t") == head, "a mistake is told before the thread is touched"
     held = False
     result = await agent.run("Stop.", thread_id="t", prompt_id="m3")
     assert (result.output, await prompts_of(store)) == ("Stopped.", ["Order it.", "Wait.", "Stop."])

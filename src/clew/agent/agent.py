@@ -32,7 +32,7 @@ from clew.agent.journal import Journal
 from clew.agent.loop import Ending, Loop, read_answer
 from clew.agent.outputs import Output
 from clew.agent.own_sessions import OwnSession, task_id
-from clew.agent.prompts import Asked, asked, check_prompt
+from clew.agent.prompts import Asked, asked, check_prompt, prompts_waiting
 from clew.agent.runs import Emit, Run, RunResult, stop_all
 from clew.agent.sessions import Session
 from clew.agent.settings import Budget, Overflow, Settings
@@ -593,7 +593,12 @@ def _answered(thread_id: str, state: Checkpoint, settings: Settings, prompt: Ask
     A session's script that went on although one of its prompts was not answered did so with what that came to: the same
     is told again.
     """
-    found = exchange_of(state, prompt.id) if prompt.is_exact else None
+    if not prompt.is_exact:
+        return None
+    for waiting in prompts_waiting(state):
+        if waiting.id == prompt.id:
+            prompt.check_words(thread_id, waiting.text)
+    found = exchange_of(state, prompt.id)
     if found is None:
         return None
     prompt.check_words(thread_id, found.prompt)
