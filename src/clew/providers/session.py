@@ -201,8 +201,7 @@ class ProviderSession(Session):
             except _FALLS_TO_NEXT as error:
                 failures.append(error)
                 if number + 1 == len(names):
-                    break  # it is raised, and whoever gets it tells of it
-                log.warning("thread %r: %s", self._thread_id, error)
+                    break
                 if sending is not None:
                     await take_back(journal, sending.asked_at)
             else:
