@@ -1,0 +1,50 @@
+"""How commands tell of errors: once, wherever they come from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clew.testing import ModelServer
+from tests.cli.commands import Samples
+from tests.cli.workshop import Workshop
+
+NAP = ({"call": {"name": "nap", "arguments": {"seconds": 60}}}, "Rested.")
+
+
+@pytest.mark.parametrize("kind", ["login", "limit", "context", "stopped", "failed"])
+def test_an_error_of_a_provider_is_printed_once(kind: str, tmp_path: Path) -> None:
+    shop = Workshop(tmp_path)
+    run = shop.clew("run", f"fail {kind} for a reason of its own", "--provider", "toy", "--thread", "t")
+    assert run.returncode != 0
+    assert run.stderr.count("for a reason of its own") == 1 + run.stderr.count("resume t 'fail"), run.stderr
+
+
+def test_an_error_of_a_model_is_printed_once(tmp_path: Path) -> None:
+    shop = Workshop(tmp_path)
+    with ModelServer(["never"], key="another") as server:
+        env = {**server.env(), "OPENAI_API_KEY": "sk-wrong-0123456789", "CLEW_MODEL": "openai:gpt-5"}
+        run = shop.clew("run", "Hello.", "--thread", "t", env=env)
+    assert run.returncode == 1
+    assert run.stderr.count("the request was refused") == 1, run.stderr
+
+
+def test_that_a_thread_was_taken_away_is_printed_once(tmp_path: Path) -> None:
+    shop = Workshop(tmp_path)
+    options = ("--model", shop.script("nap", *NAP), "--tool", "shop:nap", "--thread", "t")
+    with shop.process("run", "Nap.", *options) as running:
+        shop.until("napping")
+        taken = shop.clew("unlock", "t", "--force", "--yes")
+        assert taken.returncode == 0, taken.stderr
+        _, said = running.communicate(timeout=120)
+    assert running.returncode == 4, said
+    assert said.count("was taken over by") == 1, said
+
+
+def test_a_thread_that_cannot_be_copied_is_named_once(tmp_path: Path) -> None:
+    samples = Samples(tmp_path)
+    samples.damage_frame("trip", 3)
+    run = samples.clew("copy", samples.url, f"sqlite:///{tmp_path / 'copy.db'}")
+    assert run.returncode != 0
+    assert run.stderr.count("not copied") == 1, run.stderr
