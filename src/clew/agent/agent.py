@@ -548,7 +548,8 @@ async def _record_end(journal: Journal, files: Files, ending: StatusChanged, err
     try:
         await journal.record(ending)
     except Exception as second:  # noqa: BLE001 - the error that ended the run is the one to raise
-        error.add_note(f"that the run is {ending.status} could not be recorded: {second}")
+        if str(second) != str(error):  # one who lost the thread is told so once
+            error.add_note(f"that the run is {ending.status} could not be recorded: {second}")
 
 
 def _result(journal: Journal, before: Checkpoint, loop: Loop, ending: Ending) -> RunResult:

@@ -270,7 +270,8 @@ class Sending:
         except Exception as error:
             if problem is None:
                 raise
-            problem.add_note(f"how it ended could not be recorded: {error}")
+            if str(error) != str(problem):
+                problem.add_note(f"how it ended could not be recorded: {error}")
             return self._turn(recorder, prompt, placed, seconds, status, reason)
         self._emit(TurnFinished(turn.turns))
         self._emit(CheckpointSaved(turn.turns))
