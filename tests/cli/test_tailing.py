@@ -92,7 +92,7 @@ async def test_it_begins_with_the_last_turns_and_ends_where_nobody_works_on_it(t
     crashed = samples.clew("tail", "report")
     assert crashed.returncode == 0
     assert crashed.stdout.count("ended without a word while it ran send_mail") == 1
-    assert "it is interrupted. clew why report" in crashed.stderr
+    assert "it is interrupted. To see what to do: clew why report" in crashed.stderr
     assert samples.clew("tail", "trip", "--turns", "0").stdout == ""
 
 
