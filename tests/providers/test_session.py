@@ -312,6 +312,15 @@ async def test_the_next_provider_takes_over_with_the_whole_conversation_when_a_l
     assert turn.output.count("user=echo") == 1, "the prompt stands there once"
 
 
+async def test_a_resume_with_other_permissions_says_so_in_its_drift(tmp_path: Path) -> None:
+    place, store = toy_place(tmp_path), MemoryCheckpointer()
+    session = toy_agent(place, store).start_session()
+    await session.send("say hello")
+    later = toy_agent(place, store, permissions="full").resume_session(session.resume_handle)
+    assert (await later.send("say hello")).drift == {"permissions": ("edit", "full")}
+    assert (await later.send("say hello")).drift == {}
+
+
 async def test_when_no_provider_can_the_last_error_says_what_happened_to_the_others(tmp_path: Path) -> None:
     place = toy_place(tmp_path)
     (place.home / "toy-is-not-installed").touch()

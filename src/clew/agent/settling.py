@@ -170,7 +170,7 @@ class _Settling:
                 return None if found is NOT_DONE else found
         if tool.in_doubt == "tell":
             self._emit(ToolInDoubt(tool.name, call.call.id, "told to the model"))
-            return _told(call, "the process ended while it ran")
+            return _told(call, "the run was stopped while the call was under way")
         self._emit(ToolInDoubt(tool.name, call.call.id, "asked"))
         raise _Ask(question)
 

@@ -198,7 +198,7 @@ class Sending:
         if before.history:
             pairs = {"provider": (current_provider(before), name), "model": (before.model, self._model)}
             pairs["system_prompt"] = (before.system_prompt, settings.system_prompt)
-            pairs["cwd"] = (str(before.limits.get("cwd", "")), limits["cwd"])
+            pairs |= {what: (str(before.limits.get(what, "")), limits[what]) for what in ("cwd", "permissions")}
             self._drift |= {what: (old, new) for what, (old, new) in pairs.items() if old != new}
         yield now
 

@@ -200,9 +200,7 @@ class ProviderSession(Session):
                 turn = await sending.send(prompt.text, prompt.id, key, timeout)
             except _FALLS_TO_NEXT as error:
                 failures.append(error)
-                if number + 1 == len(names):
-                    break
-                if sending is not None:
+                if number + 1 < len(names) and sending is not None:
                     await take_back(journal, sending.asked_at)
             else:
                 self._origin = None
