@@ -165,7 +165,7 @@ def test_a_thread_shows_its_turns_with_blocks_calls_durations_tokens_and_cost(br
         'data-status="done"',
     ):
         assert text in page, text
-    assert "clew resume trip" in page
+    assert "agent.resume(" in page
     assert 'data-kind="done"' in page
 
 
