@@ -15,7 +15,7 @@ from clew import Thread, open_checkpointer
 from clew.log import Checkpoint
 from tests.cli.commands import Samples, clew, objects, terminal
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
 async def _state(url: str, thread_id: str) -> Checkpoint:

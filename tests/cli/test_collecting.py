@@ -9,7 +9,7 @@ import pytest
 from clew import open_checkpointer
 from tests.cli.commands import Samples, objects
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
 async def _values(url: str) -> int:

@@ -9,7 +9,7 @@ import pytest
 from clew import Thread, open_checkpointer
 from tests.cli.commands import Samples, clew, objects
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
 async def test_all_threads_are_copied_and_read_the_same(tmp_path: Path) -> None:

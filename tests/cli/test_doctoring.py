@@ -13,7 +13,7 @@ import pytest
 from clew import Thread, open_checkpointer
 from tests.cli.commands import Samples, clew, objects
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
 def _by_check(run: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]]:

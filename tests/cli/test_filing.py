@@ -10,7 +10,7 @@ from clew import Thread, Workspace, open_checkpointer
 from clew.log import StatusChanged
 from tests.cli.commands import Samples, clew, objects, terminal
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from clew import Thread, open_checkpointer
 from clew.messages import plain_text
 from tests.cli.commands import Samples, clew, objects
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
 async def _last_words(url: str, thread_id: str) -> tuple[int, str]:

@@ -54,6 +54,7 @@ def test_help_fits_a_screen_and_names_every_command() -> None:
         assert f" {name:<9} {entry.summary}\n" in run.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_of_a_command_begins_as_in_the_list_and_has_its_examples_unbroken(name: str) -> None:
     first = " ".join(text_of(name).split("\n\n")[0].split())

@@ -18,7 +18,7 @@ from tests.cli.commands import Samples, clew, objects
 from tests.cli.workshop import Workshop
 from tests.e2e.desk import desk
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
 class Machine:

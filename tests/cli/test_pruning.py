@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.cli.commands import Samples, objects, terminal
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_dry_run_says_what_would_go_and_deletes_nothing(tmp_path: Path) -> None:

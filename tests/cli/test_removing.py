@@ -13,7 +13,7 @@ from clew.messages import user
 from clew.testing import ScriptedModel, call
 from tests.cli.commands import Samples, objects, terminal
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
 def _ids(url: str) -> set[str]:

@@ -11,7 +11,7 @@ from clew import Thread, open_checkpointer
 from clew.log import Checkpoint
 from tests.cli.commands import Samples, objects, terminal
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 FIRST, SECOND = "# Paris\n\n1. The river\n", "# Paris\n\n1. The river\n2. The tower\n"
 

@@ -235,6 +235,7 @@ def test_what_keeps_it_from_starting_has_an_exit_code_of_its_own(tmp_path: Path)
     assert (away.returncode, "the MCP server '/dev/null' cannot be used" in away.stderr) == (5, True)
 
 
+@pytest.mark.slow
 def test_after_a_kill_every_command_says_which_turn_the_files_are_of(tmp_path: Path) -> None:
     shop = Workshop(tmp_path)
     (shop.folder / "die").touch()

@@ -10,6 +10,8 @@ from clew.cli import _stores
 from clew.cli._stores import shown_store
 from tests.cli.commands import Samples, clew, objects
 
+pytestmark = pytest.mark.slow
+
 LOOKING = [("ls",), ("show", "trip"), ("stats",), ("gc",), ("resume", "--last"), ("fork", "trip", "--turn", "1")]
 
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from clew import Thread, open_checkpointer
 from tests.cli.commands import Samples, objects, terminal
+
+pytestmark = pytest.mark.slow
 
 
 def _turns(url: str, thread_id: str) -> int:

@@ -167,6 +167,7 @@ def spent(left: Left, what: str) -> float:
     return left.desk.usage.input_tokens + left.desk.usage.output_tokens
 
 
+@pytest.mark.slow
 def test_a_run_out_of_time_goes_on_with_more(runs: Runs) -> None:
     place = runs.place()
     _, ended = runs.desk.run(place.job(budget={"seconds": 1e-6}))
@@ -177,6 +178,7 @@ def test_a_run_out_of_time_goes_on_with_more(runs: Runs) -> None:
     runs.go_on(place, stopped(place), resume=True)
 
 
+@pytest.mark.slow
 def test_time_that_was_worked_before_a_crash_counts_after_it(runs: Runs) -> None:
     place = runs.place()
     [point] = random.Random(0).sample([f"after-effect:{number}" for number in range(5, 25)], 1)

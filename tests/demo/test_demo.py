@@ -82,6 +82,7 @@ def in_terminal(*command: str, env: Mapping[str, str]) -> tuple[int, str]:
     return process.wait(), written.decode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("no_colour", [False, True])
 def test_the_demo_moves_in_a_terminal_and_has_colours_only_if_they_are_wanted(no_colour: bool) -> None:
     env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "NO_COLOR": "1"}

@@ -12,6 +12,8 @@ from tests.fuzz.targets import TARGETS
 from tests.limits import processor_time
 from tests.sampling import dice
 
+pytestmark = pytest.mark.slow
+
 INPUTS = {"frame": 400, "weight": 1500, "archive": 500}
 """How many inputs a target gets; 5,000 unless it takes longer over each."""
 MEMORY = 50

@@ -295,6 +295,7 @@ EXTREMES: dict[str, Callable[[], object]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.crash
 @pytest.mark.parametrize("name", sampled(EXTREMES, 3))
 @pytest.mark.parametrize("carried", [False, True])
@@ -309,6 +310,7 @@ def test_whatever_a_user_keeps_comes_back(name: str, carried: bool) -> None:
     assert found == entries
 
 
+@pytest.mark.slow
 @pytest.mark.crash
 @pytest.mark.parametrize(
     "name", sampled(["empty lists", "much emoji many times", "rows", "text that repeats itself"], 2)

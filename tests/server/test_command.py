@@ -60,6 +60,7 @@ def test_a_new_token_goes_into_the_file_as_it_is_printed(tmp_path: Path) -> None
         assert httpx.get(thread).status_code == 401
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

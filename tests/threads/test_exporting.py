@@ -403,6 +403,7 @@ HEAVY: dict[str, list[bytes]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HEAVY)
 @pytest.mark.parametrize("key", [None, KEY])
 async def test_many_small_frames_that_decode_to_much_are_refused_in_time(name: str, key: str | None) -> None:

@@ -100,6 +100,7 @@ async def test_headers_go_with_every_request(url: str) -> None:
         assert (await call(by_name(tools)["header"], name="x-clew")).content == (Text("yes"),)
 
 
+@pytest.mark.slow
 async def test_effects_can_be_said_better_than_the_server_does() -> None:
     async with mcp_tools(STDIO, effects={"add": "once", "send.mail": "idempotent"}) as tools:
         found = by_name(tools)
@@ -110,6 +111,7 @@ async def test_effects_can_be_said_better_than_the_server_does() -> None:
         )
 
 
+@pytest.mark.slow
 async def test_a_server_that_dies_in_a_call_leaves_it_in_doubt_and_is_started_again() -> None:
     async with mcp_tools(STDIO) as tools:
         found = by_name(tools)
@@ -147,6 +149,7 @@ async def test_an_http_server_that_is_gone_leaves_a_call_in_doubt() -> None:
         process.wait()
 
 
+@pytest.mark.slow
 async def test_a_call_given_up_while_the_server_starts_does_not_spoil_the_next() -> None:
     async with mcp_tools(STDIO) as tools:
         found = by_name(tools)
@@ -158,6 +161,7 @@ async def test_a_call_given_up_while_the_server_starts_does_not_spoil_the_next()
         assert (await call(found["add"], a=1)).content == (Text("2"),)
 
 
+@pytest.mark.slow
 async def test_it_may_be_opened_and_closed_in_different_tasks() -> None:
     server = mcp_tools(STDIO)
     tools = by_name(await asyncio.create_task(server.open()))

@@ -119,6 +119,7 @@ async def test_twenty_snapshots_cost_the_first_and_little_more_than_what_changed
         assert sum(stored) < on_disk < stored[0] + MOST * sum(changed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", STORES)
 async def test_a_folder_that_did_not_change_stores_nothing_whoever_looks(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

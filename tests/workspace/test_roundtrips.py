@@ -470,6 +470,7 @@ async def round_trip(
     assert look(folder) == looks[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [*STORES, "sealed"])
 def test_a_restore_is_exact_whatever_was_there_and_whatever_became_of_it(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
