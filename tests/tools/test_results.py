@@ -23,7 +23,7 @@ from clew import Thread
 from clew.agent import Agent
 from clew.checkpointers import MemoryCheckpointer
 from clew.errors import InvalidInput
-from clew.messages import Json, Text, ToolResult
+from clew.messages import File, Image, Json, Text, ToolResult
 from clew.testing import ScriptedModel, call
 from clew.tools import ToolContext, call_tool, tool
 
@@ -179,6 +179,33 @@ async def test_a_call_whose_result_has_no_text_form_is_done_and_not_repeated() -
         state = await Thread.load(store, "t")
     assert (result.status, ran, state.calls) == ("done", 1, ())
     assert [use.output for use in result.tool_uses] == [NO_TEXT]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Image("image/png", "aGVsbG8="),  # type: ignore[arg-type]
+        File("a.txt", "text/plain", "hello"),  # type: ignore[arg-type]
+        Text(5),  # type: ignore[arg-type]
+        ToolResult("", (Text("a"),), is_error="no"),  # type: ignore[arg-type]
+    ],
+    ids=["image", "file", "text", "result"],
+)
+async def test_a_block_with_a_field_of_the_wrong_type_leaves_the_thread_readable(
+    value: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    @tool
+    async def give() -> Any:
+        return value
+
+    async with MemoryCheckpointer() as store:
+        agent = Agent(ScriptedModel([call("give"), "Given."]), tools=[give], checkpointer=store)
+        result = await agent.run("Give.", thread_id="t")
+        state = await Thread.load(store, "t")
+    assert (result.status, state.status) == ("done", "done")
+    told = "The tool ran, and returned a block that cannot be stored, which has no text form."
+    assert [use.output for use in result.tool_uses] == [told]
+    assert "Expected `" in caplog.text, "the developer is told which type was wanted"
 
 
 async def test_a_step_whose_value_cannot_be_kept_says_that_it_ran() -> None:

@@ -25,6 +25,7 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _ONLY_AN_ADDRESS = re.compile(r"<.* at 0x[0-9a-fA-F]+.*>", re.DOTALL)
 _LEAST, _MOST, _DEEPEST = -(2**63), 2**64, 100
 _encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(ToolResult).decode
 _BLOCKS = (Text, Json, Image, File, Opaque)
 _LONGEST_ERROR = 4000
 _MAGIC = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif"}
@@ -39,19 +40,17 @@ def to_result(value: Any, call_id: str, tool: str) -> ToolResult:
     developer goes to the log.
     """
     reading = _Reading()
-    if isinstance(value, ToolResult):
-        result = msgspec.structs.replace(value, call_id=call_id, content=reading.content(value.content or ""))
-    else:
-        result = ToolResult(call_id, reading.content(value))
     try:
-        _encode(result)
-    except (TypeError, ValueError, OverflowError, RecursionError):  # of a block that the tool made
-        reading.unreadable.append("block that cannot be stored")
-        result = ToolResult(
-            call_id,
-            (Text(f"The tool ran, and returned {_no_text_form('block that cannot be stored')}."),),
-            is_error=result.is_error,
-        )
+        if isinstance(value, ToolResult):
+            result = msgspec.structs.replace(value, call_id=call_id, content=reading.content(value.content or ""))
+        else:
+            result = ToolResult(call_id, reading.content(value))
+        _decode(_encode(result))  # a block with a field of the wrong type can be written, and makes the log unreadable
+    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
+        what = "block that cannot be stored"
+        reading.unreadable.append(f"{what} ({error})")
+        is_error = isinstance(value, ToolResult) and value.is_error is True
+        result = ToolResult(call_id, (Text(f"The tool ran, and returned {_no_text_form(what)}."),), is_error=is_error)
     if reading.unreadable:
         log.warning(
             "tool %s returned a %s, which has no text form: the model is told its type alone. Return text, bytes, JSON-like "
@@ -75,7 +74,7 @@ class _Reading:
             return tuple(block for part in value for block in self.content(part))
         if isinstance(value, Json):
             return (msgspec.structs.replace(value, value=self._json_or_text(value.value)),)
-        if isinstance(value, Text):
+        if isinstance(value, Text) and isinstance(value.text, str):
             return (msgspec.structs.replace(value, text=_storable(value.text)),)
         if isinstance(value, _BLOCKS):
             return (value,)
