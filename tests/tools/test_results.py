@@ -46,6 +46,35 @@ class Array:
         return [1, 2]
 
 
+class Table:
+    """As data frames are: their members are the names of the columns."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(["price"])
+
+    def __contains__(self, name: object) -> bool:
+        return name == "price"
+
+    def __repr__(self) -> str:
+        return "price\n1.50"
+
+
+class Bag:
+    """A collection without words of its own."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def __iter__(self) -> Iterator[int]:
+        return iter([7])
+
+    def __contains__(self, number: object) -> bool:
+        return number == 7
+
+
 class Colour(enum.Enum):
     RED = "red"
 
@@ -111,6 +140,9 @@ async def content_of(value: Any) -> tuple[Any, ...]:
         ({"a": 1}.values(), Json([1])),
         (types.MappingProxyType({"a": 1}), Json({"a": 1})),
         (Array(), Json([1, 2])),
+        (Table(), Text("price\n1.50")),
+        ([Table()], Json(["price\n1.50"])),
+        (Bag(), Json([7])),
         ({"n": 2**70, "w": Worded()}, Json({"n": str(2**70), "w": "in my own words"})),
         ({"half": "\ud800"}, Json({"half": "?"})),
         (Struct(WHEN, Colour.RED), Json({"when": "2025-01-02T00:00:00Z", "inner": "red"})),

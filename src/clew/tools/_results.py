@@ -7,7 +7,7 @@ import logging
 import os
 import re
 import traceback
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence, Set, ValuesView
 from contextlib import suppress
 from typing import Any
 
@@ -111,9 +111,7 @@ class _Reading:
         if callable(as_list := getattr(value, "tolist", None)) and not isinstance(value, type):  # of numpy, and alike
             with suppress(Exception):
                 return as_list()
-        if isinstance(value, Collection) and not isinstance(value, type):
-            return list(value)
-        return self._words(value)
+        return list(value) if _is_list(value) else self._words(value)
 
     def _words(self, value: Any) -> str:
         """An object in its own words. If it has none but its address, the type is all there is to say."""
@@ -129,6 +127,15 @@ class _Reading:
     def _unreadable(self, kind: type) -> str:
         self.unreadable.append(kind.__qualname__)
         return _no_text_form(kind.__qualname__)
+
+
+def _is_list(value: Any) -> bool:
+    """Whether its members are all there is to an object. Those of a table are its columns' names, and those of an e-mail its
+    headers' names: such an object, which is no sequence or set and has words of its own, is told in these."""
+    if isinstance(value, Sequence | Set | ValuesView):
+        return True
+    has_words = any(vars(kind).keys() & {"__str__", "__repr__"} for kind in type(value).__mro__[:-1])
+    return isinstance(value, Collection) and not isinstance(value, type) and not has_words
 
 
 def _no_text_form(what: str) -> str:
