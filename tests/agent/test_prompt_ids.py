@@ -13,7 +13,7 @@ import pytest
 from clew import Thread, open_checkpointer
 from clew.agent import Agent, RunResult, ToolStarted
 from clew.checkpointers import MemoryCheckpointer
-from clew.errors import ContextTooLong, InvalidInput
+from clew.errors import ContextTooLong, InvalidInput, ModelUnavailable
 from clew.messages import plain_text
 from clew.models import ModelRequest
 from clew.testing import Response, ScriptedModel, call
@@ -261,6 +261,40 @@ async def test_a_script_that_went_on_after_a_prompt_without_an_answer_is_told_th
 
     assert await script() == await script() == [("interrupted", "max_turns: 2", None), ("done", "", "Two rows.")]
     assert await prompts_of(store) == ["Count.", "What do you have?"]
+
+
+async def test_a_script_that_tries_a_failed_prompt_again_and_is_run_again_gets_its_answer(
+    store: MemoryCheckpointer,
+) -> None:
+    async def script(*responses: Response) -> object:
+        agent = Agent(ScriptedModel(list(responses)), checkpointer=store)
+        async with agent.session(thread_id="t", resume=True) as session:
+            try:
+                result = await session.send("Count.")
+            except ModelUnavailable:
+                result = await session.send("Count.")
+        return result.output
+
+    overloaded = ModelUnavailable("example", "overloaded", attempts=1)
+    with pytest.raises(ModelUnavailable):
+        await script(overloaded)
+    assert await script("Two rows.") == "Two rows."
+    assert await script() == "Two rows.", "from the record"
+
+
+async def test_a_numbered_prompt_that_was_killed_is_asked_although_somebody_asked_another_one_since(
+    store: MemoryCheckpointer,
+) -> None:
+    async def script(*responses: Response) -> tuple[str, str | None]:
+        agent = Agent(ScriptedModel(list(responses)), checkpointer=store)
+        async with agent.session(thread_id="t", resume=True) as session:
+            result = await session.send("Count.")
+        return result.status, result.output
+
+    with pytest.raises(asyncio.CancelledError):
+        await script(asyncio.CancelledError())
+    await Agent(ScriptedModel(["Hello."]), checkpointer=store).run("Hello?", thread_id="t")
+    assert await script("Hello.", "Two rows.") == ("done", "Two rows.")
 
 
 _KILLED = """

@@ -55,6 +55,8 @@ __all__ = ["Agent"]
 
 log = logging.getLogger("clew.agent")
 _LONGEST_REASON = 500
+_LIMITS = ("max_turns: ", "budget: ", "timeout: ")
+"""How the reason begins of a run that was interrupted and returned a result."""
 _running: ContextVar[Agent] = ContextVar("clew_running_agent")
 """The agent whose tools run here: its children work on its store, and keep to what it keeps to."""
 
@@ -591,8 +593,8 @@ async def _answer_to(store: Checkpointer, thread_id: str, settings: Settings, pr
 def _answered(thread_id: str, state: Checkpoint, settings: Settings, prompt: Asked) -> RunResult | None:
     """The answer to a prompt that is on record, at no cost; None if it is to be asked, or to be gone on with.
 
-    A session's script that went on although one of its prompts was not answered did so with what that came to: the same
-    is told again.
+    A session's script that was told that a prompt waits or has reached a limit, and went on with another one, is told the
+    same again. A prompt that raised an error or was cut off told the script nothing, and is asked again.
     """
     if not prompt.is_exact:
         return None
@@ -603,7 +605,8 @@ def _answered(thread_id: str, state: Checkpoint, settings: Settings, prompt: Ask
     if found is None:
         return None
     prompt.check_words(thread_id, found.prompt)
-    left_behind = prompt.is_numbered and not found.is_last and found.status != "running"
+    was_told = found.status == "waiting" or (found.status == "interrupted" and found.reason.startswith(_LIMITS))
+    left_behind = prompt.is_numbered and not found.is_last and was_told
     if found.status != "done" and not left_behind:
         return None
     then = (state.history[found.place], *found.messages)
