@@ -297,6 +297,23 @@ async def test_a_numbered_prompt_that_was_killed_is_asked_although_somebody_aske
     assert await script("Hello.", "Two rows.") == ("done", "Two rows.")
 
 
+async def test_half_a_surrogate_pair_is_refused_before_a_thread_is_made(store: MemoryCheckpointer) -> None:
+    agent, model = writer(store)
+    session = agent.session(thread_id="t", resume=True)
+    for ask in (
+        lambda: agent.run("a\ud800"),
+        lambda: agent.run("a", prompt_id="\ud800"),
+        lambda: agent.session(resume=True).run("a\ud800"),
+        lambda: session.run("a\ud800"),
+        lambda: agent.task_id("a\ud800"),
+    ):
+        with pytest.raises(InvalidInput, match="half a surrogate pair"):
+            ask()
+    assert model.calls == 0
+    assert [head async for head in Thread.list(store)] == []
+    assert (await session.run("Continue.")).prompt_id.startswith("clew:1:"), "it does not count as the first prompt"
+
+
 _KILLED = """
 import asyncio, os, signal, sys
 from clew import Agent, tool

@@ -62,7 +62,7 @@ def asked(text: str, redact: Redact | None, *, prompt_id: str | None = None, num
     if prompt_id is not None:
         return Asked(text=text, words=words, id=prompt_id, is_exact=True)
     if number is not None:
-        digest = blake3(words.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+        digest = blake3(words.encode("utf-8", "replace")).hexdigest()[:16]
         return Asked(text=text, words=words, id=f"{_MADE}{number + 1}:{digest}", is_exact=True, is_numbered=True)
     return Asked(text=text, words=words, id=made_id(), is_exact=False)
 
@@ -91,12 +91,24 @@ def check_prompt(prompt: str, prompt_id: str | None = None) -> None:
             f"a prompt is a text that is not empty, and not {prompt!r}. To go on with a thread without one: "
             f"{advice.resume_in_program('…')}"
         )
+    _check_storable("a prompt", prompt)
     if prompt_id is None:
         return
     if not isinstance(prompt_id, str) or not prompt_id.strip() or len(prompt_id) > _LONGEST_ID:
         raise InvalidInput(f"a prompt_id is a text of 1 to {_LONGEST_ID} characters, and not {prompt_id!r}")
     if prompt_id.startswith(_MADE):
         raise InvalidInput(f"the prompt_id {prompt_id!r} begins like those that Clew makes. Choose another.")
+    _check_storable("a prompt_id", prompt_id)
+
+
+def _check_storable(what: str, text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(
+            f"{what} is text that can be written as UTF-8, and not {_quoted(text)}: half a surrogate pair is at character "
+            f"{error.start + 1}"
+        ) from None
 
 
 class WaitingPrompt(msgspec.Struct, frozen=True):
