@@ -133,6 +133,7 @@ def resume(
     without_tools: bool = False,
     model: str = "",
     provider: str = "",
+    workspace: str = "",
     store: str = "",
 ) -> str:
     """Go on with a thread. `budget` is as `budget_words` writes it; `tools` are `module:function` each."""
@@ -144,6 +145,7 @@ def resume(
     options += ["--without-tools"] if without_tools else []
     options += ["--provider", provider] if provider else []
     options += ["--model", model] if model else []
+    options += ["--workspace", workspace] if workspace else []
     return _clew("resume", *[thread_id, *([] if prompt is None else [prompt])], options=options, store=store)
 
 

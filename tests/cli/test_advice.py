@@ -338,7 +338,7 @@ def a_resume_of_a_programs_thread_names_its_tools_and_each_way_out_works(
     bench.told("resume_in_program", refused.stderr)
     (given,) = re.findall(r"With the module that has each of them: (.*)", refused.stderr)
     (bench.folder / "rows.py").write_text("async def look(page: int) -> str:\n    return 'a row'\n")
-    patched = given.replace("MODULE:", "rows:") + f" --model {model} --max-turns 9"
+    patched = given.replace("MODULE:", "rows:")
     there = bench.follow(patched, PYTHONPATH=os.pathsep.join([str(bench.folder), bench.env["PYTHONPATH"]]))
     assert (there.returncode, there.stdout) == (0, "Two rows.\n"), there.stderr
     asyncio.run(_ask(own_agent(bench), "u"))

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from clew import Thread, open_checkpointer
+from clew import Agent, Budget, Thread, open_checkpointer, tool
 from clew.agent.handles import write_handle
 from clew.agent.setups import kept_setup
 from clew.messages import plain_text
+from clew.testing import ScriptedModel, call
 from tests.cli.commands import Samples, objects
 from tests.cli.workshop import Workshop
 
@@ -165,6 +168,60 @@ def test_a_thread_of_a_program_does_not_go_on_without_its_tools_unless_that_is_a
         "resume", "visa", "--answer", "A Swiss one.", "--tool", "tests.cli.samples:ask_traveller", env=env
     )
     assert (answered.returncode, "↳ ask_traveller: A Swiss one." in answered.stderr) == (0, True)
+
+
+@pytest.mark.slow
+async def test_ways_out_for_a_programs_thread_repeat_what_was_asked_and_allow_more_than_was_used_up(
+    tmp_path: Path,
+) -> None:
+    shop = Workshop(tmp_path)
+    model = shop.script("m", "Fine.")
+
+    @tool(effect="none")
+    async def price(item: str) -> str:
+        return "3 francs"
+
+    @tool(approve=True)
+    async def pay(amount: int) -> str:
+        return "paid"
+
+    async def made(name: str, response: Any, **limits: Any) -> None:
+        scripted = ScriptedModel([response] * 9, name=model)
+        async with Agent(scripted, tools=[price, pay], checkpointer=shop.url, **limits) as agent:
+            await agent.run("Go.", thread_id=name)
+
+    def ways(*words: str) -> list[str]:
+        refused = shop.clew("resume", *words)
+        assert refused.returncode == 2, refused.stderr
+        return [line.strip() for line in refused.stderr.splitlines()[1:]]
+
+    await made("turns", call("price", item="bread"), max_turns=2)
+    with_tools = "--tool MODULE:pay --tool MODULE:price"
+    assert ways("turns") == [
+        "In the program that made it: agent.resume(thread_id='turns', max_turns=4)",
+        f"With the module that has each of them: clew resume turns --max-turns 4 {with_tools}",
+        "Without them: clew resume turns --max-turns 4 --without-tools",
+    ]
+    folder = tmp_path / "a folder"
+    asked = ways("turns", "And?", "--max-turns", "9", "--model", "script:n", "--workspace", str(folder))
+    assert asked[0].endswith(": agent.resume('And?', thread_id='turns', max_turns=9)")
+    assert asked[2].endswith(
+        f": clew resume turns 'And?' --max-turns 9 --without-tools --model script:n --workspace '{folder}'"
+    )
+    await made("spent", call("price", item="bread"), budget=Budget(tokens=50))
+    program, given, without = ways("spent", "And?")
+    assert re.fullmatch(
+        r".* made it, with budget=Budget\(tokens=\d+\): agent.resume\('And\?', thread_id='spent'\)", program
+    )
+    assert re.search(r"clew resume spent 'And\?' --budget \d+tokens --tool", given)
+    assert re.search(r"clew resume spent 'And\?' --budget \d+tokens --without-tools", without)
+    assert "clew resume spent --budget none --without-tools" in ways("spent", "--budget", "none")[2]
+    await made("asked", call("pay", amount=3))
+    for answer, value in (("yes", "'yes'"), ('"42"', "'42'"), ("false", "False")):
+        assert ways("asked", "--answer", answer) == [
+            f"In the program that made it: agent.resume(thread_id='asked', answer={value})",
+            f"With the module that has each of them: clew resume asked --answer {shlex.quote(answer)} --tool MODULE:pay",
+        ]
 
 
 async def test_a_thread_goes_on_at_the_provider_that_had_it_and_at_another_if_asked(tmp_path: Path) -> None:

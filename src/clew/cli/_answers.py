@@ -11,7 +11,7 @@ from clew.cli.live import question_text
 if TYPE_CHECKING:
     from clew.agent import Question
 
-__all__ = ["ask", "read_answer"]
+__all__ = ["ask", "read_answer", "write_answer"]
 
 _WANTED = {
     "approval": "y, n, or why not; nothing leaves it open: ",
@@ -36,6 +36,20 @@ def read_answer(text: str) -> Any:
     if found is None:
         raise InvalidInput("--answer null is no answer. Give a text, or any other JSON.")
     return found
+
+
+def write_answer(answer: Any) -> str:
+    """Write an answer as --answer takes it: `read_answer` gives the same again."""
+    import json
+
+    from clew.errors import InvalidInput
+
+    try:
+        if isinstance(answer, str) and read_answer(answer) == answer:
+            return answer
+    except InvalidInput:
+        pass
+    return json.dumps(answer, ensure_ascii=False)
 
 
 def ask(questions: Collection[Question], json: bool) -> Any:

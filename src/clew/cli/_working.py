@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -167,17 +168,39 @@ def _comes_of_prompt(event: Event) -> bool:
 
 
 def _tell_ways_out(missing: ToolsMissing, job: Job, url: str | None) -> None:
-    """What a user can do about tools that only a program has."""
+    """Say what a user can do about tools that only a program has. Each way repeats what was asked for, and allows more where
+    a limit on record is used up: otherwise it would end at once."""
     from clew import advice
-    from clew.agent.ways import shown_prompt
+    from clew.agent.setups import setup_of
+    from clew.agent.ways import shown_prompt, way_on
+    from clew.cli._answers import write_answer
     from clew.cli._stores import shown_store
 
-    def command(**more: Any) -> str:
-        return advice.resume(job.thread_id, prompt, store=shown_store(url), **more)
-
+    assert job.before is not None  # noqa: S101 - a new thread has no tools of a program
+    way, recorded, setup = way_on(job.thread_id, job.before), setup_of(job.before), job.setup
     prompt = None if job.prompt is None else shown_prompt(job.prompt)
-    missing.add_note(f"In the program that made it: {advice.resume_in_program(job.thread_id, prompt)}")
-    given = [*job.setup.tools, *(f"{advice.MODULE}:{name}" for name in missing.tools)]
+    turns = way.max_turns if prompt is None else None  # a new prompt has all its turns
+    if setup.max_turns != recorded.max_turns:
+        turns = setup.max_turns
+    budget = way.budget if setup.budget == recorded.budget else setup.budget
+
+    def command(**more: Any) -> str:
+        return advice.resume(
+            job.thread_id,
+            prompt,
+            answer=None if job.answer is None else write_answer(job.answer),
+            max_turns=turns,
+            budget=() if budget is None else advice.budget_words(**budget.limits) or (advice.NO_BUDGET,),
+            model="" if setup.model in (recorded.model, os.environ.get("CLEW_MODEL")) else setup.model,
+            workspace="" if setup.workspace == recorded.workspace else setup.workspace,
+            store=shown_store(url),
+            **more,
+        )
+
+    program = advice.resume_in_program(job.thread_id, prompt, answer=job.answer, max_turns=turns)
+    allowed = f", with {advice.budget_in_program(**budget.limits)}" if budget is not None else ""
+    missing.add_note(f"In the program that made it{allowed}: {program}")
+    given = [*setup.tools, *(f"{advice.MODULE}:{name}" for name in missing.tools)]
     missing.add_note(f"With the module that has each of them: {command(tools=given)}")
     if not missing.in_the_middle:
         missing.add_note(f"Without them: {command(without_tools=True)}")
