@@ -10,6 +10,7 @@ import pytest
 from clew import Thread, open_checkpointer
 from clew.log import Checkpoint
 from tests.cli.commands import Samples, objects, terminal
+from tests.cli.workshop import Workshop
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -114,3 +115,12 @@ def test_what_cannot_be_rewound_is_said_in_a_line(tmp_path: Path) -> None:
         run = samples.clew("rewind", *arguments)
         assert (run.returncode, run.stdout) == (code, ""), arguments
         assert said in run.stderr, arguments
+
+
+def test_files_of_a_run_go_back_in_the_folder_that_the_run_was_given(tmp_path: Path) -> None:
+    shop = Workshop(tmp_path)
+    writes = [{"call": {"name": "write_file", "arguments": {"path": f"{n}.txt", "content": n}}} for n in "ab"]
+    shop.clew("run", "Write.", "--model", shop.script("w", *writes, "Done."), "--workspace", "plan", "--thread", "t")
+    run = shop.clew("rewind", "t", "--turn", "1", "--yes", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    assert [path.name for path in (shop.folder / "plan").iterdir()] == ["a.txt"]

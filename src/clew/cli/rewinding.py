@@ -116,6 +116,7 @@ def _target(
     thread_id: str, now: Checkpoint, then: Checkpoint, asked: _Asked
 ) -> tuple[WorkspaceSnapshot | None, Path | None]:
     """The files to bring back, and where; neither, if only the conversation is to go back."""
+    from clew.agent.setups import setup_of
     from clew.errors import InvalidInput
 
     if asked.conversation or (now.workspace is None and not asked.files):
@@ -126,7 +127,7 @@ def _target(
         return None, None
     if asked.folder is not None:
         return then.workspace, asked.folder
-    recorded = Path(str(now.limits.get("cwd") or ""))
+    recorded = Path(str(now.limits.get("cwd") or setup_of(now).workspace))
     if recorded.is_absolute() and recorded.is_dir():
         return then.workspace, recorded
     raise InvalidInput(
