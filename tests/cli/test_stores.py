@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from clew import open_checkpointer
 from clew.cli import _stores
 from clew.cli._stores import shown_store
 from tests.cli.commands import Samples, clew, objects
@@ -73,3 +74,26 @@ def test_a_url_without_credentials_is_shown_as_it_is(url: str, capsys: pytest.Ca
     assert shown_store(url) == url
     assert shown_store(None) == ""
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("sqlite:///clew.db", "sqlite:///{here}/clew.db"),
+        ("file:threads", "file://{here}/threads"),
+        ("sqlite:///~/clew.db", "sqlite:///{home}/clew.db"),
+        ("file:~/threads", "file://{home}/threads"),
+    ],
+)
+def test_a_store_of_this_folder_or_of_the_home_folder_is_shown_so_that_it_is_found_from_any_folder(
+    url: str, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, home = tmp_path / "here", tmp_path / "home"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("HOME", str(home))
+    wanted = shown.format(here=here, home=home)
+    assert shown_store(url) == wanted
+    assert open_checkpointer(url).own_files == open_checkpointer(wanted).own_files
+    monkeypatch.setenv("CLEW_STORE", url)
+    assert shown_store(None) == wanted

@@ -81,11 +81,14 @@ async def find_thread(store: Checkpointer, given: str) -> str:
 
 def shown_store(url: str | None) -> str:
     """The URL that a command shown to the user names, so that it finds the same store from any folder. Empty for the default
-    store, and for a URL with credentials, which are never shown: the user is told to put that into CLEW_STORE."""
+    store; for that of CLEW_STORE, unless its path depends on the folder; and for a URL with credentials, which are never
+    shown: the user is told to put that into CLEW_STORE."""
     from clew.agent.handles import without_credentials
 
     if not url:
-        return ""
+        kept = os.environ.get("CLEW_STORE", "")
+        named = _from_anywhere(kept)
+        return "" if named == kept or without_credentials(kept) != kept else named
     if without_credentials(url) != url:
         _say_where_credentials_go()
         return ""
@@ -96,10 +99,15 @@ def _from_anywhere(url: str) -> str:
     """With an absolute path, where it is that of a file or a folder."""
     scheme, _, rest = url.partition(":")
     if scheme.lower() == "sqlite" and rest.startswith("///") and not rest.startswith("////"):
-        return f"{scheme}:///{os.path.abspath(rest[3:])}"
+        return f"{scheme}:///{_absolute(rest[3:])}"
     if scheme.lower() == "file" and not rest.startswith("/"):
-        return f"{scheme}://{os.path.abspath(rest)}"
+        return f"{scheme}://{_absolute(rest)}"
     return url
+
+
+def _absolute(path: str) -> str:
+    """The path that the store opens: `~` is the user's own folder there."""
+    return os.path.abspath(os.path.expanduser(path))
 
 
 @functools.cache
