@@ -92,7 +92,7 @@ def _tell(error: ClewError, store: Any) -> None:
         said = advice.for_shell(said, thread_id, store=shown_store(store))
     typer.echo(f"Error: {advice.for_shell(said, thread_id)}", err=True)
     for note in getattr(error, "__notes__", ()):
-        typer.echo(f"  {note}", err=True)
+        typer.echo(f"  {clean(note)}", err=True)
 
 
 def _say_no_more() -> None:

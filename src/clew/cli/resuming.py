@@ -192,7 +192,9 @@ async def _unnamed(store: Checkpointer) -> str:
     error = UsageError("which thread? Give its id, or --last for the one that was worked on last.")
     shown = 0
     async for head in _resumable(store):
-        error.add_note(f"{head.thread_id} · {head.status} · {ago(head.updated_at)} ago · {one_line(head.title, 60)}")
+        error.add_note(
+            f"{one_line(head.thread_id)} · {head.status} · {ago(head.updated_at)} ago · {one_line(head.title, 60)}"
+        )
         if (shown := shown + 1) == _SHOWN:
             break
     raise error
