@@ -6,6 +6,7 @@ import asyncio
 import signal
 import subprocess
 import sys
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from clew import Thread, open_checkpointer
 from clew.agent import Agent, RunResult, ToolStarted
 from clew.checkpointers import MemoryCheckpointer
-from clew.errors import ContextTooLong, InvalidInput, ModelUnavailable
+from clew.errors import ContextTooLong, InvalidInput, ModelUnavailable, ThreadBusy
 from clew.messages import plain_text
 from clew.models import ModelRequest
 from clew.testing import Response, ScriptedModel, call
@@ -312,6 +313,26 @@ async def test_half_a_surrogate_pair_is_refused_before_a_thread_is_made(store: M
     assert model.calls == 0
     assert [head async for head in Thread.list(store)] == []
     assert (await session.run("Continue.")).prompt_id.startswith("clew:1:"), "it does not count as the first prompt"
+
+
+async def test_a_prompt_that_is_tried_again_after_an_error_keeps_its_number(store: MemoryCheckpointer) -> None:
+    async def script(agent: Agent, holder: AsyncExitStack | None = None) -> list[object]:
+        async with agent.session(thread_id="t", resume=True) as session:
+            try:
+                first = await session.run("Continue.")
+            except ThreadBusy:
+                assert holder is not None
+                await holder.aclose()
+                first = await session.run("Continue.")
+            return [first.output, (await session.run("Continue.")).output]
+
+    agent, model = writer(store)
+    async with AsyncExitStack() as holder:
+        await holder.enter_async_context(Thread.open(store, "t"))
+        assert await script(agent, holder) == ["Chapter 1.", "Chapter 2."]
+    assert await script(agent) == ["Chapter 1.", "Chapter 2."]
+    assert model.calls == 2
+    assert await prompts_of(store) == ["Continue.", "Continue."]
 
 
 _KILLED = """

@@ -56,6 +56,8 @@ class OwnSession(Session):
         self._must_exist = must_exist
         self._tasks: set[asyncio.Task[Any]] = set()
         self._asked = 0
+        self._raised: tuple[str, int] | None = None
+        """The prompt that raised an error last and its number, until another one is asked."""
         self._ended_with = ""
         """The status of the last run, once that had the thread for itself."""
         self._reason = ""
@@ -80,13 +82,20 @@ class OwnSession(Session):
 
         The first prompt is the task that names the thread, if nobody has named it: the same agent in the same folder goes
         on where it was. In a session with `resume=True` a prompt without an id is known by its number: the n-th prompt of
-        the script, run again, is answered from the record if it was answered, and gone on with if it was not."""
+        the script, run again, is answered from the record if it was answered, and gone on with if it was not. The same
+        words right after a prompt that raised an error are the same prompt, tried again: it keeps its number."""
         check_prompt(prompt, prompt_id)
         if self._thread_id is None:
             self._thread_id = task_id(self._agent.name, prompt, self._folder) if self._is_task else self._agent.new_id()
-        number, self._asked = self._asked, self._asked + 1
-        nth = number if self._is_script else None
+        nth = self._number(prompt) if self._is_script else None
         return self._run(self._thread_id, prompt, nth=nth, prompt_id=prompt_id, timeout=timeout, named=self._named)
+
+    def _number(self, prompt: str) -> int:
+        raised, self._raised = self._raised, None
+        if raised is not None and raised[0] == prompt:
+            return raised[1]
+        self._asked += 1
+        return self._asked - 1
 
     def resume(
         self,
@@ -102,7 +111,9 @@ class OwnSession(Session):
         how = {"answer": answer, "max_turns": max_turns, "timeout": timeout, "named": self._named}
         return self._run(self.thread_id, prompt, must_exist=True, **how)
 
-    def _run(self, thread_id: str, prompt: str | None, *, must_exist: bool = False, **how: Any) -> Run[RunResult]:
+    def _run(
+        self, thread_id: str, prompt: str | None, *, nth: int | None = None, must_exist: bool = False, **how: Any
+    ) -> Run[RunResult]:
         async def work(emit: Emit) -> RunResult:
             task = asyncio.current_task()
             assert task is not None  # noqa: S101
@@ -110,12 +121,11 @@ class OwnSession(Session):
             try:
                 if must_exist or self._must_exist:
                     await self._agent.check_thread(thread_id)
-                result = await self._agent.run_on(thread_id, prompt, emit, **how)
-            except (ClewError, TimeoutError) as error:
-                self._ended_with = "" if isinstance(error, _NOT_OURS) else "failed"
-                raise
-            except BaseException:
-                self._ended_with = "stopped"
+                result = await self._agent.run_on(thread_id, prompt, emit, nth=nth, **how)
+            except BaseException as error:
+                self._note_error(error)
+                if prompt is not None and nth is not None:
+                    self._raised = prompt, nth
                 raise
             finally:
                 self._tasks.discard(task)
@@ -123,6 +133,12 @@ class OwnSession(Session):
             return result
 
         return Run(work)
+
+    def _note_error(self, error: BaseException) -> None:
+        if not isinstance(error, (ClewError, TimeoutError)):
+            self._ended_with = "stopped"
+        else:
+            self._ended_with = "" if isinstance(error, _NOT_OURS) else "failed"
 
     async def cancel(self) -> None:
         await stop_all(self._tasks)
