@@ -243,6 +243,23 @@ async def test_a_thread_goes_on_at_the_provider_that_had_it_and_at_another_if_as
     assert (refused.returncode, "answer=" in refused.stderr) == (2, True)
 
 
+@pytest.mark.slow
+async def test_a_thread_that_does_not_come_to_a_provider_keeps_its_tools_and_the_command_says_where_it_was_to_go(
+    tmp_path: Path,
+) -> None:
+    shop = Workshop(tmp_path)
+    calls = [{"call": {"name": "price", "arguments": {"item": "bread"}}}] * 3
+    options = ("--model", shop.script("m", *calls, "Three francs."), "--tool", "shop:price", "--max-turns", "2")
+    shop.clew("run", "How much?", *options, "--thread", "t")
+    absent = shop.clew("resume", "t", "And cake?", "--provider", "codex", "--model", "small", env={"PATH": "/nowhere"})
+    assert "tools: shop:price → none" in absent.stderr
+    assert absent.stderr.endswith("To go on: clew resume t 'And cake?' --provider codex --model small\n")
+    refused = shop.clew("resume", "t", "--provider", "toy", "--answer", "yes")
+    assert refused.returncode == 2
+    home = shop.clew("resume", "t", "--max-turns", "9")
+    assert (home.returncode, home.stdout) == (0, "Three francs.\n"), home.stderr
+
+
 def test_a_session_that_the_store_does_not_know_goes_on_from_its_handle_if_it_is_here(tmp_path: Path) -> None:
     shop = Workshop(tmp_path)
     (tmp_path / "home" / "toy").mkdir(parents=True)

@@ -25,7 +25,7 @@ from clew.messages import Assistant, tool_calls
 from clew.threads import Thread
 from clew.threads.lineage import is_child
 
-__all__ = ["Way", "program_tools", "shown_prompt", "way_of", "way_on", "with_prompt"]
+__all__ = ["Way", "at_provider", "program_tools", "shown_prompt", "way_of", "way_on", "with_prompt"]
 
 _USUAL = {"approval": "yes", "in doubt": "run"}
 """Answers that most people give, by the kind of question."""
@@ -45,6 +45,10 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     """A limit that allows more than the turns since the last prompt."""
     budget: Budget | None = None
     """Limits that allow more than was spent; one without any limit where what was spent is not known."""
+    provider: str = ""
+    """Where it was to go on, if that is not on record yet."""
+    model: str = ""
+    """The model that was asked for there."""
     is_program: bool = False
     """Whether only the program that made the thread has what it needs."""
     tools: tuple[str, ...] = ()
@@ -61,6 +65,8 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
             answer=self.answer(self.questions) if self.questions else None,
             max_turns=self.max_turns,
             budget=self._budget_words(),
+            provider=self.provider,
+            model=self.model,
             store=store,
         )
 
@@ -115,6 +121,11 @@ async def way_of(store: Checkpointer, head: Head, state: Checkpoint | None = Non
 def with_prompt(way: Way, prompt: str) -> Way:
     """The same way for a prompt that is not on record."""
     return msgspec.structs.replace(way, prompt=shown_prompt(prompt), max_turns=None)
+
+
+def at_provider(way: Way, provider: str, model: str) -> Way:
+    """The same way for a thread that was to go on at a provider, where nothing was done yet."""
+    return msgspec.structs.replace(way, provider=provider, model=model, max_turns=None, is_program=False, tools=())
 
 
 def shown_prompt(prompt: str) -> str:

@@ -100,7 +100,8 @@ class Asked(NamedTuple):
 
 
 def merged(before: Setup, asked: Asked) -> Setup:
-    """What was asked for laid over what there was, and all of it checked before anything is started."""
+    """What was asked for laid over what there was, and all of it checked before anything is started. Tools, MCP servers and
+    turns stay on record at a provider, which makes no use of them, for when the thread comes back."""
     import msgspec
 
     provider = before.provider if asked.provider is None else _provider(asked.provider)
@@ -114,8 +115,8 @@ def merged(before: Setup, asked: Asked) -> Setup:
     )
     if provider:
         _refuse_for_provider(asked, provider)
-        return msgspec.structs.replace(setup, tools=(), mcp=(), max_turns=None)
-    _check_own(setup, asked)
+    else:
+        _check_own(setup, asked)
     return setup
 
 
@@ -187,6 +188,7 @@ def changes(before: Setup, now: Setup) -> list[str]:
     """What is not as it was, in words."""
     names = {"tools": "tools", "mcp": "MCP servers", "system": "system prompt", "max_turns": "turns", "name": "agent"}
     found = []
+    before, now = _used(before), _used(now)
     for name in before.__struct_fields__:
         if name == "supplies":
             continue  # it follows from the tools
@@ -194,6 +196,13 @@ def changes(before: Setup, now: Setup) -> list[str]:
         if old != new:
             found.append(f"{names.get(name, name)}: {_words(old)} → {_words(new)}")
     return found
+
+
+def _used(setup: Setup) -> Setup:
+    """Without what a provider makes no use of."""
+    import msgspec
+
+    return msgspec.structs.replace(setup, tools=(), mcp=(), max_turns=None) if setup.provider else setup
 
 
 def _words(value: Any) -> str:

@@ -151,13 +151,15 @@ class _Watched:
 
     def stopped(self, thread_id: str) -> str:
         """The command that goes on once a signal has stopped it: with the prompt, if that was not taken in yet."""
-        from clew.agent.ways import Way, with_prompt
+        from clew.agent.ways import Way, at_provider, with_prompt
         from clew.cli._stores import shown_store
 
         self._view.pause()
         way = Way(thread_id=thread_id)
         if self._job.prompt is not None and not self._has_begun:
             way = with_prompt(way, self._job.prompt)
+        if not self._has_begun and _is_moved(self._job, self._job.before):
+            way = at_provider(way, self._job.setup.provider, self._job.setup.model)
         return way.command(shown_store(self._url))
 
 
@@ -207,10 +209,10 @@ def _tell_ways_out(missing: ToolsMissing, job: Job, url: str | None) -> None:
 
 
 async def _after(error: ClewError, store: Checkpointer, thread_id: str, job: Job, url: str | None) -> str:
-    """How the thread goes on after this error, as far as its record can be read. A prompt that is not on record is repeated;
-    a conversation that does not fit a model needs another one."""
+    """How the thread goes on after this error, as far as its record can be read. A prompt that is not on record is repeated,
+    and so is a provider that the thread did not come to; a conversation that does not fit a model needs another one."""
     from clew import Thread, advice
-    from clew.agent.ways import Way, way_on, with_prompt
+    from clew.agent.ways import Way, at_provider, way_on, with_prompt
     from clew.cli._stores import shown_store
     from clew.errors import ClewError, ContextTooLong
 
@@ -224,7 +226,17 @@ async def _after(error: ClewError, store: Checkpointer, thread_id: str, job: Job
     way = way_on(thread_id, state)
     if job.prompt is not None and _prompts(state) == _prompts(job.before):
         way = with_prompt(way, job.prompt)
+    if _is_moved(job, state):
+        way = at_provider(way, job.setup.provider, job.setup.model)
     return way.words(at)
+
+
+def _is_moved(job: Job, now: Checkpoint | None) -> bool:
+    """Whether the thread was to go on at another provider, and is still where it was."""
+    if not job.setup.provider or job.before is None or now is None or not job.before.limits:
+        return False
+    was, is_now = job.before.limits.get("provider"), now.limits.get("provider")
+    return was == is_now != job.setup.provider
 
 
 def _prompts(state: Checkpoint | None) -> int:
