@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from clew.models import ModelRequest
 from clew.testing import Response, ScriptedModel, call
 from clew.tools import NOT_DONE, NotDone, ToolContext, tool
 from clew.workspace import Workspace
+from tests.limits import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -129,14 +131,14 @@ async def test_a_person_who_says_what_a_call_came_to_is_heard_whatever_its_effec
 
     @tool(effect="idempotent", in_doubt="ask", timeout=0.5)
     def pay() -> str:
-        import time
-
         ran.append(1)
-        time.sleep(1)
+        given_up.wait(PATIENCE)
         return "paid"
 
+    given_up = threading.Event()
     agent = Agent(ScriptedModel([call("pay"), "Done."]), tools=[pay], checkpointer=store)
     assert (await agent.run("Go.", thread_id="t")).questions[0].kind == "in doubt"
+    given_up.set()
     result = await agent.resume(thread_id="t", answer="it was paid")
     assert (result.output, len(ran)) == ("Done.", 1)
 

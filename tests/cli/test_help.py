@@ -27,7 +27,10 @@ from tests.cli.commands import Samples, clew, environment, hear_signals, path_wi
 from tests.sampling import sampled
 from tests.servers.clis import cli_path
 
-BEFORE = {"resume": "clew run 'Plan a trip to Rome.'", "import": "clew export trip trip.clew"}
+BEFORE = {
+    "resume": "clew rm trip --yes && clew run 'Plan a trip to Rome.' --thread trip",
+    "import": "clew export trip trip.clew",
+}
 """What an example needs that is done first."""
 SESSION = "0199c0de-7a1b-7c2d-8e3f-000000000001"
 NARROW = {"COLUMNS": "80"}

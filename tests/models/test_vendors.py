@@ -376,8 +376,15 @@ async def test_closing_the_stream_ends_the_request(vendor: str) -> None:
 async def test_a_deadline_around_the_call_ends_the_request(vendor: str) -> None:
     async with ModelServer(["One two three."], faults=Fault(between=3600)) as server:
         model = model_at(server, vendor)
-        with anyio.move_on_after(0.5) as scope:
+
+        async def expire() -> None:
+            await server.wait_for(1, PATIENCE)
+            scope.deadline = anyio.current_time()
+
+        expiring = asyncio.ensure_future(expire())
+        with anyio.CancelScope() as scope:
             await events_of(model, ask())
+        await expiring
         assert scope.cancelled_caught
         await until_abandoned(server)
         await model.aclose()

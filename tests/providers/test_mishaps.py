@@ -9,7 +9,6 @@ import resource
 import shutil
 import subprocess
 import threading
-import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from clew.testing import ScriptedModel, call
 from clew.threads.owners import this_process
 from clew.tools import DEFAULT_TOOLS
 from clew.workspace import Workspace
+from tests.limits import PATIENCE
 from tests.providers.toy import Toy, toy_place
 from tests.providers.toys import toy_agent
 from tests.providers.worker import is_running, wait_until, worker
@@ -47,7 +47,10 @@ async def test_what_another_machine_did_before_it_was_killed_is_seen_here(tmp_pa
     with worker(there, url, provider="toy", prompt=prompt, handle=first.resume_handle) as other:
         other.wait_for("tool-finished")
         other.wait_for("tool-started")
-        await asyncio.sleep(0.3)
+        async with open_checkpointer(url) as store:
+            async with asyncio.timeout(PATIENCE):
+                while '"c2"' not in repr(msgspec.json.encode(await Thread.load(store, first.thread_id))):
+                    await asyncio.sleep(0.02)  # all that came before that call is on record with it
         other.kill()
     async with open_checkpointer(url) as store:
         turn = await toy_agent(here, store, takeover=True).resume_session(first.resume_handle).send("echo")
@@ -127,10 +130,10 @@ async def test_a_turn_that_is_cancelled_while_it_is_captured_is_done_and_paid(tm
     class Slow(Toy):
         def export(self, key: str, folder: Path) -> bool:
             reached.set()
-            time.sleep(0.3)
+            cancelled.wait(PATIENCE)
             return super().export(key, folder)
 
-    reached = threading.Event()
+    reached, cancelled = threading.Event(), threading.Event()
     store = MemoryCheckpointer()
     agent = toy_agent(toy_place(tmp_path), store)
     session = agent.start_session()
@@ -139,6 +142,7 @@ async def test_a_turn_that_is_cancelled_while_it_is_captured_is_done_and_paid(tm
         running = asyncio.ensure_future(session.send("say done").result())
         await asyncio.to_thread(reached.wait)
         running.cancel()
+        cancelled.set()
         with pytest.raises(asyncio.CancelledError):
             await running
     (turn,) = (await session.trajectory).turns

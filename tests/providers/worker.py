@@ -22,6 +22,7 @@ import msgspec
 from clew import open_checkpointer
 from clew.errors import ClewError
 from clew.providers import Place, ProviderAgent
+from tests.limits import PATIENCE
 from tests.providers.toys import with_toys
 
 __all__ = ["Worker", "descendants", "is_running", "wait_until", "worker"]
@@ -89,7 +90,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def wait_until(condition: Any, what: str, patience: float = 20.0) -> None:
+def wait_until(condition: Any, what: str, patience: float = PATIENCE) -> None:
     end = time.monotonic() + patience
     while not condition():
         assert time.monotonic() < end, what

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import sqlite3
 from collections.abc import Iterator
@@ -307,7 +306,6 @@ async def test_a_live_thread_is_sent_turn_by_turn(tmp_path: Path) -> None:
                     assert events.headers["content-type"].startswith("text/event-stream")
                     lines = events.aiter_lines()
                     assert await anext(lines) == "retry: 2000"
-                    await asyncio.sleep(0.3)
                     await opened.append(MessageAdded(user("again")), MessageAdded(assistant(HOSTILE)))
                     async for line in lines:
                         if line.startswith("data: "):
