@@ -71,6 +71,18 @@ async def test_patterns_that_are_none_are_refused() -> None:
             Thread.open(store, "t", redact="sk-.*")
 
 
+async def test_a_function_that_returns_no_text_is_refused_and_leaves_the_thread_readable() -> None:
+    def forgets_to_return(text: str) -> str:
+        return text if "row" not in text else None  # type: ignore[return-value]
+
+    async with MemoryCheckpointer() as store:
+        async with Thread.open(store, "t", redact=forgets_to_return) as thread:
+            await thread.append(MessageAdded(user("hello")))
+            with pytest.raises(InvalidInput, match="redact returned NoneType"):
+                await thread.append(MessageAdded(user("a row")))
+        assert (await Thread.load(store, "t")).messages == (user("hello"),)
+
+
 async def test_keys_by_which_one_thing_finds_another_are_left_alone() -> None:
     key, digest = "a1b2" * 8, "c3d4" * 16
     calls = [ToolCall("id-1", "pay", {"order": "1"}), ToolCall("id-2", "pay", {"order": "2"})]

@@ -92,9 +92,20 @@ def _replacing(patterns: Iterable[str | re.Pattern[str]]) -> Callable[[str], str
     return change
 
 
+def _changed(text: str, change: Callable[[str], Any]) -> str:
+    """Redact a text. A function that returns something else would make the whole log unreadable."""
+    changed = change(text)
+    if not isinstance(changed, str):
+        raise InvalidInput(
+            f"redact returned {type(changed).__name__} for a text, so nothing of it is recorded. It must return text in "
+            "every case: the text itself if there is nothing to take out."
+        )
+    return changed
+
+
 def _redacted(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, str):
-        return change(value)
+        return _changed(value, change)
     if isinstance(value, UnknownEntry):
         raise InvalidInput(
             "an entry of a kind that this version does not know cannot be redacted, so it is not recorded"
