@@ -96,3 +96,11 @@ async def test_who_holds_it_and_what_it_does_is_told_while_it_runs(tmp_path: Pat
     assert "Running: dig(metres=3), begun at " in running
     assert running.splitlines()[-1] == "Go on: clew tail busy"
     assert "Held by process 1 on far, which cannot be seen from here" in unseen
+
+
+async def test_a_model_call_without_an_answer_is_not_said_to_be_paid_for(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'clew.db'}"
+    async with open_checkpointer(url) as store, Thread.open(store, "refused") as thread:
+        await thread.append(MessageAdded(user("Go.")), ModelCallStarted("a-model"), ModelCallStarted("a-model"))
+    told = clew("why", "refused", store=url).stdout
+    assert "1 model call(s) have no answer on record, and may have been paid for." in told

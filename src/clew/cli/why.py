@@ -58,7 +58,7 @@ def _print(standing: Standing, store: str) -> None:
     for prompt in standing.prompts:
         pen.line(f"To be asked then: {one_line(prompt, _LONGEST)}")
     if standing.unaccounted:
-        pen.line(f"{standing.unaccounted} model call(s) were paid for, and their answers lost.", "dim")
+        pen.line(f"{standing.unaccounted} model call(s) have no answer on record, and may have been paid for.", "dim")
     if standing.files:
         pen.line(f"{standing.files.capitalize()}: calls after that may have changed others.", "dim")
     _print_questions(pen, standing, store)
