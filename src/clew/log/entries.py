@@ -71,8 +71,8 @@ class MessageAdded(_Entry, tag="message", frozen=True):
 
 
 class ModelCallStarted(_Entry, tag="model-call", frozen=True):
-    """A request is about to be sent. If no response follows, it was refused or lost, and may have been paid for: it counts as
-    `unaccounted`."""
+    """A request is about to be sent. If no response follows, it was refused or lost, and may have been paid for: it counts
+    as `unaccounted`."""
 
     model: str = ""
     request: str = ""
