@@ -260,6 +260,15 @@ async def test_a_thread_that_does_not_come_to_a_provider_keeps_its_tools_and_the
     assert (home.returncode, home.stdout) == (0, "Three francs.\n"), home.stderr
 
 
+def test_a_prompt_that_a_budget_kept_from_a_provider_is_in_the_command_that_goes_on(tmp_path: Path) -> None:
+    shop = Workshop(tmp_path)
+    shop.clew("run", "say hello", "--provider", "toy", "--thread", "t")
+    refused = shop.clew("resume", "t", "say it's late", "--budget", "1tokens")
+    command = refused.stderr.splitlines()[-1].removeprefix("To go on: ")
+    assert re.fullmatch(r"""clew resume t 'say it'"'"'s late' --budget \d+tokens""", command)
+    assert shop.clew(*shlex.split(command)[1:]).stdout == "it's late\n"
+
+
 def test_a_session_that_the_store_does_not_know_goes_on_from_its_handle_if_it_is_here(tmp_path: Path) -> None:
     shop = Workshop(tmp_path)
     (tmp_path / "home" / "toy").mkdir(parents=True)

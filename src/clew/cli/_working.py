@@ -111,7 +111,7 @@ async def _work(store: Checkpointer, job: Job, url: str | None, view: View) -> E
             raise
         if job.handle:
             await _keep(store, result.thread_id, job)
-        return await _ended(store, result, url)
+        return await _ended(store, result, job, url)
 
 
 async def _take_in(store: Checkpointer, job: Job) -> None:
@@ -255,8 +255,8 @@ def _who(job: Job) -> str:
     return f"goes on from turn {job.before.turns} with {who}"
 
 
-async def _ended(store: Checkpointer, result: RunResult, url: str | None) -> Ended:
-    from clew.agent.ways import way_of
+async def _ended(store: Checkpointer, result: RunResult, job: Job, url: str | None) -> Ended:
+    from clew.agent.ways import way_of, with_prompt
     from clew.cli._stores import shown_store
     from clew.errors import ThreadNotFound
 
@@ -264,6 +264,8 @@ async def _ended(store: Checkpointer, result: RunResult, url: str | None) -> End
     if head is None:
         raise ThreadNotFound(result.thread_id)
     way = await way_of(store, head)
+    if result.status == "interrupted" and way.prompt is not None and job.prompt is not None:
+        way = with_prompt(way, job.prompt)  # a budget refused it, and it is not on record
     return Ended(
         thread_id=result.thread_id,
         status=result.status,
