@@ -25,6 +25,7 @@ from clew.errors import (
 from clew.log import (
     Checkpoint,
     Described,
+    Logged,
     MessageAdded,
     ProviderKey,
     StateSet,
@@ -93,6 +94,30 @@ class Stumbling(MemoryCheckpointer):
             raise Unavailable("the answer was lost")
         if fail == "slow":
             await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        Described("a title", {"priority": 1}),  # type: ignore[dict-item]
+        StatusChanged("done", None),  # type: ignore[arg-type]
+        StatusChanged("finished"),  # type: ignore[arg-type]
+        StateSet(5, 1),  # type: ignore[arg-type]
+        MessageAdded("hello"),  # type: ignore[arg-type]
+        MessageAdded(user("hello"), None, "free"),  # type: ignore[arg-type]
+    ],
+    ids=repr,
+)
+async def test_an_entry_with_a_value_of_a_wrong_type_is_refused_and_leaves_the_thread_readable(
+    entry: Logged, store: Checkpointer
+) -> None:
+    async with Thread.open(store, "t") as thread:
+        await thread.append(MessageAdded(user("kept")))
+        with pytest.raises(InvalidInput, match=f"{type(entry).__name__} holds a value of a wrong type"):
+            await thread.append(entry)
+        await thread.append(StatusChanged("done"))
+    state = await Thread.load(store, "t")
+    assert (state.messages, state.status) == ((user("kept"),), "done")
 
 
 async def test_what_was_appended_is_there_for_the_next_process(store: Checkpointer) -> None:

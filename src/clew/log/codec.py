@@ -33,6 +33,7 @@ __all__ = [
     "EncodedFrame",
     "Frame",
     "Logged",
+    "check_readable",
     "decode_frame",
     "decode_ordinary",
     "encode_entries",
@@ -109,6 +110,16 @@ def encode_entries(entries: Sequence[Logged]) -> Encoded:
         return Encoded(len(entries), _encode((time.time_ns() // 1000, entries)))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidInput(f"{_culprit(entries)} holds a value that cannot be stored: {error}") from error
+
+
+def check_readable(entries: Sequence[Logged], encoded: Encoded) -> None:
+    """Refuse entries with a field of a wrong type, such as a tag that is a number. They can be encoded, and nobody could
+    read the log again."""
+    try:
+        _decode_entries(encoded.body)
+    except _NONSENSE as error:
+        kinds = ", ".join(dict.fromkeys(type(entry).__name__ for entry in entries))
+        raise InvalidInput(f"{kinds} holds a value of a wrong type, so nothing is recorded: {error}") from error
 
 
 _SHORT_ARRAYS = [bytes([0x90 | length]) for length in range(16)]

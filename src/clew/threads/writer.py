@@ -18,6 +18,7 @@ from clew.log import (
     Fold,
     FoldedState,
     Logged,
+    check_readable,
     count_kept,
     encode_entries,
     encode_frame,
@@ -83,6 +84,7 @@ class LogWriter:
         if self.lost:
             raise self.lost
         encoded = encode_entries(entries)
+        check_readable(entries, encoded)
         self.fold.push(entries)
         self._buffer.append(encoded)
         if not NAMING.isdisjoint(map(type, entries)):
