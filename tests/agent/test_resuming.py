@@ -307,3 +307,11 @@ async def test_resuming_a_session_that_was_never_asked_anything_makes_no_thread(
         with pytest.raises(ThreadNotFound):
             await session.resume()
     assert await _threads(store) == []
+
+
+@pytest.mark.parametrize("ask", [Agent.trajectory, Agent.questions], ids=["trajectory", "questions"])
+async def test_asking_about_a_thread_makes_no_store(ask: Any, tmp_path: Path) -> None:
+    async with Agent(ScriptedModel(["Yes."]), checkpointer=f"sqlite:///{tmp_path}/new/clew.db") as agent:
+        with pytest.raises(ThreadNotFound, match=r"no thread 'trip' in the store sqlite:.*clew\.db"):
+            await ask(agent, "trip")
+    assert not list(tmp_path.iterdir())

@@ -368,6 +368,7 @@ class Agent:
 
     async def trajectory(self, thread_id: str) -> Trajectory:
         """What was done on a thread, prompt by prompt."""
+        await self.check_thread(thread_id)
         return (await read_trajectory(self._store.open(), thread_id))[0]
 
     def _trusting(self, handle: Handle) -> Agent:
@@ -512,6 +513,7 @@ class Agent:
 
     async def questions(self, thread_id: str) -> list[Question]:
         """What a thread waits for."""
+        await self.check_thread(thread_id)
         return open_questions(await Thread.load(self._store.open(), thread_id))
 
 
