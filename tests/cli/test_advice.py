@@ -201,8 +201,7 @@ def a_provider_whose_budget_is_spent_is_asked_again_with_the_prompt_that_was_ref
     refused = bench.do("resume", "t", "say more", *bench.at)
     assert (refused.returncode, "budget: " in refused.stderr) == (1, True)
     command = bench.told("resume", refused.stderr)
-    assert "what to do next" in command
-    gone_on = bench.follow(command.replace("'what to do next'", "'say more'"))
+    gone_on = bench.follow(command)
     assert (gone_on.returncode, gone_on.stdout) == (0, "more\n")
 
 
