@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -56,3 +57,15 @@ def test_an_id_that_a_terminal_would_obey_is_listed_without_that(tmp_path: Path)
     which = shop.clew("resume")
     assert (which.returncode, "\x07" in which.stderr, "\u202e" in which.stderr) == (2, False, False)
     assert which.stderr.splitlines()[1].startswith("  bell and line · done")
+
+
+def test_a_stop_that_cannot_be_recorded_is_told_in_a_sentence_that_ends_once(tmp_path: Path) -> None:
+    shop = Workshop(tmp_path)
+    options = ("--model", shop.script("nap", *NAP), "--tool", "shop:nap", "--thread", "t")
+    with shop.process("run", "Nap.", *options) as running:
+        shop.until("napping")
+        assert shop.clew("unlock", "t", "--force", "--yes").returncode == 0
+        running.send_signal(signal.SIGINT)
+        _, said = running.communicate(timeout=120)
+    assert "taken over by another writer" in said
+    assert ".." not in said

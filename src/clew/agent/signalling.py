@@ -33,7 +33,7 @@ def stops_with_a_signal(thread_id: str, resume: Callable[[str], str]) -> Iterato
         if not _running.stopped:
             raise
         missing = "; ".join(getattr(error, "__notes__", ()))
-        said = f"Stopped, but {missing}." if missing else "Stopped; all is on record."
+        said = f"Stopped, but {missing.rstrip('.')}." if missing else "Stopped; all is on record."
         print(f"{said} To go on: {resume(thread_id)}", file=sys.stderr, flush=True)
         if _running.others(task):
             raise  # those have still to record that they were stopped
