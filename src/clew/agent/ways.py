@@ -86,8 +86,13 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
         """The command with what is to be known of it, to come after `To go on`."""
         if not self.is_program:
             return f": {self.command(store)}"
+        return f" in {self.program}: {self.command()}"
+
+    @property
+    def program(self) -> str:
+        """The program that a call in Python belongs to, with the budget that its agent needs if that on record is spent."""
         more = "" if self.budget is None else f", with {advice.budget_in_program(**self.budget.limits)}"
-        return f" in the program that made it{more}: {self.command()}"
+        return f"the program that made it{more}"
 
     def _budget_words(self) -> tuple[str, ...]:
         if self.budget is None:

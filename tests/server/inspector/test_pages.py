@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -11,11 +12,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from clew import Thread
+from clew import Agent, Budget, Thread, tool
 from clew.checkpointers import Checkpointer, open_checkpointer
 from clew.log import MessageAdded
 from clew.messages import assistant, user
 from clew.server.inspector.visits import HEADERS
+from clew.testing import ScriptedModel, call
 from tests.server.inspector.looking import HOSTILE, PIXEL, fill, in_store, thread
 from tests.server.serving import serving
 
@@ -328,3 +330,17 @@ def test_a_service_that_stops_does_not_wait_for_open_pages(tmp_path: Path) -> No
         assert next(lines) == "retry: 3000"
         running.begin_to_stop()
         assert "event: gone" not in list(lines), "the stream ends, and says nothing that is not so"
+
+
+async def test_a_programs_thread_that_used_up_its_budget_says_which_budget_its_agent_needs(tmp_path: Path) -> None:
+    @tool(effect="none")
+    async def look() -> str:
+        return "a row"
+
+    url = f"sqlite:///{tmp_path}/c.db"
+    model = ScriptedModel([call("look")] * 9)
+    async with Agent(model, tools=[look], checkpointer=url, budget=Budget(tokens=10)) as agent:
+        await agent.run("How many rows?", thread_id="rows")
+    with serving(url) as running:
+        page = httpx.get(running.url + thread("rows")).text
+    assert re.search(r"In the program that made it, with budget=Budget\(tokens=\d+\): ", page)

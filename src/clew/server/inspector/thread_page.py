@@ -193,7 +193,7 @@ def resume_box(viewer: Viewer, way: Way) -> Html:
     command = msgspec.structs.replace(way, is_program=in_program).command(viewer.store)
     return el(
         "div",
-        el("span", "In the program that made it: ", class_="hint") if in_program else None,
+        el("span", f"In {way.program}: ", class_="hint") if in_program else None,
         el("code", command, id="resume-command", data_test="resume-command"),
         el("button", "Copy", type="button", class_="copy", data_copy="resume-command", data_test="copy-resume"),
         class_="resume",
