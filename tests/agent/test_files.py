@@ -263,3 +263,21 @@ async def test_looking_at_files_that_no_snapshot_holds_yet_counts_as_much_as_cha
     )
     await agent.run("Go.", thread_id="t")
     assert seen == [1, None]
+
+
+async def test_a_prompt_that_is_answered_from_the_record_still_brings_its_files(
+    store: MemoryCheckpointer, tmp_path: Path
+) -> None:
+    async def work() -> tuple[Any, int]:
+        model = ScriptedModel([call("write", name="report"), "Written."])
+        agent = Agent(model, tools=[write], checkpointer=store)
+        session = agent.session(resume=True, workspace=tmp_path / "files", clear_cache_on_success=False)
+        async with session:
+            return (await session.run("Write the report.")).output, model.calls
+
+    assert await work() == ("Written.", 2)
+    shutil.rmtree(tmp_path / "files")
+    assert await work() == ("Written.", 0)
+    assert names(tmp_path / "files") == ["report"]
+    (head,) = [head async for head in Thread.list(store)]
+    assert head.status == "done"

@@ -25,7 +25,7 @@ from clew.agent.answering import answers_to, open_questions
 from clew.agent.children import child_tool, is_child
 from clew.agent.events import Question, RunStarted
 from clew.agent.exchanges import exchange_of, last_exchange, standing_of
-from clew.agent.filing import Files
+from clew.agent.filing import Files, lacks_files
 from clew.agent.finishing import finish_tool
 from clew.agent.handles import Handle, read_handle
 from clew.agent.journal import Journal
@@ -505,7 +505,11 @@ class Agent:
             workspace = None if settings.workspace is None else Workspace(settings.workspace, store)
             loop = Loop(settings, journal, workspace, emit)
             answered = None if prompt is None else _answered(job.thread_id, before, settings, prompt)
-            if answered is not None:  # another process has answered it, since it was looked for
+            if (
+                answered is not None
+            ):  # its files are not here, or another process has answered it since it was looked for
+                if lacks_files(settings.workspace, before):
+                    await loop.files.bring()
                 await journal.record(standing_of(before))
                 return answered
             ending = await _recorded(journal, loop.files, loop.run(prompt), job.timeout)
@@ -582,14 +586,15 @@ def _result(journal: Journal, before: Checkpoint, loop: Loop, ending: Ending) ->
 
 
 async def _answer_to(store: Checkpointer, thread_id: str, settings: Settings, prompt: Asked) -> RunResult | None:
-    """The answer to a prompt that is on record already; None if it is to be asked. Takes no lease."""
+    """The answer to a prompt that is on record already; None if it is to be asked, or if files are to be restored first.
+    Takes no lease."""
     if not prompt.is_exact:
         return None
     try:
         state = await Thread.load(store, thread_id)
     except ThreadNotFound:
         return None
-    return _answered(thread_id, state, settings, prompt)
+    return None if lacks_files(settings.workspace, state) else _answered(thread_id, state, settings, prompt)
 
 
 def _answered(thread_id: str, state: Checkpoint, settings: Settings, prompt: Asked) -> RunResult | None:

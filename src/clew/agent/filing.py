@@ -21,7 +21,7 @@ from clew.messages import Assistant, ToolCall, tool_calls
 from clew.threads.owners import this_process
 from clew.workspace import SnapshotRef, Workspace
 
-__all__ = ["Files", "unkept"]
+__all__ = ["Files", "lacks_files", "unkept"]
 
 log = logging.getLogger("clew.agent")
 _MOST_CALLS = 20
@@ -181,6 +181,12 @@ class Files:
 def _name_of(folder: Path) -> str:
     """A folder and the machine it is on."""
     return f"{this_process().host}:{os.path.realpath(folder)}"
+
+
+def lacks_files(folder: Path | None, state: Checkpoint) -> bool:
+    """Whether the thread has files on record and this folder is empty, as on another machine."""
+    has_files = state.workspace is not None and state.workspace.files > 0
+    return has_files and folder is not None and bool(_empty_folder(folder))
 
 
 def _empty_folder(path: Path) -> str:
