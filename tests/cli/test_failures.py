@@ -11,6 +11,8 @@ from clew.testing import ModelServer
 from tests.cli.commands import Samples
 from tests.cli.workshop import Workshop
 
+pytestmark = pytest.mark.slow
+
 NAP = ({"call": {"name": "nap", "arguments": {"seconds": 60}}}, "Rested.")
 
 

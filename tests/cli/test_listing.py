@@ -16,7 +16,7 @@ from clew.log import Described, MessageAdded, StatusChanged, ThreadStarted
 from clew.messages import user
 from tests.cli.commands import Samples, clew, objects, terminal
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,8 @@ from blake3 import blake3
 
 from tests.cli.commands import Samples, clew, environment
 
+pytestmark = pytest.mark.slow
+
 ON_A_STORE = [("ls",), ("stats",), ("search", "paris")]
 ON_A_THREAD = [("show",), ("tail",), ("diff", "1", "2"), ("files",), ("why",)]
 

@@ -19,7 +19,7 @@ from clew.testing import ScriptedModel, call
 from tests.cli.commands import Samples, objects
 from tests.cli.workshop import Workshop
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 PAY: tuple[Any, ...] = ({"call": {"name": "pay", "arguments": {"amount": 900}}}, "Paid.", "Nothing more.")
 ASK: tuple[Any, ...] = ({"calls": [{"name": "ask_size"}, {"name": "pay", "arguments": {"amount": 5}}]}, "Done.")

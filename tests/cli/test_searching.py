@@ -12,6 +12,8 @@ from clew.log import MessageAdded
 from clew.messages import assistant, user
 from tests.cli.commands import Samples, clew, objects, terminal
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def samples(tmp_path_factory: pytest.TempPathFactory) -> Samples:

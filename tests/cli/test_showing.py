@@ -11,7 +11,7 @@ from clew.log import MessageAdded, ProviderKey, Rewound, StateSet, StatusChanged
 from clew.messages import Json, Text, Thinking, ToolCall, ToolResult, assistant, user
 from tests.cli.commands import Samples, clew, objects, terminal
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,8 @@ import pytest
 
 from tests.cli.commands import Samples, clew, objects, terminal
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def samples(tmp_path_factory: pytest.TempPathFactory) -> Samples:

@@ -22,7 +22,7 @@ from clew.messages import Text, ToolCall, ToolResult, assistant, user
 from clew.threads.timelines import TimelineReader
 from tests.cli.commands import Samples, clew, hear_signals, objects
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
 @asynccontextmanager

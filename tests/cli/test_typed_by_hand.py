@@ -6,12 +6,16 @@ import asyncio
 import json
 from pathlib import Path
 
+import pytest
+
 from clew.checkpointers import open_checkpointer
 from clew.messages import plain_text
 from clew.providers import adopt
 from clew.testing import ModelServer
 from tests.cli.commands import clew
 from tests.providers.claude_code.homes import keep, key_of, machine
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_resume_by_the_built_in_agent_knows_what_was_typed_in_the_program_itself(tmp_path: Path) -> None:

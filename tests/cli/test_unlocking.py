@@ -12,7 +12,7 @@ from clew.errors import LeaseLost
 from clew.log import StatusChanged
 from tests.cli.commands import Samples, objects, terminal
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
 async def test_a_thread_whose_process_is_gone_is_free_afterwards_and_says_who_held_it(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tests.crash.agent_runs import Desk, Left, Place, Undisturbed, check_same, f
 from tests.crash.processes import FULL, STORES
 from tests.sampling import dice
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
 T = TypeVar("T")
 WITH_SIGNALS = {"handle_signals": True}

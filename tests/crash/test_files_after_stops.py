@@ -26,7 +26,7 @@ from tests.crash.processes import ROOT
 from tests.providers.toy import toy_place
 from tests.providers.toys import toy_agent
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 SAID = {
     "400": "no such thing",

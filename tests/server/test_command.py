@@ -16,6 +16,8 @@ import pytest
 
 from clew.checkpointers._http_wire import encode_text
 
+pytestmark = pytest.mark.slow
+
 SECRET = "a-long-and-secret-token"
 
 

@@ -20,7 +20,7 @@ from clew.tools import AnyTool, OutcomeUnknown, ToolContext, call_tool, mcp_tool
 from clew.tools._mcp_results import read_result
 from tests.limits import PATIENCE
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 SERVER = [sys.executable, str(Path(__file__).parent / "mcp_server.py")]
 STDIO = [*SERVER, "stdio"]
 
