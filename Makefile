@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-WORKERS ?= 4
+WORKERS ?= 6
 FUZZ_RUNS ?= 165000
 
 .PHONY: help setup demo test test-all crash fuzz lint format bench docs screenshots clean
