@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -56,11 +57,17 @@ def run(project: Path, *options: str, seed: str = "", ci: str = "") -> str:
     """Return what a run of the project's tests prints."""
     taken = ("CLEW_SEED", "CLEW_CRASH", "CI", "PYTEST_ADDOPTS")
     env = {name: value for name, value in os.environ.items() if name not in taken and "XDIST" not in name}
-    env |= {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    env |= {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONFAULTHANDLER": "1"}
     env |= ({"CLEW_SEED": seed} if seed else {}) | ({"CI": ci} if ci else {})
     command = [sys.executable, "-m", "pytest", "-s", "-p", "_hypothesis_pytestplugin", "-p", "no:cacheprovider"]
-    done = subprocess.run([*command, *options], cwd=project, env=env, capture_output=True, text=True, timeout=PATIENCE)
-    return done.stdout + done.stderr
+    with subprocess.Popen(
+        [*command, *options], cwd=project, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as running:
+        try:
+            return running.communicate(timeout=PATIENCE)[0]
+        except subprocess.TimeoutExpired:
+            running.send_signal(signal.SIGABRT)
+            pytest.fail(f"the run did not end. It said, with its stacks:\n{running.communicate()[0]}")
 
 
 def samples(said: str) -> list[str]:

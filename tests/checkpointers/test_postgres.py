@@ -595,6 +595,8 @@ async def test_a_cut_between_the_commit_and_its_answer_is_healed_unseen(server: 
                 call = asyncio.create_task(append(store, "thread", b"%d" % at, at=at))
                 for _ in range(at % 7):
                     await asyncio.sleep(0)
+                while not proxy.is_carrying:
+                    await asyncio.sleep(0)
                 proxy.cut()
                 await call
             assert await store.read("thread") == [b"frame", *(b"%d" % at for at in range(1, 20))]

@@ -41,6 +41,11 @@ class Proxy:
         assert self._server is not None, "it is not started"
         return int(self._server.sockets[0].getsockname()[1])
 
+    @property
+    def is_carrying(self) -> bool:
+        """Whether a connection is open, so that a cut has something to cut."""
+        return bool(self._open)
+
     def cut(self) -> None:
         """Cut every connection there is."""
         for task in list(self._open):
