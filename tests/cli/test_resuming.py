@@ -13,6 +13,7 @@ import pytest
 
 from clew import Agent, Budget, Thread, open_checkpointer, tool
 from clew.agent.handles import write_handle
+from clew.agent.notes import is_prompt
 from clew.agent.setups import kept_setup
 from clew.messages import plain_text
 from clew.testing import ScriptedModel, call
@@ -29,7 +30,7 @@ async def test_a_thread_that_waits_shows_its_question_and_takes_the_answer(tmp_p
     shop = Workshop(tmp_path)
     first = shop.clew("run", "Pay.", "--model", shop.script("pay", *PAY), "--tool", "shop:pay", "--thread", "t")
     assert (first.returncode, first.stdout) == (1, "")
-    for waits in (first, shop.clew("resume", "t"), shop.clew("resume", "t", "And then?")):
+    for waits in (first, shop.clew("resume", "t")):
         assert waits.returncode == 1
         *_, question, standing, way = waits.stderr.splitlines()
         assert question.startswith("? May pay be run with these arguments?")
@@ -42,6 +43,25 @@ async def test_a_thread_that_waits_shows_its_question_and_takes_the_answer(tmp_p
     answered = shop.clew("resume", "t", "--answer", "true")
     assert (answered.returncode, answered.stdout) == (0, "Paid.\n")
     assert "↳ pay: paid 900" in answered.stderr
+
+
+async def test_a_prompt_to_a_thread_that_waits_is_on_record_and_asked_after_the_answer(tmp_path: Path) -> None:
+    shop = Workshop(tmp_path)
+    shop.clew("run", "Pay.", "--model", shop.script("pay", *PAY), "--tool", "shop:pay", "--thread", "t")
+    for _ in range(2):  # given again, it is on record once
+        waits = shop.clew("resume", "t", "And then?")
+        assert (waits.returncode, waits.stdout) == (1, "")
+        *_, question, prompt, standing, way = waits.stderr.splitlines()
+        assert question.startswith("? May pay be run with these arguments?")
+        assert prompt == "On record, and asked after that is answered: And then?"
+        assert (standing.split(" · ")[0], way) == ("? waiting", "To answer: clew resume t --answer yes")
+    assert objects(shop.clew("resume", "t", "--json"))[-1]["prompts"] == ["And then?"]
+    assert "To be asked then: And then?" in shop.clew("why", "t").stdout
+    assert len(shop.calls("pay")) == 1
+    answered = shop.clew("resume", "t", "--answer", "true")
+    assert (answered.returncode, answered.stdout) == (0, "Paid.\n")
+    asked = [plain_text(message) for message in (await shop.load("t")).messages if is_prompt(message)]
+    assert asked == ["Pay.", "And then?"]
 
 
 def test_at_a_terminal_what_is_asked_is_answered_at_once_or_left_open(

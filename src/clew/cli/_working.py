@@ -256,6 +256,8 @@ def _who(job: Job) -> str:
 
 
 async def _ended(store: Checkpointer, result: RunResult, job: Job, url: str | None) -> Ended:
+    from clew import Thread
+    from clew.agent.prompts import prompts_waiting
     from clew.agent.ways import way_of, with_prompt
     from clew.cli._stores import shown_store
     from clew.errors import ThreadNotFound
@@ -263,7 +265,8 @@ async def _ended(store: Checkpointer, result: RunResult, job: Job, url: str | No
     head = await store.head(result.thread_id)
     if head is None:
         raise ThreadNotFound(result.thread_id)
-    way = await way_of(store, head)
+    state = await Thread.load(store, result.thread_id)
+    way = await way_of(store, head, state)
     if result.status == "interrupted" and way.prompt is not None and job.prompt is not None:
         way = with_prompt(way, job.prompt)  # a budget refused it, and it is not on record
     return Ended(
@@ -274,6 +277,7 @@ async def _ended(store: Checkpointer, result: RunResult, job: Job, url: str | No
         reason=result.reason,
         output=result.output,
         questions=result.questions,
+        prompts=tuple(prompt.text for prompt in prompts_waiting(state)) if result.questions else (),
         turns=head.turns,
         input_tokens=head.input_tokens,
         output_tokens=head.output_tokens,

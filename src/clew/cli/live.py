@@ -43,6 +43,8 @@ class Ended(NamedTuple):
     cost_usd: float | None = 0.0
     seconds: float = 0.0
     drift: dict[str, Any] = {}  # noqa: RUF012 - never changed
+    prompts: tuple[str, ...] = ()
+    """What is on record and is asked once the questions are answered."""
     go_on: str = ""
     """How it goes on, in words that come after `To go on`; empty if the command says it all."""
 
@@ -141,6 +143,8 @@ class LiveView:
         self._remark()
         for question in ended.questions:
             self._print(f"? {question_text(question)}", "yellow")
+        for prompt in ended.prompts:
+            self.note(f"On record, and asked after that is answered: {one_line(prompt, _LONGEST)}")
         for words in _drift(ended.drift):
             self.note(words)
         sign, style = _STATUS[ended.status]

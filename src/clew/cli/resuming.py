@@ -80,7 +80,8 @@ def resume(
     twice does. Model, tools, folder and limits are those on record; options
     say what is to be otherwise, and --provider takes the thread to another
     agent (`clew` is the built-in one). A thread that waits is answered with
-    --answer, or at the terminal.
+    --answer, or at the terminal; a prompt to it is kept, and is asked after
+    the answer.
 
     \b
     Examples:
@@ -218,19 +219,19 @@ def _by_handle(given: str, asked: Asked) -> Job | None:
 
 
 def _standing(found: _Found, job: Job, store: str | None) -> Ended | None:
-    """How a thread stands with which nothing can be done, unless more is said: it is done, or waits for an answer."""
+    """How a thread stands with which nothing can be done, unless more is said: it is done, or waits for an answer.
+    None if there is a prompt: on a thread that waits it goes on record, and is asked after the answer."""
+    from clew.agent.prompts import prompts_waiting
     from clew.agent.ways import way_on
     from clew.cli._stores import shown_store
     from clew.cli.live import Ended
     from clew.errors import UsageError
 
     head, state = found.head, found.state
-    if head is None or state is None or job.answer is not None:
+    if head is None or state is None or job.answer is not None or job.prompt is not None:
         return None
     way = way_on(head.thread_id, state)
     questions = way.questions
-    if not questions and job.prompt is not None:
-        return None
     if not questions and not state.messages:
         error = UsageError(f"thread {head.thread_id!r} was started and never asked anything.")
         error.add_note(f"To go on{way.words(shown_store(store))}")
@@ -244,6 +245,7 @@ def _standing(found: _Found, job: Job, store: str | None) -> Ended | None:
         go_on=way.words(shown_store(store)),
         reason="" if questions else "nothing is left to do",
         questions=questions,
+        prompts=tuple(prompt.text for prompt in prompts_waiting(state)) if questions else (),
         turns=head.turns,
         input_tokens=head.input_tokens,
         output_tokens=head.output_tokens,
