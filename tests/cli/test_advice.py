@@ -276,6 +276,59 @@ def a_thread_with_a_hostile_id_goes_on_by_the_command(bench: Bench, patch: pytes
     assert not (bench.elsewhere / "pwned").exists()
 
 
+# Threads of sub-agents
+
+FAMILY = """
+from clew import Agent
+from shop import pay
+child = Agent("script:child", name="child", tools=[pay])
+"""
+
+
+def ask_child(bench: Bench, *tasks: str) -> list[str]:
+    """Let a thread `t` ask a sub-agent to do these tasks, each of which waits for an approval. Returns their threads
+    in the order of the tasks."""
+    (bench.folder / "family.py").write_text(FAMILY)
+    bench.script("child", asks("pay", amount=9), "Child paid.", "Child has more.")
+    calls = [{"name": "child", "arguments": {"task": task}} for task in tasks]
+    model = bench.script("parent", {"calls": calls}, "All paid.", "Fine.")
+    waits = bench.do("run", "Pay.", "--model", model, "--tool", "family:child", "--thread", "t", *bench.at)
+    assert waits.returncode == 1, waits.stderr
+    listed = [json.loads(line) for line in bench.do("ls", "--children", "--json", *bench.at).stdout.splitlines()]
+    threads = {head["title"]: head["thread_id"] for head in listed if head["parent"]}
+    return [threads[task] for task in tasks]
+
+
+@follows("resume")
+def a_sub_agents_thread_goes_on_with_its_parent_and_every_command_says_so(
+    bench: Bench, patch: pytest.MonkeyPatch
+) -> None:
+    (child,) = ask_child(bench, "Pay 9.")
+    shown = bench.do("resume", child, *bench.at)
+    command = bench.told("resume", shown.stderr)
+    assert command.startswith("clew resume t --answer yes")
+    assert bench.told("resume", bench.do("why", child, *bench.at).stdout) == command
+    refused = bench.do("resume", child, "--answer", "too much", *bench.at)
+    (same,) = re.findall(r"It is a sub-agent's thread, and goes on with 't': (.*)", refused.stderr)
+    assert same.startswith("clew resume t --answer 'too much'")
+    assert "agent.resume(" not in refused.stderr
+    assert bench.follow(command).stdout == "All paid.\n"
+    done = bench.do("resume", child, *bench.at)
+    assert "nothing is left to do" in done.stderr
+    assert bench.follow(bench.told("resume", done.stderr)).stdout == "Fine.\n"
+
+
+@follows("resume")
+def each_question_of_two_sub_agents_is_answered_under_the_id_that_their_parent_has_for_it(
+    bench: Bench, patch: pytest.MonkeyPatch
+) -> None:
+    first, second = ask_child(bench, "Pay 9.", "Pay once more.")
+    for child in (first, second):  # alike: only all of the parent's questions are sure to have this one among them
+        (asked,) = json.loads(bench.do("why", child, "--json", *bench.at).stdout)["questions"]
+        assert asked["answer"].count("clew:child:") == 2
+    assert bench.follow(asked["answer"]).stdout == "All paid.\n"
+
+
 # Threads of programs
 
 

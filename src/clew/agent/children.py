@@ -11,7 +11,7 @@ from clew.errors import LeaseLost, ModelUnavailable, ThreadBusy, Unavailable
 from clew.threads.lineage import is_child
 from clew.tools import AnyTool, Stopped, ToolContext, ToolError, tool
 
-__all__ = ["Work", "child_tool", "is_child"]
+__all__ = ["Work", "child_tool", "handed_up_key", "is_child"]
 
 Work = Callable[[ToolContext, str, str, Any], Awaitable[RunResult]]
 """Goes on with the child's thread, given the call, the thread's name, the task, and answers to what it waits for."""
@@ -49,7 +49,11 @@ def child_id(parent: str, name: str, key: str) -> str:
     return f"{parent}/{name}:{key[:16]}"
 
 
+def handed_up_key(asked: Question) -> str:
+    """The key under which a parent asks a question of its child; that of a grandchild's ends with it."""
+    return f"clew:child:{asked.id}"
+
+
 def _answer(ctx: ToolContext, name: str, asked: Question) -> Any:
     """The person's answer to a question of the child, if the parent's record has it; else the parent asks."""
-    key = f"clew:child:{asked.message}:{asked.index}:{asked.key}"
-    return ctx._answer(key, f"{name}: {asked.text}", kind=asked.kind, arguments=asked.arguments)
+    return ctx._answer(handed_up_key(asked), f"{name}: {asked.text}", kind=asked.kind, arguments=asked.arguments)

@@ -15,6 +15,7 @@ import msgspec
 
 from clew import advice
 from clew.agent.answering import open_questions
+from clew.agent.children import handed_up_key
 from clew.agent.events import Question
 from clew.agent.prompts import prompts_waiting, turns_of_task
 from clew.agent.settings import Budget
@@ -76,7 +77,14 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
         return found if isinstance(found, str) else msgspec.json.encode(found).decode()
 
     def answering(self, question: Question, store: str = "") -> str:
-        """The command, or the call, that answers one of its questions."""
+        """The command, or the call, that answers one of its questions, or one of a sub-agent's, which its parent asks under
+        another id. All questions are answered where it cannot be told which of the parent's it is."""
+        is_same = any(asked.id == question.id for asked in self.questions)
+        if not is_same and self.questions:
+            handed_up = [asked for asked in self.questions if asked.key.endswith(handed_up_key(question))]
+            if len(handed_up) != 1:
+                return self.command(store)
+            (question,) = handed_up
         if self.is_program:
             answer = _answer([question], by_id=len(self.questions) > 1)
             return advice.resume_in_program(self.thread_id, answer=answer)

@@ -16,6 +16,7 @@ from clew.cli.live import Ended, View, live_view
 if TYPE_CHECKING:
     from clew.agent import Event, RunResult, Session
     from clew.agent.setups import Setup
+    from clew.agent.ways import Way
     from clew.checkpointers import Checkpointer
     from clew.cli._setups import Asked
     from clew.errors import ClewError
@@ -89,7 +90,7 @@ async def _work(store: Checkpointer, job: Job, url: str | None, view: View) -> E
                 job.setup, job.thread_id, job.before, store, stack, watched.stopped, without_tools=job.without_tools
             )
         except ToolsMissing as missing:
-            _tell_ways_out(missing, job, url)
+            await _tell_ways_out(missing, store, job, url)
             raise
         job = job._replace(setup=setup)
         await _take_in(store, job)
@@ -169,9 +170,9 @@ def _comes_of_prompt(event: Event) -> bool:
     return isinstance(event, of.TurnStarted | of.ToolStarted | of.ToolReplayed | of.ToolInDoubt | of.Waiting)
 
 
-def _tell_ways_out(missing: ToolsMissing, job: Job, url: str | None) -> None:
+async def _tell_ways_out(missing: ToolsMissing, store: Checkpointer, job: Job, url: str | None) -> None:
     """Say what a user can do about tools that only a program has. Each way repeats what was asked for, and allows more where
-    a limit on record is used up: otherwise it would end at once."""
+    a limit on record is used up: otherwise it would end at once. A sub-agent's thread goes on with its parent's."""
     from clew import advice
     from clew.agent.setups import setup_of
     from clew.agent.ways import shown_prompt, way_on
@@ -199,13 +200,30 @@ def _tell_ways_out(missing: ToolsMissing, job: Job, url: str | None) -> None:
             **more,
         )
 
-    program = advice.resume_in_program(job.thread_id, prompt, answer=job.answer, max_turns=turns)
-    allowed = f", with {advice.budget_in_program(**budget.limits)}" if budget is not None else ""
-    missing.add_note(f"In the program that made it{allowed}: {program}")
+    if (above := await _way_above(store, job.thread_id)) is not None:
+        words = above.words(shown_store(url))
+        if len(above.questions) == 1 and job.answer is not None and not isinstance(job.answer, dict):
+            same = advice.resume(above.thread_id, answer=write_answer(job.answer), store=shown_store(url))
+            there = advice.resume_in_program(above.thread_id, answer=job.answer)
+            words = f" in {above.program}: {there}" if above.is_program else f": {same}"
+        missing.add_note(f"It is a sub-agent's thread, and goes on with {above.thread_id!r}{words}")
+    else:
+        program = advice.resume_in_program(job.thread_id, prompt, answer=job.answer, max_turns=turns)
+        allowed = f", with {advice.budget_in_program(**budget.limits)}" if budget is not None else ""
+        missing.add_note(f"In the program that made it{allowed}: {program}")
     given = [*setup.tools, *(f"{advice.MODULE}:{name}" for name in missing.tools)]
     missing.add_note(f"With the module that has each of them: {command(tools=given)}")
     if not missing.in_the_middle:
         missing.add_note(f"Without them: {command(without_tools=True)}")
+
+
+async def _way_above(store: Checkpointer, thread_id: str) -> Way | None:
+    """How the thread goes on that a sub-agent's thread goes on with; None for a thread that goes on by itself."""
+    from clew.agent.ways import way_of
+
+    head = await store.head(thread_id)
+    way = None if head is None else await way_of(store, head)
+    return None if way is None or way.thread_id == thread_id else way
 
 
 async def _after(error: ClewError, store: Checkpointer, thread_id: str, job: Job, url: str | None) -> str:
@@ -226,6 +244,8 @@ async def _after(error: ClewError, store: Checkpointer, thread_id: str, job: Job
     way = way_on(thread_id, state)
     if job.prompt is not None and _prompts(state) == _prompts(job.before):
         way = with_prompt(way, job.prompt)
+    elif (above := await _way_above(store, thread_id)) is not None:
+        return above.words(at)
     if _is_moved(job, state):
         way = at_provider(way, job.setup.provider, job.setup.model)
     return way.words(at)
@@ -267,7 +287,8 @@ async def _ended(store: Checkpointer, result: RunResult, job: Job, url: str | No
         raise ThreadNotFound(result.thread_id)
     state = await Thread.load(store, result.thread_id)
     way = await way_of(store, head, state)
-    if result.status == "interrupted" and way.prompt is not None and job.prompt is not None:
+    is_own = way.thread_id == result.thread_id
+    if result.status == "interrupted" and way.prompt is not None and job.prompt is not None and is_own:
         way = with_prompt(way, job.prompt)  # a budget refused it, and it is not on record
     return Ended(
         thread_id=result.thread_id,

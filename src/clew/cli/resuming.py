@@ -26,6 +26,7 @@ from clew.cli._setups import (
 )
 
 if TYPE_CHECKING:
+    from clew.agent.ways import Way
     from clew.checkpointers import Checkpointer, Head
     from clew.cli._stores import Absent
     from clew.cli._working import Job
@@ -90,7 +91,7 @@ def resume(
       clew resume trip "Now in French." --model openai:gpt-5
     """
     from clew.cli._answers import ask, read_answer
-    from clew.cli._stores import on_store
+    from clew.cli._stores import on_store, shown_store
     from clew.cli._working import work_on
     from clew.cli.live import live_view
     from clew.errors import InvalidInput
@@ -115,11 +116,12 @@ def resume(
     absent: Absent = "empty" if thread is not None and _is_of_provider(thread) else "refused"
     found = on_store(store, lambda opened: _find(opened, thread, last, asked, store), absent)
     job = found.job._replace(prompt=prompt, answer=said, timeout=timeout, without_tools=without_tools)
-    standing = _standing(found, job, store)
+    standing = _standing(found, job, shown_store(store))
     if standing is not None:
         with live_view(json) as view:
             view.end(standing)
-        answered = ask(standing.questions, json) if standing.questions else None
+        is_asked_here = found.way is not None and found.way.thread_id == standing.thread_id  # not a sub-agent's
+        answered = ask(standing.questions, json) if standing.questions and is_asked_here else None
         if answered is None:
             raise typer.Exit(0 if standing.status == "done" else 1)
         job = job._replace(answer=answered)
@@ -142,10 +144,13 @@ class _Found(NamedTuple):
     head: Head | None = None
     """None for a session that the store does not know."""
     state: Checkpoint | None = None
+    way: Way | None = None
+    """How it goes on; a sub-agent's does with the thread that asked for it."""
 
 
 async def _find(store: Checkpointer, given: str | None, last: bool, asked: Asked, url: str | None) -> _Found:
     from clew import Thread
+    from clew.agent.ways import way_of
     from clew.cli._stores import find_thread
     from clew.cli._working import taken_up
     from clew.errors import ThreadNotFound
@@ -160,7 +165,9 @@ async def _find(store: Checkpointer, given: str | None, last: bool, asked: Asked
                 raise
             return _Found(job)
     state = await Thread.load(store, thread_id)
-    return _Found(taken_up(thread_id, state, asked), await store.head(thread_id), state)
+    head = await store.head(thread_id)
+    way = None if head is None else await way_of(store, head, state)
+    return _Found(taken_up(thread_id, state, asked), head, state, way)
 
 
 async def _resumable(store: Checkpointer) -> AsyncIterator[Head]:
@@ -218,31 +225,29 @@ def _by_handle(given: str, asked: Asked) -> Job | None:
     return Job(setup, handle.session_id, handle=given)
 
 
-def _standing(found: _Found, job: Job, store: str | None) -> Ended | None:
+def _standing(found: _Found, job: Job, store: str) -> Ended | None:
     """How a thread stands with which nothing can be done, unless more is said: it is done, or waits for an answer.
     None if there is a prompt: on a thread that waits it goes on record, and is asked after the answer."""
+    from clew.agent.answering import open_questions
     from clew.agent.prompts import prompts_waiting
-    from clew.agent.ways import way_on
-    from clew.cli._stores import shown_store
     from clew.cli.live import Ended
     from clew.errors import UsageError
 
-    head, state = found.head, found.state
-    if head is None or state is None or job.answer is not None or job.prompt is not None:
+    head, state, way = found.head, found.state, found.way
+    if head is None or state is None or way is None or job.answer is not None or job.prompt is not None:
         return None
-    way = way_on(head.thread_id, state)
-    questions = way.questions
+    questions = tuple(open_questions(state))
     if not questions and not state.messages:
         error = UsageError(f"thread {head.thread_id!r} was started and never asked anything.")
-        error.add_note(f"To go on{way.words(shown_store(store))}")
+        error.add_note(f"To go on{way.words(store)}")
         raise error
     if not questions and state.status != "done":
         return None
     return Ended(
         thread_id=head.thread_id,
         status="waiting" if questions else "done",
-        resume=way.command(shown_store(store)),
-        go_on=way.words(shown_store(store)),
+        resume=way.command(store),
+        go_on=way.words(store),
         reason="" if questions else "nothing is left to do",
         questions=questions,
         prompts=tuple(prompt.text for prompt in prompts_waiting(state)) if questions else (),
