@@ -15,7 +15,8 @@ from clew import Thread, open_checkpointer
 from clew.agent import Agent, RunResult, ToolStarted
 from clew.checkpointers import MemoryCheckpointer
 from clew.errors import ContextTooLong, InvalidInput, ModelUnavailable, ThreadBusy
-from clew.messages import plain_text
+from clew.log import StatusChanged, ToolOutcome
+from clew.messages import Text, ToolResult, plain_text
 from clew.models import ModelRequest
 from clew.testing import Response, ScriptedModel, call
 from clew.tools import tool
@@ -182,17 +183,113 @@ async def test_a_prompt_that_waits_keeps_its_id_and_those_asked_together_share_t
     held = False
     result = await agent.run("Stop.", thread_id="t", prompt_id="m3")
     assert (result.output, await prompts_of(store)) == ("Stopped.", ["Order it.", "Wait.", "Stop."])
-    for prompt, prompt_id in (("Wait.", "m2"), ("Stop.", "m3")):
+    for prompt, prompt_id in (("Order it.", "m1"), ("Wait.", "m2"), ("Stop.", "m3")):
         assert (await agent.run(prompt, thread_id="t", prompt_id=prompt_id)).output == "Stopped."
     told = (await agent.start_session(thread_id="t").trajectory).turns
     assert [(turn.prompt_id, turn.status, turn.output) for turn in told] == [
-        ("m1", "interrupted", None),
+        ("m1", "done", "Stopped."),
         ("m2", "done", "Stopped."),
         ("m3", "done", "Stopped."),
     ]
-    assert (told[0].reason, model.calls) == ("another prompt was asked before it was answered", 2)
+    assert [len(turn.tool_uses) for turn in told] == [1, 0, 0], (
+        "each has what was done on it, and none the others' calls"
+    )
+    assert ([turn.turns for turn in told], model.calls) == ([1, 1, 2], 2)
     with pytest.raises(InvalidInput, match="other words"):
         await agent.run("Go.", thread_id="t", prompt_id="m2")
+
+
+class Payments:
+    """An agent whose only tool waits for approval, and what was paid by it."""
+
+    def __init__(self, store: MemoryCheckpointer, *script: Response, **settings: object) -> None:
+        @tool(approve=True)
+        async def pay(to: str) -> str:
+            self.paid.append(to)
+            return f"paid {to}"
+
+        self.paid: list[str] = []
+        self.model = ScriptedModel([call("pay", to="Ada"), *(script or ["Ada is paid, and it rains."])])
+        self.agent = Agent(self.model, tools=[pay], checkpointer=store, **settings)  # type: ignore[arg-type]
+
+    async def told(self) -> list[tuple[str, str, str | None]]:
+        turns = (await self.agent.start_session(thread_id="t").trajectory).turns
+        return [(turn.prompt_id, turn.status, turn.output) for turn in turns]
+
+
+async def test_a_prompt_that_waited_and_was_overtaken_is_not_asked_again_when_it_is_delivered_again(
+    store: MemoryCheckpointer,
+) -> None:
+    desk = Payments(store)
+    assert (await desk.agent.run("Pay Ada.", thread_id="t", prompt_id="p1")).status == "waiting"
+    await desk.agent.run("What is the weather?", thread_id="t", prompt_id="p2")
+    result = await desk.agent.resume(thread_id="t", answer=True)
+    assert (result.output, desk.paid) == ("Ada is paid, and it rains.", ["Ada"])
+    for prompt, prompt_id in (("Pay Ada.", "p1"), ("What is the weather?", "p2")):
+        again = await desk.agent.run(prompt, thread_id="t", prompt_id=prompt_id)
+        assert (again.status, again.output, again.prompt_id) == ("done", "Ada is paid, and it rains.", prompt_id)
+    assert (desk.paid, desk.model.calls) == (["Ada"], 2)
+    assert await prompts_of(store) == ["Pay Ada.", "What is the weather?"]
+    answer = "Ada is paid, and it rains."
+    assert await desk.told() == [("p1", "done", answer), ("p2", "done", answer)]
+    first, second = (await desk.agent.start_session(thread_id="t").trajectory).turns
+    assert ([use.output for use in first.tool_uses], second.tool_uses) == (["paid Ada"], ())
+
+
+async def test_a_prompt_that_waits_and_is_delivered_again_while_another_waits_behind_it_is_not_asked_twice(
+    store: MemoryCheckpointer,
+) -> None:
+    desk = Payments(store)
+    for prompt, prompt_id in (("Pay Ada.", "p1"), ("And?", "p2"), ("Pay Ada.", "p1"), ("And?", "p2")):
+        assert (await desk.agent.run(prompt, thread_id="t", prompt_id=prompt_id)).status == "waiting"
+    await desk.agent.resume(thread_id="t", answer=True)
+    assert (await prompts_of(store), desk.paid) == (["Pay Ada.", "And?"], ["Ada"])
+
+
+async def test_prompts_that_are_answered_together_stay_so_if_the_model_fails_first(
+    store: MemoryCheckpointer,
+) -> None:
+    first = Payments(store, RuntimeError("down"))
+    await first.agent.run("Pay Ada.", thread_id="t", prompt_id="p1")
+    await first.agent.run("And?", thread_id="t", prompt_id="p2")
+    with pytest.raises(RuntimeError):
+        await first.agent.resume(thread_id="t", answer=True)
+    assert [status for _, status, _ in await first.told()] == ["failed", "failed"]
+    second = Payments(store, "Both.")
+    result = await second.agent.run("Pay Ada.", thread_id="t", prompt_id="p1")
+    assert (result.output, first.paid, second.paid) == ("Both.", ["Ada"], [])
+    assert await second.told() == [("p1", "done", "Both."), ("p2", "done", "Both.")]
+
+
+async def test_prompts_that_are_answered_together_stay_so_if_the_run_is_cancelled_before_it_asks_them(
+    store: MemoryCheckpointer,
+) -> None:
+    desk = Payments(store, "Both.")
+    await desk.agent.run("Pay Ada.", thread_id="t", prompt_id="p1")
+    await desk.agent.run("And?", thread_id="t", prompt_id="p2")
+    async with Thread.open(store, "t") as thread:
+        (waits,) = thread.checkpoint.calls
+        paid = ToolResult(waits.call.id, (Text("paid Ada"),))
+        await thread.append(ToolOutcome(waits.message, waits.index, paid), StatusChanged("interrupted", "cancelled"))
+    for prompt, prompt_id in (("And?", "p2"), ("Pay Ada.", "p1")):
+        assert (await desk.agent.run(prompt, thread_id="t", prompt_id=prompt_id)).output == "Both."
+    assert (desk.paid, desk.model.calls, await prompts_of(store)) == ([], 2, ["Pay Ada.", "And?"])
+    assert await desk.told() == [("p1", "done", "Both."), ("p2", "done", "Both.")]
+
+
+async def test_a_rewind_to_before_the_overtaking_prompt_frees_its_id_and_leaves_the_first_one_unanswered(
+    store: MemoryCheckpointer,
+) -> None:
+    desk = Payments(store)
+    await desk.agent.run("Pay Ada.", thread_id="t", prompt_id="p1")
+    await desk.agent.run("And?", thread_id="t", prompt_id="p2")
+    await desk.agent.resume(thread_id="t", answer=True)
+    async with Thread.open(store, "t") as thread:
+        await thread.rewind(1)
+    (turn,) = (await desk.agent.start_session(thread_id="t").trajectory).turns
+    assert (turn.prompt_id, turn.status, turn.output) == ("p1", "interrupted", None)
+    again = await desk.agent.run("Pay Ada.", thread_id="t", prompt_id="p1")
+    assert (again.output, desk.paid, await prompts_of(store)) == ("Ada is paid, and it rains.", ["Ada"], ["Pay Ada."])
 
 
 async def test_the_id_of_a_rewound_prompt_is_free_again(store: MemoryCheckpointer) -> None:

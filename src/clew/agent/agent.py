@@ -616,7 +616,7 @@ def _answered(thread_id: str, state: Checkpoint, settings: Settings, prompt: Ask
     left_behind = prompt.is_numbered and not found.is_last and was_told
     if found.status != "done" and not left_behind:
         return None
-    then = (state.history[found.place], *found.messages)
+    then = (state.history[found.place], *found.up_to_answer)
     at_its_end = Checkpoint(history=then, view=((0, len(then)),))
     output, correction = read_answer(settings, at_its_end) if found.status == "done" else (None, "")
     if correction and found.is_last:  # the answer is to have another type now

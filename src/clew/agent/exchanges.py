@@ -22,6 +22,7 @@ from clew.log.checkpoint import TURN_MARK, Fact
 from clew.messages import Assistant, Message, plain_text, tool_calls
 
 __all__ = [
+    "JOINED",
     "NO_END",
     "OWN",
     "Exchange",
@@ -40,8 +41,8 @@ __all__ = [
 
 OWN = "clew"
 """The provider of exchanges that the built-in agent worked on."""
-_JOINED = "joined"
-"""The status on record of a prompt that is answered together with the next one."""
+JOINED = "joined"
+"""The status on record of a prompt that is answered together with the next one. It is told as the status of that one."""
 NO_END = "its process stopped before it could record an end"
 
 
@@ -124,14 +125,20 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     """Whether no end of it is on record."""
     is_recorded: bool
     """Whether more than the prompt and its messages is on record."""
-    is_joined: bool = False
-    """Whether it is answered together with the next one: its messages, status and reason are those of the next."""
+    answered_with: tuple[Message, ...] | None = None
+    """What followed the next prompt, if both are answered together: then status and reason are those of the next. None if
+    it is answered alone."""
     prompt_id: str
     provider: str
     model: str
     status: str
     reason: str
     spent: Spent
+
+    @property
+    def up_to_answer(self) -> tuple[Message, ...]:
+        """What followed the prompt up to its answer, also if that is the answer to a later prompt too."""
+        return self.messages + (self.answered_with or ())
 
 
 def exchanges_in(state: Checkpoint) -> list[Exchange]:
@@ -141,7 +148,7 @@ def exchanges_in(state: Checkpoint) -> list[Exchange]:
     found: list[Exchange] = []
     for number, following in reversed(list(zip(prompts, [*prompts, len(places)][1:], strict=True))):
         one = _exchange(state, records.get(places[number]), places[number:following], following == len(places))
-        found.append(_join(one, found[-1]) if one.status == _JOINED and found else one)
+        found.append(_join(one, found[-1]) if one.status == JOINED and found else one)
     return found[::-1]
 
 
@@ -169,16 +176,16 @@ def _exchange_at(state: Checkpoint, places: list[int], number: int) -> Exchange:
     record = next((_record(fact) for fact in reversed(state.facts) if _is_about(fact, places[number])), None)
     is_last = following == len(places)
     found = _exchange(state, record, places[number:following], is_last)
-    joined = found.status == _JOINED and not is_last
+    joined = found.status == JOINED and not is_last
     return _join(found, _exchange_at(state, places, following)) if joined else found
 
 
 def _join(first: Exchange, following: Exchange) -> Exchange:
+    """Tell of a prompt that is answered with the next one: its own messages and cost, and the status of the next."""
     return msgspec.structs.replace(
         first,
-        messages=following.messages,
+        answered_with=following.up_to_answer,
         is_last=following.is_last,
-        is_joined=True,
         status=following.status,
         reason=following.reason,
     )
@@ -221,8 +228,9 @@ def _exchange(state: Checkpoint, record: _Record | None, places: list[int], is_l
 
 
 def _standing(state: Checkpoint, record: _Record, is_last: bool) -> tuple[str, str]:
-    """The status and its reason. Without an end on record it is as the thread is: under way, or stopped without a word."""
-    if is_last and record.status == "waiting" and state.status != "waiting":
+    """The status and its reason. Without an end on record it is as the thread is: under way, or stopped without a word. So
+    it is if the prompt that it was answered with was rewound."""
+    if is_last and (record.status == JOINED or (record.status == "waiting" and state.status != "waiting")):
         return state.status, state.reason
     if record.end >= 0:
         return record.status, record.reason
@@ -291,7 +299,7 @@ def begun(place: int, provider: str, model: str, prompt_id: str) -> StateSet:
 
 def joined(place: int, model: str, prompt_id: str) -> StateSet:
     """On record with a prompt that is answered together with the next one, which has what both cost."""
-    return ended(place, place + 1, OWN, model, prompt_id, _JOINED, "", Spent())
+    return ended(place, place + 1, OWN, model, prompt_id, JOINED, "", Spent())
 
 
 def ended(

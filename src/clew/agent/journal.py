@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar, cast
 import msgspec
 
 from clew._aio import settle
-from clew.agent.exchanges import NO_END, OWN, Exchange, Spent, Working, spent_on
+from clew.agent.exchanges import JOINED, NO_END, OWN, Exchange, Spent, Working, last_exchange, spent_on
 from clew.errors import LeaseLost, Unavailable
 from clew.log import (
     Call,
@@ -28,7 +28,7 @@ from clew.log import (
     StepOutcome,
     ToolOutcome,
 )
-from clew.messages import Assistant
+from clew.messages import Assistant, Message
 from clew.threads import Thread
 from clew.tools import Stopped
 from clew.tools.journal import Missing
@@ -123,13 +123,26 @@ class Journal:
             self.hold(self._exchange.begun(self._spent, self.thread.checkpoint))
 
     def leave_exchange(self, *, done: bool) -> list[Logged]:
-        """What is recorded when another prompt takes the place of the one that was worked on."""
+        """What is recorded when another prompt takes the place of the one that was worked on.
+
+        Without an answer, but with responses of its own, the one that is left is answered together with the new prompt: the
+        model has both before it, with the results of all calls. Delivered again, it must not be asked again, as its calls
+        would be repeated. A prompt that the model has not responded to is interrupted, and may be asked again.
+        """
         left, self._exchange = self._exchange, None
         if left is None or not left.is_open:
             return []
-        reason = "" if done else _SUPERSEDED if left.is_noted else NO_END
-        status = "done" if done else "interrupted"
+        if done:
+            status, reason = "done", ""
+        elif self._has_responses(left):
+            status, reason = JOINED, ""
+        else:
+            status, reason = "interrupted", _SUPERSEDED if left.is_noted else NO_END
         return [left.ended(self.thread.messages, status, reason, self._spent, self._lost)]
+
+    def _has_responses(self, worked_on: Working) -> bool:
+        last = last_exchange(self.thread.checkpoint)
+        return last is not None and last.place == worked_on.place and any(map(_is_response, last.messages))
 
     def _redacted_reason(self, reason: str) -> str:
         return self.as_recorded(StatusChanged("interrupted", reason)).reason
@@ -223,6 +236,10 @@ class Journal:
             self._waiting -= 1
             if not self._waiting:
                 self.waited += time.perf_counter() - self._since
+
+
+def _is_response(message: Message) -> bool:
+    return type(message) is Assistant
 
 
 def _ends_work(entry: Logged) -> bool:

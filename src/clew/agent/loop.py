@@ -101,6 +101,7 @@ class Loop:
                 await self._journal.record(StateSet(NOTE, None), MessageAdded(note(told)))
                 told = ""
             elif waiting:
+                self._journal.note_work(self._settings.model.name)
                 await self._journal.record(*waiting_prompts([]), *self._asking(state, waiting))
                 waiting, self._turns = [], 0
             elif self._is_finished(state) and not (correction := self.read_output(state)):
@@ -143,13 +144,16 @@ class Loop:
         if state.calls:
             await self._journal.record(*waiting_prompts(prompts))
         else:
+            if waiting:
+                self._journal.note_work(self._settings.model.name)
             none_waits = waiting_prompts([]) if waiting else []
             await self._journal.record(*none_waits, *self._asking(state, prompts))
         await self._journal.flush()
 
     def _is_known(self, state: Checkpoint, waiting: list[WaitingPrompt], prompt: Asked) -> bool:
-        """Whether this is the prompt that the thread is to go on with. One with an id is known by that. One without is taken
-        for the last one if that has the same words and no answer: the same program, run again after a crash."""
+        """Whether this is the prompt that the thread is to go on with. One with an id is known by that: prompts that wait
+        were given while its calls were open, and are answered together with it. One without is taken for the last one if
+        that has the same words and no answer: the same program, run again after a crash."""
         thread_id = self._thread.thread_id
         if prompt.is_exact:
             known = next((other for other in waiting if other.id == prompt.id), None)
@@ -160,7 +164,7 @@ class Loop:
             if found is None:
                 return False
             prompt.check_words(thread_id, found.prompt)
-            return found.is_last and not waiting
+            return found.is_last
         if waiting:
             return waiting[-1].text == prompt.words
         last = last_exchange(state)

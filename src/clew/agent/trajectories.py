@@ -81,7 +81,7 @@ def _trajectory(thread_id: str, state: Checkpoint) -> Trajectory:
     """Read it from a thread's state, whoever worked on it."""
     turns, found = 0, []
     for exchange in exchanges_in(state):
-        turns += 0 if exchange.is_joined else sum(type(message) is Assistant for message in exchange.messages)
+        turns += sum(type(message) is Assistant for message in exchange.messages)
         found.append(turn_of(thread_id, state, exchange, turns))
     return Trajectory(
         thread_id=thread_id,
@@ -96,9 +96,9 @@ def _trajectory(thread_id: str, state: Checkpoint) -> Trajectory:
 def turn_of(thread_id: str, state: Checkpoint, exchange: Exchange, turns: int) -> Turn:
     """An exchange as it is told of. `turns` is how many the thread had at its end."""
     status: Any = exchange.status
-    last = exchange.messages[-1] if exchange.messages else None
+    last = exchange.up_to_answer[-1] if exchange.up_to_answer else None
     blocks = said_in(exchange.messages)
-    if exchange.is_last:
+    if exchange.is_last and exchange.answered_with is None:
         blocks += tuple(call.result for call in state.calls if call.result is not None) + state.partial
     return Turn(
         prompt=exchange.prompt,
@@ -112,7 +112,7 @@ def turn_of(thread_id: str, state: Checkpoint, exchange: Exchange, turns: int) -
         cost=exchange.spent.cost,
         turns=turns,
         duration=round(exchange.spent.seconds, 6),
-        blocks=() if exchange.is_joined else blocks,
+        blocks=blocks,
         provider=exchange.provider,
         model=exchange.model,
     )
