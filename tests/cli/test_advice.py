@@ -366,6 +366,8 @@ def a_thread_of_a_program_goes_on_there_with_its_tools_and_a_larger_limit(
     shown = bench.do("why", "t", *bench.at).stdout
     limits = bench.told("budget_in_program", shown)
     larger = eval(f"dict({limits})", {"Budget": Budget})["budget"]
+    (told,) = commands.objects(bench.do("why", "t", "--json", *bench.at))
+    assert (told["program_budget"], told["next"]) == (larger.limits, bench.told("resume_in_program", shown))
     agent = own_agent(bench, budget=larger)
     before = bench.state("t").turns
     ended = evaluated(bench.told("resume_in_program", shown), agent=agent)

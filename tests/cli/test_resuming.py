@@ -101,6 +101,24 @@ def test_where_nothing_is_left_to_do_it_says_so(tmp_path: Path) -> None:
     assert len(shop.calls("talk")) == 2
 
 
+async def test_json_of_a_programs_thread_whose_budget_is_spent_has_the_budget_that_it_needs(tmp_path: Path) -> None:
+    shop = Workshop(tmp_path)
+
+    @tool
+    async def look() -> str:
+        return "a row"
+
+    budget = Budget(tokens=40)
+    async with Agent(ScriptedModel(["Two rows."]), tools=[look], checkpointer=shop.url, budget=budget) as agent:
+        await agent.run("How many rows are there in this table? " * 20, thread_id="t")
+    (told,) = objects(shop.clew("resume", "t", "--json", env={"CLEW_MODEL": shop.script("any", "Fine.")}))
+    (why,) = objects(shop.clew("why", "t", "--json"))
+    assert told["status"] == why["status"] == "done"
+    assert told["resume"] == why["next"] == "agent.resume('what to do next', thread_id='t')"
+    assert told["program_budget"] == why["program_budget"]
+    assert f"with budget=Budget(tokens={why['program_budget']['tokens']})" in shop.clew("why", "t").stdout
+
+
 async def test_options_are_in_place_of_what_is_on_record_and_that_is_said_and_kept(tmp_path: Path) -> None:
     shop = Workshop(tmp_path)
     shop.script("b", "One.", "Two.", "Three.")

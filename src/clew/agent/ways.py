@@ -102,6 +102,11 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
         more = "" if self.budget is None else f", with {advice.budget_in_program(**self.budget.limits)}"
         return f"the program that made it{more}"
 
+    @property
+    def program_budget(self) -> dict[str, Any] | None:
+        """The limits that the agent of a call in Python needs, because those on record are spent; None if it needs none."""
+        return self.budget.limits if self.is_program and self.budget is not None else None
+
     def _budget_words(self) -> tuple[str, ...]:
         if self.budget is None:
             return ()

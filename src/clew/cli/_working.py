@@ -295,6 +295,7 @@ async def _ended(store: Checkpointer, result: RunResult, job: Job, url: str | No
         status=result.status,
         resume=way.command(shown_store(url)),
         go_on=way.words(shown_store(url)),
+        program_budget=way.program_budget,
         reason=result.reason,
         output=result.output,
         questions=result.questions,

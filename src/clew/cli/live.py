@@ -45,6 +45,8 @@ class Ended(NamedTuple):
     drift: dict[str, Any] = {}  # noqa: RUF012 - never changed
     prompts: tuple[str, ...] = ()
     """What is on record and is asked once the questions are answered."""
+    program_budget: dict[str, Any] | None = None
+    """The limits that a call in a program needs of its agent; None if the command says it all."""
     go_on: str = ""
     """How it goes on, in words that come after `To go on`; empty if the command says it all."""
 

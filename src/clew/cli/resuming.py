@@ -248,6 +248,7 @@ def _standing(found: _Found, job: Job, store: str) -> Ended | None:
         status="waiting" if questions else "done",
         resume=way.command(store),
         go_on=way.words(store),
+        program_budget=way.program_budget,
         reason="" if questions else "nothing is left to do",
         questions=questions,
         prompts=tuple(prompt.text for prompt in prompts_waiting(state)) if questions else (),

@@ -169,6 +169,7 @@ def _print_json(standing: Standing, store: str) -> None:
             "last": None if last is None else {"kind": last.kind, "text": last.text, "at": last.at},
             "next": _next(standing, store),
             "program_tools": standing.way.tools,
+            "program_budget": standing.way.program_budget,
         }
     )
 
