@@ -183,39 +183,59 @@ class NewerFormat(ClewError):
         )
 
 
-class ModelError(ClewError):
-    """A model gave no answer. `model` is its name as the user writes it, `status` the HTTP status if there was one."""
+NOT_CARRIED_OUT = frozenset({400, 401, 402, 403, 404, 405, 413, 414, 415, 422, 429, 431})
+"""Statuses by which a vendor says that it did not carry a request out, and so does not charge it.
 
-    def __init__(self, model: str, reason: str, advice: str = "", *, status: int | None = None) -> None:
+429 is among them: limits are checked before the model is asked, and vendors say that such a request is not charged. Not
+among them are 408, 409, 499 and 5xx: a server, or a proxy before it, sends those also while or after the model worked.
+"""
+
+
+class ModelError(ClewError):
+    """A model gave no answer.
+
+    `model` is its name as the user writes it, `reason` what happened, `status` the HTTP status if there was one. `is_free`
+    tells whether the request was refused for certain and so cost nothing. If it is not given, the status decides: 400, 401
+    or 429 for example are refusals, while after a timeout or a 500 the model may have worked, and that may be charged.
+    """
+
+    def __init__(
+        self, model: str, reason: str, advice: str = "", *, status: int | None = None, is_free: bool | None = None
+    ) -> None:
         self.model = model
+        self.reason = reason
         self.status = status
+        self.is_free = status in NOT_CARRIED_OUT if is_free is None else is_free
         super().__init__(f"{model}: {reason}." + (f" {advice}" if advice else ""))
 
 
 class ContextTooLong(ModelError):
     """The request does not fit the model's context window. The same request never will."""
 
-    def __init__(self, model: str, reason: str, *, status: int | None = None) -> None:
+    def __init__(self, model: str, reason: str, *, status: int | None = None, is_free: bool | None = None) -> None:
         advice = "Compact the conversation, or take a model with a larger window."
-        super().__init__(model, f"the conversation does not fit ({reason})", advice, status=status)
+        super().__init__(model, f"the conversation does not fit ({reason})", advice, status=status, is_free=is_free)
 
 
 class ModelUnavailable(ModelError):
     """The vendor could not be reached, had no capacity or broke off, in every attempt. A later call may succeed."""
 
-    def __init__(self, model: str, reason: str, *, attempts: int, status: int | None = None) -> None:
+    def __init__(
+        self, model: str, reason: str, *, attempts: int, status: int | None = None, is_free: bool | None = None
+    ) -> None:
         self.attempts = attempts
         times = "1 attempt" if attempts == 1 else f"{attempts} attempts"
-        super().__init__(
-            model, f"no answer in {times}, the last time because of {reason}", "Try again later.", status=status
-        )
+        why = f"no answer in {times}, the last time because of {reason}"
+        super().__init__(model, why, "Try again later.", status=status, is_free=is_free)
 
 
 class ModelRefused(ModelError):
     """The vendor does not take the request: a bad key, an unknown model, something in it that is amiss."""
 
-    def __init__(self, model: str, reason: str, advice: str = "", *, status: int | None = None) -> None:
-        super().__init__(model, f"the request was refused ({reason})", advice, status=status)
+    def __init__(
+        self, model: str, reason: str, advice: str = "", *, status: int | None = None, is_free: bool | None = None
+    ) -> None:
+        super().__init__(model, f"the request was refused ({reason})", advice, status=status, is_free=is_free)
 
 
 class ProviderError(ClewError):

@@ -9,20 +9,24 @@ import asyncio
 import os
 import signal
 import sys
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import msgspec
+import pytest
 
 from clew import Agent, Budget, tool
 from clew.agent import ToolStarted
+from clew.errors import ModelRefused
 from clew.models import Price
 from clew.testing import Response, ScriptedModel, call
 
-__all__ = ["ENDINGS", "Endings", "Expected", "make_agent"]
+__all__ = ["ENDINGS", "REFUSAL", "VENDOR_WORDS", "Endings", "Expected", "make_agent"]
 
+VENDOR_WORDS = "tools.3: names may not have blanks"
+REFUSAL = ModelRefused("example", f"HTTP 400, invalid_request_error: {VENDOR_WORDS}", status=400)
 PRICES = {"example": Price(input=1_000_000, output=1_000_000)}
 
 
@@ -39,6 +43,7 @@ ENDINGS = {
     "done": Expected("done", ""),
     "failed": Expected("failed", "RuntimeError: down"),
     "failed-at-once": Expected("failed", "RuntimeError: down", is_known=False),
+    "refused": Expected("failed", "clew.errors.ModelRefused: example: the request was refused (HTTP 400, "),
     "cancelled": Expected("interrupted", "cancelled"),
     "timeout": Expected("interrupted", "timeout: 2 s"),
     "max-turns": Expected("interrupted", "max_turns: 1"),
@@ -86,6 +91,8 @@ class Endings:
         await self._run("done", [call("look"), "Done."])
         await self._run("failed", [call("look"), RuntimeError("down")])
         await self._run("failed-at-once", [RuntimeError("down")])
+        for _ in range(2):  # asked again, as a request that is lost is only counted by the next one
+            await self._run("refused", [REFUSAL])
         await self._run("max-turns", [call("look")], max_turns=1)
         await self._run("budget", [call("look")], usd=0.5)
         await self._run("waiting", [call("pay")])
@@ -111,10 +118,9 @@ class Endings:
         if usd:
             settings["budget"] = Budget(usd=(first.cost or 0.0) + usd)
         async with make_agent(self._url, script, **settings) as agent:
-            try:
+            fails = name == "refused" or name.startswith("failed")
+            with pytest.raises((RuntimeError, ModelRefused)) if fails else nullcontext():
                 await agent.run("Go.", thread_id=name, prompt_id="m2", timeout=timeout)
-            except RuntimeError:
-                assert name.startswith("failed")
 
     async def _start(self, name: str, *, stop: bool) -> None:
         agent = await self._stack.enter_async_context(make_agent(self._url, [call("wait")]))

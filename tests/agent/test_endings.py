@@ -15,13 +15,14 @@ import pytest
 from clew import Agent, Thread, open_checkpointer
 from clew.agent.rewinding import rewind
 from clew.checkpointers import HeadQuery, MemoryCheckpointer
+from clew.errors import ContextTooLong, ModelError, ModelRefused, ModelUnavailable
 from clew.log import MessageAdded, StatusChanged, Usage
 from clew.messages import assistant, user
 from clew.providers import Turn
-from clew.testing import ScriptedModel, call
+from clew.testing import Response, ScriptedModel, call
 from clew.threads import to_json, to_markdown
 from clew.threads.timelines import read_timeline
-from tests.agent.endings import ENDINGS, Endings, make_agent
+from tests.agent.endings import ENDINGS, REFUSAL, VENDOR_WORDS, Endings, make_agent
 from tests.cli.commands import clew, objects
 from tests.server.inspector.looking import thread
 from tests.server.serving import serving
@@ -65,7 +66,7 @@ async def test_a_trajectory_tells_how_each_prompt_ended_why_and_what_it_cost(url
         return
     assert last.usage is not None
     assert last.cost is not None
-    assert last.usage.input_tokens > 0
+    assert (last.usage.input_tokens > 0) == (last.cost > 0) == (name != "refused")
     both = [mine + other for mine, other in zip(vars_of(first.usage), vars_of(last.usage), strict=True)]
     assert both == vars_of(state.usage), "prompts add up to the thread"
     assert first.cost + last.cost == pytest.approx(state.cost_usd)
@@ -91,7 +92,9 @@ async def test_states_lists_timelines_and_exports_tell_the_same_ending(url: str,
     calls = [call.status for turn in timeline.turns for call in turn.calls]
     open_calls = {"cancelled": "in doubt", "timeout": "in doubt", "killed": "in doubt", "running": "running"}
     assert calls == (
-        [] if name == "failed-at-once" else [open_calls.get(name, "waiting" if name == "waiting" else "done")]
+        []
+        if name in ("failed-at-once", "refused")
+        else [open_calls.get(name, "waiting" if name == "waiting" else "done")]
     )
     assert [turn.usage is not None and turn.cost_usd is not None for turn in timeline.turns] == [True] * state.turns
 
@@ -101,7 +104,7 @@ async def test_the_command_tells_the_same_endings(url: str, tmp_path: Path) -> N
     assert listed == {name: expected.status for name, expected in ENDINGS.items()}
     (totals,) = objects(clew("stats", "--json", store=url, cwd=tmp_path))
     by_status = {found["status"]: found["threads"] for found in totals["by_status"]}
-    assert by_status == {"done": 1, "failed": 2, "interrupted": 5, "waiting": 1, "running": 1}
+    assert by_status == {"done": 1, "failed": 3, "interrupted": 5, "waiting": 1, "running": 1}
 
 
 @pytest.mark.slow
@@ -125,6 +128,79 @@ async def test_the_inspector_tells_the_same_endings(url: str) -> None:
             (facts,) = re.findall(r'data-test="facts">(.*?)</dl>', page, re.DOTALL)
             shown = re.findall(r'data-status="(\w+)"', facts)
             assert shown == ["crashed" if name == "killed" else expected.status], name
+
+
+async def test_every_view_says_that_a_request_was_refused_and_none_that_it_was_lost(url: str, tmp_path: Path) -> None:
+    async with open_checkpointer(url) as store:
+        state = await Thread.load(store, "refused")
+        timeline = await read_timeline(store, "refused")
+    assert (state.unaccounted, state.in_flight, state.cost_usd is None) == (0, False, False)
+    marks = [mark.text for mark in timeline.marks]
+    views = {
+        "markdown": to_markdown(state),
+        "json": to_json(state),
+        "timeline": "\n".join(marks),
+        **{command: clew(command, "refused", store=url, cwd=tmp_path).stdout for command in ("why", "show", "tail")},
+        "export": clew("export", "refused", "-", "--markdown", store=url, cwd=tmp_path).stdout,
+    }
+    with serving(url) as running, httpx.Client(base_url=running.url) as browser:
+        views["inspector"] = browser.get(thread("refused")).text
+    for name, view in views.items():
+        words = re.sub(r"\s+", " ", view.replace("\\", ""))
+        assert "was refused" in words, name
+        assert VENDOR_WORDS in words, name
+        assert "lost" not in words.replace("closed", ""), name
+        assert "may have been paid" not in words, name
+    assert sum(VENDOR_WORDS in mark for mark in marks) == 2, "each refusal is told once"
+
+
+async def test_a_run_that_goes_on_after_a_refusal_knows_what_it_cost(store: MemoryCheckpointer) -> None:
+    refused = make_agent(store, [REFUSAL])
+    await refused.run("Hi.", thread_id="t")
+    with pytest.raises(ModelRefused):
+        await refused.run("Go.", thread_id="t")
+    result = await make_agent(store, ["Done."]).run("Go.", thread_id="t")
+    state = await Thread.load(store, "t")
+    assert (result.output, result.cost is None, state.unaccounted) == ("Done.", False, 0)
+
+
+@pytest.mark.parametrize(("error", "lost"), [(REFUSAL, 0), (ModelUnavailable("example", "HTTP 500", attempts=5), 1)])
+async def test_only_a_request_that_may_have_been_charged_counts_as_lost(
+    store: MemoryCheckpointer, error: ModelError, lost: int
+) -> None:
+    agent = make_agent(store, [error])
+    await agent.run("Hi.", thread_id="t")
+    for _ in range(2):
+        with pytest.raises(type(error)):
+            await agent.run("Go.", thread_id="t")
+    assert (await Thread.load(store, "t")).unaccounted == lost
+
+
+async def test_what_a_prompt_cost_is_unknown_if_a_request_for_it_was_lost_before_one_was_refused(
+    store: MemoryCheckpointer,
+) -> None:
+    agent = make_agent(store, [])
+    await agent.run("Hi.", thread_id="t")
+    for error in (ModelUnavailable("example", "a timeout", attempts=5), REFUSAL):
+        with pytest.raises(type(error)):
+            await make_agent(store, [error]).run("Go.", thread_id="t")
+    last = (await agent.start_session(thread_id="t").trajectory).turns[-1]
+    assert (last.usage, last.cost) == (None, None)
+
+
+async def test_a_conversation_that_was_refused_as_too_long_and_summed_up_is_told_and_not_lost(
+    store: MemoryCheckpointer,
+) -> None:
+    too_long = ContextTooLong("example", "HTTP 400, invalid_request_error: prompt is too long", status=400)
+    answers: list[Response] = ["One.", "Two.", too_long, too_long, "In short.", "Three."]
+    agent = Agent(ScriptedModel(lambda request: answers.pop(0)), checkpointer=store)
+    for prompt in ("One?", "Two?", "Three?"):
+        await agent.run(prompt, thread_id="t")
+    state, timeline = await Thread.load(store, "t"), await read_timeline(store, "t")
+    assert (state.unaccounted, state.in_flight, state.status) == (0, False, "done")
+    told = [(mark.kind, mark.text) for mark in timeline.marks if mark.kind in ("refused", "compacted")]
+    assert [kind for kind, _ in told] == ["refused", "refused", "compacted"]
+    assert told[0][1].startswith("refused: the conversation does not fit (HTTP 400, ")
 
 
 async def test_a_prompt_costs_what_all_its_runs_bought_and_a_run_what_it_bought_itself(tmp_path: Path) -> None:

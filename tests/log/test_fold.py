@@ -16,6 +16,7 @@ from clew.log import (
     LeaseTaken,
     Logged,
     MessageAdded,
+    ModelCallRefused,
     ModelCallStarted,
     ProviderKey,
     Rewound,
@@ -116,6 +117,13 @@ def test_usage_and_cost_add_up() -> None:
 def test_one_response_of_unknown_price_makes_the_total_unknown() -> None:
     log = [MessageAdded(assistant("a"), Usage(10), None), MessageAdded(assistant("b"), Usage(1), 0.5)]
     assert fold(log).cost_usd is None
+
+
+def test_a_model_call_that_was_refused_is_not_unaccounted() -> None:
+    call, refused = ModelCallStarted("m"), ModelCallRefused("HTTP 400: no")
+    assert fold([call, refused, call, refused, call]).unaccounted == 0
+    assert not fold([call, refused]).in_flight
+    assert fold([call, call, refused]).unaccounted == 1, "the one before it is lost all the same"
 
 
 def test_a_model_call_that_no_response_followed_is_unaccounted() -> None:

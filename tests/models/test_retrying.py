@@ -37,10 +37,10 @@ async def first_wait(**headers: str) -> float:
 
 
 async def test_the_wait_is_read_in_every_form() -> None:
-    soon = format_datetime(datetime.now(UTC) + timedelta(seconds=2), usegmt=True)
     long_ago = format_datetime(datetime.now(UTC) - timedelta(days=1), usegmt=True)
     assert await first_wait(retry_after_ms="30") == pytest.approx(0.03)
     assert await first_wait(retry_after="0.05") == pytest.approx(0.05)
+    soon = format_datetime(datetime.now(UTC) + timedelta(seconds=2), usegmt=True)  # only now that the SDK is imported
     assert 0 < await first_wait(retry_after=soon) <= 2
     assert await first_wait(retry_after=long_ago) == 0
     assert await first_wait(retry_after="-5") == 0
@@ -152,3 +152,29 @@ async def test_what_comes_of_an_answer(
     assert len(wire.bodies) == calls
     assert "html" not in str(caught.value)
     assert "secret page" not in str(caught.value)
+
+
+def said(code: str) -> httpx2.Response:
+    return httpx2.Response(400, json={"error": {"message": "No.", "code": code}})
+
+
+@pytest.mark.parametrize(
+    ("answers", "is_free"),
+    [
+        *(([refusal(status)], True) for status in (400, 401, 403, 404, 413, 422)),
+        ([refusal(429), refusal(429)], True),
+        ([refusal(503), refusal(429)], False),
+        ([refusal(503), refusal(400)], False),
+        ([refusal(408), refusal(408)], False),
+        ([refusal(409), refusal(409)], False),
+        ([httpx2.ReadError("broke off"), refusal(400)], False),
+        ([said("content_filter")], False),
+        ([sse({"error": {"message": "No.", "type": "invalid_request_error", "code": "invalid_prompt"}})], False),
+    ],
+)
+async def test_a_call_is_free_only_if_the_vendor_refused_every_attempt_by_a_status(
+    answers: list[httpx2.Response | Exception], is_free: bool
+) -> None:
+    with pytest.raises(ModelError) as caught:
+        await events_of(Wire(*answers).model("openai:m", max_retries=1), ask())
+    assert caught.value.is_free is is_free

@@ -14,6 +14,7 @@ from clew.log import (
     Described,
     Logged,
     MessageAdded,
+    ModelCallRefused,
     StateSet,
     StatusChanged,
     StepOutcome,
@@ -37,6 +38,7 @@ EVERYWHERE: list[Logged] = [
     StateSet("note", {"a": (SECRET,)}),
     Described(SECRET, {"tag": SECRET}),
     Compacted(user(SECRET), 1),
+    ModelCallRefused(f"HTTP 400: {SECRET}"),
     StatusChanged("waiting", f"for {SECRET}"),
 ]
 

@@ -9,6 +9,7 @@ import msgspec
 from clew._telemetry import span
 from clew.agent.runs import Emit
 from clew.agent.settings import Settings
+from clew.errors import ModelError
 from clew.messages import Assistant
 from clew.models import ModelRequest, ModelResponse, cost_of
 
@@ -20,11 +21,15 @@ async def ask(settings: Settings, request: ModelRequest, emit: Emit) -> tuple[Mo
     model = settings.model
     response: ModelResponse | None = None
     with span("clew.model_call", model=model.name, messages=len(request.messages)) as current:
-        async for event in model.stream(request):  # to its end, so that its connection is given back now
-            if isinstance(event, ModelResponse):
-                response = event
-            else:
-                emit(event)
+        try:
+            async for event in model.stream(request):  # to its end, so that its connection is given back now
+                if isinstance(event, ModelResponse):
+                    response = event
+                else:
+                    emit(event)
+        except ModelError as error:
+            current.set(refused=error.is_free, **({} if error.status is None else {"status": error.status}))
+            raise
         if response is None:
             raise RuntimeError(f"the model {model.name} ended its stream without a response")
         current.set(input_tokens=response.usage.input_tokens, output_tokens=response.usage.output_tokens)

@@ -51,7 +51,7 @@ async def compact(settings: Settings, journal: Journal) -> CompactedEvent | None
     older = state.messages[: len(state.messages) - keep]
     if len(older) < 2 or all(map(is_note, older)):
         return None
-    response, cost = await _summary_of(settings, older)
+    response, cost = await _summary_of(settings, journal, older)
     summary = note("Summary of the conversation so far:\n\n" + plain_text(response.message))
     again = ModelCallStarted(settings.model.name)
     await journal.record(Compacted(summary, keep, response.usage, cost), again)
@@ -85,7 +85,9 @@ def _to_keep(messages: tuple[Message, ...]) -> int:
     return 0
 
 
-async def _summary_of(settings: Settings, messages: tuple[Message, ...]) -> tuple[ModelResponse, float | None]:
+async def _summary_of(
+    settings: Settings, journal: Journal, messages: tuple[Message, ...]
+) -> tuple[ModelResponse, float | None]:
     """The model's summary of these; of less and less of them, while that is too long too."""
     told = [_told(message) for message in messages]
     longest = _LONGEST
@@ -93,8 +95,10 @@ async def _summary_of(settings: Settings, messages: tuple[Message, ...]) -> tupl
         while len(told) > 2 and sum(map(len, told)) > longest:
             del told[len(told) // 3]  # the task stands at the beginning, and what matters most now at the end
         request = ModelRequest(messages=(user("\n\n".join([_ASK, *told])),), max_tokens=settings.max_tokens)
+        await journal.ask_again(settings.model.name)
         try:
-            return await ask(settings, request, lambda event: None)
+            with journal.asking():
+                return await ask(settings, request, lambda event: None)
         except ContextTooLong:
             longest //= 4
             if longest < _SHORTEST:

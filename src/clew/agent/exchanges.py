@@ -337,6 +337,8 @@ class Working(msgspec.Struct, frozen=True):
     """Whether it is so by this run."""
     is_done: bool = False
     """Whether an earlier run brought it to its end."""
+    was_lost: bool = False
+    """Whether all that earlier runs bought for it is a request that was lost."""
 
     @staticmethod
     def on(found: Exchange, start: Spent) -> Working:
@@ -353,6 +355,7 @@ class Working(msgspec.Struct, frozen=True):
             is_open=found.is_open,
             is_noted=False,
             is_done=found.status == "done",
+            was_lost=unanswered and found.is_recorded and found.spent.usage is None,
         )
 
     def begun(self, now: Spent, thread: Checkpoint) -> StateSet:
@@ -371,7 +374,7 @@ class Working(msgspec.Struct, frozen=True):
 
     def ended(self, end: int, status: str, reason: str, now: Spent, lost: bool) -> StateSet:
         """On record with the status of the thread when a run ends, or another prompt takes its place."""
-        spent = self._spent(now).unless_lost(lost)
+        spent = self._spent(now).unless_lost(lost or self.was_lost)
         return ended(self.place, end, self.provider, self.model, self.prompt_id, status, reason, spent)
 
     def _spent(self, now: Spent) -> Spent:

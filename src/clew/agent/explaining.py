@@ -51,7 +51,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     prompts: tuple[str, ...]
     """What is to be asked of the model once those calls are settled."""
     unaccounted: int
-    """Model calls that have no answer on record: refused, or lost and perhaps paid for."""
+    """Model calls that were lost and may have been paid for."""
     files: str
     """Which turn the files on record are of, if that is not the last; empty if it is."""
     last: Mark | None

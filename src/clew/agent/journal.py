@@ -15,11 +15,12 @@ import msgspec
 
 from clew._aio import settle
 from clew.agent.exchanges import JOINED, NO_END, OWN, Exchange, Spent, Working, last_exchange, spent_on
-from clew.errors import LeaseLost, Unavailable
+from clew.errors import LeaseLost, ModelError, Unavailable
 from clew.log import (
     Call,
     Logged,
     MessageAdded,
+    ModelCallRefused,
     ModelCallStarted,
     Spend,
     StateSet,
@@ -41,6 +42,7 @@ E = TypeVar("E", bound=Logged)
 PATIENCE = 20.0
 """Seconds that a store which is away is waited for: less than a lease lasts."""
 _SUPERSEDED = "another prompt was asked before it was answered"
+_LONGEST_REFUSAL = 300
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 
 
@@ -60,7 +62,7 @@ class Journal:
         self._behind: set[asyncio.Task[Any]] = set()
         self._spent = Spent()
         self._lost = False
-        """Whether the model was asked and no response is on record yet."""
+        """Whether the model was asked, and neither a response nor a refusal is on record yet."""
         self._exchange: Working | None = None
 
     async def __aenter__(self) -> Self:
@@ -100,8 +102,8 @@ class Journal:
 
     @property
     def spent(self) -> Spent:
-        """What was bought since this journal was opened, as far as it is on record; unknown if the model was asked and no
-        response at all is."""
+        """What was bought since this journal was opened, as far as it is on record; unknown if all there is is a request to
+        the model that was lost."""
         return self._spent.unless_lost(self._lost)
 
     def begin_exchange(self, place: int, prompt_id: str, model: str) -> StateSet:
@@ -143,6 +145,22 @@ class Journal:
     def _has_responses(self, worked_on: Working) -> bool:
         last = last_exchange(self.thread.checkpoint)
         return last is not None and last.place == worked_on.place and any(map(_is_response, last.messages))
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """Around a request to the model, whose start is on record. If the vendor refuses it for certain, that goes on record
+        with what comes next, so that the request does not count as one that was lost and may have been paid for."""
+        try:
+            yield
+        except ModelError as error:
+            if error.is_free:
+                self.hold(ModelCallRefused(error.reason[:_LONGEST_REFUSAL]))
+            raise
+
+    async def ask_again(self, model: str) -> None:
+        """Record the start of a further request, unless one is on record already that has not ended."""
+        if not self._lost:
+            await self.record(ModelCallStarted(model))
 
     def _redacted_reason(self, reason: str) -> str:
         return self.as_recorded(StatusChanged("interrupted", reason)).reason
@@ -214,7 +232,9 @@ class Journal:
             self._spent = self._spent.plus(spent)
         if isinstance(entry, ModelCallStarted):
             self._lost = True
-        elif isinstance(entry, MessageAdded) and isinstance(entry.message, Assistant):
+        elif isinstance(entry, ModelCallRefused) or (
+            isinstance(entry, MessageAdded) and isinstance(entry.message, Assistant)
+        ):
             self._lost = False
 
     def _with_time(self, entries: tuple[Logged, ...]) -> tuple[Logged, ...]:

@@ -28,6 +28,7 @@ _MARKS = {
     "failed": ("✗", "red"),
     "interrupted": ("!", "magenta"),
     "taken over": ("!", "magenta"),
+    "refused": ("!", "yellow"),
     "waiting": ("?", "yellow"),
     "answered": ("✓", "yellow"),
     "rewound": ("↶", "yellow"),

@@ -82,7 +82,7 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     usage: Usage = Usage()
     cost_usd: float | None = 0.0
     unaccounted: int = 0
-    """Model calls that were started and that no response followed."""
+    """Model calls that no response followed and that may have been paid for. Refused ones are not counted."""
     history: tuple[Message, ...] = ()
     view: Ranges = ()
     marks: tuple[Ranges, ...] = ((),)

@@ -15,6 +15,7 @@ __all__ = [
     "KnownEntry",
     "LeaseTaken",
     "MessageAdded",
+    "ModelCallRefused",
     "ModelCallStarted",
     "ProviderKey",
     "Rewound",
@@ -71,11 +72,18 @@ class MessageAdded(_Entry, tag="message", frozen=True):
 
 
 class ModelCallStarted(_Entry, tag="model-call", frozen=True):
-    """A request is about to be sent. If no response follows, it was refused or lost, and may have been paid for: it counts
-    as `unaccounted`."""
+    """A request is about to be sent. If neither a response nor a `ModelCallRefused` follows, it is lost and may have been
+    paid for: it counts as `unaccounted`."""
 
     model: str = ""
     request: str = ""
+
+
+class ModelCallRefused(_Entry, tag="refused", frozen=True):
+    """The vendor did not carry out the request that was sent last. It cost nothing, so it is not `unaccounted`."""
+
+    reason: str = ""
+    """With the vendor's own words."""
 
 
 class ToolIntent(_Entry, tag="intent", frozen=True):
@@ -220,6 +228,7 @@ KnownEntry = (
     ThreadStarted
     | MessageAdded
     | ModelCallStarted
+    | ModelCallRefused
     | ToolIntent
     | ToolOutcome
     | StepIntent

@@ -12,6 +12,7 @@ from clew.log.entries import (
     Entry,
     LeaseTaken,
     MessageAdded,
+    ModelCallRefused,
     ModelCallStarted,
     ProviderKey,
     Rewound,
@@ -308,6 +309,9 @@ class Fold:
             self.unaccounted += 1
         self.in_flight = True
 
+    def _model_call_refused(self, entry: ModelCallRefused) -> None:
+        self.in_flight = False
+
     def _spend(self, usage: Usage, cost_usd: float | None) -> None:
         self.input_tokens += usage.input_tokens
         self.output_tokens += usage.output_tokens
@@ -463,6 +467,7 @@ _HANDLERS: dict[type, Callable[[Fold, Any], None]] = {
     FoldedState: Fold._folded,
     LeaseTaken: Fold._lease,
     MessageAdded: Fold._message,
+    ModelCallRefused: Fold._model_call_refused,
     ModelCallStarted: Fold._model_call,
     ProviderKey: Fold._provider,
     Rewound: Fold._rewound,

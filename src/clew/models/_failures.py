@@ -14,6 +14,8 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Literal, NamedTuple
 
+from clew.errors import NOT_CARRIED_OUT
+
 __all__ = ["Failure", "StreamBroken", "StreamFailed", "read_failure"]
 
 _HTTP_PACKAGES = ("httpx", "httpx2", "httpcore", "httpcore2")
@@ -39,6 +41,8 @@ _STATUS_OF = {
 """The status that an error would have had, if the response had not begun with 200 already."""
 _SPENT = ("insufficient_quota", "billing_hard_limit_reached", "enforced_spend_limit_reached", "billing_error")
 """429s that no waiting helps."""
+_FILTERED = ("content_filter", "content_policy_violation")
+"""Refused by a filter that has read the prompt. Some vendors charge that, although they answer with 400."""
 _TOO_LONG_CODES = (
     "context_length_exceeded",
     "context_window_exceeded",
@@ -92,6 +96,8 @@ class Failure(NamedTuple):
     again: bool = False
     after: float | None = None
     """Seconds that the vendor asks to wait."""
+    is_free: bool = False
+    """Whether the attempt was refused for certain and cost nothing: by an HTTP status, or before it was sent."""
 
 
 def read_failure(error: Exception) -> Failure | None:
@@ -121,7 +127,7 @@ def _read_sdk(error: Exception) -> Failure:
     said = f"{[cls.__name__ for cls in type(error).__mro__]} {error}".lower()
     about_keys = any(word in said for word in ("credential", "api_key", "authentication"))
     what = "no credentials were found" if about_keys else "the SDK did not make the request"
-    return Failure("refused", what, str(error), 401 if about_keys else None)
+    return Failure("refused", what, str(error), 401 if about_keys else None, is_free=about_keys)
 
 
 def _is_keyless(error: Exception) -> bool:
@@ -136,6 +142,12 @@ def _read_said(error: Exception) -> Failure:
     said: int | None = named if isinstance(named, int) and named >= 400 else None
     status = said or next((_STATUS_OF[code] for code in codes if code in _STATUS_OF), None)
     what = ", ".join([*([f"HTTP {said}"] if said else []), *codes[:1]]) or "an error in the stream"
+    is_free = said in NOT_CARRIED_OUT and not any(code in _FILTERED for code in codes)
+    failure = _read_meaning(error, codes, message, status, what)
+    return failure._replace(is_free=is_free)
+
+
+def _read_meaning(error: Exception, codes: list[str], message: str, status: int | None, what: str) -> Failure:
     plain = message.lower().replace("`", "")
     if any(code in _THINKING_CODES for code in codes) or (status != 500 and _THINKING.search(plain)):
         return Failure("thinking", what, message, status)

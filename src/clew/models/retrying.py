@@ -45,9 +45,12 @@ async def call(
     other errors are raised at once. Thinking that the vendor does not take, because the model, the account or the
     conversation before it changed, is left out of the next attempt: that is told, and is not counted as a retry.
 
+    An error says in `is_free` whether every attempt was refused for certain. If one may have been charged, the call may
+    have been, whatever the last attempt was answered with.
+
     Errors carry no cause: the SDKs' hold the request, with its key and its messages.
     """
-    number, retries, thinking = 1, 0, True
+    number, retries, thinking, is_free = 1, 0, True, True
     while True:
         failure: Failure | None = None
         try:
@@ -59,6 +62,7 @@ async def call(
             failure = read_failure(error)
             if failure is None:
                 raise
+        is_free = is_free and failure.is_free
         if failure.kind == "thinking" and thinking:
             thinking, pause = False, 0.0
             reason = f"{failure.what}: earlier thinking is not taken, and is left out from now on"
@@ -67,7 +71,7 @@ async def call(
             reason = failure.what
             retries += 1
         else:
-            raise _error(failure, _reason(failure, request, secrets()), model, number, advice)
+            raise _error(failure, _reason(failure, request, secrets()), model, number, advice, is_free)
         number += 1
         yield Retrying(number, pause, reason)
         await asyncio.sleep(pause)
@@ -77,12 +81,21 @@ def _again(failure: Failure, retries: int, max_retries: int) -> bool:
     return failure.again and retries < max_retries and (failure.after or 0) <= LONGEST_WAIT
 
 
-def _error(failure: Failure, reason: str, model: str, attempts: int, advice: Callable[[int | None], str]) -> ModelError:
+def _error(
+    failure: Failure,
+    reason: str,
+    model: str,
+    attempts: int,
+    advice: Callable[[int | None], str],
+    is_free: bool,
+) -> ModelError:
+    """The error of a call whose last attempt failed like this. `is_free`: no attempt can have been charged."""
+    status = failure.status
     if failure.kind == "too-long":
-        return ContextTooLong(model, reason, status=failure.status)
+        return ContextTooLong(model, reason, status=status, is_free=is_free)
     if failure.kind == "unavailable":
-        return ModelUnavailable(model, reason, attempts=attempts, status=failure.status)
-    return ModelRefused(model, reason, advice(failure.status), status=failure.status)
+        return ModelUnavailable(model, reason, attempts=attempts, status=status, is_free=is_free)
+    return ModelRefused(model, reason, advice(status), status=status, is_free=is_free)
 
 
 def _pause(retries: int) -> float:

@@ -22,6 +22,7 @@ MarkKind = Literal[
     "taken over",
     "rewound",
     "compacted",
+    "refused",
     "waiting",
     "answered",
     "interrupted",

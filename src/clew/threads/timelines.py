@@ -19,6 +19,7 @@ from clew.log import (
     LeaseTaken,
     Logged,
     MessageAdded,
+    ModelCallRefused,
     ModelCallStarted,
     Rewound,
     Spend,
@@ -102,6 +103,8 @@ class TimelineReader:
         self._pending: list[Message] = []
         self._first_snapshot: WorkspaceSnapshot | None = None
         self._asked: int | None = None
+        self._refused = ""
+        """Why the last request was refused, until it is known whether the end of the run tells that."""
         self._now = 0
         self._before = 0
         """When the frame before this one was written."""
@@ -171,7 +174,11 @@ class TimelineReader:
         if isinstance(entry, MessageAdded):
             self._message(entry)
         elif isinstance(entry, ModelCallStarted):
+            self._tell_refusal()
             self._asked = self._now
+        elif isinstance(entry, ModelCallRefused):
+            self._tell_refusal()
+            self._asked, self._refused = None, entry.reason
         elif isinstance(entry, ToolIntent):
             self._intent(entry)
         elif isinstance(entry, ToolOutcome):
@@ -244,7 +251,14 @@ class TimelineReader:
         if (entry.message, entry.index, entry.key) not in self._steps:
             self._mark("answered", "a person answered")
 
+    def _tell_refusal(self, end: str = "") -> None:
+        """Mark a request that was refused, unless the end of the run says so in the same words."""
+        if self._refused and self._refused not in end:
+            self._mark("refused", f"refused: {self._refused}")
+        self._refused = ""
+
     def _lease(self, entry: LeaseTaken, status: str) -> None:
+        self._tell_refusal()
         first, given_back = self._leases == 0, status != "running"
         idle = max(0, self._now - self._before)
         if first and not self._turns and not self._marks:
@@ -289,6 +303,7 @@ class TimelineReader:
 
     def _status(self, entry: StatusChanged) -> None:
         if entry.status != "running":
+            self._tell_refusal(entry.reason)
             said = f": {entry.reason}" if entry.reason else ""
             self._mark(entry.status, f"{entry.status}{said}", owner=self._owner)
             self._asked = None
@@ -312,6 +327,7 @@ class TimelineReader:
     def _rewind(self, before: int) -> None:
         after = self._fold.turns
         self._pending, self._asked = [], None
+        self._tell_refusal()
         for turn in self._line[after:]:
             turn.rewound = True
             self._touch(turn)

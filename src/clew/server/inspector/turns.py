@@ -304,6 +304,7 @@ _MARK_TITLES = {
     "taken over": "Taken over",
     "rewound": "Rewound",
     "compacted": "Compacted",
+    "refused": "Refused",
     "waiting": "Waiting",
     "answered": "Answered",
     "interrupted": "Interrupted",
