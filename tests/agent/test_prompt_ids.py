@@ -13,6 +13,7 @@ import pytest
 
 from clew import Thread, open_checkpointer
 from clew.agent import Agent, RunResult, ToolStarted
+from clew.agent.answering import record_answer
 from clew.checkpointers import MemoryCheckpointer
 from clew.errors import ContextTooLong, InvalidInput, ModelUnavailable, ThreadBusy
 from clew.log import StatusChanged, ToolOutcome
@@ -244,6 +245,67 @@ async def test_a_prompt_that_waits_and_is_delivered_again_while_another_waits_be
         assert (await desk.agent.run(prompt, thread_id="t", prompt_id=prompt_id)).status == "waiting"
     await desk.agent.resume(thread_id="t", answer=True)
     assert (await prompts_of(store), desk.paid) == (["Pay Ada.", "And?"], ["Ada"])
+
+
+async def test_the_result_of_a_prompt_that_was_not_asked_yet_has_its_own_id_and_says_so(
+    store: MemoryCheckpointer,
+) -> None:
+    desk = Payments(store)
+    first = await desk.agent.run("Pay Ada.", thread_id="t", prompt_id="p1")
+    assert (first.prompt_id, first.status, first.reason) == ("p1", "waiting", "")
+    for _ in range(2):
+        second = await desk.agent.run("And?", thread_id="t", prompt_id="p2")
+        assert (second.prompt, second.prompt_id, second.status, second.output) == ("And?", "p2", "waiting", None)
+        assert second.questions == first.questions
+        assert second.reason.startswith("not asked yet: the thread waits for answers to questions of an earlier prompt")
+    third = await desk.agent.run("Without an id.", thread_id="t")
+    again = await desk.agent.run("Without an id.", thread_id="t")
+    assert (third.prompt, again.prompt_id, again.reason) == ("Without an id.", third.prompt_id, second.reason)
+    assert (await desk.agent.run("Pay Ada.", thread_id="t", prompt_id="p1")).reason == ""
+    assert (await desk.agent.resume(thread_id="t")).prompt_id == "p1"
+
+
+async def test_a_prompt_that_a_run_was_stopped_before_has_a_result_of_its_own(store: MemoryCheckpointer) -> None:
+    @tool(effect="idempotent")
+    async def slow() -> str:
+        await asyncio.Event().wait()
+        return ""
+
+    agent = Agent(ScriptedModel([call("slow")]), tools=[slow], checkpointer=store)
+    first = agent.run("Go.", thread_id="t", prompt_id="p1")
+    async for event in first:
+        if isinstance(event, ToolStarted):
+            break
+    await first.aclose()
+    second = await agent.run("Stop.", thread_id="t", prompt_id="p2", timeout=1)
+    assert (second.prompt, second.prompt_id, second.status) == ("Stop.", "p2", "interrupted")
+    assert second.reason == "timeout: 1 s; the prompt was not asked yet. It is on record, and a resume asks it"
+
+
+async def test_a_prompt_that_is_asked_together_with_later_ones_gets_the_result_under_its_own_id(
+    store: MemoryCheckpointer,
+) -> None:
+    desk = Payments(store, "All three.")
+    for prompt, prompt_id in (("Pay Ada.", "p1"), ("And?", "p2"), ("So?", "p3")):
+        await desk.agent.run(prompt, thread_id="t", prompt_id=prompt_id)
+    await record_answer(store, "t", True)
+    result = await desk.agent.run("And?", thread_id="t", prompt_id="p2")
+    assert (result.prompt, result.prompt_id, result.output) == ("And?", "p2", "All three.")
+
+
+async def test_an_answer_on_record_that_does_not_fit_another_output_type_is_an_error_that_says_so(
+    store: MemoryCheckpointer,
+) -> None:
+    agent, _ = writer(store)
+    await agent.run("First.", thread_id="t", prompt_id="m1")
+    await Agent(ScriptedModel(["Chapter 1.", "7"]), checkpointer=store).run("Two.", thread_id="t", prompt_id="m2")
+    await agent.run("Third.", thread_id="t", prompt_id="m3")
+    head = await store.head("t")
+    counter, model = writer(store, output=int)
+    with pytest.raises(InvalidInput, match=r"'t': the prompt 'm1' was answered when the agent had another output="):
+        await counter.run("First.", thread_id="t", prompt_id="m1")
+    assert (await counter.run("Two.", thread_id="t", prompt_id="m2")).output == 7, "what fits is read as the new type"
+    assert (await store.head("t"), model.calls) == (head, 0)
 
 
 async def test_prompts_that_are_answered_together_stay_so_if_the_model_fails_first(

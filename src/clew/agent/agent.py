@@ -57,6 +57,11 @@ log = logging.getLogger("clew.agent")
 _LONGEST_REASON = 500
 _LIMITS = ("max_turns: ", "budget: ", "timeout: ")
 """How the reason begins of a run that was interrupted and returned a result."""
+_ASKED_AFTER_ANSWER = (
+    "not asked yet: the thread waits for answers to questions of an earlier prompt. It is on record, and is asked once they "
+    "are given with resume(answer=…)"
+)
+_ASKED_ON_RESUME = "the prompt was not asked yet. It is on record, and a resume asks it"
 _running: ContextVar[Agent] = ContextVar("clew_running_agent")
 """The agent whose tools run here: its children work on its store, and keep to what it keeps to."""
 
@@ -244,6 +249,9 @@ class Agent:
         also if other prompts came after it; another id with the same words is a new prompt. Without one, a prompt with the
         words of the last one goes on with that as long as it is unfinished: the same script run again after a crash goes on.
         One that was answered is asked anew.
+
+        If what was begun before waits for a person, this prompt is on record and is not asked yet: the result has its
+        `prompt_id`, the status `waiting`, the questions, and a `reason` that says so. It is asked after `resume(answer=…)`.
 
         `max_turns` is for this run in place of the agent's own. After `timeout` seconds the run is interrupted, in the
         middle of whatever it does, and can be resumed."""
@@ -513,7 +521,7 @@ class Agent:
                 await journal.record(standing_of(before))
                 return answered
             ending = await _recorded(journal, loop.files, loop.run(prompt), job.timeout)
-            return _result(journal, before, loop, ending)
+            return _result(journal, before, loop, ending, prompt)
 
     async def questions(self, thread_id: str) -> list[Question]:
         """What a thread waits for."""
@@ -560,19 +568,19 @@ async def _record_end(journal: Journal, files: Files, ending: StatusChanged, err
             error.add_note(f"that the run is {ending.status} could not be recorded: {second}")
 
 
-def _result(journal: Journal, before: Checkpoint, loop: Loop, ending: Ending) -> RunResult:
+def _result(journal: Journal, before: Checkpoint, loop: Loop, ending: Ending, prompt: Asked | None) -> RunResult:
     thread = journal.thread
     state = thread.checkpoint
-    last = last_exchange(state)
+    words, prompt_id, reason = _worked_on(state, ending, prompt)
     return RunResult(
         output=loop.output if ending.status == "done" else None,
-        prompt="" if last is None else last.prompt,
-        prompt_id="" if last is None else last.prompt_id,
+        prompt=words,
+        prompt_id=prompt_id,
         model=state.model,
         thread_id=thread.thread_id,
         session_id=thread.thread_id,
         status=ending.status,
-        reason="" if ending.status == "waiting" else ending.reason,
+        reason=reason,
         questions=ending.questions,
         usage=journal.spent.usage,
         cost=journal.spent.cost,
@@ -583,6 +591,24 @@ def _result(journal: Journal, before: Checkpoint, loop: Loop, ending: Ending) ->
         duration=round(state.seconds - before.seconds, 6),
         blocks=done_since(before, state),
     )
+
+
+def _worked_on(state: Checkpoint, ending: Ending, prompt: Asked | None) -> tuple[str, str, str]:
+    """The words and the id of the prompt that a run is the result of, and the reason of its status.
+
+    It is the prompt that the run was given, so that nobody takes the result of another prompt for its answer: not if it was
+    asked together with later ones, and not if it was not asked at all, because what was begun before it waits for an answer
+    or was stopped. Without a prompt it is the one that the thread went on with.
+    """
+    reason = "" if ending.status == "waiting" else ending.reason
+    given = None if prompt is None else prompt.among(prompts_waiting(state))
+    if given is not None and ending.status == "waiting":
+        return given.text, given.id, _ASKED_AFTER_ANSWER
+    if given is not None:
+        return given.text, given.id, f"{reason}; {_ASKED_ON_RESUME}"
+    found = exchange_of(state, prompt.id) if prompt is not None and prompt.is_exact else None
+    found = found or last_exchange(state)
+    return ("", "", reason) if found is None else (found.prompt, found.prompt_id, reason)
 
 
 async def _answer_to(store: Checkpointer, thread_id: str, settings: Settings, prompt: Asked) -> RunResult | None:
@@ -605,9 +631,8 @@ def _answered(thread_id: str, state: Checkpoint, settings: Settings, prompt: Ask
     """
     if not prompt.is_exact:
         return None
-    for waiting in prompts_waiting(state):
-        if waiting.id == prompt.id:
-            prompt.check_words(thread_id, waiting.text)
+    if (waiting := prompt.among(prompts_waiting(state))) is not None:
+        prompt.check_words(thread_id, waiting.text)
     found = exchange_of(state, prompt.id)
     if found is None:
         return None
@@ -619,8 +644,14 @@ def _answered(thread_id: str, state: Checkpoint, settings: Settings, prompt: Ask
     then = (state.history[found.place], *found.up_to_answer)
     at_its_end = Checkpoint(history=then, view=((0, len(then)),))
     output, correction = read_answer(settings, at_its_end) if found.status == "done" else (None, "")
-    if correction and found.is_last:  # the answer is to have another type now
+    if correction and found.is_last:  # the model is asked for an answer of the type that it is to have now
         return None
+    if correction:
+        raise InvalidInput(
+            f"thread {thread_id!r}: the prompt {prompt.id!r} was answered when the agent had another output= or finish=, "
+            "and its answer on record does not fit this one's. Other prompts came after it, so the model cannot be asked to "
+            "correct it. Read it with an agent as it was then, or ask again with another prompt_id."
+        )
     told = turn_of(thread_id, state, found, state.turns)
     return RunResult(
         **{

@@ -156,8 +156,7 @@ class Loop:
         that has the same words and no answer: the same program, run again after a crash."""
         thread_id = self._thread.thread_id
         if prompt.is_exact:
-            known = next((other for other in waiting if other.id == prompt.id), None)
-            if known is not None:
+            if (known := prompt.among(waiting)) is not None:
                 prompt.check_words(thread_id, known.text)
                 return True
             found = exchange_of(state, prompt.id)

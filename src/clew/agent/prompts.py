@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 
 import msgspec
 from blake3 import blake3
@@ -46,6 +47,13 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the id was given, or stands for the number of the prompt in its session. Else it is new with each call, and
     an unfinished prompt with the same words is taken for the same."""
     is_numbered: bool = False
+
+    def among(self, prompts: Sequence[WaitingPrompt]) -> WaitingPrompt | None:
+        """The one of these that is this prompt; None if none is. Without a given id it is known by its words."""
+        for other in reversed(prompts):
+            if other.id == self.id or (not self.is_exact and other.text == self.words):
+                return other
+        return None
 
     def check_words(self, thread_id: str, known: str) -> None:
         """Refuse an id that stands for other words on record."""

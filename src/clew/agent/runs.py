@@ -76,7 +76,8 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     status: Literal["done", "waiting", "interrupted", "failed", "running"]
     """`failed` and `running` only where it is told of later, in a trajectory: the caller of a run gets the error itself."""
     reason: str = ""
-    """Why it was interrupted: `max_turns: …`, `budget: …`, `timeout: …`."""
+    """Why it was interrupted: `max_turns: …`, `budget: …`, `timeout: …`. Or that the prompt was not asked yet, because what
+    was begun before it waits for an answer or was interrupted: it is on record, and is asked once the thread goes on."""
     questions: tuple[Question, ...] = ()
     """What it waits for."""
     usage: Usage | None = Usage()

@@ -296,7 +296,7 @@ async def _ended(store: Checkpointer, result: RunResult, job: Job, url: str | No
         resume=way.command(shown_store(url)),
         go_on=way.words(shown_store(url)),
         program_budget=way.program_budget,
-        reason=result.reason,
+        reason="" if result.questions else result.reason,  # `prompts` tells which are not asked yet
         output=result.output,
         questions=result.questions,
         prompts=tuple(prompt.text for prompt in prompts_waiting(state)) if result.questions else (),

@@ -184,6 +184,9 @@ class Agent:
         words of the last one goes on with that as long as it is unfinished: the same script run again after a crash goes on.
         One that was answered is asked anew.
 
+        If what was begun before waits for a person, this prompt is on record and is not asked yet: the result has its
+        `prompt_id`, the status `waiting`, the questions, and a `reason` that says so. It is asked after `resume(answer=…)`.
+
         `max_turns` is for this run in place of the agent's own. After `timeout` seconds the run is interrupted, in the
         middle of whatever it does, and can be resumed."""
 
