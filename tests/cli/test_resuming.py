@@ -119,6 +119,36 @@ async def test_json_of_a_programs_thread_whose_budget_is_spent_has_the_budget_th
     assert f"with budget=Budget(tokens={why['program_budget']['tokens']})" in shop.clew("why", "t").stdout
 
 
+async def test_a_dollar_budget_on_record_does_not_keep_a_thread_from_a_model_without_a_price(tmp_path: Path) -> None:
+    shop = Workshop(tmp_path)
+    shop.clew("run", "say hello", "--provider", "toy", "--thread", "t", "--budget", "2usd")
+    model = ("--provider", "clew", "--model", shop.script("talk", *["Hello."] * 9))
+    refused = shop.clew("resume", "t", "Go on.", *model)
+    assert (refused.returncode, "Agent(" in refused.stderr) == (2, False)
+    assert "--budget 100ktokens or --budget 10min; --budget none is no limit" in refused.stderr
+    for budget in ("100ktokens", "10min", "none"):
+        assert shop.clew("resume", "t", f"Go on with {budget}.", *model, "--budget", budget).stdout == "Hello.\n"
+
+
+async def test_a_thread_without_a_prompt_says_so_and_the_command_names_the_model_that_it_needs(tmp_path: Path) -> None:
+    shop = Workshop(tmp_path)
+    async with open_checkpointer(shop.url) as store, Thread.open(store, "t") as thread:
+        await thread.append()
+    ask = "clew resume t 'what to do next' --model VENDOR:MODEL"
+    for env in ({"CLEW_MODEL": ""}, {"CLEW_MODEL": "script:talk"}):
+        refused = shop.clew("resume", "t", env=env)
+        assert refused.returncode == 2
+        assert refused.stderr == (
+            f"Error: thread 't' has no prompt on record: there is nothing to go on with.\n  To ask it: {ask}\n"
+        )
+    why = shop.clew("why", "t").stdout
+    assert "Nothing was asked yet: there is no prompt on record." in why
+    assert why.splitlines()[-1] == f"Go on: {ask}"
+    words = shlex.split(ask.replace("VENDOR:MODEL", shop.script("talk", "Hello.")))
+    assert shop.clew(*words[1:], env={"CLEW_MODEL": ""}).stdout == "Hello.\n"
+    assert shop.clew("why", "t").stdout.splitlines()[-1] == "Go on: clew resume t 'what to do next'"
+
+
 async def test_options_are_in_place_of_what_is_on_record_and_that_is_said_and_kept(tmp_path: Path) -> None:
     shop = Workshop(tmp_path)
     shop.script("b", "One.", "Two.", "Three.")

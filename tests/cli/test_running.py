@@ -203,7 +203,9 @@ async def test_tools_of_an_mcp_server_are_found_again_by_a_resume_and_its_secret
         (("--provider", "codex", "--tool", "shop:price"), "--tool: this is for models"),
         (("--model", "script:tea", "--tool", "shop:prise"), "shop has no 'prise'"),
         (("--model", "script:tea", "--tool", "shop:price", "--tool", "shop:ALL"), "another tool called 'price'"),
-        (("--model", "script:tea", "--budget", "2usd"), "nobody knows what script:tea costs"),
+        (("--model", "script:tea", "--budget", "2usd"), "in its place: --budget 100ktokens or --budget 10min"),
+        (("--model", "script:tea", "--budget", "0usd"), "allows nothing. Give more than 0; none, alone, for no limit"),
+        (("--model", "script:tea", "--timeout", "0"), "--timeout 0 is not a time to stop after. Give seconds"),
         (("--model", "script:tea", "--budget", "10m"), "Write 2usd, 100ktokens or 10min"),
         (("--model", "script:tea", "--mcp", "serve --token abc"), "looks like a secret (--token)"),
         (("--model", "script:tea", "--workspace", "shop.py"), "is a file, and no folder"),
@@ -220,8 +222,26 @@ async def test_a_mistake_is_told_before_anything_is_on_record(
     run = shop.clew("run", "Order tea.", *arguments, env={"CLEW_MODEL": ""})
     assert (run.returncode, run.stdout) == (2, "")
     assert words in run.stderr.replace("\n", " ")
+    assert not any(spoken in run.stderr for spoken in ("Agent(", "Price(", "None"))
     async with open_checkpointer(shop.url) as store:
         assert [head async for head in store.heads()] == []
+
+
+@pytest.mark.parametrize("timeout", ["0", "-1", "nan", "inf"])
+def test_a_timeout_that_allows_nothing_is_refused_before_a_store_is_made_or_a_thread_looked_for(
+    timeout: str, tmp_path: Path
+) -> None:
+    shop = Workshop(tmp_path)
+    shop.script("tea", *TEA)
+    for arguments in (
+        ("run", "Order tea.", "--model", "script:tea"),
+        ("run", "say hello", "--provider", "toy"),
+        ("resume", "nobody"),
+    ):
+        refused = shop.clew(*arguments, "--timeout", timeout)
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert refused.stderr == f"Error: --timeout {timeout} is not a time to stop after. Give seconds, more than 0.\n"
+    assert not (shop.folder / "clew.db").exists()
 
 
 def test_what_keeps_it_from_starting_has_an_exit_code_of_its_own(tmp_path: Path) -> None:

@@ -457,3 +457,14 @@ async def test_tool_finished_is_told_with_its_result(tmp_path: Path) -> None:
     session = toy_agent(toy_place(tmp_path), MemoryCheckpointer()).start_session()
     events = [event async for event in session.send("call c1 Bash\nresult c1 out\nsay x")]
     assert [event.result.content for event in events if isinstance(event, ToolFinished)] == [(Text("out"),)]
+
+
+async def test_a_timeout_that_allows_nothing_is_refused_before_anything_is_asked(tmp_path: Path) -> None:
+    agent = toy_agent(toy_place(tmp_path), MemoryCheckpointer())
+    session = agent.start_session()
+    await session.send("say one")
+    for timeout in (0, -1, float("nan")):
+        for ask in (session.send, session.run, session.resume, agent.run, agent.resume):
+            with pytest.raises(InvalidInput, match="timeout is a number of seconds above 0"):
+                ask("say two", timeout=timeout)
+    assert [turn.result for turn in (await session.trajectory).turns] == ["one"]

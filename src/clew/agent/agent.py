@@ -35,7 +35,7 @@ from clew.agent.own_sessions import OwnSession, task_id
 from clew.agent.prompts import Asked, asked, check_prompt, prompts_waiting
 from clew.agent.runs import Emit, Run, RunResult, stop_all
 from clew.agent.sessions import Session
-from clew.agent.settings import Budget, Overflow, Settings
+from clew.agent.settings import Budget, Overflow, PriceUnknown, Settings, check_timeout
 from clew.agent.signalling import by_id, same_command, stops_with_a_signal
 from clew.agent.stores import LastRun, Ran, Store
 from clew.agent.trajectories import Trajectory, done_since, read_trajectory, turn_of
@@ -83,8 +83,7 @@ class _Job(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         if self.max_turns is not None and self.max_turns < 1:
             raise InvalidInput(f"max_turns is 1 or more, not {self.max_turns}")
-        if self.timeout is not None and not self.timeout > 0:
-            raise InvalidInput(f"timeout is a number of seconds above 0, not {self.timeout}")
+        check_timeout(self.timeout)
 
 
 class Agent:
@@ -696,10 +695,7 @@ def _by_name(tools: Iterable[AnyTool | Callable[..., Any]]) -> dict[str, AnyTool
 
 def _check_budget(settings: Settings) -> None:
     if settings.budget.usd is not None and cost_of(settings.model.name, Usage(1, 1), settings.prices) is None:
-        raise InvalidInput(
-            f"nobody knows what {settings.model.name} costs, so a budget in dollars cannot be kept. Give its price: "
-            "Agent(…, prices={name: Price(input, output)})"
-        )
+        raise PriceUnknown(settings.model.name, "Give its price: Agent(…, prices={name: Price(input, output)})")
 
 
 def _window(model: Model, given: int | None, share: float | None) -> int | None:

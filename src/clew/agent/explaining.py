@@ -50,6 +50,8 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """When the model was asked, if its answer is awaited now."""
     prompts: tuple[str, ...]
     """What is to be asked of the model once those calls are settled."""
+    is_empty: bool
+    """Whether no prompt is on record, so that there is nothing to go on with."""
     unaccounted: int
     """Model calls that were lost and may have been paid for."""
     files: str
@@ -77,6 +79,7 @@ async def standing_of(store: Checkpointer, thread_id: str) -> Standing:
         calls=tuple(call for turn in current for call in turn.calls if call.result is None),
         asked_at=timeline.asked_at,
         prompts=tuple(prompt.text for prompt in prompts_waiting(state)),
+        is_empty=not (state.messages or prompts_waiting(state)),
         unaccounted=state.unaccounted,
         files="" if state.status == "running" and not abandoned else unkept(state),
         last=timeline.marks[-1] if timeline.marks else None,

@@ -14,7 +14,7 @@ from clew.log import Checkpoint, ThreadStarted
 from clew.models import Model, Price
 from clew.tools import AnyTool
 
-__all__ = ["Budget", "Overflow", "Settings", "drift_of", "started"]
+__all__ = ["Budget", "Overflow", "PriceUnknown", "Settings", "check_timeout", "drift_of", "started"]
 
 Overflow = Literal["compact", "unwind"]
 """What is tried first when a conversation no longer fits."""
@@ -53,6 +53,20 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
         if self.seconds is not None and state.seconds >= self.seconds:
             return f"budget: {state.seconds:.0f} of {self.seconds:g} seconds"
         return None
+
+
+class PriceUnknown(InvalidInput):
+    """A budget in dollars is given for a model that has no known price."""
+
+    def __init__(self, model: str, what_to_do: str) -> None:
+        self.model = model
+        super().__init__(f"nobody knows what {model} costs, so a budget in dollars cannot be kept. {what_to_do}")
+
+
+def check_timeout(timeout: float | None) -> None:
+    """Refuse a timeout that would allow nothing, before anything is opened or recorded."""
+    if timeout is not None and not timeout > 0:
+        raise InvalidInput(f"timeout is a number of seconds above 0, not {timeout}")
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):

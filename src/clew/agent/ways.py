@@ -49,7 +49,7 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     provider: str = ""
     """Where it was to go on, if that is not on record yet."""
     model: str = ""
-    """The model that was asked for there."""
+    """The model that was asked for there; `advice.MODEL` where no agent is on record, and the user has to choose one."""
     is_program: bool = False
     """Whether only the program that made the thread has what it needs."""
     tools: tuple[str, ...] = ()
@@ -121,6 +121,7 @@ def way_on(thread_id: str, state: Checkpoint) -> Way:
     return Way(
         thread_id=thread_id,
         prompt=advice.PROMPT if needs_prompt else None,
+        model="" if is_program or _names_agent(state) else advice.MODEL,
         questions=questions,
         max_turns=None if needs_prompt else _more_turns(state),
         budget=_more_budget(state),
@@ -165,6 +166,12 @@ def _is_of_program(state: Checkpoint) -> bool:
     if kept_setup(state) is None:
         return bool(state.tools) or ":" not in state.model
     return bool(program_tools(state))
+
+
+def _names_agent(state: Checkpoint) -> bool:
+    """Whether the record says who works on the thread: a model, or a provider."""
+    setup = setup_of(state)
+    return bool(state.limits.get("provider") or state.model or setup.model or setup.provider)
 
 
 def _is_at_its_end(state: Checkpoint) -> bool:

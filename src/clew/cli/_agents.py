@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 __all__ = ["ToolsMissing", "make_agent"]
 
 
+_OTHER_BUDGETS = "Limit tokens or time in its place: --budget 100ktokens or --budget 10min; --budget none is no limit."
+"""What to write where dollars cannot be counted: the command line cannot be told a price."""
+
+
 class ToolsMissing(UsageError):
     """A thread has tools that the command line does not know."""
 
@@ -49,6 +53,7 @@ async def make_agent(
     import msgspec
 
     from clew import Agent
+    from clew.agent.settings import PriceUnknown
 
     notes: list[str] = []
     common: dict[str, Any] = {
@@ -69,7 +74,10 @@ async def make_agent(
         notes = _missing(thread_id, before, set(tools), without_tools)
         setup = msgspec.structs.replace(setup, supplies=tuple(sorted(tools)))
         common |= {} if setup.max_turns is None else {"max_turns": setup.max_turns}
-        made = Agent(setup.model, tools=tools.values(), workspace=setup.workspace or None, **common)
+        try:
+            made = Agent(setup.model, tools=tools.values(), workspace=setup.workspace or None, **common)
+        except PriceUnknown as error:
+            raise PriceUnknown(error.model, _OTHER_BUDGETS) from None
     return await stack.enter_async_context(made), setup, notes
 
 

@@ -45,6 +45,8 @@ def _read(text: str) -> tuple[str, float | int]:
             f"--budget {text!r} is not a budget. Write 2usd, 100ktokens or 10min; none, alone, for no limit."
         )
     amount = float(written[1])
+    if not amount > 0:
+        raise InvalidInput(f"--budget {text} allows nothing. Give more than 0; none, alone, for no limit.")
     if unit in _SECONDS:
         return "seconds", amount * _SECONDS[unit]
     if unit.endswith(("token", "tokens")):

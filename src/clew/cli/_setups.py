@@ -26,6 +26,7 @@ __all__ = [
     "TurnsOption",
     "WorkspaceOption",
     "changes",
+    "check_timeout",
     "folder_of",
     "merged",
 ]
@@ -97,6 +98,14 @@ class Asked(NamedTuple):
     system: str | None = None
     permissions: Permission | None = None
     name: str | None = None
+
+
+def check_timeout(timeout: float | None) -> None:
+    """Refuse a --timeout that is no length of time, before a store is opened or a thread is made."""
+    from clew.errors import InvalidInput
+
+    if timeout is not None and not 0 < timeout < float("inf"):
+        raise InvalidInput(f"--timeout {timeout:g} is not a time to stop after. Give seconds, more than 0.")
 
 
 def merged(before: Setup, asked: Asked) -> Setup:

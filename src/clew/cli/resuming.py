@@ -23,6 +23,7 @@ from clew.cli._setups import (
     ToolOption,
     TurnsOption,
     WorkspaceOption,
+    check_timeout,
 )
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ def resume(
     from clew.cli.live import live_view
     from clew.errors import InvalidInput
 
+    check_timeout(timeout)
     if last and prompt is not None:
         raise InvalidInput(f"--last says which thread is meant, and so does {thread!r}. Give one of them.")
     if last:
@@ -114,7 +116,7 @@ def resume(
     )
     said = None if answer is None else read_answer(answer)
     absent: Absent = "empty" if thread is not None and _is_of_provider(thread) else "refused"
-    found = on_store(store, lambda opened: _find(opened, thread, last, asked, store), absent)
+    found = on_store(store, lambda opened: _find(opened, thread, last, prompt, asked, store), absent)
     job = found.job._replace(prompt=prompt, answer=said, timeout=timeout, without_tools=without_tools)
     standing = _standing(found, job, shown_store(store))
     if standing is not None:
@@ -148,12 +150,15 @@ class _Found(NamedTuple):
     """How it goes on; a sub-agent's does with the thread that asked for it."""
 
 
-async def _find(store: Checkpointer, given: str | None, last: bool, asked: Asked, url: str | None) -> _Found:
+async def _find(
+    store: Checkpointer, given: str | None, last: bool, prompt: str | None, asked: Asked, url: str | None
+) -> _Found:
     from clew import Thread
+    from clew.agent.prompts import prompts_waiting
     from clew.agent.ways import way_of
-    from clew.cli._stores import find_thread
+    from clew.cli._stores import find_thread, shown_store
     from clew.cli._working import taken_up
-    from clew.errors import ThreadNotFound
+    from clew.errors import ThreadNotFound, UsageError
 
     if given is None:
         thread_id = await _last(store, url) if last else await _unnamed(store)
@@ -167,6 +172,10 @@ async def _find(store: Checkpointer, given: str | None, last: bool, asked: Asked
     state = await Thread.load(store, thread_id)
     head = await store.head(thread_id)
     way = None if head is None else await way_of(store, head, state)
+    if way is not None and prompt is None and not (state.messages or prompts_waiting(state)):
+        error = UsageError(f"thread {thread_id!r} has no prompt on record: there is nothing to go on with.")
+        error.add_note(f"To {'go on' if way.prompt is None else 'ask it'}{way.words(shown_store(url))}")
+        raise error
     return _Found(taken_up(thread_id, state, asked), head, state, way)
 
 
@@ -231,16 +240,11 @@ def _standing(found: _Found, job: Job, store: str) -> Ended | None:
     from clew.agent.answering import open_questions
     from clew.agent.prompts import prompts_waiting
     from clew.cli.live import Ended
-    from clew.errors import UsageError
 
     head, state, way = found.head, found.state, found.way
     if head is None or state is None or way is None or job.answer is not None or job.prompt is not None:
         return None
     questions = tuple(open_questions(state))
-    if not questions and not state.messages:
-        error = UsageError(f"thread {head.thread_id!r} was started and never asked anything.")
-        error.add_note(f"To go on{way.words(store)}")
-        raise error
     if not questions and state.status != "done":
         return None
     return Ended(

@@ -23,6 +23,7 @@ from clew.cli._setups import (
     ToolOption,
     TurnsOption,
     WorkspaceOption,
+    check_timeout,
 )
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ def run(
     from clew.cli._stores import on_store
     from clew.cli._working import work_on
 
+    check_timeout(timeout)
     asked = Asked(
         model=model,
         provider=provider,

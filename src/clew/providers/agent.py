@@ -21,7 +21,7 @@ from clew.agent.journal import Journal
 from clew.agent.prompts import Asked, check_prompt
 from clew.agent.runs import Emit, Run, stop_all
 from clew.agent.sessions import Session
-from clew.agent.settings import Budget
+from clew.agent.settings import Budget, check_timeout
 from clew.agent.signalling import by_id, stops_with_a_signal
 from clew.agent.stores import LastRun, Ran, Store
 from clew.agent.trajectories import Trajectory, Turn, read_trajectory, turn_of
@@ -185,6 +185,7 @@ class ProviderAgent:
         tells; if several threads of that name are unfinished, a `UsageError` lists them and nothing is run.
         """
 
+        check_timeout(timeout)
         if prompt is not None:
             check_prompt(prompt)
 

@@ -13,6 +13,7 @@ from clew.agent.journal import Journal
 from clew.agent.prompts import Asked, asked, check_prompt
 from clew.agent.runs import Emit, Run, stop_all
 from clew.agent.sessions import Session
+from clew.agent.settings import check_timeout
 from clew.agent.trajectories import Trajectory, Turn
 from clew.errors import NotLoggedIn, ProviderError, ProviderLimited, ProviderMissing, UsageError
 from clew.messages.dialects import Loss
@@ -86,7 +87,7 @@ class ProviderSession(Session):
         With a `prompt_id` the prompt is asked once. If that id was answered, its answer is returned from the record and no
         program is started. If it was stopped, it is asked again, and the program is told that."""
         check_prompt(prompt, prompt_id)
-
+        check_timeout(timeout)
         return Run(lambda emit: self.ask(prompt, timeout, emit, prompt_id))
 
     async def ask(self, prompt: str, timeout: float | None, emit: Emit, prompt_id: str | None = None) -> Turn:
@@ -124,6 +125,7 @@ class ProviderSession(Session):
             raise UsageError("answer= and max_turns= are for the built-in agent: a provider runs a loop of its own.")
         said = GO_ON if prompt is None else prompt
         check_prompt(said)
+        check_timeout(timeout)
 
         async def work(emit: Emit) -> Turn:
             if self._origin is None:

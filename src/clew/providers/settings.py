@@ -9,7 +9,7 @@ from typing import get_args
 
 import msgspec
 
-from clew.agent.settings import Budget
+from clew.agent.settings import Budget, check_timeout
 from clew.errors import InvalidInput
 from clew.providers.base import Permissions, Place
 from clew.providers.registry import find_provider, provider_name, provider_names
@@ -60,8 +60,7 @@ def make_settings(
     names = _names(provider)
     if permissions not in get_args(Permissions):
         raise InvalidInput(f"permissions is one of {', '.join(get_args(Permissions))}, not {permissions!r}")
-    if timeout is not None and not timeout > 0:
-        raise InvalidInput(f"timeout is a number of seconds above 0, not {timeout}")
+    check_timeout(timeout)
     if isinstance(options, str):
         raise InvalidInput("options are arguments for the provider's program, one by one: options=['--verbose']")
     if env is not None and "PATH" not in env:
