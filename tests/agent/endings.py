@@ -43,7 +43,7 @@ ENDINGS = {
     "done": Expected("done", ""),
     "failed": Expected("failed", "RuntimeError: down"),
     "failed-at-once": Expected("failed", "RuntimeError: down", is_known=False),
-    "refused": Expected("failed", "clew.errors.ModelRefused: example: the request was refused (HTTP 400, "),
+    "refused": Expected("failed", "example: the request was refused (HTTP 400, "),
     "cancelled": Expected("interrupted", "cancelled"),
     "timeout": Expected("interrupted", "timeout: 2 s"),
     "max-turns": Expected("interrupted", "max_turns: 1"),

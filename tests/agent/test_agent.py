@@ -335,6 +335,15 @@ async def test_a_failure_of_the_model_is_on_record_and_raised_and_the_run_goes_o
     assert (result.output, bank.charged) == ("Done.", ["7"])
 
 
+async def test_the_reason_of_a_failed_run_is_the_error_in_its_own_words(store: MemoryCheckpointer) -> None:
+    noted = InvalidInput("the model takes no pictures. Send text.")
+    noted.add_note("what a caller is told beside it")
+    for error, reason in ((noted, str(noted)), (ValueError("no"), "ValueError: no"), (ValueError(), "ValueError")):
+        with pytest.raises(type(error)):
+            await Agent(ScriptedModel([error]), checkpointer=store).run("Go.", thread_id=reason)
+        assert (await Thread.load(store, reason)).reason == reason
+
+
 async def test_a_cancelled_run_records_that_and_gives_its_lease_back(store: MemoryCheckpointer) -> None:
     started = asyncio.Event()
 

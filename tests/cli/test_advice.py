@@ -390,14 +390,14 @@ def a_resume_of_a_programs_thread_names_its_tools_and_each_way_out_works(
     assert (refused.returncode, refused.stdout) == (2, "")
     assert bench.state("t") == before
     bench.told("resume_in_program", refused.stderr)
-    (given,) = re.findall(r"With the module that has each of them: (.*)", refused.stderr)
+    (given,) = re.findall(r"With the module that has it: (.*)", refused.stderr)
     (bench.folder / "rows.py").write_text("async def look(page: int) -> str:\n    return 'a row'\n")
     patched = given.replace("MODULE:", "rows:")
     there = bench.follow(patched, PYTHONPATH=os.pathsep.join([str(bench.folder), bench.env["PYTHONPATH"]]))
     assert (there.returncode, there.stdout) == (0, "Two rows.\n"), there.stderr
     asyncio.run(_ask(own_agent(bench), "u"))
     refused = bench.do("resume", "u", "And?", "--model", model, *bench.at)
-    (without,) = re.findall(r"Without them: (.*)", refused.stderr)
+    (without,) = re.findall(r"Without it: (.*)", refused.stderr)
     gone_on = bench.follow(f"{without} --model {bench.script('alone', *['Alone.'] * 9)}")
     assert (gone_on.returncode, gone_on.stdout) == (0, "Alone.\n"), gone_on.stderr
 

@@ -39,13 +39,15 @@ async def test_a_live_holder_keeps_its_thread_unless_forced(tmp_path: Path) -> N
         thread = await Thread.open(store, "visa", label="test").__aenter__()
         refused, asked = samples.clew("unlock", "visa"), samples.clew("unlock", "visa", "--force")
         await thread.append(StatusChanged("waiting", "for the test"))
-        (forced,) = objects(samples.clew("unlock", "visa", "--force", "--yes", "--json"))
+        taken = samples.clew("unlock", "visa", "--force", "--yes", "--json")
+        (forced,) = objects(taken)
         with pytest.raises(LeaseLost):
             await thread.append(StatusChanged("done"))
         thread.abandon()
         head = await store.head("visa")
     assert (refused.returncode, asked.returncode) == (4, 2)
     assert "--force" in refused.stderr
+    assert taken.stderr == "", "whom it was taken from is said once"
     assert (forced["was_live"], "(test)" in forced["holder"]) == (True, True)
     assert head is not None
     assert (head.status, head.lease) == ("waiting", None)

@@ -8,7 +8,6 @@ import logging
 import os
 import secrets
 import time
-import traceback
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from contextvars import ContextVar
@@ -24,7 +23,7 @@ from clew._plugins import find
 from clew.agent.answering import answers_to, open_questions
 from clew.agent.children import child_tool, is_child
 from clew.agent.events import Question, RunStarted
-from clew.agent.exchanges import exchange_of, last_exchange, standing_of
+from clew.agent.exchanges import exchange_of, last_exchange, reason_of, standing_of
 from clew.agent.filing import Files, lacks_files
 from clew.agent.finishing import finish_tool
 from clew.agent.handles import Handle, read_handle
@@ -54,7 +53,6 @@ from clew.workspace._folders import absolute
 __all__ = ["Agent"]
 
 log = logging.getLogger("clew.agent")
-_LONGEST_REASON = 500
 _LIMITS = ("max_turns: ", "budget: ", "timeout: ")
 """How the reason begins of a run that was interrupted and returned a result."""
 _ASKED_AFTER_ANSWER = (
@@ -543,8 +541,7 @@ async def _recorded(
     except Exception as error:
         if limit.expired() and isinstance(error, TimeoutError):
             return await settle(_record_timeout(journal, files, f"timeout: {timeout:g} s"))
-        last_line = traceback.format_exception_only(error)[-1].strip()
-        await settle(_record_end(journal, files, StatusChanged("failed", last_line[:_LONGEST_REASON]), error))
+        await settle(_record_end(journal, files, StatusChanged("failed", reason_of(error)), error))
         raise
 
 

@@ -8,6 +8,7 @@ import msgspec
 
 from clew.agent.notes import is_prompt
 from clew.agent.prompts import line_of_work
+from clew.errors import ClewError
 from clew.log import (
     Checkpoint,
     Compacted,
@@ -35,10 +36,12 @@ __all__ = [
     "exchanges_in",
     "joined",
     "last_exchange",
+    "reason_of",
     "spent_on",
     "standing_of",
 ]
 
+_LONGEST_REASON = 500
 OWN = "clew"
 """The provider of exchanges that the built-in agent worked on."""
 JOINED = "joined"
@@ -189,6 +192,15 @@ def _join(first: Exchange, following: Exchange) -> Exchange:
         status=following.status,
         reason=following.reason,
     )
+
+
+def reason_of(error: BaseException) -> str:
+    """Say why a run failed, for its record: an error of Clew in its own words, any other with the name of its type."""
+    said = str(error)
+    if isinstance(error, ClewError) and said:
+        return said[:_LONGEST_REASON]
+    name = type(error).__name__
+    return (f"{name}: {said}" if said else name)[:_LONGEST_REASON]
 
 
 def standing_of(state: Checkpoint) -> StatusChanged:

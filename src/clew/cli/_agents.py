@@ -30,10 +30,12 @@ class ToolsMissing(UsageError):
         self.tools = tools
         self.in_the_middle = in_the_middle
         """Whether a call of one of them is open, so that nothing can go on without it."""
-        what = "is in the middle of a call of" if in_the_middle else "has tools that the command line does not know:"
+        several = len(tools) > 1
+        unknown = f"has {'tools' if several else 'a tool'} that the command line does not know:"
+        what = "is in the middle of a call of" if in_the_middle else unknown
         super().__init__(
             f"thread {thread_id!r} {what} {', '.join(tools)}. A program made it, and its record does not say where "
-            "they are. Nothing was changed."
+            f"{'they are' if several else 'it is'}. Nothing was changed."
         )
 
 
@@ -144,5 +146,7 @@ def _missing(thread_id: str, before: Checkpoint | None, names: set[str], without
     unknown = [name for name in program_tools(before) if name in missing]
     if unknown and not without:
         raise ToolsMissing(thread_id, unknown, in_the_middle=False)
-    listed = ", ".join(sorted(missing))
-    return [f"Without tools that it had before: {listed}. Give them with --tool module:function."] if missing else []
+    if not missing:
+        return []
+    listed = f"Without {'tools' if len(missing) > 1 else 'a tool'} that it had before: {', '.join(sorted(missing))}."
+    return [listed if without else f"{listed} Give {'them' if len(missing) > 1 else 'it'} with --tool module:function."]

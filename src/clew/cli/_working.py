@@ -212,9 +212,10 @@ async def _tell_ways_out(missing: ToolsMissing, store: Checkpointer, job: Job, u
         allowed = f", with {advice.budget_in_program(**budget.limits)}" if budget is not None else ""
         missing.add_note(f"In the program that made it{allowed}: {program}")
     given = [*setup.tools, *(f"{advice.MODULE}:{name}" for name in missing.tools)]
-    missing.add_note(f"With the module that has each of them: {command(tools=given)}")
+    several = len(missing.tools) > 1
+    missing.add_note(f"With the module that has {'each of them' if several else 'it'}: {command(tools=given)}")
     if not missing.in_the_middle:
-        missing.add_note(f"Without them: {command(without_tools=True)}")
+        missing.add_note(f"Without {'them' if several else 'it'}: {command(without_tools=True)}")
 
 
 async def _way_above(store: Checkpointer, thread_id: str) -> Way | None:

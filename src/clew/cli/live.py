@@ -249,7 +249,8 @@ def question_text(question: Question) -> str:
 
 
 def _drift(drift: Mapping[str, Any]) -> Iterator[str]:
-    """What turned out to be other than on record. What the user asked to be so was said before."""
+    """What turned out to be other than on record. What the user asked to be so was said before, and so was which tools are
+    gone."""
     if "files" in drift:
         yield "Its files were changed since the last turn; they are on record as they are now."
     if "files_turn" in drift:
@@ -257,12 +258,8 @@ def _drift(drift: Mapping[str, Any]) -> Iterator[str]:
         yield f"Its files are those of turn {files}, and it is at turn {now}: the model is told."
     if "changed tools" in drift:
         yield f"Tools that are not what they were: {', '.join(drift['changed tools'][1])}."
-    if "tools" in drift:
-        before, now = map(set, drift["tools"])
-        said = [("gone", before - now), ("new", now - before)]
-        listed = "; ".join(f"{what}: {', '.join(sorted(names))}" for what, names in said if names)
-        if listed:
-            yield f"Other tools than on record: {listed}."
+    if "tools" in drift and (new := sorted(set(drift["tools"][1]) - set(drift["tools"][0]))):
+        yield f"Tools that are not on record: {', '.join(new)}."
 
 
 class _Call(NamedTuple):

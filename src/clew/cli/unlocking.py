@@ -32,9 +32,12 @@ def unlock(
     Examples:
       clew unlock report
     """
+    import logging
+
     from clew.cli._output import print_json
     from clew.cli._stores import on_store
 
+    logging.getLogger("clew.threads").addHandler(logging.NullHandler())  # whom it was taken from is said below
     thread_id, lease, was_live = on_store(store, lambda opened: _unlock(opened, thread, force, yes))
     holder = None if lease is None else str(lease.owner)
     if json:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from clew.agent.exchanges import reason_of
 from clew.errors import ClewError, ContextTooLong, NotLoggedIn, ProviderError, ProviderLimited, SessionNotFound
 from clew.providers.happenings import Failed, Finished
 
@@ -21,7 +22,7 @@ def standing_of(
     if isinstance(failure, asyncio.CancelledError):
         return "interrupted", "cancelled"
     if failure is not None:
-        return "failed", f"{type(failure).__name__}: {failure}"[:_LONGEST_REASON]
+        return "failed", reason_of(failure)
     if isinstance(ending, Failed):
         return "interrupted" if ending.kind == "stopped" else "failed", ending.reason[:_LONGEST_REASON]
     return ("done", "") if ending is not None else ("interrupted", "the program ended without a word")
