@@ -533,6 +533,20 @@ async def test_a_killed_program_run_again_asks_no_prompt_twice(tmp_path: Path) -
     assert run("again").stdout.split() == ["One.", "Two.", "0"]
 
 
+async def test_a_prompt_that_a_resume_asks_with_an_id_is_asked_once(store: MemoryCheckpointer) -> None:
+    agent, model = writer(store)
+    await agent.run("Begin.", thread_id="t")
+    for session in (None, agent.start_session(thread_id="t")):
+        resume = agent.resume if session is None else session.resume
+        assert (await resume("Continue.", prompt_id="m1")).output == "Chapter 2."
+    assert (model.calls, await prompts_of(store)) == (2, ["Begin.", "Continue."])
+    for resume in (agent.resume, agent.start_session(thread_id="t").resume):
+        with pytest.raises(InvalidInput, match=r"Give both: resume\(prompt, prompt_id=…\)"):
+            resume(prompt_id="m1")
+        with pytest.raises(InvalidInput, match="a prompt_id is a text"):
+            resume("Continue.", prompt_id=" ")
+
+
 async def test_a_result_tells_the_id_that_was_made_for_its_prompt(store: MemoryCheckpointer) -> None:
     agent, _ = writer(store)
     results: list[RunResult] = [await agent.run("Continue.", thread_id="t") for _ in range(2)]

@@ -39,6 +39,21 @@ async def test_a_session_is_one_thread_over_several_prompts(store: MemoryCheckpo
     assert await _threads(store) == ["t"]
 
 
+async def test_a_prompt_that_is_refused_does_not_name_the_thread_of_a_session(
+    store: MemoryCheckpointer, tmp_path: Path
+) -> None:
+    agent = Agent(ScriptedModel(["Done."]), checkpointer=store)
+    for resume in (True, False):
+        async with agent.session(workspace=tmp_path, resume=resume, clear_cache_on_success=False) as session:
+            with pytest.raises(InvalidInput, match="timeout is a number of seconds above 0, not 0"):
+                session.send("Another task.", timeout=0)
+            with pytest.raises(UsageError, match="named by its task"):
+                _ = session.thread_id
+            result = await session.send("The task.")
+            assert result.prompt_id.startswith("clew:1:") or not resume, "it was not counted either"
+            assert result.thread_id == agent.task_id("The task.", workspace=tmp_path) or not resume
+
+
 async def test_a_handle_goes_on_in_another_agent(store: MemoryCheckpointer) -> None:
     script: list[Response] = ["Noted.", "staging-eu."]
     session = Agent(ScriptedModel(script), name="ada", checkpointer=store).start_session()

@@ -47,6 +47,18 @@ async def test_another_id_with_the_same_words_is_a_new_prompt(tmp_path: Path) ->
     assert len({turn.prompt_id for turn in told}) == 4
 
 
+async def test_a_prompt_that_a_resume_asks_with_an_id_is_asked_once(tmp_path: Path) -> None:
+    store = MemoryCheckpointer()
+    agent = toy_agent(toy_place(tmp_path), store)
+    session = agent.start_session()
+    await session.send("say one")
+    for resume in (agent.resume, session.resume):
+        assert (await resume("say two", prompt_id="m1")).output == "two"
+        with pytest.raises(InvalidInput, match="Give both"):
+            resume(prompt_id="m1")
+    assert await prompts_of(store, session.thread_id) == ["say one", "say two"]
+
+
 async def test_the_same_id_asks_again_what_was_stopped_and_the_program_is_told_so(tmp_path: Path) -> None:
     store = MemoryCheckpointer()
     session = toy_agent(toy_place(tmp_path), store).start_session()

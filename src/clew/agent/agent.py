@@ -31,7 +31,7 @@ from clew.agent.journal import Journal
 from clew.agent.loop import Ending, Loop, read_answer
 from clew.agent.outputs import Output
 from clew.agent.own_sessions import OwnSession, task_id
-from clew.agent.prompts import Asked, asked, check_prompt, prompts_waiting
+from clew.agent.prompts import Asked, asked, check_prompt, check_resumed, prompts_waiting
 from clew.agent.runs import Emit, Run, RunResult, stop_all
 from clew.agent.sessions import Session
 from clew.agent.settings import Budget, Overflow, PriceUnknown, Settings, check_timeout
@@ -263,19 +263,20 @@ class Agent:
         prompt: str | None = None,
         *,
         thread_id: str | None = None,
+        prompt_id: str | None = None,
         answer: Any = None,
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> Run[RunResult]:
-        """Go on with a thread. `answer` is for what it waits for; if it waits for several answers, a dict by call id.
+        """Go on with a thread. `answer` is for what it waits for; if it waits for several answers, a dict by call id. A
+        `prompt` is asked as by `run`: with a `prompt_id`, once.
 
         Without a `thread_id` it is the thread that this agent object began to run last, in the same folder and store. An
         agent object that has run nothing takes the newest thread of its name, which the first event, `RunStarted`, tells;
         if several threads of that name are unfinished, a `UsageError` lists them and nothing is run.
         """
-        if prompt is not None:
-            check_prompt(prompt)
-        job = _Job(thread_id or "", prompt, answer, max_turns, timeout)
+        check_resumed(prompt, prompt_id)
+        job = _Job(thread_id or "", prompt, answer, max_turns, timeout, prompt_id=prompt_id)
 
         async def work(emit: Emit) -> RunResult:
             agent, found = (self, thread_id) if thread_id is not None else await self._last_thread()

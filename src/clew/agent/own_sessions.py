@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from blake3 import blake3
 
 from clew._aio import settle
-from clew.agent.prompts import check_prompt
+from clew.agent.prompts import check_prompt, check_resumed
 from clew.agent.runs import Emit, Run, RunResult, stop_all
 from clew.agent.sessions import Session
+from clew.agent.settings import check_timeout
 from clew.agent.trajectories import Trajectory
 from clew.errors import ClewError, InvalidInput, LeaseLost, ThreadBusy, Unavailable, UsageError
 
@@ -85,6 +86,7 @@ class OwnSession(Session):
         the script, run again, is answered from the record if it was answered, and gone on with if it was not. The same
         words right after a prompt that raised an error are the same prompt, tried again: it keeps its number."""
         check_prompt(prompt, prompt_id)
+        check_timeout(timeout)
         if self._thread_id is None:
             self._thread_id = task_id(self._agent.name, prompt, self._folder) if self._is_task else self._agent.new_id()
         nth = self._number(prompt) if self._is_script else None
@@ -101,14 +103,21 @@ class OwnSession(Session):
         self,
         prompt: str | None = None,
         *,
+        prompt_id: str | None = None,
         answer: Any = None,
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> Run[RunResult]:
         """Go on with this session's thread, as `agent.resume` does: `ThreadNotFound` if it has none yet."""
-        if prompt is not None:
-            check_prompt(prompt)
-        how = {"answer": answer, "max_turns": max_turns, "timeout": timeout, "named": self._named}
+        check_resumed(prompt, prompt_id)
+        check_timeout(timeout)
+        how = {
+            "answer": answer,
+            "max_turns": max_turns,
+            "timeout": timeout,
+            "named": self._named,
+            "prompt_id": prompt_id,
+        }
         return self._run(self.thread_id, prompt, must_exist=True, **how)
 
     def _run(

@@ -21,6 +21,7 @@ __all__ = [
     "WaitingPrompt",
     "asked",
     "check_prompt",
+    "check_resumed",
     "line_of_work",
     "made_id",
     "prompts_waiting",
@@ -107,6 +108,16 @@ def check_prompt(prompt: str, prompt_id: str | None = None) -> None:
     if prompt_id.startswith(_MADE):
         raise InvalidInput(f"the prompt_id {prompt_id!r} begins like those that Clew makes. Choose another.")
     _check_storable("a prompt_id", prompt_id)
+
+
+def check_resumed(prompt: str | None, prompt_id: str | None) -> None:
+    """Refuse what a resume cannot ask. Without a prompt it goes on with what is on record, and an id would name nothing."""
+    if prompt is not None:
+        check_prompt(prompt, prompt_id)
+    elif prompt_id is not None:
+        raise InvalidInput(
+            "a prompt_id is the id of a prompt, and there is none. Give both: resume(prompt, prompt_id=…)"
+        )
 
 
 def _check_storable(what: str, text: str) -> None:

@@ -82,11 +82,13 @@ class Session(ABC):
         self,
         prompt: str | None = None,
         *,
+        prompt_id: str | None = None,
         answer: Any = None,
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> Run[RunResult]:
-        """Go on with what was stopped, or waits: `answer` is for what it waits for."""
+        """Go on with what was stopped, or waits: `answer` is for what it waits for. A `prompt` is asked as by `send`: with a
+        `prompt_id`, once."""
 
     @abstractmethod
     async def cancel(self) -> None:

@@ -18,7 +18,7 @@ from clew.agent import Agent
 from clew.agent.exchanges import exchange_of
 from clew.agent.handles import Handle, read_handle
 from clew.agent.journal import Journal
-from clew.agent.prompts import Asked, check_prompt
+from clew.agent.prompts import Asked, check_resumed
 from clew.agent.runs import Emit, Run, stop_all
 from clew.agent.sessions import Session
 from clew.agent.settings import Budget, check_timeout
@@ -176,23 +176,26 @@ class ProviderAgent:
         return self.start_session(thread_id=thread_id).send(prompt, prompt_id=prompt_id, timeout=timeout)
 
     def resume(
-        self, prompt: str | None = None, *, thread_id: str | None = None, timeout: float | None = None
+        self,
+        prompt: str | None = None,
+        *,
+        thread_id: str | None = None,
+        prompt_id: str | None = None,
+        timeout: float | None = None,
     ) -> Run[Turn]:
-        """Go on with a thread.
+        """Go on with a thread. A `prompt` is asked as by `run`: with a `prompt_id`, once.
 
         Without a `thread_id` it is the thread that this agent object began to work on last, in the same folder and store.
         An agent object that has run nothing takes the newest thread of its name, which the first event, `RunStarted`,
         tells; if several threads of that name are unfinished, a `UsageError` lists them and nothing is run.
         """
-
+        check_resumed(prompt, prompt_id)
         check_timeout(timeout)
-        if prompt is not None:
-            check_prompt(prompt)
 
         async def work(emit: Emit) -> Turn:
             agent, found = (self, thread_id) if thread_id is not None else await self._last_thread()
             session = agent.resume_session(found)
-            return await session.ask(GO_ON if prompt is None else prompt, timeout, emit)
+            return await session.ask(GO_ON if prompt is None else prompt, timeout, emit, prompt_id)
 
         return Run(work)
 

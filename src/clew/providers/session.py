@@ -10,7 +10,7 @@ from clew.agent.events import RunStarted
 from clew.agent.exchanges import standing_of
 from clew.agent.handles import Handle
 from clew.agent.journal import Journal
-from clew.agent.prompts import Asked, asked, check_prompt
+from clew.agent.prompts import Asked, asked, check_prompt, check_resumed
 from clew.agent.runs import Emit, Run, stop_all
 from clew.agent.sessions import Session
 from clew.agent.settings import check_timeout
@@ -115,6 +115,7 @@ class ProviderSession(Session):
         self,
         prompt: str | None = None,
         *,
+        prompt_id: str | None = None,
         answer: Any = None,
         max_turns: int | None = None,
         timeout: float | None = None,
@@ -123,14 +124,14 @@ class ProviderSession(Session):
         answered later, and count no turns."""
         if answer is not None or max_turns is not None:
             raise UsageError("answer= and max_turns= are for the built-in agent: a provider runs a loop of its own.")
-        said = GO_ON if prompt is None else prompt
-        check_prompt(said)
+        check_resumed(prompt, prompt_id)
         check_timeout(timeout)
+        said = GO_ON if prompt is None else prompt
 
         async def work(emit: Emit) -> Turn:
             if self._origin is None:
                 await self._agent.check_thread(self._thread_id)
-            return await self.ask(said, timeout, emit)
+            return await self.ask(said, timeout, emit, prompt_id)
 
         return Run(work)
 

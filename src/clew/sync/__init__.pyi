@@ -149,11 +149,13 @@ class Agent:
         prompt: str | None = None,
         *,
         thread_id: str | None = None,
+        prompt_id: str | None = None,
         answer: Any = None,
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> Run[RunResult]:
-        """Go on with a thread. `answer` is for what it waits for; if it waits for several answers, a dict by call id.
+        """Go on with a thread. `answer` is for what it waits for; if it waits for several answers, a dict by call id. A
+        `prompt` is asked as by `run`: with a `prompt_id`, once.
 
         Without a `thread_id` it is the thread that this agent object began to run last, in the same folder and store. An
         agent object that has run nothing takes the newest thread of its name, which the first event, `RunStarted`, tells;
@@ -613,11 +615,13 @@ class Session:
         self,
         prompt: str | None = None,
         *,
+        prompt_id: str | None = None,
         answer: Any = None,
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> Run[RunResult]:
-        """Go on with what was stopped, or waits: `answer` is for what it waits for."""
+        """Go on with what was stopped, or waits: `answer` is for what it waits for. A `prompt` is asked as by `send`: with a
+        `prompt_id`, once."""
 
     @property
     def resume_handle(self) -> str:
