@@ -23,6 +23,8 @@ from typing import Any, TypeVar
 __all__ = [
     "ANSWER",
     "FOLDER",
+    "KEY_IN_PROGRAM",
+    "KEY_IN_SHELL",
     "KINDS",
     "MODEL",
     "MODULE",
@@ -77,6 +79,11 @@ FOLDER = "a new folder"
 
 NO_BUDGET = "none"
 """What takes the place of a thread's budget where it is to have none."""
+
+KEY_IN_PROGRAM = "with open_checkpointer(url, key=…) or CLEW_KEY; several are read from a list"
+"""Where a program gives the key of an encrypted store."""
+KEY_IN_SHELL = "in the environment, as CLEW_KEY"
+"""Where the command is given the key of an encrypted store."""
 
 KINDS: dict[str, Callable[..., str]] = {}
 """Every kind of advice by its name."""
@@ -332,6 +339,7 @@ def for_shell(text: str, thread_id: str = "", *, store: str = "") -> str:
         list_in_program(): list_threads(store=store),
         discover(): list_sessions(),
         take_over(): unlock(thread_id, store=store),
+        KEY_IN_PROGRAM: KEY_IN_SHELL,
     }
     for python, shell in pairs.items():
         text = text.replace(python, shell)

@@ -166,10 +166,7 @@ class WrongKey(ClewError):
     def __init__(self, what: str, key_id: str | None) -> None:
         self.key_id = key_id
         needed = f"it needs the key with the id {key_id}" if key_id else "it does not open in this place"
-        super().__init__(
-            f"{what} is encrypted, and {needed}. Give the key with open_checkpointer(url, key=…) or CLEW_KEY; "
-            "several are read from a list."
-        )
+        super().__init__(f"{what} is encrypted, and {needed}. Give the key {advice.KEY_IN_PROGRAM}.")
 
 
 class NewerFormat(ClewError):

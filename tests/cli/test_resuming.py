@@ -139,14 +139,30 @@ async def test_a_thread_without_a_prompt_says_so_and_the_command_names_the_model
         refused = shop.clew("resume", "t", env=env)
         assert refused.returncode == 2
         assert refused.stderr == (
-            f"Error: thread 't' has no prompt on record: there is nothing to go on with.\n  To ask it: {ask}\n"
+            f"Error: thread 't' has no prompt to go on with: nothing was asked, or all was rewound.\n  To ask it: {ask}\n"
         )
     why = shop.clew("why", "t").stdout
-    assert "Nothing was asked yet: there is no prompt on record." in why
+    assert "There is no prompt to go on with: nothing was asked, or all was rewound." in why
     assert why.splitlines()[-1] == f"Go on: {ask}"
     words = shlex.split(ask.replace("VENDOR:MODEL", shop.script("talk", "Hello.")))
     assert shop.clew(*words[1:], env={"CLEW_MODEL": ""}).stdout == "Hello.\n"
     assert shop.clew("why", "t").stdout.splitlines()[-1] == "Go on: clew resume t 'what to do next'"
+
+
+def test_an_answer_or_turns_for_a_coding_agent_are_refused_with_what_works(tmp_path: Path) -> None:
+    shop = Workshop(tmp_path)
+    shop.clew("run", "say hello", "--provider", "toy", "--thread", "t")
+    answered = shop.clew("resume", "t", "--answer", "yes")
+    assert (answered.returncode, answered.stdout) == (2, "")
+    assert answered.stderr == (
+        "Error: --answer: toy asks nothing that is answered later. Give what is to be said as a prompt: "
+        "clew resume t 'what to do next'\n"
+    )
+    turns = shop.clew("resume", "t", "More.", "--max-turns", "3")
+    assert turns.returncode == 2
+    assert turns.stderr.endswith("take a model of your own: --provider clew --model NAME\n")
+    own = ("--provider", "clew", "--model", shop.script("talk", *["Hello."] * 3))
+    assert shop.clew("resume", "t", "More.", "--max-turns", "3", *own).stdout == "Hello.\n"
 
 
 async def test_options_are_in_place_of_what_is_on_record_and_that_is_said_and_kept(tmp_path: Path) -> None:

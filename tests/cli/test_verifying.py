@@ -9,6 +9,7 @@ import pytest
 
 from clew import Thread, open_checkpointer
 from tests.cli.commands import Samples, objects, terminal
+from tests.cli.workshop import Workshop
 
 pytestmark = pytest.mark.slow
 
@@ -95,3 +96,18 @@ def test_a_file_that_is_no_store_and_an_unknown_id_are_told_apart(tmp_path: Path
     run = samples.clew("verify", "--store", f"sqlite:///{tmp_path / 'no.db'}")
     assert run.returncode == 6
     assert "no.db" in run.stdout
+
+
+def test_a_thread_whose_key_is_missing_is_not_called_damaged_and_is_left_alone(tmp_path: Path) -> None:
+    shop = Workshop(tmp_path)
+    key = {"CLEW_KEY": "ab" * 32}
+    shop.clew("run", "Hello.", "--model", shop.script("talk", "Hello.", "Bye."), "--thread", "t", env=key)
+    told = "1 of 1 thread cannot be read without a key: give it in the environment, as CLEW_KEY.\n"
+    for arguments in (("verify",), ("verify", "t"), ("verify", "--repair", "--yes")):
+        verified = shop.clew(*arguments)
+        assert (verified.returncode, verified.stderr) == (6, told)
+    refused = shop.clew("show", "t")
+    assert refused.returncode == 6
+    assert refused.stderr.endswith("Give the key in the environment, as CLEW_KEY.\n")
+    assert [thread["thread_id"] for thread in objects(shop.clew("ls", "--json"))] == ["t"]
+    assert shop.clew("verify", env=key).stderr == "1 thread, all sound.\n"

@@ -51,7 +51,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     prompts: tuple[str, ...]
     """What is to be asked of the model once those calls are settled."""
     is_empty: bool
-    """Whether no prompt is on record, so that there is nothing to go on with."""
+    """Whether there is no prompt to go on with: nothing was asked, or all was rewound."""
     unaccounted: int
     """Model calls that were lost and may have been paid for."""
     files: str

@@ -162,12 +162,13 @@ def _provider(name: str) -> str:
 
 def _refuse_for_provider(asked: Asked, provider: str) -> None:
     from clew.errors import InvalidInput
+    from clew.providers.registry import BUILT_IN_AGENT
 
     given = {"--tool": asked.tool, "--mcp": asked.mcp, "--max-turns": asked.max_turns}
     if wrong := [name for name, value in given.items() if value]:
         raise InvalidInput(
             f"{' and '.join(wrong)}: this is for models, and {provider} runs a loop with tools of its own. Leave it out, or "
-            "give --model in place of --provider."
+            f"take a model of your own: --provider {BUILT_IN_AGENT} --model NAME"
         )
 
 

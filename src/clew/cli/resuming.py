@@ -91,6 +91,7 @@ def resume(
       clew resume trip "Add the museum."
       clew resume trip "Now in French." --model openai:gpt-5
     """
+    from clew import advice
     from clew.cli._answers import ask, read_answer
     from clew.cli._stores import on_store, shown_store
     from clew.cli._working import work_on
@@ -117,6 +118,11 @@ def resume(
     said = None if answer is None else read_answer(answer)
     absent: Absent = "empty" if thread is not None and _is_of_provider(thread) else "refused"
     found = on_store(store, lambda opened: _find(opened, thread, last, prompt, asked, store), absent)
+    if said is not None and found.job.setup.provider:
+        raise InvalidInput(
+            f"--answer: {found.job.setup.provider} asks nothing that is answered later. Give what is to be said as a "
+            f"prompt: {advice.resume(found.job.thread_id, advice.PROMPT, store=shown_store(store))}"
+        )
     job = found.job._replace(prompt=prompt, answer=said, timeout=timeout, without_tools=without_tools)
     standing = _standing(found, job, shown_store(store))
     if standing is not None:
@@ -173,7 +179,7 @@ async def _find(
     head = await store.head(thread_id)
     way = None if head is None else await way_of(store, head, state)
     if way is not None and prompt is None and not (state.messages or prompts_waiting(state)):
-        error = UsageError(f"thread {thread_id!r} has no prompt on record: there is nothing to go on with.")
+        error = UsageError(f"thread {thread_id!r} has no prompt to go on with: nothing was asked, or all was rewound.")
         error.add_note(f"To {'go on' if way.prompt is None else 'ask it'}{way.words(shown_store(url))}")
         raise error
     return _Found(taken_up(thread_id, state, asked), head, state, way)

@@ -39,7 +39,8 @@ def verify(
 
     Every byte of the threads is read, and what is wrong is said in a line for each. Nothing is changed. Ends with 6 if
     anything is wrong.
-    With --repair a damaged thread is saved up to its last good frame, under another id, and stays as it is.
+    With --repair a damaged thread is saved up to its last good frame, under another id, and stays as it is. One that is
+    encrypted, and whose key is not here, is left alone.
 
     \b
     Examples:
@@ -54,7 +55,7 @@ def verify(
 
 
 async def _verify(store: Checkpointer, given: list[str], repair: bool, yes: bool, json: bool, url: str | None) -> int:
-    """How many threads are damaged."""
+    """How many threads are damaged, or cannot be read for want of a key."""
     from clew.cli._output import print_json, working
 
     with working("Verifying") as tick:
@@ -69,7 +70,8 @@ async def _verify(store: Checkpointer, given: list[str], repair: bool, yes: bool
         typer.secho(_summary(seen, given, repair, url), dim=True, err=True)
     damaged = [verdict for verdict in seen if not verdict.sound]
     for verdict in damaged if repair else ():
-        await _repair(store, verdict, yes, json, url)
+        if not verdict.key_missing:  # what a key would open is not damaged
+            await _repair(store, verdict, yes, json, url)
     return len(damaged)
 
 
@@ -80,9 +82,13 @@ def _summary(seen: list[Verdict], given: list[str], repair: bool, url: str | Non
     from clew.cli._stores import shown_store
 
     named = [verdict for verdict in seen if verdict.thread_id]
-    damaged = [verdict for verdict in named if not verdict.sound]
+    locked = [verdict for verdict in named if verdict.key_missing]
+    damaged = [verdict for verdict in named if not verdict.sound and not verdict.key_missing]
     threads = many(len(named), "thread")
-    said = f"{len(damaged)} of {threads} damaged" if damaged else f"{threads}, all sound"
+    found = [f"{len(damaged)} of {threads} damaged"] if damaged else []
+    if locked:
+        found.append(f"{len(locked)} of {threads} cannot be read without a key: give it {advice.KEY_IN_SHELL}")
+    said = "; ".join(found) or f"{threads}, all sound"
     unlisted = "; not all of the store can be listed" if len(named) < len(seen) else ""
     which = damaged[0].thread_id if len(given) == 1 and damaged else ""
     if not damaged or repair:

@@ -63,7 +63,7 @@ def _print(standing: Standing, store: str) -> None:
         pen.line(f"{standing.files.capitalize()}: calls after that may have changed others.", "dim")
     _print_questions(pen, standing, store)
     if standing.is_empty:
-        pen.line("Nothing was asked yet: there is no prompt on record.")
+        pen.line("There is no prompt to go on with: nothing was asked, or all was rewound.")
     pen.gap()
     if standing.status != "running" and standing.way.tools:
         pen.line(f"Its tools are in the program that made it: {', '.join(map(one_line, standing.way.tools))}", "dim")
