@@ -24,7 +24,9 @@ def standing_of(
     if failure is not None:
         return "failed", reason_of(failure)
     if isinstance(ending, Failed):
-        return "interrupted" if ending.kind == "stopped" else "failed", ending.reason[:_LONGEST_REASON]
+        refused = "the request was refused: " if ending.is_refused and ending.kind == "failed" else ""
+        reason = f"{refused}{ending.reason}"[:_LONGEST_REASON]
+        return "interrupted" if ending.kind == "stopped" else "failed", reason
     return ("done", "") if ending is not None else ("interrupted", "the program ended without a word")
 
 

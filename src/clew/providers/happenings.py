@@ -55,6 +55,8 @@ class Retry(msgspec.Struct, frozen=True):
 
     reason: str
     seconds: float = 0.0
+    is_refused: bool = False
+    """Whether the attempt before was refused, as in `Failed`."""
 
 
 class Finished(msgspec.Struct, frozen=True):
@@ -77,6 +79,9 @@ class Failed(msgspec.Struct, frozen=True):
     reason: str
     usage: Usage | None = None
     cost_usd: float | None = None
+    is_refused: bool = False
+    """Whether the vendor did not carry out the last request, by the HTTP status of its answer: that one is not charged.
+    Only for programs that tell of each further attempt with a `Retry`."""
 
 
 class Other(msgspec.Struct, frozen=True):

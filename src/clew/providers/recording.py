@@ -40,6 +40,8 @@ class Recorder:
         self._early: dict[str, ToolResult] = {}
         """Results of calls of those responses, by the vendor's id."""
         self._retries = 1
+        self.may_be_charged = False
+        """Whether the program tried again after a request that may have been charged, and that nobody counted."""
         self._writing: asyncio.Task[None] | None = None
         self._dirty = False
         self.children: dict[str, list[Message]] = {}
@@ -57,6 +59,7 @@ class Recorder:
             self._result(happening)
         elif isinstance(happening, Retry):
             self._retries += 1
+            self.may_be_charged = self.may_be_charged or not happening.is_refused
             self._emit(Retrying(self._retries, happening.seconds, happening.reason))
         elif isinstance(happening, Finished | Failed):
             self._close()

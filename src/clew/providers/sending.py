@@ -32,12 +32,14 @@ from clew.log import (
     Checkpoint,
     Logged,
     MessageAdded,
+    ModelCallRefused,
     ModelCallStarted,
     ProviderKey,
     Spend,
     StateSet,
     StatusChanged,
     ThreadStarted,
+    Usage,
 )
 from clew.messages import Message, User, plain_text, user
 from clew.providers._process import CannotRun, run
@@ -295,8 +297,16 @@ class Sending:
     def _spent(self, recorder: Recorder, turn: Turn) -> list[Logged]:
         """What it cost; where nobody says, the next request counts this one as unaccounted for."""
         if turn.usage is not None:
-            return [Spend(turn.usage, turn.cost)]
+            refused = [ModelCallRefused(turn.reason)] if self._cost_nothing(recorder) else []
+            return [Spend(turn.usage, turn.cost), *refused]
         return [] if self._thread.checkpoint.in_flight else [ModelCallStarted(self._model or self._provider.name)]
+
+    def _cost_nothing(self, recorder: Recorder) -> bool:
+        """Whether the vendor refused all that the program asked of it for this prompt."""
+        ending = recorder.ending
+        refused = isinstance(ending, Failed) and ending.is_refused and ending.usage in (None, Usage())
+        state = self._thread.checkpoint
+        return refused and state.in_flight and not (state.partial or recorder.children or recorder.may_be_charged)
 
     async def _keep_files(self, problem: BaseException | None) -> str:
         """Put the files on record. If the prompt has failed already, its problem tells what could not be kept, and that is
@@ -346,7 +356,8 @@ class Sending:
     def _turn(self, recorder: Recorder, prompt: str, placed: Placed, seconds: float, status: Any, reason: str) -> Turn:
         ending = recorder.ending
         state = self._thread.checkpoint
-        usage = None if ending is None else ending.usage
+        free = self._cost_nothing(recorder)
+        usage = Usage() if free else None if ending is None else ending.usage
         return Turn(
             prompt=prompt,
             prompt_id=self._prompt_id,
@@ -356,7 +367,7 @@ class Sending:
             status=status,
             reason=reason,
             usage=usage,
-            cost=None if ending is None or usage is None else ending.cost_usd,
+            cost=0.0 if free else None if ending is None or usage is None else ending.cost_usd,
             turns=state.turns,
             resumed_from=self._resumed_from,
             drift=self._drift,

@@ -123,7 +123,7 @@ async def test_what_the_model_refuses_is_a_failure_and_no_answer(tmp_path: Path)
         codex = Codex(machine.place())
         key = codex.new_key()
         refused = await turn(codex, key, "hello")
-        assert refused[-1] == Failed("failed", "no such thing")
+        assert refused[-1] == Failed("failed", "no such thing", is_refused=True)
         assert not [one for one in refused if isinstance(one, Finished | Said)]
         *_, failed = await turn(codex, key, "hello")
         assert isinstance(failed, Failed)

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from clew.errors import InvalidInput
+from clew.errors import NOT_CARRIED_OUT, InvalidInput
 from clew.messages import Assistant, Tool, ToolResult
 from clew.messages.dialects import from_dialect
 from clew.providers.base import values
@@ -67,7 +67,8 @@ class ClaudeReader:
         elif kind == "result":
             self._result = event
         elif kind == "system" and event.get("subtype") == "api_retry":
-            yield Retry(_why(event), _number(event.get("retry_delay_ms")) / 1000)
+            seconds = _number(event.get("retry_delay_ms")) / 1000
+            yield Retry(_why(event), seconds, event.get("error_status") in NOT_CARRIED_OUT)
         elif kind == "system" and event.get("subtype") == "init":
             self._model = _text(event.get("model")) or self._model
 
@@ -95,7 +96,9 @@ class ClaudeReader:
         kind = self._failure(result)
         if kind == "stopped" and not (usage and usage.input_tokens):
             usage = cost = None  # what was on its way is paid for, and was not counted
-        return [Failed(kind, _reason(result), usage, cost)]
+        answered = result.get("api_error_status")
+        is_refused = kind == "login" if answered is None else answered in NOT_CARRIED_OUT
+        return [Failed(kind, _reason(result), usage, cost, is_refused)]
 
     def _failure(self, result: dict[str, Any]) -> Failure:
         ended = result.get("terminal_reason")

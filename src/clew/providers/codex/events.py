@@ -10,7 +10,7 @@ from typing import Any
 from clew.log import Usage
 from clew.messages import Text, Thinking
 from clew.providers.base import Job, values
-from clew.providers.codex.failures import from_stderr, kind_of, words_of
+from clew.providers.codex.failures import from_stderr, is_refused, kind_of, words_of
 from clew.providers.codex.items import CALLS, call_of, result_of
 from clew.providers.codex.rollout import record_of
 from clew.providers.codex.spending import Meter, usage_of
@@ -108,7 +108,8 @@ class CodexReader:
             yield Finished(self._said, spent.usage, spent.cost_usd, spent.model)
         elif self._error and (self._failed or status > 0):
             reason = words_of(self._error)
-            yield Failed(kind_of(self._error, spent.error), reason, spent.usage, spent.cost_usd)
+            kind, refused = kind_of(self._error, spent.error), is_refused(self._error, spent.error)
+            yield Failed(kind, reason, spent.usage, spent.cost_usd, refused)
         else:
             yield Failed(*from_stderr(status, stderr), spent.usage, spent.cost_usd)
 

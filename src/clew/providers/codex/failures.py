@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from clew.errors import NOT_CARRIED_OUT
 from clew.providers.base import values
 from clew.providers.codex.rollout import record_of
 from clew.providers.happenings import Failure
 
-__all__ = ["from_stderr", "kind_of", "words_of"]
+__all__ = ["from_stderr", "is_refused", "kind_of", "words_of"]
 
 _KINDS: dict[str, Failure] = {
     "unauthorized": "login",
@@ -36,10 +37,9 @@ def kind_of(message: str, info: Any) -> Failure:
     """`message` is the error of a turn, `info` what the rollout says of it: a name, or a name with an HTTP status."""
     if isinstance(info, str) and info in _KINDS:
         return _KINDS[info]
-    for detail in values(info).values():
-        status = values(detail).get("http_status_code")
-        if isinstance(status, int):
-            return _STATUSES.get(status, "failed")
+    status = _status_in(info)
+    if status is not None:
+        return _STATUSES.get(status, "failed")
     refusal = _refusal(message)
     for code in (refusal.get("code"), refusal.get("type")):
         if isinstance(code, str) and code in _CODES:
@@ -48,6 +48,20 @@ def kind_of(message: str, info: Any) -> Failure:
     if found:
         return _STATUSES.get(int(found.group(1)), "failed")
     return "login" if message.startswith("Missing environment variable") else "failed"
+
+
+def is_refused(message: str, info: Any) -> bool:
+    """Whether the vendor did not carry the request out. Codex says the status, or for a 400 it shows the vendor's answer."""
+    status = _status_in(info)
+    if status is None and (found := _STATUS.search(message)):
+        status = int(found.group(1))
+    return bool(_refusal(message)) or info == "unauthorized" if status is None else status in NOT_CARRIED_OUT
+
+
+def _status_in(info: Any) -> int | None:
+    """The HTTP status that a rollout names, if it names one."""
+    statuses = (values(detail).get("http_status_code") for detail in values(info).values())
+    return next((status for status in statuses if isinstance(status, int)), None)
 
 
 def words_of(message: str) -> str:
