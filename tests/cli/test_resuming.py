@@ -165,6 +165,26 @@ def test_an_answer_or_turns_for_a_coding_agent_are_refused_with_what_works(tmp_p
     assert shop.clew("resume", "t", "More.", "--max-turns", "3", *own).stdout == "Hello.\n"
 
 
+def test_a_question_is_shown_wherever_a_command_with_an_answer_is_advised(tmp_path: Path) -> None:
+    shop = Workshop(tmp_path)
+    shop.clew("run", "Pay.", "--model", shop.script("pay", *PAY), "--tool", "shop:pay", "--thread", "t")
+    shop.clew("fork", "t")
+    shop.clew("rewind", "t", "--turn", "1", "--yes")
+    for thread_id in ("t", "t-at-1"):
+        why = shop.clew("why", thread_id).stdout
+        assert why.splitlines()[-1] == f"Go on: clew resume {thread_id} --answer yes"
+        assert "pay asks (approval): May pay be run with these arguments?" in why
+        assert shop.clew("resume", thread_id, "--answer", "yes").stdout == "Paid.\n"
+
+
+def test_an_empty_prompt_is_refused_before_a_thread_is_looked_for(tmp_path: Path) -> None:
+    refused = Workshop(tmp_path).clew("resume", "nobody", " ")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr == (
+        "Error: the prompt is empty. Say what is to be done, or leave it out to go on without one.\n"
+    )
+
+
 async def test_options_are_in_place_of_what_is_on_record_and_that_is_said_and_kept(tmp_path: Path) -> None:
     shop = Workshop(tmp_path)
     shop.script("b", "One.", "Two.", "Three.")

@@ -75,7 +75,7 @@ async def standing_of(store: Checkpointer, thread_id: str) -> Standing:
         status="interrupted" if abandoned else state.status,
         reason=state.reason,
         holder=None if head.lease is None else _holder(head.lease),
-        questions=tuple(open_questions(state)) if state.status == "waiting" else (),
+        questions=tuple(open_questions(state)) if abandoned or state.status != "running" else (),
         calls=tuple(call for turn in current for call in turn.calls if call.result is None),
         asked_at=timeline.asked_at,
         prompts=tuple(prompt.text for prompt in prompts_waiting(state)),

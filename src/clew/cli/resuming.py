@@ -103,6 +103,8 @@ def resume(
         raise InvalidInput(f"--last says which thread is meant, and so does {thread!r}. Give one of them.")
     if last:
         thread, prompt = None, thread
+    if prompt is not None and not prompt.strip():
+        raise InvalidInput("the prompt is empty. Say what is to be done, or leave it out to go on without one.")
     asked = Asked(
         model=model,
         provider=provider,
