@@ -18,10 +18,10 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import clew.sync
-from clew import Thread, _telemetry, open_checkpointer
+from clew import Agent, Thread, _telemetry, open_checkpointer
 from clew._telemetry import span
 from clew.checkpointers import Checkpointer, MemoryCheckpointer
-from clew.errors import ClewError, LeaseLost, Unavailable
+from clew.errors import ClewError, LeaseLost, ModelRefused, Unavailable
 from clew.log import (
     Compacted,
     Described,
@@ -163,6 +163,19 @@ def test_with_the_package_and_no_tracer_set_up_nothing_is_recorded() -> None:
     use = "s = span('x'); s.__enter__(); s.__exit__(None, None, None); print(type(s).__name__); "
     later = "trace.set_tracer_provider(TracerProvider(shutdown_on_exit=False)); "
     assert script(setup + use + later + use).split() == ["_NoSpan", "_OpenSpan"]
+
+
+@pytest.mark.anyio
+async def test_a_span_of_a_model_call_says_that_it_was_refused_and_not_in_which_words(
+    spans: InMemorySpanExporter,
+) -> None:
+    refusal = ModelRefused("scripted", f"HTTP 400: {SECRET}", status=400)
+    agent = Agent(ScriptedModel([refusal]), checkpointer=MemoryCheckpointer())
+    with pytest.raises(ModelRefused):
+        await agent.run("Go.", thread_id="t")
+    (found,) = [dict(one.attributes or {}) for one in spans.get_finished_spans() if one.name == "clew.model_call"]
+    assert (found["clew.refused"], found["clew.status"], found["error.type"]) == (True, 400, "ModelRefused")
+    assert SECRET not in str(found)
 
 
 EVERYWHERE: Sequence[Logged] = [
