@@ -9,8 +9,7 @@ import msgspec
 import pytest
 
 from clew import Thread, open_checkpointer
-from clew.agent.events import Question
-from clew.agent.loop import QUESTIONS
+from clew.agent.events import QUESTIONS, Question
 from clew.checkpointers import Lease, Owner
 from clew.log import MessageAdded, ModelCallStarted, StateSet, StatusChanged, ToolIntent
 from clew.messages import ToolCall, assistant, user

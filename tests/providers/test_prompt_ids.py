@@ -12,7 +12,8 @@ from clew.checkpointers import MemoryCheckpointer
 from clew.errors import InvalidInput, ProviderError
 from clew.log import Usage
 from clew.messages import plain_text
-from clew.testing import ScriptedModel
+from clew.testing import ScriptedModel, call
+from clew.tools import tool
 from tests.providers.toy import toy_place
 from tests.providers.toys import toy_agent
 
@@ -57,6 +58,25 @@ async def test_a_prompt_that_a_resume_asks_with_an_id_is_asked_once(tmp_path: Pa
         with pytest.raises(InvalidInput, match="Give both"):
             resume(prompt_id="m1")
     assert await prompts_of(store, session.thread_id) == ["say one", "say two"]
+
+
+async def test_a_thread_that_waits_and_goes_on_at_a_provider_waits_no_more_and_asks_no_prompt_twice(
+    tmp_path: Path,
+) -> None:
+    @tool(approve=True)
+    async def pay(to: str) -> str:
+        return f"paid {to}"
+
+    store = MemoryCheckpointer()
+    own = Agent(ScriptedModel([call("pay", to="Ada"), *["Here."] * 4]), tools=[pay], checkpointer=store)
+    await own.run("say one", thread_id="t", prompt_id="m1")
+    await own.run("say two", thread_id="t", prompt_id="m2")
+    await toy_agent(toy_place(tmp_path), store).run("say two", thread_id="t", prompt_id="m2")
+    assert await own.questions("t") == []
+    assert (await own.run("say three", thread_id="t", prompt_id="m3")).output == "Here."
+    told = [(turn.prompt_id, turn.status, turn.reason) for turn in (await own.trajectory("t")).turns]
+    overtaken = "another prompt was asked before it was answered"
+    assert told == [("m1", "interrupted", overtaken), ("m2", "done", ""), ("m3", "done", "")]
 
 
 async def test_the_same_id_asks_again_what_was_stopped_and_the_program_is_told_so(tmp_path: Path) -> None:

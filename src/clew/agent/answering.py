@@ -7,8 +7,7 @@ from typing import Any
 
 import msgspec
 
-from clew.agent.events import Question
-from clew.agent.loop import QUESTIONS
+from clew.agent.events import QUESTIONS, Question
 from clew.checkpointers import Checkpointer
 from clew.errors import InvalidInput, UsageError
 from clew.log import Checkpoint, Logged, StateSet, StatusChanged, StepOutcome, encode_entries

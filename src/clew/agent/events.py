@@ -10,6 +10,7 @@ from clew.messages import ToolResult
 from clew.models.base import Retrying, TextDelta, ThinkingDelta
 
 __all__ = [
+    "QUESTIONS",
     "CheckpointSaved",
     "Compacted",
     "Event",
@@ -109,6 +110,8 @@ class SnapshotSaved(msgspec.Struct, frozen=True, tag="snapshot-saved"):
 
 
 Kind = Literal["question", "approval", "in doubt"]
+QUESTIONS = "clew:questions"
+"""The thread's value that holds what it waits for."""
 
 
 class Question(msgspec.Struct, frozen=True):

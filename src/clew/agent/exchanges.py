@@ -26,6 +26,7 @@ __all__ = [
     "JOINED",
     "NO_END",
     "OWN",
+    "SUPERSEDED",
     "Exchange",
     "Spent",
     "Working",
@@ -47,6 +48,7 @@ OWN = "clew"
 JOINED = "joined"
 """The status on record of a prompt that is answered together with the next one. It is told as the status of that one."""
 NO_END = "its process stopped before it could record an end"
+SUPERSEDED = "another prompt was asked before it was answered"
 
 
 class Spent(msgspec.Struct, frozen=True):

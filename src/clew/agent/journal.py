@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar, cast
 import msgspec
 
 from clew._aio import settle
-from clew.agent.exchanges import JOINED, NO_END, OWN, Exchange, Spent, Working, last_exchange, spent_on
+from clew.agent.exchanges import JOINED, NO_END, OWN, SUPERSEDED, Exchange, Spent, Working, last_exchange, spent_on
 from clew.errors import LeaseLost, ModelError, Unavailable
 from clew.log import (
     Call,
@@ -41,7 +41,6 @@ E = TypeVar("E", bound=Logged)
 
 PATIENCE = 20.0
 """Seconds that a store which is away is waited for: less than a lease lasts."""
-_SUPERSEDED = "another prompt was asked before it was answered"
 _LONGEST_REFUSAL = 300
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 
@@ -139,7 +138,7 @@ class Journal:
         elif self._has_responses(left):
             status, reason = JOINED, ""
         else:
-            status, reason = "interrupted", _SUPERSEDED if left.is_noted else NO_END
+            status, reason = "interrupted", SUPERSEDED if left.is_noted else NO_END
         return [left.ended(self.thread.messages, status, reason, self._spent, self._lost)]
 
     def _has_responses(self, worked_on: Working) -> bool:

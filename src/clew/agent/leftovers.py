@@ -8,9 +8,10 @@ from typing import Any
 
 import msgspec
 
-from clew.agent.exchanges import OWN, Exchange, closed, last_exchange
+from clew.agent.events import QUESTIONS
+from clew.agent.exchanges import OWN, SUPERSEDED, Exchange, closed, last_exchange
 from clew.agent.notes import note
-from clew.log import Checkpoint, Logged, MessageAdded, ModelCallStarted, ToolOutcome
+from clew.log import Checkpoint, Logged, MessageAdded, ModelCallStarted, StateSet, ToolOutcome
 from clew.messages import Assistant, Block, Text, Thinking, ToolCall, ToolResult, User, plain_text, tool_calls
 
 __all__ = ["Left", "left_over", "merged", "shown_call"]
@@ -74,7 +75,12 @@ def left_over(state: Checkpoint) -> Left:
         entries += [ToolOutcome(place, index, _unknown(call)) for index, call in enumerate(calls)]
         doubtful += calls
         words = plain_text(message)[-_LONGEST_TEXT:]
+    waits = bool(state.calls and state.state.get(QUESTIONS))
+    if waits:  # its calls are not run any more
+        entries.append(StateSet(QUESTIONS, None))
     if stopped is None:
+        if waits and (last := last_exchange(state)) is not None and last.is_recorded:
+            entries.append(closed(last, len(state.history) + 1, SUPERSEDED))
         return Left(tuple(entries), tuple(doubtful), words)
     if stopped.is_open:
         if not state.in_flight and stopped.provider != OWN:  # what it cost is not known: the next request counts it

@@ -14,7 +14,7 @@ import msgspec
 from clew._aio import settle
 from clew.agent.asking import ask
 from clew.agent.compacting import compact, make_room
-from clew.agent.events import CheckpointSaved, Question, TurnFinished, TurnStarted, Unwound, Waiting
+from clew.agent.events import QUESTIONS, CheckpointSaved, Question, TurnFinished, TurnStarted, Unwound, Waiting
 from clew.agent.exchanges import exchange_of, joined, last_exchange
 from clew.agent.filing import Files
 from clew.agent.finishing import finished_with, not_finished, value_of
@@ -32,15 +32,13 @@ from clew.models import ModelRequest, ModelResponse
 from clew.tools import State
 from clew.workspace import Workspace
 
-__all__ = ["QUESTIONS", "Ending", "Loop", "read_answer"]
+__all__ = ["Ending", "Loop", "read_answer"]
 
 log = logging.getLogger("clew.agent")
 
 
 _PAUSED = "pause_turn"
 """Why a model stops that only wants to be asked to go on."""
-QUESTIONS = "clew:questions"
-"""The thread's value that holds what it waits for."""
 
 
 class Ending(msgspec.Struct, frozen=True):

@@ -19,6 +19,7 @@ from clew.agent.filing import Files
 from clew.agent.journal import Journal
 from clew.agent.leftovers import left_over
 from clew.agent.notes import NOTE, note, note_waiting
+from clew.agent.prompts import prompts_waiting, waiting_prompts
 from clew.agent.runs import Emit
 from clew.agent.trajectories import Turn, said_in
 from clew.checkpointers import Checkpointer
@@ -181,6 +182,10 @@ class Sending:
         state = self._thread.checkpoint
         if note_waiting(state):
             entries.append(StateSet(NOTE, None))
+        waiting = prompts_waiting(state)
+        others = [other for other in waiting if other.id != self._prompt_id]
+        if len(others) < len(waiting):  # the built-in agent, which was to ask it, must not ask it again
+            entries += waiting_prompts(others)
         self._files.may_change(state, state.turns + 1)
         await self._journal.record(*entries, ModelCallStarted(self._model or self._provider.name))
         self.asked_at = first

@@ -17,8 +17,7 @@ from unittest.mock import patch
 import msgspec
 
 from clew import Thread
-from clew.agent.events import Question
-from clew.agent.loop import QUESTIONS
+from clew.agent.events import QUESTIONS, Question
 from clew.checkpointers import Checkpointer, Owner
 from clew.log import (
     Described,
