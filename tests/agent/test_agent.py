@@ -22,6 +22,7 @@ from clew.agent import (
     TurnFinished,
     Waiting,
 )
+from clew.agent.answering import record_answer
 from clew.checkpointers import MemoryCheckpointer
 from clew.errors import InvalidInput, ThreadBusy, UsageError
 from clew.log import MessageAdded, ModelCallStarted, ToolIntent
@@ -542,3 +543,44 @@ async def test_a_model_that_pauses_is_asked_to_go_on(store: MemoryCheckpointer) 
     script: list[Response] = [assistant("Let me see.", stop="pause_turn"), "Done."]
     result = await Agent(ScriptedModel(script), checkpointer=store).run("Go.", thread_id="t")
     assert (result.output, result.turns) == ("Done.", 2)
+
+
+async def test_a_call_that_waits_for_approval_is_not_run_by_a_fork_without_one(store: MemoryCheckpointer) -> None:
+    ran: list[int] = []
+
+    @tool(approve=True, effect="idempotent")
+    async def pay(amount: int) -> str:
+        ran.append(amount)
+        return "paid"
+
+    def agent() -> Agent:
+        return Agent(ScriptedModel([call("pay", amount=9), "Paid."]), tools=[pay], checkpointer=store)
+
+    await agent().run("Pay.", thread_id="t")
+    async with Thread.open(store, "t") as thread:
+        await thread.fork("fork")
+    asked = await agent().resume(thread_id="fork")
+    assert (asked.status, [question.kind for question in asked.questions], ran) == ("waiting", ["approval"], [])
+    assert (await agent().resume(thread_id="fork", answer=True)).output == "Paid."
+    assert ran == [9]
+
+
+async def test_an_approved_call_that_was_stopped_is_run_again_without_another_question(
+    store: MemoryCheckpointer,
+) -> None:
+    ran: list[int] = []
+
+    @tool(approve=True, effect="idempotent")
+    async def pay(amount: int) -> str:
+        ran.append(amount)
+        return "paid"
+
+    def agent() -> Agent:
+        return Agent(ScriptedModel([call("pay", amount=9), "Paid."]), tools=[pay], checkpointer=store)
+
+    await agent().run("Pay.", thread_id="t")
+    await record_answer(store, "t", True)
+    async with Thread.open(store, "t") as thread:
+        await thread.append(ToolIntent(1, 0, "key", 1))
+    assert (await agent().resume(thread_id="t")).output == "Paid."
+    assert ran == [9]

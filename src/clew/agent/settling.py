@@ -132,7 +132,7 @@ class _Settling:
             decided = await self._decide(tool, call)
             if decided is not None:
                 return decided
-        elif tool.approve is not False:
+        if tool.approve is not False:  # in a fork, a call in doubt may be one that nobody has approved
             await self._journal.flush()
             if await needs_approval(tool, call.call.arguments) and (refused := _check_approval(call)):
                 return refused
