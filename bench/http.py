@@ -27,9 +27,9 @@ from bench.results import Result, at_most, spread
 from bench.scale import Scale, progress, scratch
 from bench.show import micros
 from clew.checkpointers import Head, SQLiteCheckpointer
-from clew.checkpointers._http_connection import Address, Answer, Pool
-from clew.checkpointers._http_wire import MSGPACK, Append
-from clew.checkpointers.http import HTTPCheckpointer
+from clew.checkpointers.http.client import Address, Answer, Pool
+from clew.checkpointers.http.protocol import MSGPACK, Append
+from clew.checkpointers.http.store import HTTPCheckpointer
 
 __all__ = ["http"]
 

@@ -21,7 +21,7 @@ from bench.lanes import Lane, Prepared, interleave, prepare
 from bench.results import Limit, Result, at_least, at_most, paired, spread
 from bench.scale import Scale, progress
 from bench.show import micros, rate, size
-from clew.checkpointers.postgres import PostgresCheckpointer
+from clew.checkpointers.postgres.store import PostgresCheckpointer
 from clew.threads import Thread
 from tests.servers.postgres import PostgresServer, running_postgres
 

@@ -17,7 +17,7 @@ from bench.lanes import Prepared, Save, interleave, prepare
 from bench.results import Result, at_most, paired
 from bench.scale import Scale, progress, scratch
 from bench.show import micros
-from clew.checkpointers.redis import RedisCheckpointer
+from clew.checkpointers.redis.store import RedisCheckpointer
 from clew.threads import Thread
 from tests.servers.redis import Server, a_server
 

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from clew._aio import cancel_and_wait, settle
+from clew._runtime.aio import cancel_and_wait, settle
 
 pytestmark = pytest.mark.anyio
 
@@ -217,7 +217,7 @@ async def test_what_became_of_cancelled_tasks_is_dropped() -> None:
 
 SCRIPT = """
 import asyncio, signal
-from clew._aio import settle
+from clew._runtime.aio import settle
 
 def ctrl_c():
     asyncio.get_running_loop().call_soon(signal.raise_signal, signal.SIGINT)

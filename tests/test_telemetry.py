@@ -18,8 +18,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import clew.sync
-from clew import Agent, Thread, _telemetry, open_checkpointer
-from clew._telemetry import span
+from clew import Agent, Thread, open_checkpointer
+from clew._runtime import telemetry
+from clew._runtime.telemetry import span
 from clew.checkpointers import Checkpointer, MemoryCheckpointer
 from clew.errors import ClewError, LeaseLost, ModelRefused, Unavailable
 from clew.log import (
@@ -54,7 +55,7 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(_telemetry, "_tracer", provider.get_tracer("clew"))
+    monkeypatch.setattr(telemetry, "_tracer", provider.get_tracer("clew"))
     yield exporter
     provider.shutdown()
 
@@ -133,14 +134,14 @@ def script(code: str) -> str:
 
 def test_importing_clew_does_not_import_opentelemetry() -> None:
     loaded = "print(any(name.startswith('opentelemetry') for name in sys.modules))"
-    assert script(f"import sys, clew, clew.sync, clew._telemetry; clew.Thread; {loaded}") == "False"
+    assert script(f"import sys, clew, clew.sync, clew._runtime.telemetry; clew.Thread; {loaded}") == "False"
 
 
 def test_without_the_package_a_span_is_nothing_and_costs_next_to_nothing() -> None:
     found = script(
         "import sys\n"
         "sys.modules['opentelemetry'] = None\n"
-        "from clew._telemetry import span\n"
+        "from clew._runtime.telemetry import span\n"
         "with span('clew.append', thread_id='t', frames=1) as current: current.set(bytes=1)\n"
         "calls = []\n"
         "sys.setprofile(lambda frame, event, argument: calls.append(event))\n"
@@ -158,7 +159,7 @@ def test_with_the_package_and_no_tracer_set_up_nothing_is_recorded() -> None:
     setup = (
         "from opentelemetry.sdk.trace import TracerProvider; "
         "from opentelemetry import trace; "
-        "from clew._telemetry import span; "
+        "from clew._runtime.telemetry import span; "
     )
     use = "s = span('x'); s.__enter__(); s.__exit__(None, None, None); print(type(s).__name__); "
     later = "trace.set_tracer_provider(TracerProvider(shutdown_on_exit=False)); "
@@ -351,7 +352,7 @@ async def test_a_lost_lease_is_the_error_of_the_append_that_found_out(spans: InM
 def test_a_tracer_that_is_set_up_late_is_soon_seen_by_appends() -> None:
     found = script(
         "import time; from opentelemetry import trace; from opentelemetry.sdk.trace import TracerProvider; "
-        "from clew._telemetry import is_listened_to; print(is_listened_to(), end=' '); "
+        "from clew._runtime.telemetry import is_listened_to; print(is_listened_to(), end=' '); "
         "trace.set_tracer_provider(TracerProvider(shutdown_on_exit=False)); time.sleep(0.11); print(is_listened_to())"
     )
     assert found == "False True"

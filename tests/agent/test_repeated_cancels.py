@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from clew import Thread
-from clew._aio import settle
+from clew._runtime.aio import settle
 from clew.agent import Agent
 from clew.checkpointers import Head, MemoryCheckpointer
 from clew.log import MessageAdded

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from clew.checkpointers.postgres import PostgresCheckpointer
+from clew.checkpointers.postgres.store import PostgresCheckpointer
 from clew.testing._contract_builders import append
 
 

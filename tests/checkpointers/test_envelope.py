@@ -9,8 +9,8 @@ from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clew.checkpointers import _envelope
-from clew.checkpointers._envelope import (
+from clew.checkpointers.files import envelope
+from clew.checkpointers.files.envelope import (
     HEADER,
     NO_MARK,
     SMALLEST,
@@ -30,7 +30,7 @@ def a_record(offset: int = 300) -> bytes:
     return pack([b"one", b"", b"three"], [REF], b"head", at=7, offset=offset, before=BEFORE)[0]
 
 
-def take_apart(data: bytes, offset: int = 300) -> tuple[list[bytes], _envelope.Table]:
+def take_apart(data: bytes, offset: int = 300) -> tuple[list[bytes], envelope.Table]:
     return Header.unpack(data, offset).read(data)
 
 
@@ -53,7 +53,7 @@ def test_what_is_packed_comes_back(
     assert set(table.refs) == refs
     assert table.head == head
     assert header.read_table(data[HEADER:]) == table
-    assert _envelope.trailing(data[-TRAILER:]) == (len(data), header.mark)
+    assert envelope.trailing(data[-TRAILER:]) == (len(data), header.mark)
 
 
 def test_a_record_is_laid_out_as_documented() -> None:
@@ -126,5 +126,5 @@ def test_the_start_of_another_record_is_not_the_start_of_this_one() -> None:
 
 @given(st.binary(max_size=TRAILER))
 def test_any_bytes_may_stand_where_a_trailer_should(data: bytes) -> None:
-    length, mark = _envelope.trailing(data)
+    length, mark = envelope.trailing(data)
     assert (length, mark) == (0, b"") or (length >= SMALLEST and mark == data[8:])

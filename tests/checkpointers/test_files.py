@@ -20,8 +20,11 @@ from typing import Any
 
 import pytest
 
-from clew.checkpointers import FileCheckpointer, HeadQuery, _file_heads, _file_log, _files, _locks, open_checkpointer
-from clew.checkpointers._envelope import HEADER, TRAILER
+from clew._runtime import files
+from clew.checkpointers import FileCheckpointer, HeadQuery, open_checkpointer
+from clew.checkpointers.files import heads as _file_heads
+from clew.checkpointers.files import log as _file_log
+from clew.checkpointers.files.envelope import HEADER, TRAILER
 from clew.checkpointers.heads import thread_key
 from clew.errors import ClewError, Conflict, Corrupt, InvalidInput, MissingBlob, NewerFormat, Unavailable
 from clew.testing._contract_builders import a_head, append, digest_of, every_call, heads, listed, put, state
@@ -312,7 +315,7 @@ async def test_a_failed_sync_leaves_the_log_as_it_was(
 ) -> None:
     await append(store, "thread", b"one")
     before = thread_file(path).read_bytes()
-    fail_once(monkeypatch, _files, "sync", errno.EIO)
+    fail_once(monkeypatch, files, "sync", errno.EIO)
     with pytest.raises(Unavailable, match=thread_file(path).name):
         await append(store, "thread", b"two", at=1)
     assert thread_file(path).read_bytes() == before
@@ -332,7 +335,7 @@ async def test_a_failed_write_that_cannot_be_taken_back_is_cut_by_the_next_appen
         raise OSError(errno.EIO, "a bad sector")
 
     with monkeypatch.context() as patch:
-        patch.setattr(_files, "write_all", half)
+        patch.setattr(files, "write_all", half)
         fail_once(patch, os, "ftruncate", errno.EIO)
         with pytest.raises(Unavailable, match="a bad sector"):
             await append(store, "thread", b"two", at=1)
@@ -347,7 +350,7 @@ async def test_a_first_append_that_fails_leaves_no_thread_and_no_file(
     store: FileCheckpointer, path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     await put(store, b"opens the store")
-    fail_once(monkeypatch, _files, what, errno.EIO)
+    fail_once(monkeypatch, files, what, errno.EIO)
     with pytest.raises(Unavailable):
         await append(store, "thread", b"one")
     assert not thread_file(path).exists()
@@ -367,7 +370,7 @@ async def test_an_append_that_was_made_before_is_synced_before_it_is_acknowledge
 ) -> None:
     """Whoever made it may have been killed between its write and its sync."""
     await append(store, "thread", b"one")
-    fail_once(monkeypatch, _files, "sync", errno.EIO)
+    fail_once(monkeypatch, files, "sync", errno.EIO)
     with pytest.raises(Unavailable):
         await append(store, "thread", b"one")
     await append(store, "thread", b"one")
@@ -635,9 +638,9 @@ def test_a_path_with_nul_is_invalid() -> None:
 def locked(file: Path, *, shared: bool = False) -> Iterator[None]:
     fd = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        _locks.lock(fd, file, shared=shared)
+        files.lock(fd, file, shared=shared)
         yield
-        _locks.unlock(fd)
+        files.unlock(fd)
     finally:
         os.close(fd)
 
@@ -645,7 +648,7 @@ def locked(file: Path, *, shared: bool = False) -> Iterator[None]:
 async def test_a_lock_held_too_long_is_unavailable_and_the_call_may_be_made_again(
     store: FileCheckpointer, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_locks, "WAIT", 0.05)
+    monkeypatch.setattr(files, "WAIT", 0.05)
     await append(store, "thread", b"one")
     with locked(thread_file(path)):
         for call in (store.read("thread"), append(store, "thread", b"two", at=1), store.delete("thread")):
@@ -681,7 +684,7 @@ async def test_an_append_that_waited_while_its_thread_was_deleted_does_not_write
 async def test_blobs_are_not_deleted_while_somebody_touches_them(
     store: FileCheckpointer, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_locks, "WAIT", 0.05)
+    monkeypatch.setattr(files, "WAIT", 0.05)
     [blob] = await put(store, b"blob")
     with locked(space(path) / "blobs.lock", shared=True):
         await put(store, b"blob", b"another")

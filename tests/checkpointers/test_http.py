@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from clew.checkpointers import open_checkpointer
-from clew.checkpointers._http_wire import END, RECORDS, Broken, RecordReader, failure_record, record_size
-from clew.checkpointers._http_wire import Failure as WireFailure
 from clew.checkpointers.base import Checkpointer
-from clew.checkpointers.http import HTTPCheckpointer
+from clew.checkpointers.http.protocol import END, RECORDS, Broken, RecordReader, failure_record, record_size
+from clew.checkpointers.http.protocol import Failure as WireFailure
+from clew.checkpointers.http.store import HTTPCheckpointer
 from clew.errors import Corrupt, InvalidInput, MissingExtra, NewerFormat, Unavailable, UsageError
 from clew.testing._contract_builders import append, digest_of, every_call, put
 from tests.server.serving import a_token, serving

@@ -22,10 +22,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 import clew.checkpointers
-from clew.checkpointers import Checkpointer, HeadQuery, _mysql_engine, open_checkpointer
-from clew.checkpointers._mysql_wire import Connection
+from clew.checkpointers import Checkpointer, HeadQuery, open_checkpointer
 from clew.checkpointers.base import MAX_FRAME
-from clew.checkpointers.mysql import MySQLCheckpointer
+from clew.checkpointers.mysql import engine
+from clew.checkpointers.mysql.store import MySQLCheckpointer
+from clew.checkpointers.mysql.wire import Connection
 from clew.errors import Corrupt, InvalidInput, MissingExtra, NewerFormat, Unavailable
 from clew.testing._contract_builders import append, every_call, heads, listed, put, state
 from tests.checkpointers.damage import sound_and_damaged
@@ -465,7 +466,7 @@ async def test_a_server_that_was_stopped_and_started_is_a_pause(server: MariaDBS
 async def test_a_server_that_stays_away_is_unavailable_for_every_call(
     server: MariaDBServer, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_mysql_engine, "PATIENCE", 0.1)
+    monkeypatch.setattr(engine, "PATIENCE", 0.1)
     async with (
         Proxy(("127.0.0.1", server.port)) as proxy,
         MySQLCheckpointer(url.replace(f":{server.port}/", f":{proxy.port}/")) as store,

@@ -15,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clew.checkpointers import open_checkpointer
-from clew.checkpointers._object_clock import Clock
-from clew.checkpointers._object_format import BLOB_HEADER, dead_record
-from clew.checkpointers._object_obstore import open_obstore
-from clew.checkpointers._object_packs import LARGEST, merged_with
-from clew.checkpointers._object_store import BucketCheckpointer
-from clew.checkpointers.objects import ObjectCheckpointer
+from clew.checkpointers.objects.base import BucketCheckpointer
+from clew.checkpointers.objects.bucket import Clock
+from clew.checkpointers.objects.clouds import open_obstore
+from clew.checkpointers.objects.store import ObjectCheckpointer
+from clew.checkpointers.packed.format import BLOB_HEADER, dead_record
+from clew.checkpointers.packed.packs import LARGEST, merged_with
 from clew.errors import Conflict, Corrupt, InvalidInput, MissingExtra, NewerFormat, Unavailable
 from clew.testing._contract_builders import all_blobs, append, digest_of, heads, listed, put, state
 from tests.servers.buckets import WatchedBucket

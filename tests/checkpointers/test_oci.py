@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from clew.checkpointers import open_checkpointer
-from clew.checkpointers.oci import OCICheckpointer
+from clew.checkpointers.objects.oci import OCICheckpointer
 from clew.errors import InvalidInput, MissingExtra, Unavailable
 from clew.testing import OpenStore
 from clew.testing._contract_builders import all_blobs, append, listed, put

@@ -23,10 +23,10 @@ pytest.importorskip("opensearchpy")
 from opensearchpy import AsyncOpenSearch, AsyncTransport
 
 from clew.checkpointers import open_checkpointer
-from clew.checkpointers._object_clock import Clock
-from clew.checkpointers._opensearch_schema import FORMAT
 from clew.checkpointers.heads import HeadQuery, thread_key
-from clew.checkpointers.opensearch import OpenSearchCheckpointer
+from clew.checkpointers.objects.bucket import Clock
+from clew.checkpointers.opensearch.schema import FORMAT
+from clew.checkpointers.opensearch.store import OpenSearchCheckpointer
 from clew.errors import (
     Conflict,
     Corrupt,

@@ -23,8 +23,8 @@ from oracledb.errors import _Error
 from sqlglot import exp
 
 from clew.checkpointers import HeadQuery, open_checkpointer
-from clew.checkpointers._oracle_sql import Statements
-from clew.checkpointers.oracle import OracleCheckpointer
+from clew.checkpointers.oracle.sql import Statements
+from clew.checkpointers.oracle.store import OracleCheckpointer
 from clew.errors import Conflict, Corrupt, InvalidInput, MissingBlob, MissingExtra, NewerFormat, Unavailable
 from clew.testing._contract_builders import EPOCH, a_head, append, digest_of, every_call, heads, put
 from tests.servers.running import free_port

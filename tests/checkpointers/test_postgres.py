@@ -15,10 +15,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from clew.checkpointers import HeadQuery, _postgres_engine, open_checkpointer
-from clew.checkpointers._postgres_statements import Statements
-from clew.checkpointers._postgres_wire import Connection
-from clew.checkpointers.postgres import PostgresCheckpointer
+from clew.checkpointers import HeadQuery, open_checkpointer
+from clew.checkpointers.postgres import engine
+from clew.checkpointers.postgres.statements import Statements
+from clew.checkpointers.postgres.store import PostgresCheckpointer
+from clew.checkpointers.postgres.wire import Connection
 from clew.errors import Conflict, Corrupt, InvalidInput, NewerFormat, Unavailable
 from clew.testing._contract_builders import append, digest_of, every_call, heads, listed, minute, put, state
 from tests.checkpointers.damage import sound_and_damaged
@@ -466,14 +467,14 @@ async def test_a_statement_without_an_answer_is_unavailable_and_may_be_made_agai
     server: PostgresServer, schema: str, store: PostgresCheckpointer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await append(store, "thread", b"one")
-    monkeypatch.setattr(_postgres_engine, "TIMEOUT", 0.3)
+    monkeypatch.setattr(engine, "TIMEOUT", 0.3)
     with psycopg.connect(server.url()) as other:
         other.execute(f"LOCK TABLE {schema}.clew_heads")
         with pytest.raises(Unavailable, match="no answer"):
             await append(store, "thread", b"two", at=1)
         with pytest.raises(Unavailable, match="no answer"):
             await store.head("thread")
-    monkeypatch.setattr(_postgres_engine, "TIMEOUT", 60.0)
+    monkeypatch.setattr(engine, "TIMEOUT", 60.0)
     await append(store, "thread", b"two", at=1)
     assert await store.read("thread") == [b"one", b"two"]
 
@@ -550,7 +551,7 @@ async def test_an_outage_is_unavailable_and_its_end_is_noticed(
     server: PostgresServer, store: PostgresCheckpointer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await append(store, "thread", b"one")
-    monkeypatch.setattr(_postgres_engine, "PATIENCE", 0.2)
+    monkeypatch.setattr(engine, "PATIENCE", 0.2)
     server.stop()
     for name, call in every_call(store).items():
         with pytest.raises(Unavailable):

@@ -20,10 +20,10 @@ from redis.asyncio import Redis
 from redis.crc import key_slot
 
 from clew.checkpointers import Checkpointer, HeadQuery, open_checkpointer
-from clew.checkpointers._redis_engine import Call
-from clew.checkpointers._redis_keys import SHARDS, Layout
 from clew.checkpointers.heads import thread_key
-from clew.checkpointers.redis import RedisCheckpointer
+from clew.checkpointers.redis.engine import Call
+from clew.checkpointers.redis.keys import SHARDS, Layout
+from clew.checkpointers.redis.store import RedisCheckpointer
 from clew.errors import Conflict, Corrupt, InvalidInput, MissingExtra, NewerFormat, Unavailable
 from clew.testing._contract_builders import (
     all_blobs,

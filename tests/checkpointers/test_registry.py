@@ -10,7 +10,8 @@ from types import ModuleType
 
 import pytest
 
-from clew import _plugins, open_checkpointer
+from clew import open_checkpointer
+from clew._runtime import plugins as _plugins
 from clew.checkpointers import FileCheckpointer, MemoryCheckpointer, SQLiteCheckpointer, registry
 from clew.errors import InvalidInput, MissingExtra
 from clew.testing._contract_builders import append

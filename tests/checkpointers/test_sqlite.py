@@ -20,7 +20,10 @@ from typing import Any
 import pytest
 from blake3 import blake3
 
-from clew.checkpointers import HeadQuery, SQLiteCheckpointer, _files, _sqlite_engine, _sqlite_schema, open_checkpointer
+from clew._runtime import files as _files
+from clew.checkpointers import HeadQuery, SQLiteCheckpointer, open_checkpointer
+from clew.checkpointers.sqlite import engine as _sqlite_engine
+from clew.checkpointers.sqlite import schema
 from clew.errors import ClewError, Conflict, Corrupt, InvalidInput, NewerFormat, Unavailable
 from clew.testing._contract_builders import append, every_call, heads, listed, put, state
 from tests.checkpointers.damage import sound_and_damaged
@@ -850,12 +853,12 @@ async def wal_of_short_lives(path: Path, lives: int) -> int:
 async def test_the_wal_of_many_short_lived_writers_does_not_grow_with_their_number(path: Path) -> None:
     async with SQLiteCheckpointer(path) as store:
         await append(store, "first", b"frame")
-    assert await wal_of_short_lives(path, 40) < 3 * _sqlite_schema.CHECKPOINT_AFTER * _sqlite_schema.PAGE_SIZE
+    assert await wal_of_short_lives(path, 40) < 3 * schema.CHECKPOINT_AFTER * schema.PAGE_SIZE
 
 
 async def test_the_wal_of_many_blobs_does_not_grow_with_their_number(store: SQLiteCheckpointer, path: Path) -> None:
     for number in range(60):
         data = number.to_bytes(4, "big") * 100_000
         await store.put_blobs({blake3(data).hexdigest(): data})
-    most = 2 * _sqlite_schema.CHECKPOINT_AT_MOST * _sqlite_schema.PAGE_SIZE
+    most = 2 * schema.CHECKPOINT_AT_MOST * schema.PAGE_SIZE
     assert path.with_name(path.name + "-wal").stat().st_size < most < 60 * 400_000

@@ -11,7 +11,7 @@ import pytest
 
 from clew import Thread
 from clew.checkpointers import Checkpointer, SQLiteCheckpointer
-from clew.checkpointers._sqlite_backup import backup
+from clew.checkpointers.sqlite.backup import backup
 from clew.errors import Corrupt, InvalidInput, NewerFormat
 from clew.log import MessageAdded
 from clew.messages import user

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from clew import Thread, open_checkpointer
-from clew.checkpointers.opensearch import OpenSearchCheckpointer
+from clew.checkpointers.opensearch.store import OpenSearchCheckpointer
 from clew.log import MessageAdded
 from clew.messages import assistant, user
 from tests.cli.commands import Samples, clew, objects, terminal

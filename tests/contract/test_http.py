@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from clew.checkpointers import Checkpointer
-from clew.checkpointers.http import HTTPCheckpointer
+from clew.checkpointers.http.store import HTTPCheckpointer
 from clew.server.tokens import Token
 from clew.testing import CheckpointerContract, OpenStore
 from tests.sampling import FULL

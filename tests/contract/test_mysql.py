@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from clew.checkpointers import Checkpointer
-from clew.checkpointers.mysql import MySQLCheckpointer
+from clew.checkpointers.mysql.store import MySQLCheckpointer
 from clew.testing import CheckpointerContract, OpenStore
 from tests.servers.mariadb import MariaDBServer, running_mariadb
 from tests.servers.running import free_port

@@ -6,7 +6,7 @@ from itertools import count
 import pytest
 
 from clew.checkpointers import Checkpointer
-from clew.checkpointers.objects import ObjectCheckpointer
+from clew.checkpointers.objects.store import ObjectCheckpointer
 from clew.testing import CheckpointerContract, OpenStore
 from tests.servers.buckets import WatchedBucket
 from tests.servers.running import free_port

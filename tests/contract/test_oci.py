@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from clew.checkpointers.oci import OCICheckpointer
+from clew.checkpointers.objects.oci import OCICheckpointer
 from clew.testing import CheckpointerContract, OpenStore
 
 URL = os.environ.get("CLEW_TEST_OCI_URL", "")

@@ -7,7 +7,7 @@ import pytest
 from blake3 import blake3
 
 from clew.checkpointers import Checkpointer
-from clew.checkpointers.opensearch import OpenSearchCheckpointer
+from clew.checkpointers.opensearch.store import OpenSearchCheckpointer
 from clew.testing import CheckpointerContract, OpenStore
 from tests.servers.opensearch import shared_node
 from tests.servers.running import free_port

@@ -10,8 +10,9 @@ from uuid import uuid4
 import oracledb
 import pytest
 
-from clew.checkpointers import Checkpointer, _oracle_url
-from clew.checkpointers.oracle import OracleCheckpointer
+from clew.checkpointers import Checkpointer
+from clew.checkpointers.oracle import address
+from clew.checkpointers.oracle.store import OracleCheckpointer
 from clew.testing import CheckpointerContract, OpenStore
 from tests.servers.running import free_port
 
@@ -54,7 +55,7 @@ class TestOracle(CheckpointerContract):
 
 
 async def _each_table(prefix: str, statement: str, tables: tuple[str, ...]) -> None:
-    settings = _oracle_url.parse(URL, prefix, 1).settings
+    settings = address.parse(URL, prefix, 1).settings
     given = {name: value for name, value in settings.items() if name not in ("min", "max", "increment")}
     async with oracledb.connect_async(**given) as connection:
         for table in tables:

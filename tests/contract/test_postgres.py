@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from clew.checkpointers import Checkpointer
-from clew.checkpointers.postgres import PostgresCheckpointer
+from clew.checkpointers.postgres.store import PostgresCheckpointer
 from clew.testing import CheckpointerContract, OpenStore
 from tests.servers.postgres import PostgresServer, running_postgres
 from tests.servers.running import free_port

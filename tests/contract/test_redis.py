@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from clew.checkpointers import Checkpointer
-from clew.checkpointers.redis import RedisCheckpointer
+from clew.checkpointers.redis.store import RedisCheckpointer
 from clew.testing import CheckpointerContract, OpenStore
 from tests.sampling import FULL
 from tests.servers.redis import a_cluster, a_server

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from clew.checkpointers import Checkpointer, SQLiteCheckpointer, _sqlite_engine
+from clew.checkpointers import Checkpointer, SQLiteCheckpointer
+from clew.checkpointers.sqlite import engine
 from clew.testing import CheckpointerContract, OpenStore
 
 
@@ -37,5 +38,5 @@ class TestSQLiteWrittenByTheLoop(TestSQLite):
 
     @pytest.fixture(autouse=True)
     def quick(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(_sqlite_engine, "QUICK_RUNS", 0)
-        monkeypatch.setattr(_sqlite_engine, "QUICK", float("inf"))
+        monkeypatch.setattr(engine, "QUICK_RUNS", 0)
+        monkeypatch.setattr(engine, "QUICK", float("inf"))

@@ -17,7 +17,9 @@ import sys
 
 import msgspec
 
-from clew.checkpointers import Checkpointer, Head, _files, _sqlite_schema, open_checkpointer
+from clew._runtime import files
+from clew.checkpointers import Checkpointer, Head, open_checkpointer
+from clew.checkpointers.sqlite import schema
 from clew.errors import Unavailable
 from tests.crash.work import Op, blobs_of, frames_of, head_of, next_op
 
@@ -111,7 +113,7 @@ async def attempt(store: Checkpointer, op: Op, sabotage: str) -> None:
 
 def prepare(job: Job) -> None:
     """Set the limits, and break what is to be broken."""
-    configure = _sqlite_schema.configure
+    configure = schema.configure
 
     def configured(connection: sqlite3.Connection) -> None:
         configure(connection)
@@ -120,12 +122,12 @@ def prepare(job: Job) -> None:
         if job.sabotage == "sync no files":
             connection.execute("PRAGMA synchronous = OFF")
 
-    _sqlite_schema.configure = configured
+    schema.configure = configured
     if job.sabotage == "sync no files":
-        sync = _files.sync
-        _files.sync = lambda fd: None if "/threads/" in os.readlink(f"/proc/self/fd/{fd}") else sync(fd)
+        sync = files.sync
+        files.sync = lambda fd: None if "/threads/" in os.readlink(f"/proc/self/fd/{fd}") else sync(fd)
     if job.sabotage == "sync no folders":
-        _files.sync_folder = lambda path: None
+        files.sync_folder = lambda path: None
     if job.file_size:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (job.file_size, resource.RLIM_INFINITY))

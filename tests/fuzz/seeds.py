@@ -9,7 +9,7 @@ from random import Random
 
 import msgspec
 
-from clew.checkpointers import _envelope
+from clew.checkpointers.files import envelope
 from clew.checkpointers.memory import MemoryCheckpointer
 from clew.log import FIRST, StateSet, WorkspaceSnapshot, encode_entries, encode_frame
 from clew.log.blobs import pack_blob
@@ -67,7 +67,7 @@ def seeds(target: str) -> list[bytes]:
             return [pack_blob(data, keys)[1] for data in (b"", b"text " * 300, bytes(10**6)) for keys in (None, _KEYS)]
         case "envelope":
             records = [([b"frame"], ["ab" * 32], b"head"), ([], [], b""), ([b"", b"x" * 300], [], b"h" * 40)]
-            return [_envelope.pack(*record, at=0, offset=0, before=_envelope.NO_MARK)[0] for record in records]
+            return [envelope.pack(*record, at=0, offset=0, before=envelope.NO_MARK)[0] for record in records]
         case "archive":
             return [asyncio.run(_archive())]
         case "anthropic" | "openai-chat" | "openai-responses":

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from blake3 import blake3
 
-from clew.checkpointers import _envelope
+from clew.checkpointers.files import envelope as _envelope
 from clew.checkpointers.memory import MemoryCheckpointer
 from clew.errors import ClewError
 from clew.log import compression, decode_frame, weights

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from clew import _plugins
+from clew._runtime import plugins
 from clew.errors import InvalidInput, MissingExtra
 from clew.models import ModelEvent, ModelRequest, resolve_model, resolving
 from clew.models.anthropic import AnthropicModel
@@ -91,7 +91,7 @@ def test_what_is_no_model_is_told() -> None:
 def test_others_add_prefixes(monkeypatch: pytest.MonkeyPatch) -> None:
     plugin = EntryPoint("own", f"{__name__}:Own", resolving.GROUP)
     broken = EntryPoint("broken", "no_such_module:Model", resolving.GROUP)
-    monkeypatch.setattr(_plugins, "entry_points", lambda group: [plugin, broken])
+    monkeypatch.setattr(plugins, "entry_points", lambda group: [plugin, broken])
     model = resolve_model("own:some-model", timeout=1)
     assert isinstance(model, Own)
     assert (model.model, model.settings) == ("some-model", {"timeout": 1})

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clew import _plugins
+from clew._runtime import plugins as _plugins
 from clew.errors import InvalidInput, MissingExtra
 from clew.providers import registry
 from clew.providers.claude_code import ClaudeCode

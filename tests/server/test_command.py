@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from clew.checkpointers._http_wire import encode_text
+from clew.checkpointers.http.protocol import encode_text
 
 pytestmark = pytest.mark.slow
 

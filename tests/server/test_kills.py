@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from clew.checkpointers import SQLiteCheckpointer
-from clew.checkpointers.http import HTTPCheckpointer
+from clew.checkpointers.http.store import HTTPCheckpointer
 from clew.errors import Unavailable
 from clew.testing._contract_builders import append
 from tests.sampling import FULL, dice

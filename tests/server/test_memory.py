@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from clew.checkpointers import SQLiteCheckpointer
-from clew.checkpointers._http_wire import END, encode_text
+from clew.checkpointers.http.protocol import END, encode_text
 from clew.testing._contract_builders import append
 from tests.sampling import FULL
 from tests.server.test_command import running

@@ -16,7 +16,8 @@ import msgspec
 import pytest
 
 from clew.checkpointers import Checkpointer, MemoryCheckpointer
-from clew.checkpointers._http_wire import (
+from clew.checkpointers.base import MAX_FRAME
+from clew.checkpointers.http.protocol import (
     JSON,
     MSGPACK,
     OCTETS,
@@ -27,7 +28,6 @@ from clew.checkpointers._http_wire import (
     encode_text,
     log_tag,
 )
-from clew.checkpointers.base import MAX_FRAME
 from clew.errors import InvalidInput
 from clew.server import Server, Settings
 from clew.testing._contract_builders import a_head, digest_of

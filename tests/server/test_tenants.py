@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from clew.checkpointers import HeadQuery
-from clew.checkpointers._http_wire import encode_text
-from clew.checkpointers.http import HTTPCheckpointer
+from clew.checkpointers.http.protocol import encode_text
+from clew.checkpointers.http.store import HTTPCheckpointer
 from clew.errors import Conflict, MissingBlob
 from clew.testing._contract_builders import all_blobs, append, digest_of
 from tests.sampling import FULL, dice

@@ -9,9 +9,9 @@ from typing import Literal
 
 from obstore.store import MemoryStore
 
-from clew.checkpointers._object_bucket import Bucket, Found, Listed, Tag, Transient
-from clew.checkpointers._object_obstore import ObstoreBucket
-from clew.checkpointers._object_store import BucketCheckpointer
+from clew.checkpointers.objects.base import BucketCheckpointer
+from clew.checkpointers.objects.bucket import Bucket, Found, Listed, Tag, Transient
+from clew.checkpointers.objects.clouds import ObstoreBucket
 
 __all__ = ["WatchedBucket"]
 

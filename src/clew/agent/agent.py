@@ -18,8 +18,8 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from clew._aio import settle
-from clew._plugins import find
+from clew._runtime.aio import settle
+from clew._runtime.plugins import find
 from clew.agent.answering import answers_to, open_questions
 from clew.agent.children import child_tool, is_child
 from clew.agent.events import Question, RunStarted

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from clew._aio import cancel_and_wait, settle
+from clew._runtime.aio import cancel_and_wait, settle
 from clew.agent.events import SnapshotSaved
 from clew.agent.journal import Journal
 from clew.agent.leftovers import shown_call

@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar, cast
 
 import msgspec
 
-from clew._aio import settle
+from clew._runtime.aio import settle
 from clew.agent.exchanges import JOINED, NO_END, OWN, SUPERSEDED, Exchange, Spent, Working, last_exchange, spent_on
 from clew.errors import LeaseLost, ModelError, Unavailable
 from clew.log import (

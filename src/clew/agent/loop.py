@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from clew._aio import settle
+from clew._runtime.aio import settle
 from clew.agent.asking import ask
 from clew.agent.compacting import compact, make_room
 from clew.agent.events import QUESTIONS, CheckpointSaved, Question, TurnFinished, TurnStarted, Unwound, Waiting

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from blake3 import blake3
 
-from clew._aio import settle
+from clew._runtime.aio import settle
 from clew.agent.prompts import check_prompt, check_resumed
 from clew.agent.runs import Emit, Run, RunResult, stop_all
 from clew.agent.sessions import Session

@@ -12,7 +12,7 @@ from typing import Any, Generic, Literal, TypeVar
 import msgspec
 
 from clew import advice
-from clew._aio import cancel_and_wait
+from clew._runtime.aio import cancel_and_wait
 from clew.agent.events import Event, Question
 from clew.errors import UsageError
 from clew.log import Usage

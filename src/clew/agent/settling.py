@@ -11,8 +11,8 @@ from typing import Any, Literal, cast
 
 import msgspec
 
-from clew._aio import cancel_and_wait
-from clew._telemetry import span
+from clew._runtime.aio import cancel_and_wait
+from clew._runtime.telemetry import span
 from clew.agent.events import Kind, Question, ToolFinished, ToolInDoubt, ToolReplayed, ToolStarted
 from clew.agent.journal import CallJournal, Journal
 from clew.agent.runs import Emit

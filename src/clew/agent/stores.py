@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from types import EllipsisType
 from typing import Generic, NamedTuple, TypeVar
 
-from clew._text import ago
+from clew._runtime.text import ago
 from clew.agent.handles import without_credentials
 from clew.checkpointers import Checkpointer, FileCheckpointer, Head, HeadQuery, MemoryCheckpointer, open_checkpointer
 from clew.checkpointers.base import is_absent

@@ -6,26 +6,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from clew.checkpointers.base import Checkpointer
-from clew.checkpointers.files import FileCheckpointer
+from clew.checkpointers.files.store import FileCheckpointer
 from clew.checkpointers.heads import Head, HeadQuery, Lease, Owner, Status
 from clew.checkpointers.memory import MemoryCheckpointer
 from clew.checkpointers.registry import open_checkpointer
-from clew.checkpointers.sqlite import SQLiteCheckpointer
+from clew.checkpointers.sqlite.store import SQLiteCheckpointer
 
 if TYPE_CHECKING:
-    from clew.checkpointers.http import HTTPCheckpointer
-    from clew.checkpointers.mysql import MySQLCheckpointer
-    from clew.checkpointers.objects import ObjectCheckpointer
-    from clew.checkpointers.oci import OCICheckpointer
-    from clew.checkpointers.opensearch import OpenSearchCheckpointer
-    from clew.checkpointers.oracle import OracleCheckpointer
-    from clew.checkpointers.postgres import PostgresCheckpointer
-    from clew.checkpointers.redis import RedisCheckpointer
+    from clew.checkpointers.http.store import HTTPCheckpointer
+    from clew.checkpointers.mysql.store import MySQLCheckpointer
+    from clew.checkpointers.objects.oci import OCICheckpointer
+    from clew.checkpointers.objects.store import ObjectCheckpointer
+    from clew.checkpointers.opensearch.store import OpenSearchCheckpointer
+    from clew.checkpointers.oracle.store import OracleCheckpointer
+    from clew.checkpointers.postgres.store import PostgresCheckpointer
+    from clew.checkpointers.redis.store import RedisCheckpointer
 
 _HOMES = {
     "HTTPCheckpointer": "clew.checkpointers.http",
     "MySQLCheckpointer": "clew.checkpointers.mysql",
-    "OCICheckpointer": "clew.checkpointers.oci",
+    "OCICheckpointer": "clew.checkpointers.objects.oci",
     "ObjectCheckpointer": "clew.checkpointers.objects",
     "OpenSearchCheckpointer": "clew.checkpointers.opensearch",
     "OracleCheckpointer": "clew.checkpointers.oracle",

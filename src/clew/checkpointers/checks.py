@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 from blake3 import blake3
 
-from clew import _forks
+from clew._runtime import forks
 from clew.checkpointers.base import MAX_APPEND, MAX_FRAME, MAX_ID
 from clew.checkpointers.heads import STATUSES, Head, HeadQuery
 from clew.errors import Corrupt, InvalidInput, UsageError
@@ -53,20 +53,20 @@ class Guard:
         self._what = what
         self._ways = ways
         self._pid = os.getpid()
-        self._generation = _forks.generation
+        self._generation = forks.generation
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
 
     @property
     def is_inherited(self) -> bool:
         """Whether this is a forked child, and what is guarded belongs to its parent."""
-        return _forks.generation != self._generation
+        return forks.generation != self._generation
 
     def enter(self) -> asyncio.AbstractEventLoop:
         """Allow one call, or say why not. Binds to the event loop of the first call."""
         if self._closed:
             raise UsageError(f"{self._what} is closed. {self._ways.closed}")
-        if _forks.generation != self._generation:
+        if forks.generation != self._generation:
             raise UsageError(
                 f"{self._what} was {self._ways.made} in process {self._pid} and this is its forked child {os.getpid()}. "
                 f"{self._ways.child}"

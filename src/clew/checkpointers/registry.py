@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
 
-from clew import _plugins
+from clew._runtime import plugins
 from clew.checkpointers.base import Checkpointer
 from clew.errors import InvalidInput
 from clew.log.keys import Keyring
@@ -25,7 +25,7 @@ _BUILT_IN = {
     "https": "clew.checkpointers.http:HTTPCheckpointer",
     "memory": "clew.checkpointers.memory:MemoryCheckpointer",
     "mysql": "clew.checkpointers.mysql:MySQLCheckpointer",
-    "oci": "clew.checkpointers.oci:OCICheckpointer",
+    "oci": "clew.checkpointers.objects.oci:OCICheckpointer",
     "opensearch": "clew.checkpointers.opensearch:OpenSearchCheckpointer",
     "oracle": "clew.checkpointers.oracle:OracleCheckpointer",
     "postgres": "clew.checkpointers.postgres:PostgresCheckpointer",
@@ -83,8 +83,8 @@ def default_url() -> str:
 
 def _opener(scheme: str) -> Opener:
     try:
-        opener: Opener = _plugins.find(scheme, _BUILT_IN, GROUP, f"the {scheme} store")
-    except _plugins.Unknown as unknown:
+        opener: Opener = plugins.find(scheme, _BUILT_IN, GROUP, f"the {scheme} store")
+    except plugins.Unknown as unknown:
         guess = f" Did you mean {unknown.close}:?" if unknown.close else ""
         raise InvalidInput(f"no store for {scheme!r} URLs.{guess} Known here: {unknown.known}.") from None
     return opener

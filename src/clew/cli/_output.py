@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from clew._text import ago
+from clew._runtime.text import ago
 
 if TYPE_CHECKING:
     from rich.console import Console

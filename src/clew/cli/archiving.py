@@ -125,15 +125,15 @@ def _file_name(thread_id: str, form: str) -> str:
 
 def _write(path: Path, data: bytes) -> None:
     """The whole file or nothing, readable by its owner alone."""
-    from clew.checkpointers import _files
+    from clew._runtime import files
     from clew.errors import InvalidInput
 
     try:
-        os.replace(_files.write_beside(path, data, durable=False), path)
+        os.replace(files.write_beside(path, data, durable=False), path)
     except FileNotFoundError:
         raise InvalidInput(f"{path}: there is no such folder.") from None
     except OSError as error:
-        raise _files.explain(error, path) from error
+        raise files.explain(error, path) from error
 
 
 @told

@@ -123,7 +123,7 @@ def _print_json(found: Found) -> None:
 
 async def _by_index(store: Checkpointer, text: str, query: HeadQuery, limit: int, shown: _Shown) -> bool:
     """Whether the store has one."""
-    from clew.checkpointers.opensearch import MOST_FOUND, OpenSearchCheckpointer
+    from clew.checkpointers.opensearch.store import MOST_FOUND, OpenSearchCheckpointer
     from clew.cli._hints import hint
     from clew.threads.hiding import is_hidden
     from clew.threads.searching import Found

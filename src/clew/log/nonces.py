@@ -7,7 +7,7 @@ import struct
 from collections import deque
 from itertools import chain
 
-from clew import _forks
+from clew._runtime import forks
 
 __all__ = ["SIZE", "nonce"]
 
@@ -16,7 +16,7 @@ _AT_ONCE = 512
 _EACH = struct.Struct(f"{SIZE}s")
 
 _ready: deque[bytes] = deque()
-_forks.in_child(_ready.clear)  # a child must never use those its parent will
+forks.in_child(_ready.clear)  # a child must never use those its parent will
 
 
 def nonce() -> bytes:

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable
 from typing import Any
 
-from clew import _plugins
+from clew._runtime import plugins
 from clew.errors import InvalidInput
 from clew.models.base import Model
 from clew.models.windows import WINDOWS
@@ -52,8 +52,8 @@ def _checked(model: Model, settings: dict[str, Any]) -> Model:
 
 def _maker(prefix: str, name: str) -> Callable[..., Model]:
     try:
-        maker: Callable[..., Model] = _plugins.find(prefix, _BUILT_IN, GROUP, f"the models of {prefix!r}")
-    except _plugins.Unknown as unknown:
+        maker: Callable[..., Model] = plugins.find(prefix, _BUILT_IN, GROUP, f"the models of {prefix!r}")
+    except plugins.Unknown as unknown:
         guess = f" Did you mean {unknown.close}:{name}?" if unknown.close else ""
         raise InvalidInput(
             f"no models are known by the prefix {prefix + ':'!r}.{guess} Known here: {unknown.known}."

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from clew._aio import settle
+from clew._runtime.aio import settle
 from clew.checkpointers import Owner
 from clew.errors import InvalidInput, UsageError
 from clew.providers.base import Command, Place

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from clew import _plugins
+from clew._runtime import plugins
 from clew.errors import InvalidInput
 from clew.providers.base import Place, Provider
 
@@ -64,8 +64,8 @@ def find_provider(name: str) -> type[Provider]:
     if name == BUILT_IN_AGENT:
         raise InvalidInput("'clew' is the built-in agent and no provider. Give a model in its place: Agent(model)")
     try:
-        found = _plugins.find(provider_name(name), _BUILT_IN, GROUP, f"the provider {name!r}")
-    except _plugins.Unknown as unknown:
+        found = plugins.find(provider_name(name), _BUILT_IN, GROUP, f"the provider {name!r}")
+    except plugins.Unknown as unknown:
         guess = f" Did you mean {unknown.close!r}?" if unknown.close else ""
         raise InvalidInput(f"no provider {name!r}.{guess} Known here: {unknown.known}.") from None
     if not (isinstance(found, type) and issubclass(found, Provider)):

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from clew._aio import settle
+from clew._runtime.aio import settle
 from clew.agent.children import child_id
 from clew.agent.events import CheckpointSaved, TurnFinished, TurnStarted
 from clew.agent.exchanges import Spent, begun, ended

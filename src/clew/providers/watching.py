@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
-from clew._aio import settle
+from clew._runtime.aio import settle
 from clew.providers.happenings import Watch
 
 __all__ = ["watched"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from clew.checkpointers._http_wire import Append, log_tag
 from clew.checkpointers.base import MAX_APPEND, MAX_FRAME
+from clew.checkpointers.http.protocol import Append, log_tag
 from clew.errors import Conflict
 from clew.server.bodies import decoded
 from clew.server.calls import Call

@@ -8,8 +8,8 @@ from typing import Any
 
 from litestar import Request, Response, get, post, put
 
-from clew.checkpointers._http_wire import MSGPACK, OCTETS, Blobs, Digests, Sweep
 from clew.checkpointers.checks import check_blobs, check_digests
+from clew.checkpointers.http.protocol import MSGPACK, OCTETS, Blobs, Digests, Sweep
 from clew.server.appending import tags
 from clew.server.bodies import decoded, octets
 from clew.server.calls import Call, entered

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from clew.checkpointers._http_wire import JSON, MSGPACK, OCTETS
+from clew.checkpointers.http.protocol import JSON, MSGPACK, OCTETS
 from clew.errors import InvalidInput
 from clew.server.failures import Refused
 

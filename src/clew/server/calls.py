@@ -7,9 +7,9 @@ from typing import Any
 
 from litestar import Request
 
-from clew.checkpointers._http_wire import NAMESPACE_HEADER, decode_text
 from clew.checkpointers.checks import check_thread_id
 from clew.checkpointers.heads import thread_key
+from clew.checkpointers.http.protocol import NAMESPACE_HEADER, decode_text
 from clew.server.failures import Refused
 from clew.server.namespaces import in_store
 from clew.server.settings import Settings

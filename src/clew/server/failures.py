@@ -11,7 +11,7 @@ import msgspec
 from litestar import Request, Response
 from litestar.exceptions import HTTPException
 
-from clew.checkpointers._http_wire import JSON, Code, Failure
+from clew.checkpointers.http.protocol import JSON, Code, Failure
 from clew.errors import ClewError, Conflict, Corrupt, InvalidInput, MissingBlob, NewerFormat, Unavailable
 from clew.server.methods import allowed
 

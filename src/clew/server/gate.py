@@ -12,11 +12,7 @@ from typing import Any
 import msgspec
 from litestar.types import ASGIApp
 
-from clew.checkpointers._http_wire import (
-    PROTOCOL,
-    PROTOCOL_HEADER,
-    Failure,
-)
+from clew.checkpointers.http.protocol import PROTOCOL, PROTOCOL_HEADER, Failure
 from clew.server.appending import TEMPLATE, answer, is_append
 from clew.server.calls import KEY, Call
 from clew.server.failures import Answer, log_failure, not_allowed, refusal

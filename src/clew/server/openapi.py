@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 
 from clew import __version__
-from clew.checkpointers._http_wire import (
+from clew.checkpointers.heads import Head, HeadQuery
+from clew.checkpointers.http.protocol import (
     JSON,
     LOG_HEADER,
     MSGPACK,
@@ -20,7 +21,6 @@ from clew.checkpointers._http_wire import (
     Failure,
     Sweep,
 )
-from clew.checkpointers.heads import Head, HeadQuery
 
 __all__ = ["document"]
 

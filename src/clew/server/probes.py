@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from litestar import MediaType, Response, get
 
-from clew.checkpointers._http_wire import JSON
+from clew.checkpointers.http.protocol import JSON
 from clew.errors import ClewError
 from clew.server.failures import Refused
 from clew.server.openapi import document

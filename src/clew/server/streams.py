@@ -10,7 +10,7 @@ from litestar import Response
 from litestar.response import Stream
 
 from clew.checkpointers import Checkpointer, HeadQuery
-from clew.checkpointers._http_wire import END, RECORDS, failure_record, record_size
+from clew.checkpointers.http.protocol import END, RECORDS, failure_record, record_size
 from clew.server.calls import Call
 from clew.server.failures import Refused, failure_of
 

@@ -9,7 +9,7 @@ from blake3 import blake3
 from litestar import Request, Response, delete, get, post
 
 from clew.checkpointers import HeadQuery
-from clew.checkpointers._http_wire import JSON, LOG_HEADER, MSGPACK, Digests, log_tag
+from clew.checkpointers.http.protocol import JSON, LOG_HEADER, MSGPACK, Digests, log_tag
 from clew.server.appending import tags
 from clew.server.bodies import decoded
 from clew.server.calls import entered

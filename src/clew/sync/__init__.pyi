@@ -17,9 +17,9 @@ from clew.agent.settings import Budget as Budget
 from clew.agent.settings import Overflow
 from clew.agent.trajectories import Trajectory
 from clew.checkpointers import Head, HeadQuery
-from clew.checkpointers._sqlite_backup import Backup
 from clew.checkpointers.heads import Status
-from clew.checkpointers.oci import Auth
+from clew.checkpointers.objects.oci import Auth
+from clew.checkpointers.sqlite.backup import Backup
 from clew.errors import LeaseLost
 from clew.log import Logged
 from clew.log.checkpoint import Checkpoint as Checkpoint

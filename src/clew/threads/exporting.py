@@ -15,7 +15,8 @@ from typing import IO
 
 import msgspec
 
-from clew.checkpointers import Checkpointer, Head, _files
+from clew._runtime import files
+from clew.checkpointers import Checkpointer, Head
 from clew.errors import ClewError, Corrupt, InvalidInput, MissingBlob, ThreadNotFound
 from clew.log import (
     FIRST,
@@ -194,13 +195,13 @@ async def _new_file(path: Path, overwrite: bool) -> AsyncIterator[IO[bytes]]:
 
     def keep() -> None:
         out.flush()
-        _files.sync(out.fileno())
+        files.sync(out.fileno())
         out.close()
         if overwrite:
             os.replace(temporary, path)
         else:
             _name_unless_taken(temporary, path, taken)
-        _files.sync_folder(path.parent)
+        files.sync_folder(path.parent)
 
     out = await asyncio.to_thread(create)
     try:
@@ -246,7 +247,7 @@ def _explained(path: Path) -> Iterator[None]:
     except FileNotFoundError as error:
         raise InvalidInput(f"{path}: there is no such file or folder.") from error
     except OSError as error:
-        raise _files.explain(error, path) from error
+        raise files.explain(error, path) from error
 
 
 _NONSENSE = (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError)

@@ -11,7 +11,7 @@ from itertools import chain
 
 import msgspec
 
-from clew._telemetry import span
+from clew._runtime.telemetry import span
 from clew.checkpointers import Checkpointer, Head
 from clew.checkpointers.heads import Status
 from clew.errors import Corrupt, MissingBlob, ThreadNotFound

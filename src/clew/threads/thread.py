@@ -11,7 +11,7 @@ from typing import Literal, Self, get_args
 
 import msgspec
 
-from clew._aio import settle
+from clew._runtime.aio import settle
 from clew.checkpointers import Checkpointer, Head, HeadQuery
 from clew.errors import InvalidInput, LeaseLost, Unavailable, UsageError
 from clew.log import (

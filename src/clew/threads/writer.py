@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from clew._telemetry import is_listened_to, span
+from clew._runtime.telemetry import is_listened_to, span
 from clew.checkpointers import Checkpointer, Head, Lease
 from clew.errors import Conflict, LeaseLost, UsageError
 from clew.log import (

@@ -12,7 +12,7 @@ from os import PathLike
 from types import TracebackType
 from typing import Any
 
-from clew._aio import settle
+from clew._runtime.aio import settle
 from clew.errors import InvalidInput, MissingExtra, Unavailable, UsageError
 from clew.messages import ToolResult
 from clew.tools._mcp_results import read_result

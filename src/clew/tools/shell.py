@@ -8,7 +8,7 @@ import signal
 import time
 from typing import Annotated
 
-from clew._aio import settle
+from clew._runtime.aio import settle
 from clew.tools.context import ToolContext
 from clew.tools.declaring import tool
 from clew.tools.signals import ToolError

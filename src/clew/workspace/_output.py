@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from clew.checkpointers._files import write_all
+from clew._runtime.files import write_all
 from clew.workspace._folders import check_unchanged, split, temporary_name
 from clew.workspace.manifest import FileNode, Node
 from clew.workspace.reading import Places, check_length, data_size

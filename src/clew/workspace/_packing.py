@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from clew.checkpointers._files import network_file_system
+from clew._runtime.files import network_file_system
 from clew.log.blobs import pack_blob
 from clew.log.keys import Keyring
 from clew.workspace._threads import Stopped, Threads

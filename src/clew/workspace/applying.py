@@ -11,9 +11,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
-from clew._aio import cancel_and_wait
+from clew._runtime.aio import WorkerPool, cancel_and_wait
 from clew.checkpointers import Checkpointer
-from clew.checkpointers._workers import WorkerPool
 from clew.log.blobs import unpack_blob
 from clew.log.keys import Keyring
 from clew.workspace._folders import (

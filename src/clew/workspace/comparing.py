@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
-from clew._telemetry import span
+from clew._runtime.telemetry import span
 from clew.checkpointers import Checkpointer
 from clew.workspace._folders import join
 from clew.workspace._textdiff import as_lines, unified

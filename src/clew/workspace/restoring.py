@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from clew._telemetry import span
+from clew._runtime.telemetry import span
 from clew.errors import ClewError, InvalidInput, MissingBlob, Unavailable
 from clew.workspace._folders import absolute, explain
 from clew.workspace.applying import apply_plan

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from clew._telemetry import span
+from clew._runtime.telemetry import span
 from clew.checkpointers import Checkpointer
 from clew.errors import MissingBlob
 from clew.workspace import statcache

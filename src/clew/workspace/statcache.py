@@ -21,7 +21,8 @@ from pathlib import Path
 import msgspec
 from blake3 import blake3
 
-from clew.checkpointers import Checkpointer, _files
+from clew._runtime import files as _files
+from clew.checkpointers import Checkpointer
 from clew.threads.owners import boot
 
 __all__ = ["Moment", "Record", "StatCache", "cache_folder", "drop", "is_settled", "load", "save", "split_digests"]

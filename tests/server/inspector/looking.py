@@ -14,7 +14,7 @@ import msgspec
 
 from clew import Agent, Thread, ToolContext, tool
 from clew.checkpointers import Checkpointer, open_checkpointer
-from clew.checkpointers._http_wire import encode_text
+from clew.checkpointers.http.protocol import encode_text
 from clew.log import (
     Described,
     MessageAdded,

@@ -10,8 +10,8 @@ from litestar import Response, get, post
 
 from clew.agent.answering import record_answer
 from clew.agent.rewinding import rewind
-from clew.checkpointers._http_wire import JSON
 from clew.checkpointers.checks import check_namespace, check_thread_id
+from clew.checkpointers.http.protocol import JSON
 from clew.errors import InvalidInput
 from clew.log import Described
 from clew.server.inspector.layout import thread_url

@@ -8,7 +8,7 @@ from typing import Any
 from litestar import Litestar
 from litestar.datastructures import State
 
-from clew.checkpointers._http_wire import Failure
+from clew.checkpointers.http.protocol import Failure
 from clew.server.failures import Answer
 from clew.server.inspector import actions, pages
 from clew.server.inspector.plain_pages import login_page

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from clew.checkpointers._http_wire import encode_text
+from clew.checkpointers.http.protocol import encode_text
 from clew.server.inspector.assets import asset_url
 from clew.server.inspector.html import Child, Html, el, join
 

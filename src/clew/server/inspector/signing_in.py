@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from hashlib import sha256
 from http.cookies import CookieError, SimpleCookie
 
-from clew.checkpointers._http_wire import NAMESPACE_HEADER, encode_text
+from clew.checkpointers.http.protocol import NAMESPACE_HEADER, encode_text
 from clew.errors import InvalidInput
 
 __all__ = ["COOKIE", "Forms", "Session", "cookie_for", "no_cookie", "session_of", "with_session"]

@@ -8,7 +8,7 @@ from litestar import Request, Response
 from litestar.exceptions import HTTPException
 
 from clew import advice
-from clew.checkpointers._http_wire import Failure
+from clew.checkpointers.http.protocol import Failure
 from clew.errors import (
     ClewError,
     Conflict,

@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl
 
 from litestar import Request, Response
 
-from clew.checkpointers._http_wire import NAMESPACE_HEADER, decode_text
+from clew.checkpointers.http.protocol import NAMESPACE_HEADER, decode_text
 from clew.checkpointers.registry import default_url
 from clew.errors import InvalidInput
 from clew.server.bodies import whole

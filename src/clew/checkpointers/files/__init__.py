@@ -1,0 +1,7 @@
+"""The plain files store: a folder with one append-only file for each thread."""
+
+from __future__ import annotations
+
+from clew.checkpointers.files.store import FileCheckpointer
+
+__all__ = ["FileCheckpointer"]

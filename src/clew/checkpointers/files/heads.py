@@ -1,0 +1,124 @@
+"""The heads of all threads of one namespace, without reading all their files.
+
+Every listing looks at the size, times and inode of every thread's file and reads the last record of those that differ
+from what it knows. What it knows it also keeps in a file, for the next process. That is a cache and nothing more: lost,
+damaged or out of date, the listing is the same and only takes longer.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+
+import msgspec
+from blake3 import blake3
+
+from clew._runtime import files
+from clew.checkpointers.files.log import Log
+from clew.checkpointers.files.root import Root
+from clew.checkpointers.files.threads import ThreadFiles
+from clew.checkpointers.heads import Head
+from clew.errors import Corrupt
+
+__all__ = ["HeadFiles"]
+
+_MAGIC = b"clew heads 1\n"
+_SETTLED = 2_000_000_000
+"""Nanoseconds after which a file's times tell every change: clocks of file systems tick as slowly as that."""
+_WORTH_KEEPING = 32
+
+Stamp = tuple[int, int, int, int]
+
+
+class _Known(msgspec.Struct, frozen=True, array_like=True):
+    """The head a file held when it looked like this; None if it held no whole record."""
+
+    stamp: Stamp | None
+    head: Head | None
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(dict[str, _Known]).decode
+
+
+class HeadFiles:
+    """Lists heads exactly, also when other processes have appended since."""
+
+    def __init__(self, root: Root, threads: ThreadFiles) -> None:
+        self._root = root
+        self._threads = threads
+        self._file = root.space / "heads.cache"
+        self._known: dict[str, _Known] | None = None
+        self._learned = 0
+
+    def all(self) -> tuple[list[Head], list[Corrupt]]:
+        """The heads of all sound threads, in no order, and what is wrong with the others."""
+        before = self._load() if self._known is None else self._known
+        known: dict[str, _Known] = {}
+        damaged: list[Corrupt] = []
+        learned = 0
+        for key, stamp in self._files():
+            entry = before.get(key)
+            if entry is None or entry.stamp != stamp:
+                try:
+                    entry = self._read(key, entry)
+                except Corrupt as error:
+                    damaged.append(error)
+                    continue
+                learned += entry is not None and entry.stamp is not None
+            if entry is not None:
+                known[key] = entry
+        self._known = known
+        self._keep(known, learned)
+        return [entry.head for entry in known.values() if entry.head is not None], damaged
+
+    def _files(self) -> list[tuple[str, Stamp]]:
+        found: list[tuple[str, Stamp]] = []
+        for entry in self._root.fanned(self._threads.folder):
+            with suppress(FileNotFoundError):
+                if len(entry.name) == 64:
+                    found.append((entry.name, _stamp(entry.stat())))
+        self._root.check()
+        return found
+
+    def _read(self, key: str, before: _Known | None) -> _Known | None:
+        """What the file holds now; None if it has been deleted meanwhile.
+
+        A file that changed a moment ago could change again, or be made anew, and look the same: it is not remembered.
+        """
+        with self._threads.opened(key, shared=True) as fd:
+            if fd is None:
+                return None
+            name = f"thread {before.head.thread_id!r}" if before is not None and before.head is not None else "a thread"
+            log = Log(self._threads.path(key), key, name)
+            log.refresh(fd)
+            stamp = _stamp(os.fstat(fd))
+            settled = time.time_ns() - max(stamp[2:]) > _SETTLED
+            return _Known(stamp if settled else None, log.head())
+
+    def _load(self) -> dict[str, _Known]:
+        try:
+            data = self._file.read_bytes()
+            start = len(_MAGIC) + 16
+            if data[:start] == _MAGIC + blake3(data[start:]).digest(16):
+                return _decode(data[start:])
+        except (OSError, msgspec.MsgspecError):
+            pass
+        return {}
+
+    def _keep(self, known: dict[str, _Known], learned: int) -> None:
+        """Write the cache once enough has changed to pay for writing all of it."""
+        self._learned += learned
+        if self._learned < max(_WORTH_KEEPING, len(known) // 16):
+            return
+        data = _encode(known)
+        with suppress(OSError):
+            os.replace(
+                files.write_beside(self._file, _MAGIC + blake3(data).digest(16) + data, durable=False), self._file
+            )
+        self._learned = 0
+
+
+def _stamp(facts: os.stat_result) -> Stamp:
+    return facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns

@@ -1,0 +1,313 @@
+"""One thread's log in one file: where its records are, what its last append said, and how the next one is written.
+
+All of this works on an open file whose lock the caller holds. What is learned from it is kept, so that an append costs
+the same whatever the length of the log, and is checked against the file's own last bytes before it is used: another
+process may have appended since, or have deleted the thread and made it again under the same inode number.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+import msgspec
+
+from clew._runtime import files
+from clew.checkpointers.files import envelope
+from clew.checkpointers.files.envelope import (
+    HEADER,
+    NO_MARK,
+    SMALLEST,
+    TRAILER,
+    BadRecord,
+    Header,
+    NewerRecord,
+)
+from clew.checkpointers.heads import Head, thread_key
+from clew.errors import Corrupt, NewerFormat
+
+__all__ = ["Log", "Span"]
+
+log = logging.getLogger("clew.checkpointers.files")
+
+_CHUNK = 4 * 2**20
+"""Bytes of neighbouring records that are read at once."""
+
+_encode_head = msgspec.msgpack.Encoder().encode
+_decode_head = msgspec.msgpack.Decoder(Head).decode
+
+
+class Span(NamedTuple):
+    """Frames `start` to `stop` and the records they are in: where each begins and the last ends, and the first's number."""
+
+    bounds: list[int]
+    first: int
+    start: int
+    stop: int
+
+
+class Log:
+    """What this process knows of one thread's file.
+
+    The records known are always neighbours and end with the last one; those before them are looked up, from the end of
+    the file backwards, when somebody asks for their frames.
+    """
+
+    def __init__(self, path: str, key: str, name: str) -> None:
+        self.path = path
+        self._key = key
+        self._name = name
+        self._lock = threading.Lock()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._offsets = array("Q")
+        self._firsts = array("Q")
+        self._trailer = b""
+        self._mark = NO_MARK
+        self._head = b""
+        self.end = 0
+        """Where the whole records end and the next one is written."""
+        self.frames = 0
+        self.log_id = ""
+
+    def head(self) -> Head | None:
+        """The head as of the last refresh, or None if the file holds no whole record: then there is no such thread."""
+        return _decode_head(self._head) if self.end else None
+
+    def refresh(self, fd: int) -> int:
+        """Learn what has been appended since the last look; returns the file's size, torn tail included.
+
+        The caller holds the file's lock. A torn tail is left alone.
+        """
+        with self._lock:
+            size = os.fstat(fd).st_size
+            known = self.end and size >= self.end and _read(fd, self.end - TRAILER, TRAILER) == self._trailer
+            if not known:
+                self._forget()
+                self._find_last(fd, size)
+            if self.end < size:
+                self._find_next(fd, size)
+            return size
+
+    def add(self, fd: int, size: int, frames: Sequence[bytes], refs: Collection[str], head: Head) -> None:
+        """Write one append, durably or not at all. The caller holds the exclusive lock and has refreshed.
+
+        A torn tail is cut off first, and durably: else its bytes could come back, after a power cut, behind a record
+        that is shorter than it was.
+        """
+        if size > self.end:
+            log.warning("%s: cut off %d bytes of an append that a crash left unfinished", self.path, size - self.end)
+            os.ftruncate(fd, self.end)
+            os.fsync(fd)
+        encoded = _encode_head(head)
+        data, header = envelope.pack(frames, refs, encoded, at=self.frames, offset=self.end, before=self._mark)
+        try:
+            os.lseek(fd, self.end, os.SEEK_SET)
+            files.write_all(fd, data)
+            files.sync(fd)
+        except BaseException:
+            with suppress(OSError):  # the record is torn then, and the next append cuts it
+                os.ftruncate(fd, self.end)
+                os.fsync(fd)
+            raise
+        with self._lock:
+            self._push([header])
+            self._settle(header, encoded, head.log_id)
+
+    def locate(self, fd: int, start: int, stop: int | None) -> Span | None:
+        """Where the frames from `start` up to but without `stop` are; None if there are none. The caller holds the lock."""
+        with self._lock:
+            stop = self.frames if stop is None else min(stop, self.frames)
+            if start >= stop:
+                return None
+            self._look_back(fd, start)
+            here, there = bisect_right(self._firsts, start) - 1, bisect_left(self._firsts, stop)
+            bounds = [*self._offsets[here:there], self._offsets[there] if there < len(self._offsets) else self.end]
+            return Span(bounds, self._firsts[here], start, stop)
+
+    def read(self, fd: int, span: Span) -> list[bytes]:
+        """These frames, checked. Needs the file, and no lock any more: records never change and never move."""
+        found: list[bytes] = []
+        for offset, data in _neighbours(fd, span.bounds):
+            try:
+                found += self._unpack(data, offset).read(data)[0]
+            except BadRecord as error:
+                raise self._corrupt(offset, str(error)) from None
+        found = found[span.start - span.first : span.stop - span.first]
+        if len(found) != span.stop - span.start:
+            raise self._corrupt(span.bounds[0], f"it does not hold frames {span.start} to {span.stop}")
+        return found
+
+    def refs(self, fd: int) -> set[str]:
+        """The refs of all records, read without their frames. The caller holds the lock."""
+        with self._lock:
+            self._look_back(fd, -1)
+            offsets = self._offsets[:]
+        found: set[str] = set()
+        for offset in offsets:
+            header = self._at(fd, offset)
+            if not header.refs:
+                continue
+            try:
+                found.update(header.read_table(_read(fd, offset + HEADER, header.table)).refs)
+            except BadRecord as error:
+                raise self._corrupt(offset, str(error)) from None
+        return found
+
+    def _find_last(self, fd: int, size: int) -> None:
+        """Find the last record from the end of the file. If it is torn or damaged, `_find_next` will tell which."""
+        length, mark = envelope.trailing(_trailer_before(fd, size))
+        if not 0 < length <= size:
+            return
+        try:
+            header = self._unpack(_read(fd, size - length, HEADER), size - length)
+        except BadRecord:
+            return
+        if (header.length, header.mark) == (length, mark) and self._follows(fd, header):
+            self._load(fd, header)
+            self._push([header])
+
+    def _follows(self, fd: int, header: Header) -> bool:
+        """Whether this record stands right behind the one it names, or is the first and says so."""
+        if header.offset == 0:
+            return header.at == 0 and header.before == NO_MARK
+        return envelope.trailing(_trailer_before(fd, header.offset))[1] == header.before
+
+    def _find_next(self, fd: int, size: int) -> None:
+        """Go through the records behind the last one known, up to the end of the file or a torn tail.
+
+        Torn is a record shorter than the length it declares, the start of a header, or nothing but zeros: what is left
+        of an append that nobody was told had succeeded. All else that is no record is damage, and is never cut off.
+        """
+        offset, at, before = self.end, self.frames, self._mark
+        headers: list[Header] = []
+        while offset < size:
+            data = _read(fd, offset, HEADER)
+            try:
+                header = self._unpack(data, offset)
+            except BadRecord as error:
+                if envelope.begins(data, at=at, offset=offset, before=before) or _only_zeros(fd, offset, size):
+                    break
+                raise self._corrupt(offset, str(error)) from None
+            if (header.at, header.before) != (at, before):
+                raise self._corrupt(offset, "a record does not go on where the one before it ends")
+            if header.end > size:
+                break
+            if _read(fd, header.end - TRAILER, TRAILER) != header.trailer:
+                raise self._corrupt(offset, "a record's trailer fails its check")
+            headers.append(header)
+            offset, at, before = header.end, header.at + header.frames, header.mark
+        if headers:
+            self._load(fd, headers[-1])
+            self._push(headers)
+
+    def _look_back(self, fd: int, frame: int) -> None:
+        """Learn of the records from the first one known back to the one that holds this frame; -1 for all."""
+        if not self._offsets:
+            return
+        offsets: list[int] = []
+        firsts: list[int] = []
+        offset, first = self._offsets[0], self._firsts[0]
+        before = self._at(fd, offset).before if offset and first > frame else NO_MARK
+        while offset and first > frame:
+            length, mark = envelope.trailing(_trailer_before(fd, offset))
+            if mark != before or length > offset:
+                raise self._corrupt(offset - TRAILER, "a record's trailer fails its check")
+            header = self._at(fd, offset - length)
+            if (header.mark, header.end, header.at + header.frames) != (mark, offset, first):
+                raise self._corrupt(header.offset, "a record does not go on where the one before it ends")
+            offset, first, before = header.offset, header.at, header.before
+            offsets.append(offset)
+            firsts.append(first)
+        if not offset and first:
+            raise self._corrupt(0, f"the log begins with frame {first}")
+        self._offsets = array("Q", reversed(offsets)) + self._offsets
+        self._firsts = array("Q", reversed(firsts)) + self._firsts
+
+    def _at(self, fd: int, offset: int) -> Header:
+        """The header at this offset, where one must be."""
+        try:
+            return self._unpack(_read(fd, offset, HEADER), offset)
+        except BadRecord as error:
+            raise self._corrupt(offset, str(error)) from None
+
+    def _unpack(self, data: bytes | memoryview, offset: int) -> Header:
+        try:
+            return Header.unpack(data, offset)
+        except NewerRecord as error:
+            raise NewerFormat(f"{self._name} in {self.path}", error.version, envelope.VERSION) from None
+
+    def _load(self, fd: int, header: Header) -> None:
+        """Check the whole of the last record and take over what its head says."""
+        try:
+            encoded = header.read(_read(fd, header.offset, header.length))[1].head
+            head = _decode_head(encoded)
+        except (BadRecord, msgspec.MsgspecError) as error:
+            raise self._corrupt(header.offset, str(error)) from None
+        if thread_key(head.thread_id) != self._key:
+            raise self._corrupt(header.offset, f"it holds the log of thread {head.thread_id!r}")
+        if head.frames != header.at + header.frames:
+            raise self._corrupt(header.offset, f"the head says {head.frames} frames")
+        self._settle(header, encoded, head.log_id)
+
+    def _settle(self, header: Header, encoded: bytes, log_id: str) -> None:
+        self._head = encoded
+        self._mark = header.mark
+        self._trailer = header.trailer
+        self.end = header.end
+        self.frames = header.at + header.frames
+        self.log_id = log_id
+
+    def _push(self, headers: Sequence[Header]) -> None:
+        self._offsets.extend(header.offset for header in headers)
+        self._firsts.extend(header.at for header in headers)
+
+    def _corrupt(self, offset: int, reason: str) -> Corrupt:
+        return Corrupt(
+            f"{self._name}: {self.path} is damaged at byte {offset}: {reason}. Nothing was changed; restore it from a copy."
+        )
+
+
+def _read(fd: int, offset: int, size: int) -> bytes:
+    """These bytes of the file, fewer only if it ends before."""
+    os.lseek(fd, offset, os.SEEK_SET)
+    data = os.read(fd, size)
+    if len(data) == size or not data:
+        return data
+    parts = [data]
+    size -= len(data)
+    while size and (data := os.read(fd, size)):
+        parts.append(data)
+        size -= len(data)
+    return b"".join(parts)
+
+
+def _trailer_before(fd: int, offset: int) -> bytes:
+    return _read(fd, offset - TRAILER, TRAILER) if offset >= SMALLEST else b""
+
+
+def _neighbours(fd: int, bounds: Sequence[int]) -> Iterator[tuple[int, memoryview]]:
+    """The records between these bounds, each with its offset; many small ones cost one read."""
+    here = 0
+    while here < len(bounds) - 1:
+        there = max(bisect_right(bounds, bounds[here] + _CHUNK) - 1, here + 1)
+        data = memoryview(_read(fd, bounds[here], bounds[there] - bounds[here]))
+        for offset, end in zip(bounds[here:there], bounds[here + 1 : there + 1], strict=True):
+            yield offset, data[offset - bounds[here] : end - bounds[here]]
+        here = there
+
+
+def _only_zeros(fd: int, offset: int, size: int) -> bool:
+    while offset < size:
+        data = _read(fd, offset, min(_CHUNK, size - offset))
+        if data.count(0) != len(data):
+            return False
+        offset += len(data) or size
+    return True

@@ -1,0 +1,139 @@
+"""The folder a file store lives in: its marker, its namespaces, and that its folders are there for good.
+
+clew-store              "clew-store 1": what this folder is, and its format
+<blake3 of namespace>/
+    namespace           its name, for people
+    threads/ab/<blake3 of id>
+    blobs/ab/<digest>
+    blobs.lock
+    heads.cache
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+from blake3 import blake3
+
+from clew._runtime import files
+from clew.errors import ClewError, Corrupt, InvalidInput, NewerFormat, Unavailable
+
+__all__ = ["Root"]
+
+MARKER = "clew-store"
+FORMAT = 1
+_LEFT_BY_SYSTEMS = {".DS_Store", "lost+found"}
+
+
+class Root:
+    """The store's folder, opened in one namespace."""
+
+    def __init__(self, path: Path, namespace: str) -> None:
+        self.path = path
+        self.space = path / blake3(namespace.encode()).hexdigest()
+        self._namespace = namespace
+        self._marker = path / MARKER
+        self._opening = threading.Lock()
+        self._opened = False
+        self._kept: set[Path] = set()
+
+    def open(self) -> None:
+        """Make the store if there is none, and refuse a folder that is not one. Once open, nothing is made anew."""
+        if self._opened:
+            return
+        with self._opening:
+            try:
+                self._open()
+            except OSError as error:
+                raise self.explain(error) from error
+            self._opened = True
+
+    def _open(self) -> None:
+        if self.path.exists() and not self.path.is_dir():
+            raise InvalidInput(
+                f"{self.path} is a file. A file store is a folder; for one file write sqlite:///{self.path}"
+            )
+        files.make_private_folder(self.path)
+        try:
+            found = self._marker.read_bytes()
+        except FileNotFoundError:
+            self._mark()
+            return
+        name, _, version = found.decode("ascii", "replace").strip().partition(" ")
+        if name != MARKER or not version.isdigit():
+            raise Corrupt(f"{self._marker} should say '{MARKER} {FORMAT}' and does not. Restore it from a copy.")
+        if int(version) > FORMAT:
+            raise NewerFormat(f"the file store {self.path}", int(version), FORMAT)
+
+    def _mark(self) -> None:
+        strange = sorted(
+            name for name in os.listdir(self.path) if name not in _LEFT_BY_SYSTEMS and not name.startswith(MARKER)
+        )
+        if strange:
+            raise InvalidInput(
+                f"{self.path} is not a Clew store and not empty (it holds {strange[0]!r}). Choose an empty or a new folder."
+            )
+        with suppress(PermissionError):  # of a folder that was made for us, the one above may be closed to us
+            files.sync_folder(self.path.parent)
+        os.replace(files.write_beside(self._marker, f"{MARKER} {FORMAT}\n".encode(), durable=True), self._marker)
+        files.sync_folder(self.path)
+
+    def check(self) -> None:
+        """Make sure that the store is there, so that a missing file means absent: an unmounted disk does not."""
+        try:
+            os.stat(self._marker)
+        except FileNotFoundError:
+            raise Unavailable(
+                f"{self.path} is no longer there, or no longer a Clew store. Mount or restore it, then try again."
+            ) from None
+
+    def keep(self, *folders: Path) -> None:
+        """Make folders of this namespace and see to it that they outlive a power cut, with one sync for neighbours.
+
+        Also those that are there already: another process may have made them a moment ago and not have synced yet.
+        """
+        fresh = [folder for folder in folders if folder not in self._kept or not folder.is_dir()]
+        parents = {folder.parent for folder in fresh}
+        for parent in parents:
+            if parent == self.path:
+                self.check()
+            else:
+                self.keep(parent)
+        for folder in fresh:
+            with suppress(FileExistsError):
+                folder.mkdir(mode=0o700)
+        for parent in parents:
+            files.sync_folder(parent)
+        self._kept.update(fresh)
+        if self.space in fresh:
+            self._name_space()
+
+    def entries(self, folder: Path) -> list[os.DirEntry[str]]:
+        """What is in this folder; nothing if it has not been made yet."""
+        try:
+            with os.scandir(folder) as entries:
+                return list(entries)
+        except FileNotFoundError:
+            self.check()
+            return []
+
+    def fanned(self, folder: Path) -> Iterator[os.DirEntry[str]]:
+        """What is in the two-letter folders of this one."""
+        for fan in self.entries(folder):
+            if len(fan.name) == 2:
+                yield from self.entries(Path(fan.path))
+
+    def explain(self, error: OSError, path: str | None = None) -> ClewError:
+        """A system's error in Clew's words, about the file it names, else about this one."""
+        named = error.filename if isinstance(error.filename, str | os.PathLike) else None
+        return files.explain(error, Path(named or path or self.path))
+
+    def _name_space(self) -> None:
+        name = self.space / "namespace"
+        if not name.exists():
+            os.replace(files.write_beside(name, msgspec.json.encode(self._namespace) + b"\n", durable=False), name)

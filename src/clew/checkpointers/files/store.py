@@ -1,0 +1,165 @@
+"""The plain files store: a folder, one append-only file for each thread, no database and nothing to run."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import TypeVar
+
+from clew._runtime.aio import WorkerPool
+from clew.checkpointers.base import Checkpointer
+from clew.checkpointers.checks import (
+    Guard,
+    check_append,
+    check_blobs,
+    check_digests,
+    check_grace,
+    check_namespace,
+    check_query,
+    check_range,
+    check_thread_id,
+)
+from clew.checkpointers.files.blobs import BlobFiles
+from clew.checkpointers.files.heads import HeadFiles
+from clew.checkpointers.files.root import Root
+from clew.checkpointers.files.threads import ThreadFiles
+from clew.checkpointers.heads import Head, HeadQuery, unlisted
+from clew.errors import Corrupt, InvalidInput
+
+__all__ = ["FileCheckpointer"]
+
+T = TypeVar("T")
+WORKERS = 8
+"""Threads that wait for the disk. Appends to different threads sync side by side."""
+
+
+class FileCheckpointer(Checkpointer):
+    """Threads in a folder of plain files, which can be copied, backed up and looked at with what every system has.
+
+    Each append is one write and one sync of the thread's own file. Several processes may use one folder: a lock on each
+    file keeps its writers apart. An append cut short by a crash is ignored by readers and removed by the next append;
+    bytes that were damaged are `Corrupt`, and are never removed.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], namespace: str = "") -> None:
+        check_namespace(namespace)
+        if "\0" in os.fspath(path):
+            raise InvalidInput(f"{path!r}: a path cannot hold NUL characters")
+        self._root = Root(Path(os.path.abspath(Path(path).expanduser())), namespace)
+        self._blobs = BlobFiles(self._root)
+        self._threads = ThreadFiles(self._root, self._blobs)
+        self._heads = HeadFiles(self._root, self._threads)
+        self.place = f"file:{self._root.path}#{namespace}"
+        self.own_files = (self._root.path,)
+        self._guard = Guard(f"the file checkpointer of {self._root.path}")
+        self._pool: WorkerPool | None = None
+
+    @classmethod
+    def from_url(cls, url: str, namespace: str = "") -> FileCheckpointer:
+        """`file:///absolute/dir` or `file:relative/dir`. The path is taken as it is written: nothing is decoded."""
+        path = url.removeprefix("file:")
+        if path.startswith("//"):
+            path = path[2:] if path.startswith("///") else ""
+        if path == url or not path.strip("/") or "?" in path:
+            raise InvalidInput(
+                f"{url!r} names no folder. Write file:///absolute/dir or file:relative/dir; it takes no host and no options."
+            )
+        if sys.platform == "win32" and path[2:3] == ":":
+            path = path.lstrip("/")
+        return cls(path, namespace)
+
+    async def append(
+        self, thread_id: str, frames: Sequence[bytes], *, at: int, head: Head, refs: Collection[str] = ()
+    ) -> None:
+        loop = self._guard.enter()
+        check_append(thread_id, frames, at, head, refs)
+        await self._run(lambda: self._threads.append(thread_id, frames, at, head, refs), loop)
+
+    async def read(self, thread_id: str, *, start: int = 0, stop: int | None = None) -> list[bytes]:
+        loop = self._guard.enter()
+        check_range(thread_id, start, stop)
+        return await self._run(lambda: self._threads.read(thread_id, start, stop), loop)
+
+    async def head(self, thread_id: str) -> Head | None:
+        loop = self._guard.enter()
+        check_thread_id(thread_id)
+        return await self._run(lambda: self._threads.head(thread_id), loop)
+
+    async def heads(self, query: HeadQuery = HeadQuery()) -> AsyncIterator[Head]:
+        """As promised by every store. Threads whose files are damaged are no reason to hide the others: those come
+        first, then `Corrupt` names the damaged ones."""
+        loop = self._guard.enter()
+        check_query(query)
+        found, damaged = await self._run(lambda: self._list(query), loop)
+        for head in found:
+            yield head
+        if damaged:
+            raise unlisted(damaged)
+
+    async def refs(self, thread_id: str) -> set[str]:
+        loop = self._guard.enter()
+        check_thread_id(thread_id)
+        return await self._run(lambda: self._threads.refs(thread_id), loop)
+
+    async def delete(self, thread_id: str) -> None:
+        loop = self._guard.enter()
+        check_thread_id(thread_id)
+        await self._run(lambda: self._threads.delete(thread_id), loop)
+
+    async def put_blobs(self, blobs: Mapping[str, bytes]) -> None:
+        loop = self._guard.enter()
+        check_blobs(blobs)
+        await self._run(lambda: self._blobs.put(blobs), loop)
+
+    async def get_blobs(self, digests: Collection[str]) -> dict[str, bytes]:
+        loop = self._guard.enter()
+        check_digests(digests)
+        return await self._run(lambda: self._blobs.get(digests), loop)
+
+    async def missing_blobs(self, digests: Collection[str]) -> set[str]:
+        loop = self._guard.enter()
+        check_digests(digests)
+        return await self._run(lambda: self._blobs.touch(digests), loop)
+
+    async def blobs(self, *, untouched_for: timedelta) -> AsyncIterator[str]:
+        loop = self._guard.enter()
+        check_grace(untouched_for)
+        for digest in await self._run(lambda: self._blobs.untouched(untouched_for), loop):
+            yield digest
+
+    async def delete_blobs(self, digests: Collection[str], *, untouched_for: timedelta) -> None:
+        loop = self._guard.enter()
+        check_digests(digests)
+        check_grace(untouched_for)
+        await self._run(lambda: self._blobs.delete(digests, untouched_for), loop)
+
+    async def close(self) -> None:
+        if self._guard.close(on_any_loop=True) and self._pool is not None:
+            pool, self._pool = self._pool, None
+            await asyncio.to_thread(pool.stop)
+
+    async def _run(self, work: Callable[[], T], loop: asyncio.AbstractEventLoop) -> T:
+        """Do this on a thread that may wait for the disk; errors of the system come back in Clew's words."""
+
+        def explained(_: None) -> T:
+            self._root.open()
+            try:
+                return work()
+            except OSError as error:
+                raise self._root.explain(error) from error
+
+        if self._pool is None:
+            self._pool = WorkerPool("clew-files", WORKERS, lambda: None, lambda _: None)
+        return await self._pool.run(explained, loop)
+
+    def _list(self, query: HeadQuery) -> tuple[list[Head], list[Corrupt]]:
+        heads, damaged = self._heads.all()
+        start = query.start()
+        placed = [(query.position(head), head) for head in heads if query.matches(head)]
+        placed = [place for place in placed if start is None or place[0] < start]
+        placed.sort(key=lambda place: place[0], reverse=True)
+        return [head for _, head in placed[: query.limit]], damaged

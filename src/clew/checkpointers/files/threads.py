@@ -1,0 +1,170 @@
+"""The thread files of one namespace: each found by its thread's key, opened, and locked for as long as it is used."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from clew._runtime import files
+from clew.checkpointers.files.blobs import BlobFiles
+from clew.checkpointers.files.log import Log
+from clew.checkpointers.files.root import Root
+from clew.checkpointers.heads import Head, thread_key
+from clew.errors import Conflict, MissingBlob
+
+__all__ = ["ThreadFiles"]
+
+_BINARY: int = getattr(os, "O_BINARY", 0)
+_KNOWN = 1024
+"""How many threads' logs this process remembers the shape of."""
+
+
+class ThreadFiles:
+    """Appends, reads and deletes. A file that is not there, or holds no whole record, is a thread that is not there."""
+
+    def __init__(self, root: Root, blobs: BlobFiles) -> None:
+        self.folder = root.space / "threads"
+        self._prefix = f"{self.folder}{os.sep}"
+        self._root = root
+        self._blobs = blobs
+        self._logs: OrderedDict[str, Log] = OrderedDict()
+        self._logs_lock = threading.Lock()
+
+    def path(self, key: str) -> str:
+        return f"{self._prefix}{key[:2]}{os.sep}{key}"
+
+    def append(self, thread_id: str, frames: Sequence[bytes], at: int, head: Head, refs: Collection[str]) -> None:
+        key = thread_key(thread_id)
+        create = at == 0 and len(frames) > 0
+        with self.opened(key, shared=False, create=create) as fd:
+            if fd is None:
+                raise Conflict(thread_id, f"there is no such log to go on from frame {at}")
+            log = self._log(key, thread_id)
+            size = log.refresh(fd)
+            try:
+                if _holds_already(fd, log, thread_id, frames, at, head):
+                    files.sync(fd)  # whoever wrote it may have been killed before its own sync
+                    return
+                if refs and (missing := self._blobs.touch(refs)):
+                    raise MissingBlob(missing, thread_id=thread_id)
+                if not log.end:
+                    folder = Path(log.path).parent
+                    self._root.keep(folder)
+                    files.sync_folder(folder)
+                log.add(fd, size, frames, refs, head)
+            except BaseException:
+                if create and not log.end and sys.platform != "win32":
+                    with suppress(OSError):
+                        os.unlink(log.path)
+                raise
+
+    def read(self, thread_id: str, start: int, stop: int | None) -> list[bytes]:
+        key = thread_key(thread_id)
+        with self.opened(key, shared=True) as fd:
+            if fd is None:
+                return []
+            log = self._log(key, thread_id)
+            log.refresh(fd)
+            span = log.locate(fd, start, stop)
+            files.unlock(fd)  # a long read keeps no appender waiting
+            return [] if span is None else log.read(fd, span)
+
+    def head(self, thread_id: str) -> Head | None:
+        key = thread_key(thread_id)
+        with self.opened(key, shared=True) as fd:
+            if fd is None:
+                return None
+            log = self._log(key, thread_id)
+            log.refresh(fd)
+            return log.head()
+
+    def refs(self, thread_id: str) -> set[str]:
+        key = thread_key(thread_id)
+        with self.opened(key, shared=True) as fd:
+            if fd is None:
+                return set()
+            log = self._log(key, thread_id)
+            log.refresh(fd)
+            return log.refs(fd)
+
+    def delete(self, thread_id: str) -> None:
+        key = thread_key(thread_id)
+        path = self.path(key)
+        with self.opened(key, shared=False) as fd:
+            if fd is not None and sys.platform != "win32":
+                os.unlink(path)
+        with suppress(FileNotFoundError):
+            if sys.platform == "win32":  # where an open file keeps its name
+                os.unlink(path)
+            files.sync_folder(Path(path).parent)  # also if it was gone: whoever removed it may not have synced yet
+
+    @contextmanager
+    def opened(self, key: str, *, shared: bool, create: bool = False) -> Iterator[int | None]:
+        """The thread's file, locked; None if there is none. Never one that was deleted while we waited for its lock."""
+        path = self.path(key)
+        try:
+            fd = self._open(path, shared, create)
+            while fd is not None and not _is_at(fd, path):
+                os.close(fd)
+                fd = self._open(path, shared, create)
+            try:
+                yield fd
+            finally:
+                if fd is not None:
+                    files.unlock(fd)
+                    os.close(fd)
+        except OSError as error:
+            raise self._root.explain(error, path) from error
+
+    def _open(self, path: str, shared: bool, create: bool) -> int | None:
+        flags = (os.O_RDONLY if shared else os.O_RDWR) | (os.O_CREAT if create else 0) | _BINARY
+        try:
+            fd = os.open(path, flags, 0o600)
+        except FileNotFoundError:
+            if not create:
+                self._root.check()
+                return None
+            self._root.keep(Path(path).parent)
+            fd = os.open(path, flags, 0o600)
+        try:
+            files.lock(fd, path, shared=shared)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    def _log(self, key: str, thread_id: str) -> Log:
+        with self._logs_lock:
+            log = self._logs.pop(key, None) or Log(self.path(key), key, f"thread {thread_id!r}")
+            self._logs[key] = log
+            if len(self._logs) > _KNOWN:
+                self._logs.popitem(last=False)
+            return log
+
+
+def _holds_already(fd: int, log: Log, thread_id: str, frames: Sequence[bytes], at: int, head: Head) -> bool:
+    """True if this append was made before, False if it is to be made now; `Conflict` if it cannot be."""
+    if not log.end:
+        if at > 0 or not frames:
+            raise Conflict(thread_id, f"there is no such log to go on from frame {at}")
+    elif log.log_id != head.log_id:
+        raise Conflict(thread_id, "the thread was deleted and made again; this is another log")
+    elif log.frames != at:
+        span = log.locate(fd, at, at + len(frames))
+        if frames and span is not None and log.read(fd, span) == list(frames):
+            return True
+        raise Conflict(thread_id, f"its log ends at frame {log.frames}, not {at}")
+    return False
+
+
+def _is_at(fd: int, path: str) -> bool:
+    """Whether the path still names this file."""
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(path))
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,412 @@
+"""Calls to `clew serve`: what is asked again, what an answer means, and what is not an answer of Clew at all."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import ssl
+import time
+from collections.abc import Callable, Sequence
+
+import h11
+import msgspec
+
+from clew.checkpointers.http.protocol import (
+    MSGPACK,
+    NAMESPACE_HEADER,
+    PROTOCOL,
+    PROTOCOL_HEADER,
+    RECORDS,
+    Broken,
+    Failure,
+    RecordReader,
+    encode_text,
+)
+from clew.errors import (
+    ClewError,
+    Conflict,
+    Corrupt,
+    InvalidInput,
+    MissingBlob,
+    NewerFormat,
+    Unavailable,
+    UsageError,
+    _rebuild,
+)
+
+__all__ = ["Address", "Answer", "Client", "NotSent", "Pool", "Reply"]
+
+
+_PAUSES = (0.05, 0.2, 0.6)
+"""Seconds before the second attempt, the third, and every further one; up to half as much again, by chance."""
+_LONGEST_WAIT = 30.0
+"""Seconds a server may ask to wait; a call that should wait longer is `Unavailable` at once."""
+_decode_failure = msgspec.json.Decoder(Failure).decode
+
+
+class Reply:
+    """An answer of a Clew server with its body: the records of a stream, or the bytes."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.status = answer.status
+        self.kind = answer.headers.get("content-type", "").partition(";")[0].strip()
+        self.retry_after = _seconds(answer.headers.get("retry-after", ""))
+        self.protocol = answer.headers.get(PROTOCOL_HEADER, "")
+        self.server = answer.headers.get("server", "")
+        self.body = bytearray()
+        self.reader = RecordReader()
+        self.take: Callable[[bytes], None] = self.reader.feed if self.is_stream else self.body.extend
+
+    @property
+    def is_stream(self) -> bool:
+        return self.kind == RECORDS and self.status == 200
+
+
+class Client:
+    """One server, one token, one namespace."""
+
+    def __init__(
+        self, where: str, address: Address, base: str, *, token: str, namespace: str, timeout: float, retries: int
+    ):
+        self._where = where
+        self._base = base
+        self._pool = Pool(address, timeout)
+        self._timeout = timeout
+        self._retries = retries
+        self._has_token = bool(token)
+        named = f"[{address.host}]" if ":" in address.host else address.host
+        headers = [
+            ("host", f"{named}:{address.port}"),
+            ("accept", f"{MSGPACK}, {RECORDS}"),
+            ("accept-encoding", "identity"),
+        ]
+        if token:
+            headers.append(("authorization", f"Bearer {token}"))
+        if namespace:
+            headers.append((NAMESPACE_HEADER, encode_text(namespace)))
+        self._headers = headers
+        self._active = 0
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        *,
+        kind: str = MSGPACK,
+        safe: bool = True,
+        headers: tuple[tuple[str, str], ...] = (),
+        thread_id: str | None = None,
+        absent: bool = False,
+    ) -> Reply | None:
+        """One call, made again where that does no harm; None only if `absent` is allowed and the server says so.
+
+        A call that is not `safe` to repeat is repeated only if the server has not seen it, or says that it did nothing.
+        """
+        all_headers = [*self._headers, *headers, *([("content-type", kind)] if method in ("POST", "PUT") else [])]
+        self._active += 1
+        self._quiet.clear()
+        try:
+            for attempt in range(self._retries + 1):
+                reply, problem, wait = await self._attempt(method, path, all_headers, body, safe)
+                if reply is not None:
+                    return self._settle(reply, thread_id, absent)
+                if wait is None or wait > _LONGEST_WAIT or attempt == self._retries:
+                    break
+                await asyncio.sleep(max(wait, _PAUSES[min(attempt, len(_PAUSES) - 1)] * random.uniform(1, 1.5)))  # noqa: S311
+            raise Unavailable(f"{self._where}: {problem}. The same call may be made again.")
+        finally:
+            self._active -= 1
+            if not self._active:
+                self._quiet.set()
+
+    async def close(self) -> None:
+        """After what is under way."""
+        await self._quiet.wait()
+        await self._pool.close()
+
+    async def _attempt(
+        self, method: str, path: str, headers: list[tuple[str, str]], body: bytes, safe: bool
+    ) -> tuple[Reply | None, str, float | None]:
+        """A reply that settles the call; or what is the problem, with the seconds to wait, or None: not again."""
+        replies: list[Reply] = []
+
+        def begin(answer: Answer) -> Callable[[bytes], None]:
+            replies.append(Reply(answer))
+            return replies[-1].take
+
+        again = 0.0 if safe else None
+        try:
+            await self._pool.exchange(method, self._base + path, headers, body, begin)
+            reply = replies[-1]
+            if reply.status >= 500 and not reply.protocol:
+                return None, _found(reply), again
+            self._check_origin(reply)
+            if reply.is_stream:
+                reply.reader.finish()
+        except NotSent as error:
+            return None, f"cannot be reached ({error})", 0.0
+        except Broken as error:
+            if error.failure is not None and error.failure.code not in ("unavailable", "conflict"):
+                raise self._error(error.failure, None) from None
+            return None, f"broke off its answer: {error}", again
+        except TimeoutError:
+            return None, f"did not answer within {self._timeout:g} s", again
+        except (OSError, EOFError, h11.ProtocolError, msgspec.MsgspecError) as error:
+            return None, f"broke off ({error or type(error).__name__})", again
+        if reply.status == 429:
+            return None, f"takes no more calls for now; wait {reply.retry_after:g} s", reply.retry_after
+        if reply.status >= 500:
+            failure = self._failure(reply)
+            if failure.code == "draining":
+                return None, "is shutting down", reply.retry_after
+            if failure.code not in ("corrupt", "newer_format"):
+                return None, f"answered {reply.status}: {failure.message}", again
+        return reply, "", None
+
+    def _check_origin(self, reply: Reply) -> None:
+        if not reply.protocol:
+            raise Unavailable(
+                f"{self._where} {_found(reply)}. Check the URL, and what stands between here and the server."
+            )
+        if reply.protocol != str(PROTOCOL):
+            version = int(reply.protocol) if reply.protocol.isdecimal() else 0
+            raise NewerFormat(f"the protocol of {self._where}", version, PROTOCOL)
+
+    def _settle(self, reply: Reply, thread_id: str | None, absent: bool) -> Reply | None:
+        if reply.status == 200:
+            return reply
+        failure = self._failure(reply)
+        if reply.status == 404 and failure.code == "absent" and absent:
+            return None
+        raise self._error(failure, thread_id)
+
+    def _failure(self, reply: Reply) -> Failure:
+        try:
+            return _decode_failure(reply.body)
+        except msgspec.MsgspecError:
+            raise Unavailable(
+                f"{self._where} answered {reply.status} and did not say why. The same call may be made again."
+            ) from None
+
+    def _error(self, failure: Failure, thread_id: str | None) -> ClewError:
+        """The error that the store raised behind the server, or what the server itself has to say."""
+        match failure.code:
+            case "conflict":
+                return _rebuild(Conflict, (failure.message,), {"thread_id": thread_id})
+            case "missing_blobs":
+                return MissingBlob(failure.digests, thread_id=thread_id)
+            case "invalid" | "too_large":
+                return InvalidInput(failure.message)
+            case "corrupt":
+                return Corrupt(failure.message)
+            case "newer_format":
+                return NewerFormat(f"the store behind {self._where}", failure.found, failure.supported)
+            case "unauthenticated" | "forbidden":
+                lack = "" if self._has_token else " No token was given: pass token=… or set CLEW_TOKEN."
+                return UsageError(f"{self._where}: {failure.message}{lack}")
+            case _:
+                return Unavailable(f"{self._where}: {failure.message}")
+
+
+def _seconds(text: str) -> float:
+    return float(text) if text.isdecimal() else 1.0
+
+
+def _found(reply: Reply) -> str:
+    """What came instead of an answer. Not its body: that is a page for people, of who knows what."""
+    named = f", from {reply.server!r}" if reply.server else ""
+    return f"did not answer as a Clew server does (status {reply.status}, {reply.kind or 'no content type'}{named})"
+
+
+MOST_OPEN = 64
+"""Connections to one server at the same time; further calls wait."""
+_IDLE = 30.0
+"""Seconds after which a connection that nobody used is not used again."""
+_PIECE = 2**18
+_ASK_FIRST = 2**20
+"""Bodies from this size on are sent when the server has said that it wants them, or nothing within a second."""
+
+Headers = Sequence[tuple[str, str]]
+
+
+class NotSent(Exception):
+    """No connection could be made: the server has seen nothing of this call."""
+
+
+class Address:
+    """Where the server listens. `tls` is None for plain HTTP."""
+
+    def __init__(self, host: str, port: int, tls: ssl.SSLContext | None) -> None:
+        self.host = host
+        self.port = port
+        self.tls = tls
+
+
+class Answer:
+    """Status and headers of an answer. Its body goes to whatever `begin` returned."""
+
+    def __init__(self, response: h11.Response) -> None:
+        self.status = response.status_code
+        self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in response.headers}
+
+
+Begin = Callable[[Answer], Callable[[bytes], None]]
+"""Told of an answer when its headers are there; gives what takes the body, piece by piece."""
+
+
+class Pool:
+    """The connections to one server."""
+
+    def __init__(self, address: Address, timeout: float) -> None:
+        self._address = address
+        self._timeout = timeout
+        self._idle: list[_Connection] = []
+        self._slots = asyncio.Semaphore(MOST_OPEN)
+
+    async def exchange(self, method: str, target: str, headers: Headers, body: bytes, begin: Begin) -> Answer:
+        """One request and its answer. The time limit is for each step forward, not for the whole.
+
+        Raises `NotSent`; else OSError, EOFError, TimeoutError or an h11 error, when it is not known what became of it.
+        """
+        async with self._slots:
+            connection = self._reusable() or await self._connect()
+            try:
+                async with asyncio.timeout(self._timeout) as clock:
+                    loop = asyncio.get_running_loop()
+                    answer = await connection.exchange(
+                        method, target, headers, body, begin, lambda: clock.reschedule(loop.time() + self._timeout)
+                    )
+            except BaseException:
+                connection.abort()
+                raise
+            if connection.is_reusable():
+                self._idle.append(connection)
+            else:
+                await connection.close()
+            return answer
+
+    async def close(self) -> None:
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            await connection.close()
+
+    def _reusable(self) -> _Connection | None:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_alive():
+                return connection
+            connection.abort()
+        return None
+
+    async def _connect(self) -> _Connection:
+        address = self._address
+        try:
+            async with asyncio.timeout(self._timeout):
+                reader, writer = await asyncio.open_connection(
+                    address.host, address.port, ssl=address.tls, limit=2 * _PIECE
+                )
+        except (OSError, TimeoutError) as error:
+            raise NotSent(_in_words(error)) from error
+        return _Connection(reader, writer)
+
+
+class _Connection:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=2**16)
+        self._used = time.monotonic()
+        self._early: object = None
+        """What the server said before it was sent the body."""
+
+    async def exchange(
+        self, method: str, target: str, headers: Headers, body: bytes, begin: Begin, progress: Callable[[], None]
+    ) -> Answer:
+        http = self._http
+        ask_first = len(body) >= _ASK_FIRST
+        sized = [*headers, ("content-length", str(len(body)))] if body or method in ("POST", "PUT") else list(headers)
+        if ask_first:
+            sized = [*sized, ("expect", "100-continue")]
+        start = http.send(h11.Request(method=method, target=target, headers=sized)) or b""
+        if ask_first:
+            self._writer.write(start)
+            if await self._is_wanted():
+                await self._send(body, progress)
+        else:
+            self._writer.write(start + body)
+            http.send_with_data_passthrough(h11.Data(data=body))
+            http.send(h11.EndOfMessage())
+        return await self._receive(begin, progress)
+
+    async def _is_wanted(self) -> bool:
+        """Whether to send the body: not if the server has answered without it."""
+        try:
+            async with asyncio.timeout(1.0):
+                while (event := self._http.next_event()) is h11.NEED_DATA:
+                    self._http.receive_data(await self._reader.read(_PIECE))
+        except TimeoutError:
+            return True
+        if isinstance(event, h11.InformationalResponse):
+            return True
+        self._early = event
+        return False
+
+    async def _send(self, body: bytes, progress: Callable[[], None]) -> None:
+        view = memoryview(body)
+        for start in range(0, len(body), _PIECE):
+            self._writer.write(view[start : start + _PIECE])
+            await self._writer.drain()
+            progress()
+        self._http.send_with_data_passthrough(h11.Data(data=body))
+        self._http.send(h11.EndOfMessage())
+
+    async def _receive(self, begin: Begin, progress: Callable[[], None]) -> Answer:
+        http = self._http
+        answer: Answer | None = None
+        take: Callable[[bytes], None] = bytearray().extend
+        while True:
+            event, self._early = (self._early or http.next_event()), None
+            if event is h11.NEED_DATA:
+                http.receive_data(await self._reader.read(_PIECE))
+                progress()
+            elif isinstance(event, h11.Response):
+                answer = Answer(event)
+                take = begin(answer)
+            elif isinstance(event, h11.Data):
+                take(event.data)
+            elif isinstance(event, h11.EndOfMessage) and answer is not None:
+                return answer
+            elif not isinstance(event, h11.InformationalResponse):
+                raise EOFError("the connection was closed before the answer")
+
+    def is_reusable(self) -> bool:
+        """Make ready for another exchange, if both sides leave the connection open."""
+        if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
+            return False
+        self._http.start_next_cycle()
+        self._used = time.monotonic()
+        return True
+
+    def is_alive(self) -> bool:
+        return not self._reader.at_eof() and time.monotonic() - self._used < _IDLE
+
+    def abort(self) -> None:
+        self._writer.transport.abort()
+
+    async def close(self) -> None:
+        """Say goodbye, and do not wait long for an answer to it."""
+        self._writer.close()
+        try:
+            async with asyncio.timeout(1.0):
+                await self._writer.wait_closed()
+        except OSError:  # TimeoutError is one: however it ended, it has ended
+            self.abort()
+
+
+def _in_words(error: Exception) -> str:
+    if isinstance(error, TimeoutError) and not str(error):
+        return "no connection in time"
+    return str(error) or type(error).__name__

@@ -1,0 +1,289 @@
+"""Threads on another machine: the client of `clew serve`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+
+from clew._runtime.aio import settle, settling
+from clew.checkpointers.base import Checkpointer
+from clew.checkpointers.checks import (
+    Guard,
+    check_append,
+    check_blobs,
+    check_digests,
+    check_grace,
+    check_namespace,
+    check_query,
+    check_range,
+    check_stored_blob,
+    check_thread_id,
+)
+from clew.checkpointers.heads import Head, HeadQuery
+from clew.checkpointers.http.protocol import MSGPACK, OCTETS, Blobs, Digests, Sweep, encode_text, log_tag
+from clew.errors import Corrupt, InvalidInput, MissingExtra, Unavailable
+
+if TYPE_CHECKING:
+    import ssl
+
+    from clew.checkpointers.http.client import Client, Reply
+
+__all__ = ["HTTPCheckpointer"]
+
+_BATCH = 4 * 2**20
+"""Blobs that are smaller go together in one request, up to so many bytes."""
+_BATCH_COUNT = 1000
+_MOST = 2**62
+
+T = TypeVar("T")
+
+_encode = msgspec.msgpack.encode
+_decode_head = msgspec.msgpack.Decoder(Head).decode
+_decode_digests = msgspec.msgpack.Decoder(Digests).decode
+
+
+class HTTPCheckpointer(Checkpointer):
+    """Threads in the store behind a `clew serve`, in the namespace of the token.
+
+    `token`, or `CLEW_TOKEN`, is sent with every call, and shown nowhere. Appends, reads and puts that get no answer are
+    made again, `retries` times at most, because repeating them does no harm; deletes are not. `timeout` is the longest
+    time without any progress, in seconds. `tls` replaces the default trust in the system's authorities.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        namespace: str = "",
+        *,
+        token: str | None = None,
+        timeout: float = 30.0,
+        retries: int = 3,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        check_namespace(namespace)
+        self._scheme, self._host, self._port, self._base = _parse(url)
+        self._token = _check_token(os.environ.get("CLEW_TOKEN", "") if token is None else token)
+        if timeout <= 0 or retries < 0:
+            raise InvalidInput(f"timeout={timeout}, retries={retries}: a timeout is more than 0, retries are 0 or more")
+        try:
+            import h11  # noqa: F401 - found missing here rather than in the midst of a run
+        except ImportError:
+            raise MissingExtra("the HTTP store", "server") from None
+        self._namespace = namespace
+        self._timeout = timeout
+        self._retries = retries
+        self._tls = tls
+        named = f"[{self._host}]" if ":" in self._host else self._host
+        self._where = f"{self._scheme}://{named}:{self._port}{self._base}"
+        self.place = f"{self._where}#{namespace}"
+        self._guard = Guard(f"the checkpointer of {self._where}")
+        self._client: Client | None = None
+        self._appends: set[asyncio.Task[Reply | None]] = set()
+
+    @classmethod
+    def from_url(cls, url: str, namespace: str = "") -> HTTPCheckpointer:
+        """`http://host:port` or `https://host:port/base`; the token comes from `CLEW_TOKEN`."""
+        return cls(url, namespace)
+
+    def __repr__(self) -> str:
+        return f"HTTPCheckpointer({self._where!r}, namespace={self._namespace!r})"
+
+    async def append(
+        self, thread_id: str, frames: Sequence[bytes], *, at: int, head: Head, refs: Collection[str] = ()
+    ) -> None:
+        self._guard.enter()
+        encoded = check_append(thread_id, frames, at, head, refs)
+        body = _encode({"at": at, "head": msgspec.Raw(encoded), "frames": frames, "refs": list(refs)})
+        condition = ("if-match", log_tag(at, head.log_id)) if at else ("if-none-match", "*")
+        sending = self._use().call(
+            "POST", f"{_path(thread_id)}/frames", body, headers=(condition,), thread_id=thread_id
+        )
+        task = settling(sending)
+        self._appends.add(task)
+        task.add_done_callback(self._appends.discard)
+        await settle(task)
+
+    async def read(self, thread_id: str, *, start: int = 0, stop: int | None = None) -> list[bytes]:
+        self._guard.enter()
+        check_range(thread_id, start, stop)
+        wanted = f"?start={start}" + ("" if stop is None else f"&stop={stop}")
+        return await self._records("GET", f"{_path(thread_id)}/frames{wanted}")
+
+    async def head(self, thread_id: str) -> Head | None:
+        self._guard.enter()
+        check_thread_id(thread_id)
+        reply = await self._use().call("GET", _path(thread_id), absent=True)
+        return None if reply is None else self._decode(_decode_head, reply.body)
+
+    async def heads(self, query: HeadQuery = HeadQuery()) -> AsyncIterator[Head]:
+        self._guard.enter()
+        check_query(query)
+        if query.limit is not None:
+            query = msgspec.structs.replace(query, limit=min(query.limit, _MOST))
+        for data in await self._records("POST", "/v1/threads/query", _encode(query)):
+            yield self._decode(_decode_head, data)
+
+    async def refs(self, thread_id: str) -> set[str]:
+        self._guard.enter()
+        check_thread_id(thread_id)
+        reply = await self._ask("GET", f"{_path(thread_id)}/refs")
+        return set(self._decode(_decode_digests, reply.body).digests)
+
+    async def delete(self, thread_id: str) -> None:
+        self._guard.enter()
+        check_thread_id(thread_id)
+        await self._ask("DELETE", _path(thread_id), safe=False)
+
+    async def put_blobs(self, blobs: Mapping[str, bytes]) -> None:
+        self._guard.enter()
+        check_blobs(blobs)
+        for batch in _batches(blobs):
+            if len(batch) == 1:
+                [(digest, data)] = batch.items()
+                await self._ask("PUT", f"/v1/blobs/{digest}", bytes(data), kind=OCTETS)
+            else:
+                await self._ask("POST", "/v1/blobs", _encode(Blobs(batch)))
+
+    async def get_blobs(self, digests: Collection[str]) -> dict[str, bytes]:
+        self._guard.enter()
+        check_digests(digests)
+        if not digests:
+            return {}
+        wanted = set(digests)
+        found = {}
+        for record in await self._records("POST", "/v1/blobs/get", _encode(Digests(list(wanted)))):
+            digest, data = record[:32].hex(), record[32:]
+            if digest not in wanted:
+                raise Corrupt(f"{self._where} gave a blob {digest} that nobody asked for")
+            check_stored_blob(digest, data, self._where)
+            found[digest] = data
+        return found
+
+    async def missing_blobs(self, digests: Collection[str]) -> set[str]:
+        self._guard.enter()
+        check_digests(digests)
+        if not digests:
+            return set()
+        reply = await self._ask("POST", "/v1/blobs/missing", _encode(Digests(list(set(digests)))))
+        return set(self._decode(_decode_digests, reply.body).digests)
+
+    async def blobs(self, *, untouched_for: timedelta) -> AsyncIterator[str]:
+        self._guard.enter()
+        check_grace(untouched_for)
+        for record in await self._records("GET", f"/v1/blobs?untouched_for_micros={_micros(untouched_for)}"):
+            yield record.hex()
+
+    async def delete_blobs(self, digests: Collection[str], *, untouched_for: timedelta) -> None:
+        self._guard.enter()
+        check_digests(digests)
+        check_grace(untouched_for)
+        if digests:
+            sweep = Sweep(list(set(digests)), _micros(untouched_for))
+            await self._ask("POST", "/v1/blobs/delete", _encode(sweep), safe=False)
+
+    async def close(self) -> None:
+        if self._guard.close() and self._client is not None:
+            client, self._client = self._client, None
+            if self._appends:
+                await asyncio.wait(self._appends)
+            await client.close()
+
+    async def _ask(self, method: str, path: str, body: bytes = b"", *, kind: str = MSGPACK, safe: bool = True) -> Reply:
+        reply = await self._use().call(method, path, body, kind=kind, safe=safe)
+        assert reply is not None, "only a call that allows it is answered with absent"  # noqa: S101
+        return reply
+
+    async def _records(self, method: str, path: str, body: bytes = b"") -> list[bytes]:
+        """An answer that is a stream; what is none is never taken for one without records."""
+        reply = await self._ask(method, path, body)
+        if not reply.is_stream:
+            raise Unavailable(f"{self._where} gave {reply.kind or 'nothing'} where a stream of records was asked for")
+        return reply.reader.records
+
+    def _decode(self, decode: Callable[[bytes | bytearray], T], data: bytes | bytearray) -> T:
+        try:
+            return decode(data)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise Unavailable(f"{self._where} gave an answer that does not decode: {error}") from error
+
+    def _use(self) -> Client:
+        if self._client is None:
+            from clew.checkpointers.http.client import Address, Client
+
+            address = Address(self._host, self._port, self._trust())
+            self._client = Client(
+                self._where,
+                address,
+                self._base,
+                token=self._token,
+                namespace=self._namespace,
+                timeout=self._timeout,
+                retries=self._retries,
+            )
+        return self._client
+
+    def _trust(self) -> ssl.SSLContext | None:
+        if self._scheme == "http":
+            return None
+        import ssl
+
+        return self._tls or ssl.create_default_context()
+
+
+def _parse(url: str) -> tuple[str, str, int, str]:
+    """Scheme, host, port and base path. What a URL should not hold is not shown: it may be a secret."""
+    wanted = "Write http://host:port or https://host:port/base."
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        raise InvalidInput(f"the URL of the HTTP store has no sound host or port. {wanted}") from None
+    if parts.username is not None or parts.password is not None:
+        raise InvalidInput(
+            "the URL of the HTTP store holds a user or a password, and URLs end up in logs. "
+            "Give the token as token=… or in CLEW_TOKEN."
+        )
+    if parts.query or parts.fragment:
+        raise InvalidInput(f"the URL of the HTTP store has a query or a fragment, which mean nothing here. {wanted}")
+    if parts.scheme not in ("http", "https") or not host:
+        raise InvalidInput(f"{url!r} names no server. {wanted}")
+    base = parts.path.rstrip("/")
+    if not base.isascii() or not base.isprintable() or " " in base:
+        raise InvalidInput(f"{url!r}: a base path is percent-encoded ASCII. {wanted}")
+    if not host.isascii() or any(letter.isspace() for letter in host):
+        raise InvalidInput(f"{url!r}: a host is written in ASCII. {wanted}")
+    return parts.scheme, host, port or (443 if parts.scheme == "https" else 80), base
+
+
+def _check_token(token: str) -> str:
+    if not (token.isascii() and token.isprintable()) or " " in token:
+        raise InvalidInput("the token for the HTTP store has characters that no token has: spaces, line ends or others")
+    return token
+
+
+def _path(thread_id: str) -> str:
+    return f"/v1/threads/{encode_text(thread_id)}"
+
+
+def _micros(time: timedelta) -> int:
+    return min(time // timedelta(microseconds=1), _MOST)
+
+
+def _batches(blobs: Mapping[str, bytes]) -> Iterator[dict[str, bytes]]:
+    """Parts that each fit one request; a large blob is a part of its own."""
+    batch: dict[str, bytes] = {}
+    size = 0
+    for digest, data in blobs.items():
+        if batch and (size + len(data) > _BATCH or len(batch) == _BATCH_COUNT):
+            yield batch
+            batch, size = {}, 0
+        batch[digest] = data
+        size += len(data)
+    if batch:
+        yield batch

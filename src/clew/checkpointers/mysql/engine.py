@@ -1,0 +1,268 @@
+"""The connections of one event loop to one store: a pool, group commit, and a server that may go away and come back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from clew._runtime import forks
+from clew._runtime.aio import Calls, Job, new_job
+from clew.checkpointers.mysql import schema, statements
+from clew.checkpointers.mysql.address import Address
+from clew.checkpointers.mysql.wire import LATE, LOST, TOO_LARGE, Connection, Failure, connect
+from clew.checkpointers.sql.heads import Append
+from clew.errors import ClewError, Corrupt, InvalidInput, Unavailable
+
+__all__ = ["Engine", "close_engine", "open_engine"]
+
+log = logging.getLogger("clew.checkpointers.mysql")
+
+T = TypeVar("T")
+
+PATIENCE = 10.0
+"""Seconds for a server that was there to come back: a restart is a pause, an outage is `Unavailable`."""
+RESENDS = 10
+"""How often a call is made again when its connection broke under it or it met another transaction."""
+WRITERS = 2
+"""Transactions of appends under way at once: while one waits for the disk, the next is made ready."""
+MAX_BATCH, MAX_BYTES = 64, 2**19
+"""The appends of one transaction. Large ones go alone."""
+LEAST_PACKET = 4 * 2**20
+"""What MySQL has had as its default since 5.6. No text that Clew sends is larger, but for one frame of some MiB."""
+
+
+class Engine:
+    """All connections of this event loop to one store, whatever the namespace.
+
+    Appends of all threads of work meet in one queue. What has gathered there goes out as one transaction, which is one
+    round trip and one wait for the disk. At most one append of a thread is under way at a time, so that none overtakes
+    another. Every call may be made twice: appends are idempotent, and so is all else.
+    """
+
+    def __init__(self, address: Address, loop: asyncio.AbstractEventLoop) -> None:
+        self.address = address
+        self.loop = loop
+        self.users = 0
+        self._prefix = address.prefix.encode()
+        self._appends: deque[Job] = deque()
+        self._busy_threads: set[tuple[bytes, bytes]] = set()
+        self._batches = 0
+        self._woken = False
+        self._calls = Calls(loop)
+        self._idle: list[Connection] = []
+        self._room = asyncio.Semaphore(address.connections)
+        self._preparing = asyncio.Lock()
+        self._ready = False
+        self._lost_at: float | None = None
+
+    # What is asked for
+
+    def submit(self, append: Append) -> Awaitable[Any]:
+        """Ask for this append to be part of the next transaction; what is returned settles once that is durable."""
+        job = new_job(append, self.loop)
+        self._appends.append(job)
+        if not self._woken:
+            self._woken = True
+            self.loop.call_soon(self._look)
+        return job
+
+    async def write(self, work: Callable[[Connection], Awaitable[T]]) -> T:
+        """Do this with a connection. Cancelling the caller does not abandon it: it settles first."""
+        return await self._calls.settle(self._try(work))
+
+    async def read(self, statement: bytes) -> Any:
+        """The rows that this gives. If the caller is cancelled, the answer is taken to its end unheard."""
+
+        async def work(connection: Connection) -> Any:
+            [result] = await connection.run(statement)
+            return result.rows
+
+        return await self._calls.hear(self._try(work))
+
+    async def stop(self) -> None:
+        """Finish what is asked for, then close every connection."""
+        self._look()
+        await self._calls.drain()
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            await connection.leave()
+
+    # Appends
+
+    def _look(self) -> None:
+        """Start on what has gathered, once all that is ready to run has run: so the appends of many tasks go together."""
+        self._woken = False
+        while self._batches < WRITERS and (batch := self._gather()):
+            self._batches += 1
+            self._calls.start(self._write(batch))
+
+    def _gather(self) -> list[Job]:
+        """The next appends, one of each thread, in the order in which all processes lock them."""
+        batch: list[Job] = []
+        later: deque[Job] = deque()
+        size = 0
+        while self._appends and len(batch) < MAX_BATCH and size < MAX_BYTES:
+            job = self._appends.popleft()
+            place = job.work.space, job.work.key
+            if batch and size + job.work.size > MAX_BYTES:
+                self._appends.appendleft(job)
+                break
+            if place in self._busy_threads:
+                later.append(job)
+                continue
+            self._busy_threads.add(place)
+            batch.append(job)
+            size += job.work.size
+        later.extend(self._appends)
+        self._appends = later
+        batch.sort(key=lambda job: (job.work.space, job.work.key))
+        return batch
+
+    async def _write(self, batch: list[Job]) -> None:
+        appends = [job.work for job in batch]
+        try:
+            outcomes = await self._try(lambda connection: statements.write(connection, self._prefix, appends))
+            for job, outcome in zip(batch, outcomes, strict=True):
+                job.error = outcome
+        except BaseException as error:  # noqa: BLE001 - handed to the waiters, whatever it is
+            for job in batch:
+                job.error = error
+        self._batches -= 1
+        self._busy_threads.difference_update([(append.space, append.key) for append in appends])
+        for job in batch:
+            job.settle()
+        self._look()
+
+    # Connections
+
+    async def _try(self, work: Callable[[Connection], Awaitable[T]]) -> T:
+        """Do this with a connection; again with another one, where that may help."""
+        attempt = 0
+        while True:
+            if attempt:  # not in step with whoever is in the way
+                await asyncio.sleep(random.uniform(0, 0.01 * attempt))  # noqa: S311
+            async with self._room:
+                connection = self._idle.pop() if self._idle else await self._connect()
+                try:
+                    return await work(connection)
+                except Failure as failure:
+                    if failure.code in _READ_ONLY:
+                        connection.close()
+                    if not connection.open:
+                        self._lose()
+                    if failure.code not in _AGAIN or attempt == RESENDS:
+                        raise self._explain(failure) from failure
+                    attempt += 1
+                except BaseException:  # it may be in the middle of a transaction
+                    connection.close()
+                    raise
+                finally:
+                    if connection.open:
+                        self._idle.append(connection)
+
+    def _lose(self) -> None:
+        """A connection broke: those that are idle broke with it, as a rule."""
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+        if self._lost_at is None:
+            self._lost_at = self.loop.time()
+
+    async def _connect(self) -> Connection:
+        connection = await self._reach()
+        try:
+            async with self._preparing:
+                if not self._ready:
+                    await self._prepare(connection)
+                    self._ready = True
+        except BaseException as error:
+            connection.close()
+            if isinstance(error, Failure):
+                raise self._explain(error) from error
+            raise
+        self._lost_at = None
+        return connection
+
+    async def _reach(self) -> Connection:
+        pause = 0.05
+        while True:
+            try:
+                return await connect(self.address)
+            except Failure as failure:
+                if not self._ready or self._lost_at is None or self.loop.time() > self._lost_at + PATIENCE:
+                    raise self._explain(failure) from None
+                log.debug("%s: not there yet: %s", self.address.name, failure)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, 0.5)
+
+    async def _prepare(self, connection: Connection) -> None:
+        name = self.address.name
+        settings = b"SELECT @@innodb_flush_log_at_trx_commit, @@log_bin, @@sync_binlog"
+        [[_, [(flush, binlog, sync_binlog)]]] = await connection.run(settings)
+        if connection.packet < LEAST_PACKET:
+            raise InvalidInput(
+                f"{name} has max_allowed_packet = {connection.packet}. Clew needs {LEAST_PACKET} at least, and 16M for the "
+                "largest frames."
+            )
+        if flush != 1:
+            log.warning(
+                _WARNING, name, f"innodb_flush_log_at_trx_commit = {flush}", "innodb_flush_log_at_trx_commit = 1"
+            )
+        if binlog and sync_binlog != 1:  # with a binary log, that is what a recovery goes by
+            log.warning(_WARNING, name, f"sync_binlog = {sync_binlog}", "sync_binlog = 1")
+        await schema.prepare(connection, self.address.prefix, f"the store {self.address.prefix}* in {name}")
+
+    def _explain(self, failure: Failure) -> ClewError:
+        """The same fact in Clew's words: what happened, to which server, and what to do."""
+        what = f"MySQL at {self.address.name}: {failure}"
+        if failure.code in _CORRUPT:
+            return Corrupt(f"{what}. The server found its data damaged: restore a copy.")
+        return Unavailable(f"{what}. {_HINTS.get(failure.code, 'Try again')}.")
+
+
+_WARNING = "%s runs with %s: what it acknowledges can be lost when its machine stops. Set %s for anything that matters."
+_READ_ONLY = frozenset((1290, 1792, 1836, 3100))
+_AGAIN = frozenset((LOST, 1020, 1062, 1205, 1213, 1317, *_READ_ONLY))
+"""The connection broke; another transaction was in the way, or made the thread first; the server is a standby by now."""
+_CORRUPT = frozenset((126, 127, 145, 1034, 1194, 1195, 1712, 1877))
+_HINTS = {
+    LOST: "It cannot be reached, or the connection broke. Check that it runs, then try again",
+    LATE: "It is overloaded or cut off. Try again later",
+    TOO_LARGE: "Set max_allowed_packet to 16M or more: a frame has up to 4 MiB, and needs up to twice that as text",
+    1040: "The server has no connection left. Raise max_connections, or open fewer (connections=… in the URL)",
+    1044: "Grant this user all rights on the database",
+    1045: "Check the user and the password",
+    1049: "Create the database first: CREATE DATABASE",
+    1142: "Grant this user what it lacks, or let one that may make tables open the store once",
+    1146: "The store's tables are gone. Restore them, or close the store and open it again to make new ones",
+    1290: "It is a standby that takes no writes. Connect to the primary",
+    1665: "Set binlog_format to ROW or MIXED",
+    1114: "The server has no room left. Nothing stored was harmed",
+}
+
+
+_engines: dict[tuple[asyncio.AbstractEventLoop, int, Address], Engine] = {}
+
+
+def open_engine(address: Address, loop: asyncio.AbstractEventLoop) -> Engine:
+    """The engine of this store on this event loop: all that open the same one share its connections."""
+    for stale in [key for key in _engines if key[0].is_closed()]:
+        del _engines[stale]
+    key = loop, forks.generation, address
+    engine = _engines.get(key)
+    if engine is None:
+        engine = _engines[key] = Engine(address, loop)
+    engine.users += 1
+    return engine
+
+
+async def close_engine(engine: Engine) -> None:
+    """Give the engine back; the last user's close ends it."""
+    engine.users -= 1
+    if not engine.users:
+        _engines.pop((engine.loop, forks.generation, engine.address), None)
+        await engine.stop()

@@ -1,0 +1,107 @@
+"""The tables of a MySQL store, and how a database becomes one.
+
+All text is kept as its UTF-8 bytes or as a digest of them: so it is compared letter for letter whatever the collation, which
+in MySQL may also ignore case, accents and spaces at the end.
+"""
+
+from __future__ import annotations
+
+from clew.checkpointers.mysql.wire import Connection, Failure
+from clew.errors import Corrupt, NewerFormat
+
+__all__ = ["VERSION", "prepare"]
+
+VERSION = 1
+
+_NO_SUCH_TABLE = 1146
+_TABLES = (
+    """
+CREATE TABLE IF NOT EXISTS {prefix}heads (
+    id         BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY,
+    space      BINARY(16) NOT NULL,      -- of the namespace
+    thread_key BINARY(32) NOT NULL,      -- blake3 of the thread id
+    log        BINARY(16) NOT NULL,
+    frames     BIGINT NOT NULL,
+    created    BIGINT NOT NULL,          -- microseconds since 1970
+    updated    BIGINT NOT NULL,
+    thread_id  VARBINARY(1024) NOT NULL,
+    status     VARBINARY(16) NOT NULL,
+    agent      BINARY(16) NOT NULL,
+    parent     BINARY(16),
+    title      MEDIUMBLOB NOT NULL,      -- case folded
+    tags       MEDIUMBLOB NOT NULL,      -- FF name FE value FF, one after the other: bytes that UTF-8 never has
+    head       MEDIUMBLOB NOT NULL,      -- the whole head: msgpack and its CRC-32, little-endian
+    UNIQUE KEY by_key (space, thread_key),
+    KEY by_updated (space, updated, thread_key),
+    KEY by_created (space, created, thread_key),
+    KEY by_thread_id (space, thread_id),
+    KEY by_parent (space, parent)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET binary
+""",
+    """
+CREATE TABLE IF NOT EXISTS {prefix}frames (
+    thread BIGINT UNSIGNED NOT NULL,     -- heads.id
+    number INT NOT NULL,
+    data   MEDIUMBLOB NOT NULL,
+    PRIMARY KEY (thread, number)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET binary
+""",
+    """
+CREATE TABLE IF NOT EXISTS {prefix}refs (
+    thread BIGINT UNSIGNED NOT NULL,
+    digest BINARY(32) NOT NULL,
+    PRIMARY KEY (thread, digest)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET binary
+""",
+    """
+CREATE TABLE IF NOT EXISTS {prefix}blobs (
+    space   BINARY(16) NOT NULL,
+    digest  BINARY(32) NOT NULL,
+    touched BIGINT NOT NULL,             -- microseconds since 1970, by this server's clock
+    PRIMARY KEY (space, digest)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET binary
+""",
+    """
+CREATE TABLE IF NOT EXISTS {prefix}blob_data (
+    space  BINARY(16) NOT NULL,
+    digest BINARY(32) NOT NULL,
+    part   INT NOT NULL,                 -- parts, so that a blob may be larger than any packet
+    data   MEDIUMBLOB NOT NULL,
+    PRIMARY KEY (space, digest, part)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET binary
+""",
+    """
+CREATE TABLE IF NOT EXISTS {prefix}meta (
+    id      INT NOT NULL PRIMARY KEY,
+    version INT NOT NULL
+) ENGINE = InnoDB
+""",
+)
+
+
+async def prepare(connection: Connection, prefix: str, where: str) -> None:
+    """Make the store unless it is there, and refuse what this Clew cannot use.
+
+    Any number of processes may do this at once, and any may end half way: each step leaves alone what is there, and the
+    version, written last, says that all of it is.
+    """
+    version = await _version(connection, prefix)
+    if version is None:
+        for table in _TABLES:
+            await connection.run(table.format(prefix=prefix).strip().encode())
+        await connection.run(f"INSERT IGNORE INTO {prefix}meta VALUES (1, {VERSION})".encode())  # noqa: S608
+        version = await _version(connection, prefix)
+    if version is None:
+        raise Corrupt(f"{where} does not say which version it has. Restore a copy.")
+    if version > VERSION:
+        raise NewerFormat(where, version, VERSION)
+
+
+async def _version(connection: Connection, prefix: str) -> int | None:
+    try:
+        [[_, rows]] = await connection.run(f"SELECT version FROM {prefix}meta WHERE id = 1".encode())  # noqa: S608
+    except Failure as failure:
+        if failure.code == _NO_SUCH_TABLE:
+            return None
+        raise
+    return int(rows[0][0]) if rows else None

@@ -1,0 +1,273 @@
+"""What a MySQL store asks its server, beside appends."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+
+from clew.checkpointers.heads import HeadQuery, micros
+from clew.checkpointers.mysql.wire import Connection, fill, literal, literals
+from clew.checkpointers.sql.heads import MOST, Append, after_prefix, mark, refusal, tags_column, title_column
+from clew.errors import ClewError
+
+__all__ = ["NOW", "Statements", "write"]
+
+
+NOW = b"TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
+"""Microseconds since 1970, by the server's clock."""
+
+_ORDER = {"updated": b"updated DESC, thread_key DESC", "created": b"created DESC, thread_key DESC"}
+
+
+class Statements:
+    """The statements of one namespace in the tables with this prefix."""
+
+    def __init__(self, prefix: str, space: bytes) -> None:
+        self._prefix = prefix.encode()
+        self._space = space
+
+    def _fill(self, statement: bytes, *values: bytes | str | int | None) -> bytes:
+        return fill(statement.replace(b"@", self._prefix), *values)
+
+    def read(self, key: bytes, start: int, stop: int) -> bytes:
+        return self._fill(
+            b"SELECT h.id, h.log, h.frames, f.data FROM @heads h LEFT JOIN @frames f ON f.thread = h.id "
+            b"AND f.number >= %b AND f.number < %b WHERE h.space = %b AND h.thread_key = %b ORDER BY f.number",
+            *(start, stop, self._space, key),
+        )
+
+    def head(self, key: bytes) -> bytes:
+        return self._fill(b"SELECT head FROM @heads WHERE space = %b AND thread_key = %b", self._space, key)
+
+    def heads(self, keys: Sequence[bytes]) -> bytes:
+        where = fill(b"space = %b AND thread_key IN (", self._space) + literals(keys) + b")"
+        return self._fill(b"SELECT thread_key, head, thread_id FROM @heads WHERE ") + where
+
+    def listing(self, query: HeadQuery) -> bytes:
+        return self._listing(b"head, thread_id", query)
+
+    def listed_keys(self, query: HeadQuery) -> bytes:
+        return self._listing(b"thread_key", query)
+
+    def _listing(self, columns: bytes, query: HeadQuery) -> bytes:
+        limit = MOST if query.limit is None else min(query.limit, MOST)
+        selected = b"SELECT %b FROM %bheads WHERE " % (columns, self._prefix)
+        return selected + b"%b ORDER BY %b LIMIT %d" % (self._conditions(query), _ORDER[query.order], limit)
+
+    def _conditions(self, query: HeadQuery) -> bytes:
+        """What `HeadQuery.matches` decides, decided by the server."""
+        where = [fill(b"space = %b", self._space)]
+        if query.prefix:
+            where.append(fill(b"thread_id >= %b AND thread_id < %b", *after_prefix(query.prefix)))
+        if (statuses := query.statuses()) is not None:
+            where.append(b"status IN (%b)" % (literals([status.encode() for status in statuses]) or b"NULL"))
+        if query.agent is not None:
+            where.append(fill(b"agent = %b", mark(query.agent)))
+        if query.parent is not None:
+            where.append(fill(b"parent = %b", mark(query.parent)))
+        if query.title:
+            where.append(fill(b"LOCATE(%b, title) > 0", title_column(query.title)))
+        for name, value in query.tags.items():
+            where.append(fill(b"LOCATE(%b, tags) > 0", tags_column({name: value})))
+        if query.updated_after is not None:
+            where.append(fill(b"updated >= %b", micros(query.updated_after)))
+        if query.updated_before is not None:
+            where.append(fill(b"updated < %b", micros(query.updated_before)))
+        if (start := query.start()) is not None:
+            moment, key = start
+            column = query.order.encode()
+            below = b"%b <= %d AND (%b < %d OR thread_key < %b)"
+            where.append(below % (column, moment, column, moment, literal(bytes.fromhex(key))))
+        return b" AND ".join(where)
+
+    def refs(self, key: bytes) -> bytes:
+        return self._fill(
+            b"SELECT r.digest FROM @refs r JOIN @heads h ON h.id = r.thread WHERE h.space = %b AND h.thread_key = %b",
+            *(self._space, key),
+        )
+
+    def delete(self, key: bytes) -> Sequence[bytes]:
+        """A transaction that locks the head first, as appends do."""
+        find = b"SELECT id INTO @%bthread FROM %bheads WHERE space = %b AND thread_key = %b FOR UPDATE"
+        gone = b"DELETE FROM %b%b WHERE %b = @%bthread"
+        prefix = self._prefix
+        return (
+            b"BEGIN",
+            b"SET @%bthread = NULL" % prefix,
+            find % (prefix, prefix, literal(self._space), literal(key)),
+            gone % (prefix, b"frames", b"thread", prefix),
+            gone % (prefix, b"refs", b"thread", prefix),
+            gone % (prefix, b"heads", b"id", prefix),
+            b"COMMIT",
+        )
+
+    def put(self, digests: Sequence[bytes]) -> bytes:
+        """Blobs of which the data follows, or is there already. Holds their locks, so that one of many writes the data."""
+        rows = b",".join([b"(%b,%b,%b)" % (literal(self._space), literal(digest), NOW) for digest in digests])
+        return b"INSERT INTO %bblobs VALUES %b ON DUPLICATE KEY UPDATE touched = %b" % (self._prefix, rows, NOW)
+
+    def put_data(self, parts: Sequence[tuple[bytes, int, bytes]]) -> bytes:
+        rows = b",".join([fill(b"(%b,%b,%b,%b)", self._space, *part) for part in parts])
+        return b"INSERT IGNORE INTO %bblob_data VALUES %b" % (self._prefix, rows)
+
+    def get(self, digests: Sequence[bytes]) -> bytes:
+        return self._some(b"SELECT digest, data FROM @blob_data WHERE ", digests) + b" ORDER BY digest, part"
+
+    def lock(self, digests: Sequence[bytes]) -> bytes:
+        return self._some(b"SELECT digest FROM @blobs WHERE ", digests) + b" FOR UPDATE"
+
+    def touch(self, digests: Sequence[bytes]) -> bytes:
+        return self._some(b"UPDATE @blobs SET touched = " + NOW + b" WHERE ", digests)
+
+    def here(self, digests: Sequence[bytes]) -> bytes:
+        return self._some(b"SELECT digest FROM @blobs WHERE ", digests)
+
+    def untouched(self, after: bytes, grace: int, limit: int) -> bytes:
+        return self._fill(
+            b"SELECT digest FROM @blobs WHERE space = %b AND digest > %b AND touched <= " + NOW + b" - %b "
+            b"ORDER BY digest LIMIT %b",
+            *(self._space, after, grace, limit),
+        )
+
+    def sweep(self, digests: Sequence[bytes], grace: int) -> bytes:
+        where = fill(b"b.touched <= " + NOW + b" - %b AND b.space = %b AND b.digest IN (", grace, self._space)
+        gone = b"DELETE b, d FROM %bblobs b JOIN %bblob_data d ON d.space = b.space AND d.digest = b.digest WHERE "
+        return gone % (self._prefix, self._prefix) + where + literals(digests) + b")"
+
+    def _some(self, statement: bytes, digests: Sequence[bytes]) -> bytes:
+        where = fill(b"space = %b AND digest IN (", self._space) + literals(digests) + b")"
+        return statement.replace(b"@", self._prefix) + where
+
+
+MAX_FRAMES, MAX_BYTES = 16, 2**18
+"""What an ordinary append has at most."""
+PACKET = 2**20
+"""About how many bytes of frames go in one packet, where each alone is smaller."""
+
+_COLUMNS = ("frames", "created", "updated", "thread_id", "status", "agent", "parent", "title", "tags", "head")
+_INSERT = f"INTO %bheads (space, thread_key, log, {', '.join(_COLUMNS)}) VALUES ({', '.join(['%b'] * 13)})".encode()
+_UPDATE = (
+    f"UPDATE %bheads SET id = LAST_INSERT_ID(id), {', '.join(f'{name} = %b' for name in _COLUMNS)} "  # noqa: S608
+    "WHERE space = %b AND thread_key = %b AND log = %b AND frames = %b"
+).encode()
+_NO_ID = b"DO LAST_INSERT_ID(0)"
+_FRAME = b"INSERT INTO %bframes SELECT LAST_INSERT_ID(), %d, %b FROM DUAL WHERE LAST_INSERT_ID() > 0"
+
+
+async def write(connection: Connection, prefix: bytes, appends: Sequence[Append]) -> list[ClewError | None]:
+    """Write these, which are of different threads and in the order in which all processes lock them; for each, None or the
+    reason why nothing of it was written."""
+    groups = [_statements(prefix, append) if _is_ordinary(append) else [] for append in appends]
+    written = [False] * len(appends)
+    if any(groups):
+        _, *results = await connection.run(b"BEGIN", *[one for group in groups for one in group], b"COMMIT")
+        rest = iter(results)
+        written = [[next(rest).found for _ in group][1:2] == [1] for group in groups]
+    return [
+        None if done else await _write_slowly(connection, prefix, append)
+        for append, done in zip(appends, written, strict=True)
+    ]
+
+
+def _is_ordinary(append: Append) -> bool:
+    return not append.refs and len(append.frames) <= MAX_FRAMES and append.size <= MAX_BYTES
+
+
+def _statements(prefix: bytes, append: Append) -> list[bytes]:
+    frames = enumerate(append.frames, start=append.at)
+    return [
+        _NO_ID,
+        b"INSERT IGNORE " + _insert(prefix, append) if append.at == 0 and append.frames else _update(prefix, append),
+        *[_FRAME % (prefix, number, literal(frame)) for number, frame in frames],
+    ]
+
+
+def _insert(prefix: bytes, append: Append) -> bytes:
+    return _INSERT % (prefix, *map(literal, (append.space, append.key, append.log, *_row(append))))
+
+
+def _update(prefix: bytes, append: Append) -> bytes:
+    return _UPDATE % (prefix, *map(literal, (*_row(append), append.space, append.key, append.log, append.at)))
+
+
+def _row(append: Append) -> tuple[bytes | str | int | None, ...]:
+    return append.at + len(append.frames), *[getattr(append, name) for name in _COLUMNS[1:]]
+
+
+async def _write_slowly(connection: Connection, prefix: bytes, append: Append) -> ClewError | None:
+    """Lock the blobs it names and its thread, look, and write."""
+    statements = Statements(prefix.decode(), append.space)
+    look = b"SELECT id, log, frames FROM %bheads WHERE space = %b AND thread_key = %b FOR UPDATE"
+    found = await connection.run(
+        b"BEGIN",
+        *[statements.lock(part) for part in _parts(append.refs)],
+        *[statements.touch(part) for part in _parts(append.refs)],
+        look % (prefix, literal(append.space), literal(append.key)),
+    )
+    here = {digest for result in found[1:-1] for (digest,) in result.rows}
+    thread, log, ends = found[-1].rows[0] if found[-1].rows else (None, append.log, None)
+    if (
+        ends is not None
+        and log == append.log
+        and ends != append.at
+        and await _is_there(connection, prefix, thread, append)
+    ):
+        await connection.run(b"ROLLBACK")
+        return None
+    refused = refusal(append, ends, same_log=log == append.log, missing=set(append.refs) - here)
+    if refused is not None:
+        await connection.run(b"ROLLBACK")
+        return refused
+    head = b"INSERT " + _insert(prefix, append) if thread is None else _update(prefix, append)
+    for packet in _packets([head, *_frames(prefix, append), *_refs(prefix, append), b"COMMIT"]):
+        await connection.run(*packet)
+    return None
+
+
+async def _is_there(connection: Connection, prefix: bytes, thread: int, append: Append) -> bool:
+    """Whether the log holds these very frames. The server compares digests, so that no frame has to come here."""
+    if not append.frames:
+        return False
+    ask = b"SELECT SHA2(data, 256) FROM %bframes WHERE thread = %d AND number >= %d AND number < %d ORDER BY number"
+    stop = append.at + len(append.frames)
+    [result] = await connection.run(ask % (prefix, thread, append.at, stop))
+    given = [hashlib.sha256(frame).hexdigest() for frame in append.frames]
+    return [_text(digest) for (digest,) in result.rows] == given
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode("ascii") if isinstance(value, bytes) else value
+
+
+def _frames(prefix: bytes, append: Append) -> Iterator[bytes]:
+    rows: list[bytes] = []
+    size = 0
+    for number, frame in enumerate(append.frames, start=append.at):
+        if rows and size + len(frame) > PACKET:
+            yield b"INSERT INTO %bframes VALUES %b" % (prefix, b",".join(rows))
+            rows, size = [], 0
+        rows.append(fill(b"(LAST_INSERT_ID(),%b,%b)", number, frame))
+        size += len(frame)
+    if rows:
+        yield b"INSERT INTO %bframes VALUES %b" % (prefix, b",".join(rows))
+
+
+def _refs(prefix: bytes, append: Append) -> Iterator[bytes]:
+    for part in _parts(append.refs):
+        rows = b",".join([b"(LAST_INSERT_ID(),%b)" % literal(digest) for digest in part])
+        yield b"INSERT IGNORE INTO %brefs VALUES %b" % (prefix, rows)
+
+
+def _packets(statements: Sequence[bytes]) -> Iterator[list[bytes]]:
+    """As few packets as hold these, none larger than it must be."""
+    packet: list[bytes] = []
+    for statement in statements:
+        if packet and sum(map(len, packet)) + len(statement) > PACKET:
+            yield packet
+            packet = []
+        packet.append(statement)
+    yield packet
+
+
+def _parts(digests: Sequence[bytes]) -> list[Sequence[bytes]]:
+    return [digests[start : start + 1000] for start in range(0, len(digests), 1000)]

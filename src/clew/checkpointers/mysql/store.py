@@ -1,0 +1,234 @@
+"""A store in MySQL or MariaDB: durable at every append, for any number of processes and machines."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from clew.checkpointers.base import Checkpointer
+from clew.checkpointers.checks import (
+    Guard,
+    check_append,
+    check_blobs,
+    check_digests,
+    check_grace,
+    check_namespace,
+    check_query,
+    check_range,
+    check_stored_blob,
+    check_thread_id,
+)
+from clew.checkpointers.heads import Head, HeadQuery, thread_digest
+from clew.checkpointers.sql.heads import MOST, Listing, decode_head, make_append, mark
+from clew.checkpointers.sql.reads import Stretch, read_frames
+from clew.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from clew.checkpointers.mysql.engine import Engine
+    from clew.checkpointers.mysql.wire import Connection, Result
+
+__all__ = ["MySQLCheckpointer"]
+
+_PAGE = 500
+"""Heads, or untouched blobs, that are fetched at a time."""
+_PART = 2**20
+"""Bytes of a blob in one row, and about as many of several blobs in one statement."""
+_PUT_BYTES, _PUT_MOST, _GET_MOST, _TOUCH_MOST = 8 * 2**20, 1000, 64, 5000
+"""Blobs of one transaction or statement."""
+
+
+class MySQLCheckpointer(Checkpointer):
+    """Threads in the tables of one MySQL or MariaDB database, made there on first use.
+
+    An append is one round trip and one transaction; one that names blobs, or has more than 256 KiB, is two or more. The
+    appends of many tasks share a transaction; all checkpointers of an event loop on one store share its connections. What
+    is acknowledged is durable if the server has `innodb_flush_log_at_trx_commit` at 1, its default; a warning is logged
+    if not. A server that restarts is a pause of up to ten seconds; after that calls are `Unavailable`.
+    """
+
+    def __init__(
+        self, url: str, namespace: str = "", *, prefix: str | None = None, connections: int | None = None
+    ) -> None:
+        """`prefix` of the tables (default `clew_`) and `connections` (at most, default 8) may also be given in the URL."""
+        check_namespace(namespace)
+        try:
+            from clew.checkpointers.mysql import address
+            from clew.checkpointers.mysql import engine as _mysql_engine
+            from clew.checkpointers.mysql import statements as _mysql_statements
+        except ImportError as error:
+            raise MissingExtra("the MySQL store", "mysql") from error
+        self._address = address.parse(url, prefix, connections)
+        self._open_engine, self._close_engine = _mysql_engine.open_engine, _mysql_engine.close_engine
+        self._space = mark(namespace)
+        self._where = f"{self._address.name}, tables {self._address.prefix}*"
+        self.place = f"mysql:{self._address.name}?prefix={self._address.prefix}#{namespace}"
+        self._guard = Guard(f"the MySQL checkpointer of {self._where}")
+        self._statements = _mysql_statements.Statements(self._address.prefix, self._space)
+        self._engine: Engine | None = None
+
+    @classmethod
+    def from_url(cls, url: str, namespace: str = "") -> MySQLCheckpointer:
+        """`mysql://user:password@host:3306/database?prefix=clew_&connections=8`. For TLS, `ssl=true`, and `ssl_ca`,
+        `ssl_cert`, `ssl_key` and `ssl_verify` where needed; `unix_socket` instead of the host."""
+        return cls(url, namespace)
+
+    def __repr__(self) -> str:
+        return f"<MySQLCheckpointer {self.place}>"
+
+    async def append(
+        self, thread_id: str, frames: Sequence[bytes], *, at: int, head: Head, refs: Collection[str] = ()
+    ) -> None:
+        engine = self._use()
+        encoded = check_append(thread_id, frames, at, head, refs)
+        await engine.submit(make_append(self._space, thread_id, frames, at, head, refs, encoded))
+
+    async def read(self, thread_id: str, *, start: int = 0, stop: int | None = None) -> list[bytes]:
+        engine = self._use()
+        check_range(thread_id, start, stop)
+        key = thread_digest(thread_id)
+
+        async def fetch(first: int, last: int) -> Stretch | None:
+            rows = await engine.read(self._statements.read(key, first, last))
+            return Stretch(rows[0][:2], rows[0][2], [row[3] for row in rows if row[3] is not None]) if rows else None
+
+        return await read_frames(fetch, thread_id, self._where, start, stop)
+
+    async def head(self, thread_id: str) -> Head | None:
+        engine = self._use()
+        check_thread_id(thread_id)
+        rows = await engine.read(self._statements.head(thread_digest(thread_id)))
+        return decode_head(rows[0][0], thread_id, self._where) if rows else None
+
+    async def heads(self, query: HeadQuery = HeadQuery()) -> AsyncIterator[Head]:
+        engine = self._use()
+        check_query(query)
+        listing = Listing(self._where)
+        if query.limit is not None and query.limit <= _PAGE:
+            for head in listing.sound(await engine.read(self._statements.listing(query))):
+                yield head
+            listing.end()
+            return
+        keys = [key for (key,) in await engine.read(self._statements.listed_keys(query))]  # all of one moment
+        for page in _parts(keys, _PAGE):
+            found = {key: row for key, *row in await engine.read(self._statements.heads(page))}
+            for head in listing.sound([found[key] for key in page if key in found]):
+                yield head
+        listing.end()
+
+    async def refs(self, thread_id: str) -> set[str]:
+        engine = self._use()
+        check_thread_id(thread_id)
+        rows = await engine.read(self._statements.refs(thread_digest(thread_id)))
+        return {digest.hex() for (digest,) in rows}
+
+    async def delete(self, thread_id: str) -> None:
+        engine = self._use()
+        check_thread_id(thread_id)
+        await self._write(engine, *self._statements.delete(thread_digest(thread_id)))
+
+    async def put_blobs(self, blobs: Mapping[str, bytes]) -> None:
+        engine = self._use()
+        check_blobs(blobs)
+        part: dict[bytes, bytes] = {}
+        size = 0
+        for digest in sorted(blobs):
+            data = blobs[digest]
+            if part and (size + len(data) > _PUT_BYTES or len(part) == _PUT_MOST):
+                await self._put(engine, part)
+                part, size = {}, 0
+            part[bytes.fromhex(digest)] = data
+            size += len(data)
+        if part:
+            await self._put(engine, part)
+
+    async def _put(self, engine: Engine, blobs: dict[bytes, bytes]) -> None:
+        async def work(connection: Connection) -> None:
+            await connection.run(b"BEGIN", self._statements.put(list(blobs)))
+            for rows in _rows_of(blobs):
+                await connection.run(self._statements.put_data(rows))
+            await connection.run(b"COMMIT")
+
+        await engine.write(work)
+
+    async def get_blobs(self, digests: Collection[str]) -> dict[str, bytes]:
+        engine = self._use()
+        check_digests(digests)
+        found: dict[str, bytes] = {}
+        for part in _parts([bytes.fromhex(digest) for digest in dict.fromkeys(digests)], _GET_MOST):
+            rows = await engine.read(self._statements.get(part))
+            for digest, pieces in itertools.groupby(rows, lambda row: row[0]):
+                data = b"".join([piece for _, piece in pieces])
+                check_stored_blob(digest.hex(), data, self._where)
+                found[digest.hex()] = data
+        return found
+
+    async def missing_blobs(self, digests: Collection[str]) -> set[str]:
+        engine = self._use()
+        check_digests(digests)
+        missing: set[str] = set()
+        for part in _parts(sorted({bytes.fromhex(digest) for digest in digests}), _TOUCH_MOST):
+            missing |= {digest.hex() for digest in part} - await self._touch(engine, part)
+        return missing
+
+    async def _touch(self, engine: Engine, digests: Sequence[bytes]) -> set[str]:
+        """Those that are here, looked for once they are touched: one that is not deletable any more stays here."""
+
+        _, here = await self._write(engine, self._statements.touch(digests), self._statements.here(digests))
+        return {digest.hex() for (digest,) in here.rows}
+
+    async def blobs(self, *, untouched_for: timedelta) -> AsyncIterator[str]:
+        engine = self._use()
+        check_grace(untouched_for)
+        last = b""
+        while True:
+            rows = await engine.read(self._statements.untouched(last, _grace(untouched_for), _PAGE))
+            for (last,) in rows:
+                yield last.hex()
+            if len(rows) < _PAGE:
+                return
+
+    async def delete_blobs(self, digests: Collection[str], *, untouched_for: timedelta) -> None:
+        engine = self._use()
+        check_digests(digests)
+        check_grace(untouched_for)
+        for part in _parts(sorted({bytes.fromhex(digest) for digest in digests}), _PUT_MOST):
+            await self._write(engine, self._statements.sweep(part, _grace(untouched_for)))
+
+    async def _write(self, engine: Engine, *statements: bytes) -> list[Result]:
+        return await engine.write(lambda connection: connection.run(*statements))
+
+    async def close(self) -> None:
+        if self._guard.close() and self._engine is not None:
+            engine, self._engine = self._engine, None
+            await self._close_engine(engine)
+
+    def _use(self) -> Engine:
+        loop = self._guard.enter()
+        if self._engine is None:
+            self._engine = self._open_engine(self._address, loop)
+        return self._engine
+
+
+def _rows_of(blobs: dict[bytes, bytes]) -> Iterator[list[tuple[bytes, int, bytes]]]:
+    """The rows that hold these blobs, about as many bytes at a time as a row may have. An empty blob is one empty row."""
+    rows: list[tuple[bytes, int, bytes]] = []
+    size = 0
+    for digest, data in blobs.items():
+        for part, start in enumerate(range(0, max(1, len(data)), _PART)):
+            piece = data[start : start + _PART]
+            if rows and size + len(piece) > _PART:
+                yield rows
+                rows, size = [], 0
+            rows.append((digest, part, piece))
+            size += len(piece)
+    yield rows
+
+
+def _parts(whole: Sequence[bytes], size: int) -> Iterator[Sequence[bytes]]:
+    return (whole[start : start + size] for start in range(0, len(whole), size))
+
+
+def _grace(untouched_for: timedelta) -> int:
+    return min(untouched_for // timedelta(microseconds=1), MOST)

@@ -1,0 +1,173 @@
+"""One connection to MySQL or MariaDB: several statements in one round trip, values as literals.
+
+MySQL's binary protocol takes one statement at a time, and a procedure needs a right that managed services often withhold.
+Statements sent as one text need neither, and are one round trip. The session reads strings as bytes, with backslash escapes,
+whatever the server's defaults, so that a literal is exactly the bytes it stands for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import asyncmy
+from asyncmy.constants import CLIENT
+from asyncmy.cursors import Cursor
+
+from clew.checkpointers.mysql.address import Address, tls_context
+
+__all__ = ["LATE", "LOST", "TOO_LARGE", "Connection", "Failure", "Result", "connect", "fill", "literal", "literals"]
+
+LOST, LATE, TOO_LARGE = 2013, -1, -2
+"""The connection broke; the answer did not come in time; the server would not take a statement of this size."""
+TIMEOUT, CONNECT_TIMEOUT = 60.0, 10
+"""Seconds until nobody answers."""
+
+_SESSION = (
+    b"SET NAMES binary, SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', "
+    b"SESSION time_zone = '+00:00', SESSION autocommit = 1",
+    b"SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+)
+_LOST = frozenset(
+    (0, 1053, 1077, 1078, 1079, 1080, 1152, 1158, 1159, 1160, 1161, 1184, 1927, 2002, 2003, 2006, 2013, 2055)
+)
+"""Codes that say that a connection is gone, or was never made. 1927: MariaDB ended it."""
+
+
+class Failure(Exception):
+    """A statement failed, and with it the transaction it was part of. `code` is the server's, or one of those above."""
+
+    def __init__(self, code: int, message: str) -> None:
+        self.code = code
+        super().__init__(message)
+
+
+class Result(NamedTuple):
+    """What one statement gave: rows, or the number of rows it found."""
+
+    found: int
+    rows: Sequence[tuple[Any, ...]]
+
+
+class _Cursor(Cursor):
+    """The driver's own would fetch the server's warnings, in another round trip, and log them with the data they quote."""
+
+    async def _show_warnings(self, conn: Any) -> None:
+        return
+
+
+class Connection:
+    """A connection that is open, with one call at a time."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self.open = True
+        self.packet = 2**20
+        """The largest text that the server takes; set once it has said so."""
+
+    async def run(self, *statements: bytes) -> list[Result]:
+        """Send these together; returns what each gave. If one fails, those after it are not run and the transaction is
+        rolled back."""
+        text = b";".join(statements)
+        if len(text) + 1 > self.packet:
+            await self._roll_back()
+            raise Failure(TOO_LARGE, f"a statement of {len(text)} bytes, and its max_allowed_packet is {self.packet}")
+        results: list[Result] = []
+        try:
+            async with asyncio.timeout(TIMEOUT):
+                cursor = self._connection.cursor(_Cursor)
+                await cursor.execute(text)
+                results.append(Result(cursor.rowcount, await cursor.fetchall() if cursor.description else ()))
+                while await cursor.nextset():
+                    results.append(Result(cursor.rowcount, await cursor.fetchall() if cursor.description else ()))
+        except TimeoutError:
+            self.close()
+            raise Failure(LATE, f"no answer within {TIMEOUT:g} s") from None
+        except (asyncmy.errors.MySQLError, OSError) as error:
+            failure = _failure(error)
+            if failure.code == LOST:
+                self.close()
+            else:
+                await self._roll_back()
+            raise failure from None
+        except BaseException:
+            self.close()
+            raise
+        return results
+
+    async def _roll_back(self) -> None:
+        try:
+            await self._connection.rollback()
+        except (asyncmy.errors.MySQLError, OSError):
+            self.close()
+
+    def close(self) -> None:
+        """Let go of it at once."""
+        if self.open:
+            self.open = False
+            self._connection.close()
+
+    async def leave(self) -> None:
+        """Say goodbye first, so that the server need not note a connection that broke."""
+        if self.open:
+            self.open = False
+            await self._connection.ensure_closed()
+
+
+async def connect(address: Address) -> Connection:
+    """A connection whose session is set up; `Failure` if there is none to be had."""
+    tls = tls_context(address)
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT):
+            made = await asyncmy.connect(
+                host=address.host,
+                port=address.port,
+                user=address.user or None,
+                password=address.password,
+                database=address.database,
+                unix_socket=address.unix_socket,
+                ssl=tls,
+                connect_timeout=CONNECT_TIMEOUT,
+                client_flag=CLIENT.FOUND_ROWS,
+                autocommit=None,
+                program_name="clew",
+            )
+    except (asyncmy.errors.MySQLError, OSError, RuntimeError) as error:  # RuntimeError: a socket that is gone already
+        raise _failure(error) from None
+    connection = Connection(made)
+    try:
+        [*_, [_, [(connection.packet,)]]] = await connection.run(*_SESSION, b"SELECT @@max_allowed_packet")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _failure(error: BaseException) -> Failure:
+    if isinstance(error, asyncmy.errors.MySQLError) and error.args and isinstance(error.args[0], int):
+        code = LOST if error.args[0] in _LOST else error.args[0]
+        return Failure(code, " ".join(str(part) for part in error.args[1:]) or type(error).__name__)
+    return Failure(LOST, str(error) or type(error).__name__)
+
+
+def literal(value: bytes | str | int | None) -> bytes:
+    match value:
+        case bytes():
+            return b"'%b'" % value.replace(b"\\", b"\\\\").replace(b"'", b"\\'")
+        case str():
+            return literal(value.encode())
+        case None:
+            return b"NULL"
+        case _:
+            return b"%d" % value
+
+
+def literals(values: Sequence[bytes]) -> bytes:
+    """The inside of an IN ( )."""
+    return b",".join([literal(value) for value in values])
+
+
+def fill(statement: bytes, *values: bytes | str | int | None) -> bytes:
+    """The statement with a literal in place of each %b."""
+    return statement % tuple([literal(value) for value in values])

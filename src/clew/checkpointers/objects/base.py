@@ -1,0 +1,207 @@
+"""A checkpointer over any bucket: all that S3, Google Cloud Storage, Azure and OCI have in common."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from blake3 import blake3
+
+from clew._runtime.aio import settle, settling
+from clew.checkpointers.base import Checkpointer
+from clew.checkpointers.checks import (
+    Guard,
+    check_append,
+    check_blobs,
+    check_digests,
+    check_grace,
+    check_namespace,
+    check_query,
+    check_range,
+    check_thread_id,
+)
+from clew.checkpointers.heads import Head, HeadQuery, micros
+from clew.checkpointers.objects.blobs import OWNED, ObjectBlobs
+from clew.checkpointers.objects.bucket import Bucket, Clock, Listed, PatientBucket, probe
+from clew.checkpointers.objects.heads import ObjectHeads
+from clew.checkpointers.objects.threads import ObjectThreads
+from clew.checkpointers.packed.format import DEAD_SIZE
+from clew.errors import Corrupt
+
+__all__ = ["BucketCheckpointer", "sweep"]
+
+
+T = TypeVar("T")
+SWEEP_EVERY = 3600.0
+"""Seconds between two looks for leftovers by one checkpointer. They are part of a deletion of blobs, which gc makes."""
+
+_proven: dict[str, Clock] = {}
+"""The buckets that this process has found to honour conditions, and what time it is there."""
+
+
+class BucketCheckpointer(Checkpointer):
+    """Threads in a bucket. `where` names the bucket in messages, `prefix` is the part of it to use."""
+
+    def __init__(self, bucket: Bucket, where: str, prefix: str = "", namespace: str = "") -> None:
+        check_namespace(namespace)
+        root = f"{prefix}/{blake3(namespace.encode()).hexdigest()}".lstrip("/")
+        self.place = f"{where}/{prefix}#{namespace}" if prefix else f"{where}#{namespace}"
+        self._where = where
+        self._probed = root
+        self._driver = bucket
+        self._bucket = PatientBucket(bucket, where)
+        self._blobs = ObjectBlobs(self._bucket, root, where)
+        self._threads = ObjectThreads(self._bucket, root, self._blobs, where)
+        self._heads = ObjectHeads(self._bucket, root, self._threads.folder, where)
+        self._guard = Guard(f"the checkpointer of {where}")
+        self._opening = asyncio.Lock()
+        self._opened = False
+        self._under_way: set[asyncio.Task[Any]] = set()
+        self._swept = -SWEEP_EVERY
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.place!r})"
+
+    async def append(
+        self, thread_id: str, frames: Sequence[bytes], *, at: int, head: Head, refs: Collection[str] = ()
+    ) -> None:
+        self._guard.enter()
+        encoded = check_append(thread_id, frames, at, head, refs)
+        await self._settle(self._threads.append(thread_id, frames, at, head, encoded, refs))
+
+    async def read(self, thread_id: str, *, start: int = 0, stop: int | None = None) -> list[bytes]:
+        self._guard.enter()
+        check_range(thread_id, start, stop)
+        await self._open()
+        return await self._threads.read(thread_id, start, stop)
+
+    async def head(self, thread_id: str) -> Head | None:
+        self._guard.enter()
+        check_thread_id(thread_id)
+        await self._open()
+        return await self._threads.head(thread_id)
+
+    async def heads(self, query: HeadQuery = HeadQuery()) -> AsyncIterator[Head]:
+        """As promised by every store. Threads whose objects are damaged are no reason to hide the others: those come
+        first, then `Corrupt` names the damaged ones."""
+        self._guard.enter()
+        check_query(query)
+        await self._open()
+        found, damaged = await self._heads.all(query)
+        for head in found:
+            yield head
+        if damaged:
+            raise Corrupt(f"{len(damaged)} thread(s) could not be listed: {' '.join(map(str, damaged))}")
+
+    async def refs(self, thread_id: str) -> set[str]:
+        self._guard.enter()
+        check_thread_id(thread_id)
+        await self._open()
+        return await self._threads.refs(thread_id)
+
+    async def delete(self, thread_id: str) -> None:
+        self._guard.enter()
+        check_thread_id(thread_id)
+        await self._settle(self._threads.delete(thread_id))
+
+    async def put_blobs(self, blobs: Mapping[str, bytes]) -> None:
+        self._guard.enter()
+        check_blobs(blobs)
+        await self._settle(self._blobs.put(blobs))
+
+    async def get_blobs(self, digests: Collection[str]) -> dict[str, bytes]:
+        self._guard.enter()
+        check_digests(digests)
+        await self._open()
+        return await self._blobs.get(digests)
+
+    async def missing_blobs(self, digests: Collection[str]) -> set[str]:
+        self._guard.enter()
+        check_digests(digests)
+        return await self._settle(self._blobs.touch(digests))
+
+    async def blobs(self, *, untouched_for: timedelta) -> AsyncIterator[str]:
+        self._guard.enter()
+        check_grace(untouched_for)
+        await self._open()
+        async for digest in self._blobs.untouched(untouched_for):
+            yield digest
+
+    async def delete_blobs(self, digests: Collection[str], *, untouched_for: timedelta) -> None:
+        self._guard.enter()
+        check_digests(digests)
+        check_grace(untouched_for)
+        await self._settle(self._delete_blobs(digests, untouched_for))
+
+    async def close(self) -> None:
+        if self._guard.close():
+            while self._under_way:
+                await asyncio.wait(self._under_way)
+            await self._driver.close()
+
+    async def _delete_blobs(self, digests: Collection[str], untouched_for: timedelta) -> None:
+        await self._blobs.delete(digests, untouched_for)
+        if time.monotonic() - self._swept >= SWEEP_EVERY:
+            self._swept = time.monotonic()
+            await sweep(self._bucket, self._threads, self._blobs)
+
+    async def _open(self) -> None:
+        """On first use: prove that the bucket can be relied upon. Once for each bucket in a process."""
+        if self._opened:
+            return
+        async with self._opening:
+            if self._where not in _proven:
+                _proven[self._where] = await probe(self._bucket, self._probed, self._where)
+            self._blobs.clock = _proven[self._where]
+            self._opened = True
+
+    async def _settle(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do this to its end, whatever happens to the waiter meanwhile; `close` waits for it too."""
+
+        async def opened() -> T:
+            try:
+                await self._open()
+            except BaseException:
+                work.close()
+                raise
+            return await work
+
+        task = settling(opened())
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+        return await settle(task)
+
+
+LEFTOVER = 86_400_000_000
+"""Microseconds after which an object that nothing names belongs to nobody: who writes one names it within the hour."""
+
+
+async def sweep(bucket: PatientBucket, threads: ObjectThreads, blobs: ObjectBlobs) -> None:
+    """Remove the packs and the bytes of blobs that nothing names, and finish removals that were cut short."""
+    packs: defaultdict[str, list[str]] = defaultdict(list)
+    async for listed in _older(bucket, threads.packs.folder, blobs.clock.now() - LEFTOVER):
+        packs[listed.key.split("/")[-2]].append(listed.key)
+    for thread, keys in packs.items():
+        named = await threads.packs_of(thread)
+        await bucket.delete([key for key in keys if key.rpartition("/")[2] not in named])
+    async for listed in _older(bucket, blobs.data_folder, blobs.clock.now() - LEFTOVER):
+        digest, name = listed.key.split("/")[-2:]
+        if not await blobs.names(digest, name):
+            await bucket.delete([listed.key])
+    dead = [
+        listed.key.rpartition("/")[2]
+        async for listed in _older(bucket, blobs.folder, blobs.clock.now() - OWNED)
+        if listed.size == DEAD_SIZE
+    ]
+    await blobs.finish_dead(dead)
+
+
+async def _older(bucket: PatientBucket, folder: str, before: int) -> AsyncIterator[Listed]:
+    async for chunk in bucket.list(folder):
+        for listed in chunk:
+            if micros(listed.modified) < before:
+                yield listed

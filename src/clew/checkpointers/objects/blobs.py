@@ -1,0 +1,302 @@
+"""The blobs of a bucket: one small object each that says when it was touched, and that it is there.
+
+A touch is a conditional put of that object, so a removal can be conditional though buckets cannot delete on condition:
+whoever removes a blob first replaces its object, on condition that nobody has touched it since it looked, by one that says
+the blob is dead. From then on the blob is absent for all, and the object belongs for a minute to whoever wrote it, who
+deletes it within a third of that. Who puts the same blob meanwhile waits; after the minute it takes the object over. A large
+blob's bytes are in an object of their own, under a name that no other put ever uses, so the deletion of one never hits
+another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from itertools import islice
+from typing import TypeVar
+
+from clew.checkpointers.checks import check_stored_blob
+from clew.checkpointers.heads import micros
+from clew.checkpointers.objects.bucket import Clock, Found, Listed, Locks, PatientBucket, Refused, Tag, together
+from clew.checkpointers.packed.format import (
+    BLOB_HEADER,
+    DEAD_SIZE,
+    VERSION,
+    BadObject,
+    Dead,
+    NewerObject,
+    Record,
+    dead_record,
+    read_record,
+    record,
+    unique_name,
+)
+from clew.errors import Corrupt, NewerFormat, Unavailable
+
+__all__ = ["ObjectBlobs"]
+
+T = TypeVar("T")
+
+INLINE = 16 * 2**10
+"""Bytes of a blob that is kept in the object that says when it was touched: one request to put it, one to get it. Each
+touch writes them again."""
+OWNED = 60_000_000
+"""Microseconds for which the object of a dead blob belongs to whoever is removing it."""
+IN_TIME = 20.0
+"""Seconds within which that one sends its deletions. With the 30 s a request may take, it is done before the minute ends."""
+UNCERTAIN = 4_000_000
+"""Microseconds by which the time written in an object and the store's time of its change may differ."""
+UNNAMED = 3600.0
+"""Seconds after which a large blob's object that nothing names is not named any more: leftovers are removed after a day."""
+BATCH = 64
+REMEMBERED = 4 * 2**20
+_MOST = 2**62
+
+
+class ObjectBlobs:
+    def __init__(self, bucket: PatientBucket, root: str, where: str) -> None:
+        self._bucket = bucket
+        self._where = where
+        self.folder = f"{root}/blobs"
+        self.data_folder = f"{root}/data"
+        self.clock = Clock()
+        self._records: OrderedDict[str, tuple[Tag, Record]] = OrderedDict()
+        self._size = 0
+        self._locks = Locks()
+
+    async def put(self, blobs: Mapping[str, bytes]) -> None:
+        for batch in _batches(blobs.items()):
+            await together([self._put(digest, bytes(data)) for digest, data in batch])
+
+    async def get(self, digests: Iterable[str]) -> dict[str, bytes]:
+        wanted = list(dict.fromkeys(digests))
+        found = await together([self._get(digest) for digest in wanted])
+        return {digest: data for digest, data in zip(wanted, found, strict=True) if data is not None}
+
+    async def touch(self, digests: Iterable[str]) -> set[str]:
+        """Touch those of these blobs that are there, and return those that are not."""
+        wanted = list(dict.fromkeys(digests))
+        there = await together([self._ask(digest) for digest in wanted])
+        return {digest for digest, is_there in zip(wanted, there, strict=True) if not is_there}
+
+    async def untouched(self, grace: timedelta) -> AsyncIterator[str]:
+        """The digests of blobs that nobody has touched for so long.
+
+        The store's time of change decides, from the listing alone; where that is too coarse, the blob's object is read.
+        """
+        before = self._before(grace)
+        async for chunk in self._bucket.list(self.folder):
+            old = [listed for listed in chunk if listed.size != DEAD_SIZE and micros(listed.modified) <= before]
+            sure = await together([self._is_untouched(listed, before) for listed in old])
+            for listed, is_old in zip(old, sure, strict=True):
+                if is_old:
+                    yield _digest(listed.key)
+
+    async def delete(self, digests: Collection[str], grace: timedelta) -> None:
+        for batch in _batches(dict.fromkeys(digests)):
+            began = time.monotonic()
+            before = self._before(grace)
+            doomed = await together([self._doom(digest, before) for digest in batch])
+            await self._finish([key for keys in doomed for key in keys], began)
+
+    async def finish_dead(self, digests: Sequence[str]) -> None:
+        """Remove what is left of blobs whose removal was cut short."""
+        for batch in _batches(digests):
+            began = time.monotonic()
+            doomed = await together([self._take_over(digest) for digest in batch])
+            await self._finish([key for keys in doomed for key in keys], began)
+
+    async def names(self, digest: str, name: str) -> bool:
+        """Whether this blob is there and its bytes are in the object of this name."""
+        found = await self._bucket.get(self._key(digest), 0, BLOB_HEADER)
+        state = None if found is None else self._read(digest, found)
+        return isinstance(state, Record) and state.name == name
+
+    async def _put(self, digest: str, data: bytes) -> None:
+        asked = self.clock.now()
+        async with self._locks[digest]:
+            if (len(data) > INLINE or digest in self._records) and await self._touch(digest, asked, check_data=True):
+                return
+            name = ""
+            began = time.time()
+            if len(data) > INLINE:
+                name = unique_name()
+                await self._bucket.put(self._data_key(digest, name), data)
+            if not await self._settle(digest, data, name, began):
+                await self._bucket.delete([self._data_key(digest, name)] if name else [])
+
+    async def _ask(self, digest: str) -> bool:
+        asked = self.clock.now()
+        async with self._locks[digest]:
+            return await self._touch(digest, asked)
+
+    async def _settle(self, digest: str, data: bytes, name: str, began: float) -> bool:
+        """Make the blob's object say that it is there; False if it did already, and was touched."""
+        when: Tag | None = None
+        while True:
+            if abs(time.time() - began) > UNNAMED:
+                raise Unavailable(f"{self._where}: this put took more than an hour. Make the same call again.")
+            mine = Record(self.clock.now(), name, b"" if name else data)
+            try:
+                tag = await self._bucket.put(self._key(digest), record(*_fields(mine)), when or "absent")
+            except Refused:
+                found = await self._bucket.get(self._key(digest))
+            else:
+                self._remember(digest, tag, mine)
+                return True
+            when = None
+            if found is None:
+                continue
+            try:
+                state = read_record(found.data)
+            except BadObject:
+                when = found.tag  # damaged: what is put now mends it
+                continue
+            except NewerObject as error:
+                raise self._newer(digest, error) from error
+            if isinstance(state, Dead):
+                if self.clock.now() < state.since + OWNED:
+                    await asyncio.sleep(0.1)
+                else:
+                    when = found.tag
+                continue
+            self._remember(digest, found.tag, state)
+            if name and state.name == name:
+                return True
+            if await self._touch(digest, self.clock.now(), check_data=bool(name)):
+                return False
+            when = found.tag
+
+    async def _get(self, digest: str) -> bytes | None:
+        tag: Tag | None = None
+        while (found := await self._bucket.get(self._key(digest))) is not None:
+            state = self._read(digest, found)
+            if isinstance(state, Dead):
+                return None
+            if not state.name:
+                check_stored_blob(digest, state.data, f"{self._key(digest)} in {self._where}")
+                return state.data
+            held = await self._bucket.get(self._data_key(digest, state.name))
+            if held is not None:
+                check_stored_blob(digest, held.data, f"{self._data_key(digest, state.name)} in {self._where}")
+                return held.data
+            if found.tag == tag:
+                raise Corrupt(
+                    f"blob {digest} in {self._where}: the object {self._data_key(digest, state.name)} with its bytes was "
+                    "deleted behind Clew's back, most likely by a lifecycle rule of the bucket. Take this prefix out of all "
+                    "rules that expire objects, and put the blob again or restore the object from a copy."
+                )
+            tag = found.tag
+        return None
+
+    async def _touch(self, digest: str, asked: int, *, check_data: bool = False) -> bool:
+        """Touch the blob if it is there, unless somebody has since we were asked to. With `check_data` one whose bytes are
+        gone counts as absent, so that putting it again mends it."""
+        known = self._records.get(digest)
+        while True:
+            if known is None:
+                found = await self._bucket.get(self._key(digest))
+                state = None if found is None else self._read(digest, found)
+                if found is None or not isinstance(state, Record):
+                    return False
+                known = found.tag, state
+            tag, state = known
+            if check_data and state.name and await self._bucket.get(self._data_key(digest, state.name), 0, 1) is None:
+                return False
+            if state.touched >= asked:
+                return True
+            touched = state._replace(touched=self.clock.now())
+            try:
+                tag = await self._bucket.put(self._key(digest), record(*_fields(touched)), tag)
+            except Refused:
+                self._forget(digest)
+                known = None
+            else:
+                self._remember(digest, tag, touched)
+                return True
+
+    async def _is_untouched(self, listed: Listed, before: int) -> bool:
+        if micros(listed.modified) + UNCERTAIN <= before:
+            return True
+        found = await self._bucket.get(listed.key, 0, BLOB_HEADER)
+        state = None if found is None else self._read(_digest(listed.key), found)
+        return isinstance(state, Record) and state.touched <= before
+
+    async def _doom(self, digest: str, before: int) -> list[str]:
+        """Declare the blob dead if it is still untouched; the objects to delete then."""
+        found = await self._bucket.get(self._key(digest), 0, BLOB_HEADER)
+        state = None if found is None else self._read(digest, found)
+        if found is None or not isinstance(state, Record) or max(state.touched, micros(found.modified)) > before:
+            return []
+        try:
+            await self._bucket.put(self._key(digest), dead_record(self.clock.now()), found.tag)
+        except Refused:
+            return []
+        self._forget(digest)
+        return [*([self._data_key(digest, state.name)] if state.name else []), self._key(digest)]
+
+    async def _take_over(self, digest: str) -> list[str]:
+        found = await self._bucket.get(self._key(digest))
+        state = None if found is None else self._read(digest, found)
+        if found is None or not isinstance(state, Dead) or self.clock.now() < state.since + OWNED:
+            return []
+        try:
+            await self._bucket.put(self._key(digest), dead_record(self.clock.now()), found.tag)
+        except Refused:
+            return []
+        return [self._key(digest)]
+
+    async def _finish(self, keys: Sequence[str], began: float) -> None:
+        """Delete what is dead, if there is time for it; what is not deleted now is swept."""
+        if time.monotonic() - began <= IN_TIME:
+            await self._bucket.delete(keys)
+
+    def _read(self, digest: str, found: Found) -> Record | Dead:
+        try:
+            return read_record(found.data)
+        except NewerObject as error:
+            raise self._newer(digest, error) from error
+        except BadObject as error:
+            raise Corrupt(
+                f"{self._key(digest)} in {self._where} is damaged: {error}. Put the blob again, or restore it from a copy."
+            ) from error
+
+    def _newer(self, digest: str, error: NewerObject) -> NewerFormat:
+        return NewerFormat(f"{self._key(digest)} in {self._where}", error.version, VERSION)
+
+    def _before(self, grace: timedelta) -> int:
+        return self.clock.now() - min(grace // timedelta(microseconds=1), _MOST)
+
+    def _key(self, digest: str) -> str:
+        return f"{self.folder}/{digest}"
+
+    def _data_key(self, digest: str, name: str) -> str:
+        return f"{self.data_folder}/{digest}/{name}"
+
+    def _remember(self, digest: str, tag: Tag, state: Record) -> None:
+        self._forget(digest)
+        self._records[digest] = tag, state
+        self._size += len(state.data) + BLOB_HEADER
+        while self._size > REMEMBERED:
+            self._forget(next(iter(self._records)))
+
+    def _forget(self, digest: str) -> None:
+        if (known := self._records.pop(digest, None)) is not None:
+            self._size -= len(known[1].data) + BLOB_HEADER
+
+
+def _fields(state: Record) -> tuple[int, bytes, str]:
+    return state.touched, state.data, state.name
+
+
+def _digest(key: str) -> str:
+    return key.rpartition("/")[2]
+
+
+def _batches(items: Iterable[T]) -> Iterator[list[T]]:
+    left = iter(items)
+    while batch := list(islice(left, BATCH)):
+        yield batch

@@ -1,0 +1,175 @@
+"""A bucket on S3, Google Cloud Storage or Azure, through obstore."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
+
+from clew.checkpointers.objects.bucket import Found, Listed, Refused, Tag, Transient
+from clew.errors import InvalidInput, MissingExtra, Unavailable
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+__all__ = ["ObstoreBucket", "open_obstore", "plain_http"]
+
+TIMEOUT = timedelta(seconds=30)
+CONNECT_TIMEOUT = timedelta(seconds=5)
+PAGE = 1000
+
+_NEVER = datetime.min.replace(tzinfo=UTC)
+_METADATA = ("169.254.", "metadata.google.internal", "/computeMetadata/")
+_NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
+_STATUS = re.compile(r"status code: (\d{3}[A-Za-z -]*)")
+_CODE = re.compile(r"<Code>([A-Za-z0-9]+)</Code>")
+_AGAIN = ("408", "425", "429", "5")
+
+
+def open_obstore(scheme: str, bucket: str, where: str, config: Mapping[str, Any], allow_http: bool) -> ObstoreBucket:
+    """The bucket of this name. Credentials that the configuration does not give are found by obstore: in the environment,
+    from the machine's metadata service, or with a credential provider."""
+    try:
+        from obstore import exceptions, store
+    except ImportError as error:
+        raise MissingExtra("the object storage store", "s3") from error
+    client = {"timeout": TIMEOUT, "connect_timeout": CONNECT_TIMEOUT, "allow_http": allow_http}
+    given: dict[str, Any] = {"client_options": client, "retry_config": {"max_retries": 0}, **config}
+    kinds: dict[str, Any] = {"s3": store.S3Store, "gs": store.GCSStore, "az": store.AzureStore}
+    if scheme == "s3":
+        given.setdefault("conditional_put", "etag")
+    try:
+        return ObstoreBucket(kinds[scheme](bucket, **given), where)
+    except (exceptions.BaseError, ValueError, TypeError) as error:
+        raise InvalidInput(
+            f"{where} cannot be opened with these options ({', '.join(sorted(config)) or 'none'}): "
+            f"{type(error).__name__}. See obstore's documentation for what {kinds[scheme].__name__} takes."
+        ) from None
+
+
+def plain_http(endpoint: str | None, allowed: bool | None) -> bool:
+    """Whether to talk without encryption: only to this machine, or where it is asked for."""
+    if endpoint is None:
+        return bool(allowed)
+    parts = urlsplit(endpoint)
+    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
+        raise InvalidInput("the endpoint of an object store is an http:// or https:// address, without a password")
+    if parts.scheme == "http" and not allowed and not _is_loopback(parts.hostname):
+        raise InvalidInput(
+            f"the endpoint on {parts.hostname} is plain http: keys and data would cross the network in the clear. "
+            "Use https, or say allow_http=True."
+        )
+    return parts.scheme == "http"
+
+
+def _is_loopback(host: str) -> bool:
+    with suppress(ValueError):
+        return ip_address(host).is_loopback
+    return host == "localhost"
+
+
+class ObstoreBucket:
+    """Keys, account names and signatures in an error of obstore stay there: only its kind and code are told."""
+
+    def __init__(self, store: ObjectStore, where: str) -> None:
+        from obstore import exceptions
+
+        self._store = store
+        self._where = where
+        self._conditions = (exceptions.AlreadyExistsError, exceptions.PreconditionError)
+        self._denied = (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)
+        self._unsupported = exceptions.NotSupportedError
+        self._error = exceptions.BaseError
+
+    async def get(self, key: str, start: int = 0, size: int | None = None) -> Found | None:
+        try:
+            if size is None:
+                answer = await self._store.get_async(key)
+            else:
+                answer = await self._store.get_async(key, options={"range": (start, start + size)})
+            data = (await answer.bytes_async()).to_bytes()
+        except FileNotFoundError as error:
+            self._check_bucket(error)
+            return None
+        except (self._error, OSError) as error:
+            if size is not None and "status code: 416" in str(error):
+                return Found(b"", Tag(""), _NEVER)  # it ends before this part: whoever asked finds it cut short
+            raise self._explain(error) from None
+        meta = answer.meta
+        return Found(data, Tag(meta["e_tag"] or "", meta["version"]), meta["last_modified"])
+
+    async def put(self, key: str, data: bytes, when: Tag | Literal["absent"] | None = None) -> Tag:
+        mode: Any = "overwrite" if when is None else "create" if when == "absent" else _update(when)
+        try:
+            answer = await self._store.put_async(key, data, mode=mode, use_multipart=False)
+        except self._conditions:
+            raise Refused from None
+        except FileNotFoundError as error:
+            self._check_bucket(error)
+            raise Refused from None
+        except self._unsupported:
+            raise self._lacking_conditions() from None
+        except (self._error, OSError) as error:
+            raise self._explain(error) from None
+        if answer["e_tag"] is None and answer["version"] is None:
+            raise self._lacking_conditions()
+        return Tag(answer["e_tag"] or "", answer["version"])
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        try:
+            await self._store.delete_async(keys if len(keys) > 1 else keys[0])
+        except FileNotFoundError as error:
+            self._check_bucket(error)
+            if len(keys) > 1:
+                for key in keys:
+                    await self.delete([key])
+        except (self._error, OSError) as error:
+            raise self._explain(error) from None
+
+    async def list(self, prefix: str, after: str = "") -> AsyncIterator[Sequence[Listed]]:
+        try:
+            async for chunk in self._store.list(prefix, offset=after or None, chunk_size=PAGE):
+                yield [Listed(meta["path"], meta["size"], meta["e_tag"] or "", meta["last_modified"]) for meta in chunk]
+        except FileNotFoundError as error:
+            self._check_bucket(error)
+        except (self._error, OSError) as error:
+            raise self._explain(error) from None
+
+    async def close(self) -> None:
+        """Connections are obstore's own, and end with it."""
+
+    def _check_bucket(self, error: Exception) -> None:
+        """An object that is absent is one thing, a bucket that is absent another."""
+        if any(code in str(error) for code in _NO_BUCKET):
+            raise Unavailable(f"{self._where}: there is no such bucket. Make it, or correct the name.") from None
+
+    def _lacking_conditions(self) -> InvalidInput:
+        return InvalidInput(
+            f"{self._where} does not support conditional puts, without which no store can be kept there."
+        )
+
+    def _explain(self, error: Exception) -> Exception:
+        text = str(error)
+        status, code = _STATUS.search(text), _CODE.search(text)
+        said = ", ".join(part[1].strip() for part in (status, code) if part) or "no answer"
+        if any(host in text for host in _METADATA):
+            return Unavailable(
+                f"{self._where}: no credentials were given or found in the environment, and no metadata service of this "
+                "machine gives any. Set them in the environment, or pass them when you construct the checkpointer."
+            )
+        if isinstance(error, self._denied):
+            return Unavailable(
+                f"{self._where} does not let us in ({said}). Check the credentials, and that they may read, write, list "
+                "and delete there."
+            )
+        if status and not status[1].startswith(_AGAIN):
+            return Unavailable(f"{self._where} refuses a request ({said}). Check the address, region and credentials.")
+        return Transient(said)
+
+
+def _update(tag: Tag) -> dict[str, str]:
+    return {name: value for name, value in (("e_tag", tag.etag), ("version", tag.version)) if value}

@@ -1,0 +1,121 @@
+"""Listings. A bucket cannot sort or select, so all heads are looked at; but each only once for each change.
+
+A listing of the bucket gives the tag of every thread's object. Heads that were read before are known by it, in memory and in
+a cache object that whoever has read many writes for the next one. So a listing costs one request for a thousand threads,
+and one for each thread that has changed since.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+
+import msgspec
+import zstandard
+from blake3 import blake3
+
+from clew.checkpointers.heads import Head, HeadQuery
+from clew.checkpointers.objects.bucket import Listed, PatientBucket, together
+from clew.checkpointers.objects.threads import HEAD_PART, read_parts
+from clew.errors import Corrupt, Unavailable
+
+__all__ = ["ObjectHeads"]
+
+log = logging.getLogger("clew.checkpointers")
+
+WORTH_KEEPING = 64
+"""Heads that one process must have read before it writes the cache; and an eighth of all."""
+_SUM = 16
+
+_Cache = dict[str, tuple[str, Head]]
+"""By the key of the thread: the tag of its object, and its head."""
+
+
+class ObjectHeads:
+    def __init__(self, bucket: PatientBucket, root: str, threads: str, where: str) -> None:
+        self._bucket = bucket
+        self._key = f"{root}/heads"
+        self._threads = threads
+        self._where = where
+        self._cache: _Cache | None = None
+        self._unsaved = 0
+
+    async def all(self, query: HeadQuery) -> tuple[list[Head], list[Corrupt]]:
+        """The heads that the query lists; and what is wrong with threads whose objects are damaged."""
+        if self._cache is None:
+            self._cache = await self._load()
+        found: _Cache = {}
+        heads: list[Head] = []
+        damaged: list[Corrupt] = []
+        async for chunk in self._bucket.list(self._threads):
+            for listed, (etag, head) in zip(
+                chunk, await together([self._head(listed) for listed in chunk]), strict=True
+            ):
+                if isinstance(head, Corrupt):
+                    damaged.append(head)
+                elif head is not None:
+                    heads.append(head)
+                    if etag == listed.etag:
+                        found[_name(listed)] = etag, head
+        self._cache = found
+        if self._unsaved >= max(WORTH_KEEPING, len(found) // 8):
+            await self._save(found)
+        return _select(heads, query), damaged
+
+    async def _head(self, listed: Listed) -> tuple[str, Head | Corrupt | None]:
+        """The head of a thread, and the tag it belongs to; None if the thread is gone by now."""
+        known = self._cache.get(_name(listed)) if self._cache else None
+        if known is not None and listed.etag and known[0] == listed.etag:
+            return known
+        try:
+            for size in (HEAD_PART, None):
+                answer = await self._bucket.get(listed.key, 0, size)
+                if answer is None:
+                    return "", None
+                if parts := read_parts(answer.data, listed.key, self._where):
+                    self._unsaved += 1
+                    return answer.tag.etag, parts.head
+        except Corrupt as error:
+            return "", error
+        return "", Corrupt(f"{listed.key} in {self._where} is cut short. Restore it from a copy.")
+
+    async def _load(self) -> _Cache:
+        """What another process has read. It is a cache: one that cannot be understood is as good as none."""
+        found = await self._bucket.get(self._key)
+        if found is None:
+            return {}
+        try:
+            packed, expected = found.data[:-_SUM], found.data[-_SUM:]
+            if blake3(packed).digest(_SUM) != expected:
+                raise ValueError("its sum is wrong")
+            return _decode(zstandard.ZstdDecompressor().decompress(packed))
+        except (ValueError, msgspec.MsgspecError, zstandard.ZstdError) as error:
+            log.debug("%s: the cache of heads is made anew: %s", self._where, error)
+            return {}
+
+    async def _save(self, found: _Cache) -> None:
+        packed = zstandard.ZstdCompressor(level=1).compress(_encode(found))
+        try:
+            await self._bucket.put(self._key, packed + blake3(packed).digest(_SUM))
+            self._unsaved = 0
+        except Unavailable as error:
+            log.debug("%s: the cache of heads stays as it was: %s", self._where, error)
+
+
+def _select(heads: list[Head], query: HeadQuery) -> list[Head]:
+    start = query.start()
+    placed = [(query.position(head), head) for head in heads if query.matches(head)]
+    placed = [place for place in placed if start is None or place[0] < start]
+    if query.limit is not None and query.limit < len(placed):
+        placed = heapq.nlargest(query.limit, placed, key=lambda place: place[0])
+    else:
+        placed.sort(key=lambda place: place[0], reverse=True)
+    return [head for _, head in placed]
+
+
+def _name(listed: Listed) -> str:
+    return listed.key.rpartition("/")[2]
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Cache).decode

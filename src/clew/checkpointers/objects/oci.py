@@ -1,0 +1,228 @@
+"""Threads in OCI Object Storage, through Oracle's own SDK. The layout is that of every bucket: see `_object_format`."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Literal, TypeVar, get_args
+
+from clew._runtime.aio import WorkerPool
+from clew.checkpointers.objects.base import BucketCheckpointer
+from clew.checkpointers.objects.bucket import Found, Listed, Refused, Tag, Transient, together
+from clew.checkpointers.objects.clouds import plain_http
+from clew.checkpointers.objects.store import check_prefix, parse_url
+from clew.errors import InvalidInput, MissingExtra, Unavailable
+
+__all__ = ["OCICheckpointer"]
+
+T = TypeVar("T")
+Auth = Literal["config", "instance", "resource"]
+
+WORKERS = 16
+"""Threads that wait for answers: the SDK blocks."""
+TIMEOUTS = 5.0, 30.0
+"""Seconds to connect, and between two bytes of an answer."""
+PAGE = 1000
+_FIELDS = "name,size,etag,timeModified"
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,256}")
+_NEVER = datetime.min.replace(tzinfo=UTC)
+
+
+class OCICheckpointer(BucketCheckpointer):
+    """Threads in a bucket of OCI Object Storage: `oci://namespace/bucket/prefix`.
+
+    `auth` says who we are: `config`, a profile of the SDK's configuration file; `instance` or `resource`, the principal
+    of the machine or function this runs on. Or give a `client` that is ready to use. What comes first in the URL is the
+    tenancy's Object Storage namespace; the argument `namespace` is Clew's own.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        namespace: str = "",
+        *,
+        auth: Auth = "config",
+        profile: str = "DEFAULT",
+        config_file: str = "~/.oci/config",
+        region: str | None = None,
+        endpoint: str | None = None,
+        client: Any = None,
+    ) -> None:
+        try:
+            import oci
+        except ImportError as error:
+            raise MissingExtra("the OCI store", "oci") from error
+        if auth not in get_args(Auth):
+            raise InvalidInput(f"auth is one of {', '.join(get_args(Auth))}, not {auth!r}")
+        plain_http(endpoint, allowed=False)
+        tenancy, bucket, prefix = _address(url)
+        where = f"oci://{tenancy}/{bucket}" + (f" at {endpoint}" if endpoint else "")
+
+        def connect() -> Any:
+            return client or _client(oci, where, auth, profile, config_file, region, endpoint)
+
+        super().__init__(_OCIBucket(oci, connect, tenancy, bucket, where), where, prefix, namespace)
+
+    @classmethod
+    def from_url(cls, url: str, namespace: str = "") -> OCICheckpointer:
+        """`oci://namespace/bucket/prefix?auth=instance&region=eu-frankfurt-1`; also `profile`, `config_file`, `endpoint`."""
+        address, options = parse_url(
+            url, {"auth", "profile", "config_file", "region", "endpoint"}, {"key", "pass_phrase"}
+        )
+        return cls(address, namespace, **options)  # type: ignore[arg-type]  # auth is checked there
+
+
+class _OCIBucket:
+    """One bucket through the SDK's `ObjectStorageClient`, which blocks and therefore runs on threads of its own."""
+
+    def __init__(self, oci: Any, connect: Callable[[], Any], tenancy: str, bucket: str, where: str) -> None:
+        self._oci = oci
+        self._connect = connect
+        self._address = tenancy, bucket
+        self._where = where
+        self._client: Any = None
+        self._connecting = threading.Lock()
+        self._pool: WorkerPool | None = None
+
+    async def get(self, key: str, start: int = 0, size: int | None = None) -> Found | None:
+        part = {} if size is None else {"range": f"bytes={start}-{start + size - 1}"}
+
+        def work(client: Any) -> Found | None:
+            try:
+                answer = client.get_object(*self._address, key, **part)
+                return Found(answer.data.content, Tag(answer.headers["etag"]), _moment(answer.headers))
+            except self._oci.exceptions.ServiceError as error:
+                if _is_absent(error):
+                    return None
+                if error.status == 416:
+                    return Found(b"", Tag(""), _NEVER)  # it ends before this part: whoever asked finds it cut short
+                raise
+
+        return await self._run(work)
+
+    async def put(self, key: str, data: bytes, when: Tag | Literal["absent"] | None = None) -> Tag:
+        condition = {} if when is None else {"if_none_match": "*"} if when == "absent" else {"if_match": when.etag}
+
+        def work(client: Any) -> Tag:
+            try:
+                return Tag(client.put_object(*self._address, key, data, **condition).headers["etag"])
+            except self._oci.exceptions.ServiceError as error:
+                if error.status in (409, 412) or _is_absent(error):
+                    raise Refused from None
+                raise
+
+        return await self._run(work)
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        await together([self._delete(key) for key in keys])
+
+    async def _delete(self, key: str) -> None:
+        def work(client: Any) -> None:
+            try:
+                client.delete_object(*self._address, key)
+            except self._oci.exceptions.ServiceError as error:
+                if not _is_absent(error):
+                    raise
+
+        await self._run(work)
+
+    async def list(self, prefix: str, after: str = "") -> AsyncIterator[Sequence[Listed]]:
+        following: dict[str, str] | None = {"start_after": after} if after else {}
+        while following is not None:
+            page = await self._run(self._page(prefix, following))
+            yield [Listed(found.name, found.size, found.etag, found.time_modified) for found in page.objects]
+            following = {"start": page.next_start_with} if page.next_start_with else None
+
+    def _page(self, prefix: str, start: dict[str, str]) -> Callable[[Any], Any]:
+        given = {"prefix": f"{prefix}/", "fields": _FIELDS, "limit": PAGE, **start}
+        return lambda client: client.list_objects(*self._address, **given).data
+
+    async def close(self) -> None:
+        if self._pool is not None:
+            pool, self._pool = self._pool, None
+            await asyncio.to_thread(pool.stop)
+
+    async def _run(self, work: Callable[[Any], T]) -> T:
+        exceptions = self._oci.exceptions
+
+        def explained(_: None) -> T:
+            try:
+                return work(self._connected())
+            except exceptions.ServiceError as error:
+                raise self._explain(error) from None
+            except (exceptions.BaseRequestException, exceptions.BaseConnectTimeout, OSError) as error:
+                raise Transient(f"no answer: {type(error).__name__}") from None
+
+        if self._pool is None:
+            self._pool = WorkerPool("clew-oci", WORKERS, lambda: None, lambda _: None)
+        return await self._pool.run(explained, asyncio.get_running_loop())
+
+    def _connected(self) -> Any:
+        with self._connecting:
+            if self._client is None:
+                self._client = self._connect()
+            return self._client
+
+    def _explain(self, error: Any) -> Exception:
+        """What the service said, by its status and code alone."""
+        said = f"{error.status}, {error.code}"
+        if error.status in (408, 409, 429) or error.status >= 500:
+            return Transient(said)
+        return Unavailable(
+            f"{self._where} refuses a request ({said}). Check that the bucket exists, and that the policies let this user "
+            "or principal read, write, list and delete objects in it."
+        )
+
+
+def _client(
+    oci: Any, where: str, auth: Auth, profile: str, config_file: str, region: str | None, endpoint: str | None
+) -> Any:
+    """A client of the SDK that neither retries nor breaks circuits: the checkpointer does what is needed of both."""
+    given: dict[str, Any] = {
+        "timeout": TIMEOUTS,
+        "retry_strategy": oci.retry.NoneRetryStrategy(),
+        "circuit_breaker_strategy": oci.circuit_breaker.NoCircuitBreakerStrategy(),
+    }
+    if endpoint is not None:
+        given["service_endpoint"] = endpoint
+    config: dict[str, Any] = {}
+    try:
+        if auth == "config":
+            config = oci.config.from_file(config_file, profile)
+        elif auth == "instance":
+            given["signer"] = oci.auth.signers.InstancePrincipalsSecurityTokenSigner()
+        else:
+            given["signer"] = oci.auth.signers.get_resource_principals_signer()
+        if region is not None:
+            config["region"] = region
+        return oci.object_storage.ObjectStorageClient(config, **given)
+    except (oci.exceptions.ClientError, ValueError, OSError) as error:
+        raise InvalidInput(
+            f"{where}: no way to sign requests with auth={auth!r} ({type(error).__name__}). Give auth=config with a profile "
+            "of the SDK's configuration file, or auth=instance or auth=resource where OCI gives the machine a principal."
+        ) from None
+
+
+def _is_absent(error: Any) -> bool:
+    """Whether it is the object that is not there. Without a bucket, or the right to see it, the status is the same."""
+    return bool(error.status == 404 and error.code == "ObjectNotFound")
+
+
+def _moment(headers: Any) -> datetime:
+    return parsedate_to_datetime(headers["last-modified"])
+
+
+def _address(url: str) -> tuple[str, str, str]:
+    scheme, _, path = url.partition("://")
+    tenancy, _, rest = path.partition("/")
+    bucket, _, prefix = rest.partition("/")
+    if scheme != "oci" or not _NAME.fullmatch(tenancy) or not _NAME.fullmatch(bucket):
+        raise InvalidInput(
+            "this URL names no bucket of OCI. Write oci://namespace/bucket/prefix: the namespace of your tenancy's Object "
+            "Storage, then the bucket."
+        )
+    return tenancy, bucket, check_prefix(prefix)

@@ -1,0 +1,131 @@
+"""Threads in object storage: Amazon S3 and what speaks S3, Google Cloud Storage, Azure Blob Storage."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from clew.checkpointers.objects.base import BucketCheckpointer
+from clew.checkpointers.objects.clouds import open_obstore, plain_http
+from clew.errors import InvalidInput
+
+__all__ = ["ObjectCheckpointer", "check_prefix", "parse_url"]
+
+_KINDS = {"s3": "s3://bucket/prefix", "gs": "gs://bucket/prefix", "az": "az://container/prefix?account=name"}
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
+_SEGMENT = re.compile(r"[A-Za-z0-9._~=+@,!-]{1,255}")
+_LONGEST_PREFIX = 512
+_SWITCHES = {"true": True, "1": True, "false": False, "0": False}
+_OPTIONS = {"endpoint", "region", "account", "virtual_hosted", "allow_http"}
+_KEYS = {"access_key_id", "secret_access_key", "session_token"}
+
+
+class ObjectCheckpointer(BucketCheckpointer):
+    """Threads in a bucket of S3, Google Cloud Storage or Azure, through obstore.
+
+    `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix`. Each append is one conditional put. At first use the
+    store is tried: one that ignores the conditions of a put, as some servers that speak S3 do, is refused.
+
+    Credentials come from where the cloud's own tools find them in the environment, from the machine's metadata service, or
+    are given here. `endpoint` is the address of another server than the cloud's own; plain http is taken for this machine
+    alone unless `allow_http` says otherwise. `options` go to obstore's `S3Store`, `GCSStore` or `AzureStore` as they are.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        namespace: str = "",
+        *,
+        endpoint: str | None = None,
+        region: str | None = None,
+        account: str | None = None,
+        access_key_id: str | None = None,
+        secret_access_key: str | None = None,
+        session_token: str | None = None,
+        virtual_hosted: bool | None = None,
+        allow_http: bool | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        scheme, bucket, prefix = _address(url)
+        given = {
+            "endpoint": endpoint,
+            "region": region,
+            "account_name": account,
+            "access_key_id": access_key_id,
+            "secret_access_key": secret_access_key,
+            "session_token": session_token,
+            "virtual_hosted_style_request": virtual_hosted,
+        }
+        config = {name: value for name, value in given.items() if value is not None}
+        if scheme != "s3" and (wrong := config.keys() - {"endpoint", "account_name"}):
+            raise InvalidInput(f"{', '.join(sorted(wrong))}: for s3:// only. Give {scheme}:// its own in `options`.")
+        if scheme != "az" and account is not None:
+            raise InvalidInput("account: for az:// only")
+        where = f"{scheme}://{bucket}" + (f" at {endpoint}" if endpoint else "") + (f" of {account}" if account else "")
+        plain = plain_http(endpoint, allow_http)
+        super().__init__(
+            open_obstore(scheme, bucket, where, {**config, **(options or {})}, plain), where, prefix, namespace
+        )
+
+    @classmethod
+    def from_url(cls, url: str, namespace: str = "") -> ObjectCheckpointer:
+        """`s3://bucket/prefix?endpoint=http://127.0.0.1:8333&region=us-east-1&virtual_hosted=false`, and so on. Keys do
+        not belong in a URL, which ends up in logs and process lists: they come from the environment."""
+        address, given = parse_url(url, _OPTIONS, _KEYS)
+        options: dict[str, Any] = dict(given)
+        for switch in ("virtual_hosted", "allow_http"):
+            if switch in options:
+                if options[switch] not in _SWITCHES:
+                    raise InvalidInput(f"{switch} is true or false, not {options[switch]!r}")
+                options[switch] = _SWITCHES[options[switch]]
+        return cls(address, namespace, **options)
+
+
+def parse_url(url: str, options: set[str], keys: set[str]) -> tuple[str, dict[str, str]]:
+    """The address without its options, and those. None of them may be a key, and a URL with one is never shown."""
+    parts = urlsplit(url)
+    scheme = parts.scheme
+    if not parts.netloc:
+        raise InvalidInput(f"{url[:100]!r} names no bucket: after {scheme}: come two slashes and its name")
+    if "@" in parts.netloc:
+        raise InvalidInput(
+            f"a {scheme}:// URL takes no password: credentials come from the environment. Remove the part before @"
+        )
+    given = parse_qsl(parts.query, keep_blank_values=True)
+    for name, value in given:
+        if name in keys:
+            raise InvalidInput(
+                f"{name} does not belong in a URL, which ends up in logs. Set it in the environment, or construct the "
+                "checkpointer with it."
+            )
+        if name not in options or not value:
+            raise InvalidInput(
+                f"{name[:40]!r} is no option of a {scheme}:// URL; it takes {', '.join(sorted(options))}"
+            )
+    if parts.fragment:
+        raise InvalidInput(f"a {scheme}:// URL has no part after #")
+    return f"{scheme}://{parts.netloc}{parts.path}", dict(given)
+
+
+def check_prefix(path: str) -> str:
+    """The part of a bucket that a URL's path names: plain segments, so that no store and no client writes it differently."""
+    prefix = path.strip("/")
+    segments = prefix.split("/") if prefix else []
+    if len(prefix) > _LONGEST_PREFIX or any(s in (".", "..") or not _SEGMENT.fullmatch(s) for s in segments):
+        raise InvalidInput(
+            f"the prefix {prefix[:80]!r} has characters or parts that not every store keeps as they are. Use letters, "
+            f"digits and . _ ~ = + @ , ! - in parts divided by single slashes, {_LONGEST_PREFIX} characters at most."
+        )
+    return prefix
+
+
+def _address(url: str) -> tuple[str, str, str]:
+    parts = urlsplit(url)
+    if parts.scheme not in _KINDS or not _BUCKET.fullmatch(parts.netloc) or parts.query or parts.fragment:
+        named = "this URL" if "@" in parts.netloc or parts.query else repr(url)
+        raise InvalidInput(
+            f"{named} names no bucket. Write {', '.join(_KINDS.values())}; options go to from_url, or are arguments."
+        )
+    return parts.scheme, parts.netloc, check_prefix(parts.path)

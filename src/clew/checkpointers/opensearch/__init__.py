@@ -1,0 +1,7 @@
+"""Threads in OpenSearch."""
+
+from __future__ import annotations
+
+from clew.checkpointers.opensearch.store import OpenSearchCheckpointer
+
+__all__ = ["OpenSearchCheckpointer"]

@@ -1,0 +1,405 @@
+"""The client of one checkpointer: its connections, what is tried again, and errors in Clew's words."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import ipaddress
+import re
+import ssl
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote, unquote, urlsplit
+
+import msgspec
+
+from clew._runtime.aio import settle, settling
+from clew.checkpointers.urls import count, given_options, number, truth, why_unparsed, without_password
+from clew.errors import ClewError, Corrupt, InvalidInput, MissingExtra, Unavailable, UsageError
+
+if TYPE_CHECKING:
+    from opensearchpy import AsyncOpenSearch
+
+__all__ = ["Address", "Answer", "Engine", "Opening", "Options", "check_options", "parse_url"]
+
+
+T = TypeVar("T")
+Answer = dict[str, Any]
+"""What the cluster says, as its JSON tells it."""
+Opening = Callable[["Engine"], Awaitable[None]]
+"""What is done once, before anything else: see that the indices are there and can be relied upon."""
+
+AT_ONCE = 32
+"""Requests of one checkpointer that are under way at the same time. Writes that meet at a shard share its sync."""
+PAUSE = 0.2
+"""Seconds after which a request whose connection broke, or that was turned away, is made once more."""
+
+_BUSY = frozenset({408, 429, 502, 503, 504})
+_GONE = "index_not_found_exception"
+
+
+class Engine:
+    """Makes requests. Every one that it is given may be made again, so one that got no answer is, once.
+
+    A status of 404 or 409 is an answer; every other error is raised.
+    """
+
+    def __init__(self, address: Address, options: Options, client: AsyncOpenSearch | None, opening: Opening) -> None:
+        try:
+            import opensearchpy
+        except ImportError:
+            raise MissingExtra("the OpenSearch store", "opensearch") from None
+        if not hasattr(opensearchpy, "AsyncOpenSearch"):  # installed without aiohttp
+            raise MissingExtra("the OpenSearch store", "opensearch")
+        if client is not None and not isinstance(client, opensearchpy.AsyncOpenSearch):
+            raise InvalidInput(f"client is an opensearchpy.AsyncOpenSearch, not {type(client).__name__}")
+        self._driver = opensearchpy
+        self._address = address
+        self._options = options
+        self._own = client is None
+        self._client = client
+        self._opening = opening
+        self._opened = False
+        self._door = asyncio.Lock()
+        self._room = asyncio.Semaphore(AT_ONCE)
+        self._under_way: set[asyncio.Task[Any]] = set()
+        self._asking = 0
+        self._idle = asyncio.Event()
+        self._closed = False
+
+    async def get(self, index: str, key: str, fields: str) -> Answer | None:
+        """A document as of the last write, with these fields of it; None if there is none."""
+        answer = await self.call("GET", f"/{index}/_doc/{quote(key)}", {**_PRIMARY, "_source_includes": fields})
+        return answer if answer["found"] else None
+
+    async def get_all(self, index: str, keys: Sequence[str], fields: str | None) -> list[Answer | None]:
+        """These documents, each as of its last write and in the order asked for; without fields, only whether they are."""
+        if not keys:
+            return []
+        source = {"_source": "false"} if fields is None else {"_source_includes": fields}
+        answer = await self.call("POST", f"/{index}/_mget", {**_PRIMARY, **source}, {"ids": list(keys)})
+        for document in answer["docs"]:
+            if "error" in document:
+                raise self.failed(document["error"], int(document.get("status", 503)))
+        return [document if document["found"] else None for document in answer["docs"]]
+
+    async def put(
+        self, index: str, key: str, document: Mapping[str, Any], *, when: tuple[int, int] | str | None = None
+    ) -> tuple[int, int] | None:
+        """Write a document; with `when`, if it is in this state or "absent". Its new state; None if it was refused."""
+        params: dict[str, Any] = {}
+        if isinstance(when, tuple):
+            params = {"if_seq_no": when[0], "if_primary_term": when[1]}
+        elif when is not None:
+            params = {"op_type": "create"}
+        answer = await self.call("PUT", f"/{index}/_doc/{quote(key)}", params, document)
+        return None if "error" in answer else (answer["_seq_no"], answer["_primary_term"])
+
+    async def bulk(self, index: str, actions: Sequence[tuple[str, Mapping[str, Any], Any]]) -> list[Answer]:
+        """Several writes in one request; each is one step, all of them are not. What came of each, in order: a status of
+        404 or 409 is an answer, here too."""
+        if not actions:
+            return []
+        lines: list[bytes] = []
+        for action, what, document in actions:
+            lines.append(_encode({action: what}))
+            if document is not None:
+                lines.append(_encode(document))
+        answer = await self.call("POST", f"/{index}/_bulk", {}, b"\n".join([*lines, b""]))
+        items = [next(iter(item.values())) for item in answer["items"]]
+        for item in items:
+            if "error" in item and (item["status"] not in (404, 409) or item["error"].get("type") == _GONE):
+                raise self.failed(item["error"], item["status"])
+        return items
+
+    async def search(self, body: Answer, index: str | None = None) -> Answer:
+        """What a search finds in an index, or in the point in time that it names; never a part of it."""
+        params = {"allow_partial_search_results": "false"}
+        if index is None:
+            return await self.call("POST", "/_search", params, body)
+        return await self.call("POST", f"/{index}/_search", {**params, **_PRIMARY}, body)
+
+    async def refresh(self, index: str) -> None:
+        """Have searches find all that was written before. Next to nothing where nothing was."""
+        await self.call("POST", f"/{index}/_refresh")
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, Any] | None = None,
+        body: Any = None,
+        *,
+        also: Collection[int] = (),
+    ) -> Answer:
+        """The answer to this request. Statuses in `also` are answers too."""
+        if not self._opened:
+            async with self._door:
+                if not self._opened:
+                    await self._opening(self)
+                    self._opened = True
+        return await self.ask(method, path, params, body, also=also)
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, Any] | None = None,
+        body: Any = None,
+        *,
+        also: Collection[int] = (),
+    ) -> Answer:
+        """The same before the store is opened."""
+        data = body if body is None or isinstance(body, bytes) else _encode(body)
+        self._asking += 1
+        try:
+            async with self._room:
+                answer = await self._twice(method, path, dict(params or {}), data, {404, 409, *also})
+        finally:
+            self._asking -= 1
+            if not self._asking:
+                self._idle.set()
+        error = answer.get("error")
+        if isinstance(error, dict) and error.get("type") == _GONE:
+            raise self.failed(error, 404)
+        return answer
+
+    async def _twice(
+        self, method: str, path: str, params: dict[str, Any], data: bytes | None, answers: set[int]
+    ) -> Answer:
+        errors = self._driver.exceptions
+        try:
+            return await self._once(method, path, params, data, answers)
+        except errors.ConnectionTimeout as error:
+            raise self._explain(error) from error
+        except (errors.TransportError, errors.SerializationError, msgspec.DecodeError) as error:
+            broken = isinstance(error, errors.ConnectionError) and not isinstance(error, errors.SSLError)
+            if not broken and getattr(error, "status_code", None) not in _BUSY:
+                raise self._explain(error) from error
+        await asyncio.sleep(PAUSE)
+        try:
+            return await self._once(method, path, params, data, answers)
+        except (errors.TransportError, errors.SerializationError, msgspec.DecodeError) as error:
+            raise self._explain(error) from error
+
+    async def _once(
+        self, method: str, path: str, params: dict[str, Any], data: bytes | None, answers: set[int]
+    ) -> Answer:
+        answer = await self._connected().transport.perform_request(
+            method, path, params=dict(params), body=data, timeout=self._options.timeout, ignore=tuple(answers)
+        )
+        if not isinstance(answer, dict):
+            raise Unavailable(f"{self._address}: what answers there is no OpenSearch. Check the host and the port.")
+        return answer
+
+    def _connected(self) -> AsyncOpenSearch:
+        if self._closed:
+            raise UsageError(f"the OpenSearch checkpointer of {self._address} is closed.")
+        if self._client is None:
+            self._client = self._make()
+        return self._client
+
+    def _make(self) -> AsyncOpenSearch:
+        address, options = self._address, self._options
+        given: dict[str, Any] = {
+            "hosts": [{"host": address.host, "port": address.port}],
+            "serializer": _Json(),
+            "max_retries": 0,
+            "timeout": options.timeout,
+            "pool_maxsize": AT_ONCE,
+            "maxsize": AT_ONCE,
+        }
+        if address.username is not None:
+            given["http_auth"] = (address.username, address.password or "")
+        if options.tls:
+            context = ssl.create_default_context(cafile=options.ca_file)
+            if not options.verify:
+                context.check_hostname = False
+                context.verify_mode = ssl.CERT_NONE
+            given |= {"use_ssl": True, "ssl_context": context}
+        return self._driver.AsyncOpenSearch(**given)
+
+    def failed(self, error: Any, status: int) -> ClewError:
+        """What the cluster says went wrong, in Clew's words."""
+        told = error if isinstance(error, dict) else {"type": str(error)}
+        kind = told.get("type", "")
+        if kind == _GONE:
+            return Corrupt(
+                f"{self._address}: the index {told.get('index', '')} is not there any more. Restore it from a snapshot; or "
+                "open the checkpointer again, which begins with an empty one."
+            )
+        if kind == "cluster_block_exception":
+            hint = "it takes no writes, most likely because a disk is full; nothing stored was harmed. Make room"
+        elif status == 401:
+            hint = "it does not take this user name and password; check them in the URL"
+        elif status == 403:
+            hint = f"this user may not do what the store needs on the indices {self._options.prefix}-*"
+        elif status == 413:
+            hint = (
+                "it does not take requests of this size; raise http.max_content_length to 100mb, which is its default"
+            )
+        elif status in (429, 503):
+            hint = "it has no room or no shard for this just now; try again"
+        else:
+            hint = "try again"
+        return Unavailable(f"{self._address}: {kind or 'no reason given'} (status {status}): {hint}.")
+
+    def _explain(self, error: Exception) -> ClewError:
+        errors = self._driver.exceptions
+        if isinstance(error, errors.ConnectionTimeout):
+            return Unavailable(f"{self._address}: no answer within {self._options.timeout:g} s; try again.")
+        if isinstance(error, errors.SSLError) or isinstance(getattr(error, "info", None), ssl.SSLError):
+            return Unavailable(f"{self._address}: TLS failed ({_told(error)}): check tls and ca_file in the URL.")
+        if isinstance(error, errors.ConnectionError):
+            return Unavailable(
+                f"{self._address}: {_told(error)}: check that it runs and can be reached, then try again."
+            )
+        if isinstance(error, errors.TransportError):
+            info = error.info if isinstance(error.info, dict) else {}
+            return self.failed(info.get("error", error.error), int(error.status_code))
+        return Unavailable(f"{self._address}: what answers there is no OpenSearch. Check the host and the port.")
+
+    async def settle(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do this to its end, whatever happens to the waiter meanwhile; `close` waits for it too."""
+        task = settling(work)
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+        return await settle(task)
+
+    async def close(self) -> None:
+        while self._under_way:
+            await asyncio.wait(self._under_way)
+        while self._asking:
+            self._idle.clear()
+            await self._idle.wait()
+        self._closed = True
+        client, self._client = self._client, None
+        if client is not None and self._own:
+            await client.close()
+
+
+_PRIMARY = {"preference": "_primary"}
+"""Where every write is first: a copy may not have one yet that another reader has seen."""
+_LARGE = 2**19
+_encode = msgspec.json.Encoder().encode
+
+
+def _told(error: Exception) -> str:
+    """What went wrong on the way, without what the client wraps around it."""
+    inner = getattr(error, "info", None)
+    return str(inner) or type(inner).__name__ if isinstance(inner, Exception) else str(error)
+
+
+class _Json:
+    """How the client writes and reads bodies. Those it is given are JSON already; large ones go out piece by piece, so that
+    they do not hold up the event loop."""
+
+    mimetype = "application/json"
+
+    def dumps(self, data: bytes) -> bytes | io.BytesIO:
+        return io.BytesIO(data) if len(data) > _LARGE else data
+
+    def loads(self, text: str) -> Any:
+        return msgspec.json.decode(text)
+
+
+_KNOWN = ("ca_file", "index_messages", "replicas", "shards", "timeout", "tls", "verify")
+_PREFIX = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
+_FORM = "Write opensearch://host:9200/index-prefix, with a password opensearch://user:password@host:9200?tls=true"
+
+
+class Address(msgspec.Struct, frozen=True, kw_only=True):
+    """A node of the cluster, or what stands before the nodes. Shown without the password."""
+
+    host: str
+    port: int = 9200
+    username: str | None = None
+    password: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Address({self})"
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"opensearch://{host}:{self.port}"
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """How the cluster is reached, and how its indices are made if they are not there."""
+
+    prefix: str = "clew"
+    tls: bool | None = None
+    """None: not said, which is plain HTTP, and refused where a password would go over a network."""
+    ca_file: str | None = None
+    verify: bool = True
+    timeout: float = 30.0
+    shards: int = 1
+    replicas: int | None = None
+    """None: one where there is a second node, none where there is not."""
+    index_messages: bool = False
+
+
+def parse_url(url: str) -> tuple[Address, Options]:
+    """Take a URL apart, or say what is wrong with it without showing the password."""
+    shown = without_password(url)
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise InvalidInput(f"{shown}: {why_unparsed(error)}. {_FORM}") from None
+    if parts.scheme != "opensearch" or not url.startswith("opensearch://"):
+        raise InvalidInput(f"{shown} is no OpenSearch URL. {_FORM}")
+    if not parts.hostname:
+        raise InvalidInput(f"{shown} names no host. {_FORM}")
+    if parts.fragment:
+        raise InvalidInput(f"{shown}: a # in a password is written %23. {_FORM}")
+    given = given_options(parts.query, _KNOWN, shown)
+    address = Address(
+        host=parts.hostname,
+        port=9200 if port is None else port,
+        username=unquote(parts.username) if parts.username else None,
+        password=unquote(parts.password) if parts.password else None,
+    )
+    options = Options(
+        prefix=parts.path.strip("/") or "clew",
+        tls=truth(given, "tls", shown) if "tls" in given else None,
+        ca_file=given.get("ca_file"),
+        verify=truth(given, "verify", shown) if "verify" in given else True,
+        timeout=number(given, "timeout", shown) if "timeout" in given else 30.0,
+        shards=count(given, "shards", shown) if "shards" in given else 1,
+        replicas=count(given, "replicas", shown) if "replicas" in given else None,
+        index_messages="index_messages" in given and truth(given, "index_messages", shown),
+    )
+    return address, options
+
+
+def check_options(address: Address, options: Options) -> None:
+    """What no cluster could do, and what nobody should."""
+    if not _PREFIX.fullmatch(options.prefix):
+        raise InvalidInput(
+            f"{options.prefix[:120]!r} is no prefix of index names: up to 100 lower-case letters, digits and . _ - that "
+            "start with a letter or a digit."
+        )
+    if not 0 < options.timeout <= 3600:
+        raise InvalidInput(f"a timeout is more than 0 and at most 3600 seconds, not {options.timeout:g}")
+    if not 1 <= options.shards <= 1024:
+        raise InvalidInput(f"an index has 1 to 1024 shards, not {options.shards}")
+    if options.replicas is not None and not 0 <= options.replicas <= 100:
+        raise InvalidInput(f"an index has 0 to 100 replicas, not {options.replicas}")
+    if address.password is not None and options.tls is None and not _is_here(address.host):
+        raise InvalidInput(
+            f"{address}: a password would go over the network in the clear. Add tls=true to the URL; or tls=false, "
+            "if nobody else can listen there."
+        )
+    if not options.tls and (options.ca_file is not None or not options.verify):
+        raise InvalidInput(f"{address}: ca_file and verify are for TLS. Add tls=true to the URL.")
+    if options.ca_file is not None and not Path(options.ca_file).exists():
+        raise InvalidInput(f"{address}: there is no ca_file {options.ca_file!r}")
+
+
+def _is_here(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,165 @@
+"""Listings and searches: the only place where documents are found by what is in them.
+
+A search sees what was written before the last refresh. So a listing asks for one first, which costs next to nothing where
+nothing has changed, and tens of milliseconds where something has; appends never wait for one. A listing that goes beyond one
+page is read from a point in time, so that threads that move meanwhile come exactly once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from clew.checkpointers.checks import Guard
+from clew.checkpointers.heads import Head, HeadQuery, micros
+from clew.checkpointers.opensearch.documents import HEAD, fold_title, read_head, tag_word, word
+from clew.checkpointers.opensearch.engine import Answer, Engine
+from clew.checkpointers.opensearch.schema import Indices
+from clew.checkpointers.opensearch.threads import Threads
+from clew.errors import ClewError, Corrupt, Unavailable
+
+__all__ = ["Listing"]
+
+log = logging.getLogger("clew.checkpointers")
+
+PAGE = 200
+KEPT = "5m"
+"""How long the cluster keeps a point in time after the last page that was asked for."""
+_LONGEST_SEARCH = 100
+"""Characters of a text in a title that the cluster looks for; the rest is looked for here."""
+
+
+class Listing:
+    """The listings of one namespace."""
+
+    def __init__(self, engine: Engine, indices: Indices, ns: str, threads: Threads, guard: Guard, where: str) -> None:
+        self._engine = engine
+        self._indices = indices
+        self._ns = ns
+        self._threads = threads
+        self._guard = guard
+        self._where = where
+
+    async def heads(self, query: HeadQuery) -> AsyncIterator[Head]:
+        """The heads that the query lists. Threads whose documents are damaged are no reason to hide the others: those come
+        first, then `Corrupt` names the damaged ones."""
+        if query.limit == 0 or query.statuses() == ():
+            return
+        limit = query.limit
+        size = PAGE if limit is None else min(limit, PAGE)
+        body = self._body(query, size)
+        damaged: list[Corrupt] = []
+        await self._engine.refresh(self._indices.threads)
+        hits = (await self._engine.search(body, self._indices.threads))["hits"]["hits"]
+        found = self._matching(hits, query, damaged)
+        if len(hits) < size or (limit is not None and len(found) >= limit):
+            for head in found[:limit]:
+                yield head
+        else:
+            damaged.clear()
+            async for head in self._long(query, body, damaged):
+                yield head
+        if damaged:
+            raise Corrupt(f"{len(damaged)} thread(s) could not be listed: {' '.join(map(str, damaged))}")
+
+    async def _long(self, query: HeadQuery, body: Answer, damaged: list[Corrupt]) -> AsyncIterator[Head]:
+        """A listing of several pages, all of them as of one moment."""
+        left = query.limit
+        params = {"keep_alive": KEPT, "preference": "_primary"}
+        made = await self._engine.call("POST", f"/{self._indices.threads}/_search/point_in_time", params)
+        moment = made["pit_id"]
+        body = {**body, "size": PAGE}
+        try:
+            while True:
+                self._guard.enter()
+                answer = await self._engine.search({**body, "pit": {"id": moment, "keep_alive": KEPT}})
+                if "error" in answer:
+                    raise Unavailable(f"{self._where}: this listing was left for more than {KEPT}. List again.")
+                hits = answer["hits"]["hits"]
+                found = self._matching(hits, query, damaged)[:left]
+                for head in found:
+                    yield head
+                left = None if left is None else left - len(found)
+                if len(hits) < PAGE or left == 0:
+                    return
+                body["search_after"] = hits[-1]["sort"]
+        finally:
+            await self._let_go(moment)
+
+    async def _let_go(self, moment: str) -> None:
+        """The cluster forgets it some minutes later in any case."""
+        try:
+            await self._engine.call("DELETE", "/_search/point_in_time", None, {"pit_id": [moment]})
+        except ClewError as error:
+            log.debug("%s: a point in time stays for now: %s", self._where, error)
+
+    async def search(self, text: str, limit: int) -> list[Head]:
+        """The threads whose title, or text to search by, has words of this text: the best matches first."""
+        mine = [{"term": {"ns": self._ns}}, {"term": {"text_of": self._ns}}]
+        body = {
+            "size": 2 * limit,
+            "query": {
+                "bool": {
+                    "must": [{"multi_match": {"query": text, "fields": ["title", "text"]}}],
+                    "filter": [{"bool": {"should": mine}}],
+                }
+            },
+            "_source": ["key"],
+            "track_total_hits": False,
+        }
+        await self._engine.refresh(self._indices.threads)
+        hits = (await self._engine.search(body, self._indices.threads))["hits"]["hits"]
+        keys = list(dict.fromkeys(hit["_source"]["key"] for hit in hits))
+        return (await self._threads.heads(keys))[:limit]
+
+    def _body(self, query: HeadQuery, size: int) -> Answer:
+        order = "created" if query.order == "created" else "updated"
+        body: Answer = {
+            "size": size,
+            "query": {"bool": {"filter": self._conditions(query)}},
+            "sort": [{order: "desc"}, {"key": "desc"}],
+            "_source": ["key", HEAD],
+            "track_total_hits": False,
+        }
+        if (start := query.start()) is not None:
+            body["search_after"] = list(start)
+        return body
+
+    def _conditions(self, query: HeadQuery) -> list[Any]:
+        """What every thread that matches meets; and a few that do not match, where a value is long or odd."""
+        found: list[Any] = [{"term": {"ns": self._ns}}]
+        if query.prefix:
+            found.append({"prefix": {"id": query.prefix}})
+        if (statuses := query.statuses()) is not None:
+            found.append({"terms": {"status": list(statuses)}})
+        if query.agent is not None:
+            found.append({"term": {"agent": word(query.agent)}})
+        found += [{"term": {"tags": tag_word(name, value)}} for name, value in query.tags.items()]
+        if query.parent is not None:
+            found.append({"term": {"parent": word(query.parent)}})
+        bounds = {"gte": query.updated_after, "lt": query.updated_before}
+        if given := {bound: micros(moment) for bound, moment in bounds.items() if moment is not None}:
+            found.append({"range": {"updated": given}})
+        if query.title:
+            text = fold_title(query.title)[0][:_LONGEST_SEARCH]
+            there = [{"wildcard": {"folded": f"*{_escaped(text)}*"}}, {"term": {"cut": True}}]
+            found.append({"bool": {"should": there}})
+        return found
+
+    def _matching(self, hits: Sequence[Answer], query: HeadQuery, damaged: list[Corrupt]) -> list[Head]:
+        found = []
+        for hit in hits:
+            try:
+                head = read_head(hit["_source"], hit["_source"]["key"], self._where)
+            except Corrupt as error:
+                damaged.append(error)
+            else:
+                if query.matches(head):
+                    found.append(head)
+        return found
+
+
+def _escaped(text: str) -> str:
+    """Text in a pattern that stands for itself."""
+    return "".join(f"\\{letter}" if letter in "*?\\" else letter for letter in text)

@@ -1,0 +1,158 @@
+"""The three indices of a store: how they are made, and what makes one unfit.
+
+    <prefix>-threads   a document for each thread: its head in fields to search by, its newest frames, the names of its packs
+    <prefix>-blobs     a document for each blob: when it was touched, and the blob itself if it is small
+    <prefix>-data      packs of older frames, and the bytes of larger blobs: opaque, named by the documents above
+
+Each has an index template, so that one that was deleted is not made anew by a write with guessed settings. Whoever wants
+other settings creates the templates or the indices first; what Clew finds it leaves as it is.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+from clew.checkpointers.objects.bucket import Clock
+from clew.checkpointers.opensearch.engine import Answer, Engine, Options
+from clew.errors import InvalidInput, NewerFormat, Unavailable
+
+__all__ = ["FORMAT", "Indices"]
+
+log = logging.getLogger("clew.checkpointers")
+
+FORMAT = 1
+_PRIORITY = 200
+_NOT_FOR_US = frozenset({400, 401, 403, 405})
+"""What services answer that keep a part of OpenSearch to themselves."""
+NOTICED = 1.0
+"""Seconds that the cluster's clock and this machine's must differ by, at least, before it counts."""
+
+_WORD: dict[str, Any] = {"type": "keyword", "doc_values": False}
+_SORTED: dict[str, Any] = {"type": "keyword"}
+_NUMBER: dict[str, Any] = {"type": "long"}
+_BYTES: dict[str, Any] = {"type": "binary"}
+_TEXT: dict[str, Any] = {"type": "text"}
+
+_THREADS = {
+    "ns": _WORD,
+    "key": _SORTED,
+    "id": _WORD,
+    "status": _WORD,
+    "agent": _WORD,
+    "tags": _WORD,
+    "parent": _WORD,
+    "title": _TEXT,
+    "folded": _WORD,
+    "cut": {"type": "boolean", "doc_values": False},
+    "updated": _NUMBER,
+    "created": _NUMBER,
+    "head": _BYTES,
+    "contents": _BYTES,
+    "tail": _BYTES,
+    "text_of": _WORD,
+    "text": _TEXT,
+}
+_BLOBS = {"ns": _WORD, "digest": _SORTED, "touched": _NUMBER, "name": _WORD, "pieces": _NUMBER, "bytes": _BYTES}
+_DATA = {
+    "ns": _WORD,
+    "kind": _WORD,
+    "owner": _WORD,
+    "name": _SORTED,
+    "piece": _NUMBER,
+    "made": _NUMBER,
+    "table": _BYTES,
+    "bytes": _BYTES,
+}
+
+
+class Indices:
+    """The names of the indices, and what time it is where they are."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self.threads = f"{options.prefix}-threads"
+        self.blobs = f"{options.prefix}-blobs"
+        self.data = f"{options.prefix}-data"
+        self.clock = Clock()
+
+    async def open(self, engine: Engine) -> None:
+        """See that the indices are there, that this Clew can read them, and that what they acknowledge is durable."""
+        missing = self._check(await self._look(engine))
+        if missing:
+            for name in missing:
+                await self._make(engine, name)
+            if missing := self._check(await self._look(engine)):
+                raise Unavailable(f"the index {missing[0]} was made and is not there. Try again.")
+        self.clock = await _clock(engine)
+
+    async def _look(self, engine: Engine) -> dict[str, Answer]:
+        """What is known of the indices that are there, by their names and aliases."""
+        names = ",".join((self.threads, self.blobs, self.data))
+        answer = await engine.ask("GET", f"/{names}", {"ignore_unavailable": "true", "allow_no_indices": "true"})
+        return {name: index for real, index in answer.items() for name in (real, *index["aliases"])}
+
+    def _check(self, found: dict[str, Answer]) -> list[str]:
+        """The names of the indices that are not there. One that is there and unfit is an error."""
+        missing = []
+        for name in (self.threads, self.blobs, self.data):
+            if name not in found:
+                missing.append(name)
+                continue
+            version = found[name]["mappings"].get("_meta", {}).get("clew_format")
+            if not isinstance(version, int):
+                raise InvalidInput(
+                    f"the index {name} is there and is none of Clew's. Take another prefix, as in "
+                    "opensearch://host:9200/another-prefix"
+                )
+            if version > FORMAT:
+                raise NewerFormat(f"the index {name}", version, FORMAT)
+            durability = found[name]["settings"]["index"].get("translog", {}).get("durability", "request")
+            if str(durability).lower() != "request":
+                raise InvalidInput(
+                    f"the index {name} has index.translog.durability {durability!r}: it acknowledges what a crash loses. "
+                    f'Set it back: PUT /{name}/_settings {{"index.translog.durability": "request"}}'
+                )
+        return missing
+
+    async def _make(self, engine: Engine, name: str) -> None:
+        """Both steps are no error if another process was first, or somebody made the template by hand."""
+        template = {"index_patterns": [name], "priority": _PRIORITY, "template": self._template(name)}
+        await self._step(engine, f"/_index_template/{name}", {"create": "true"}, template, "already exists")
+        await self._step(engine, f"/{name}", {}, None, "resource_already_exists_exception")
+
+    async def _step(self, engine: Engine, path: str, params: dict[str, str], body: Any, there: str) -> None:
+        answer = await engine.ask("PUT", path, params, body, also={400})
+        if "error" in answer and there not in str(answer["error"]):
+            raise engine.failed(answer["error"], answer["status"])
+
+    def _template(self, name: str) -> dict[str, Any]:
+        options = self._options
+        fields = {self.threads: _THREADS, self.blobs: _BLOBS, self.data: _DATA}[name]
+        copies: dict[str, Any] = (
+            {"auto_expand_replicas": "0-1"} if options.replicas is None else {"number_of_replicas": options.replicas}
+        )
+        settings = {
+            "number_of_shards": options.shards,
+            **copies,
+            "translog.durability": "request",
+            "codec": "best_compression",
+            "refresh_interval": "30s",
+        }
+        mappings = {"dynamic": False, "_meta": {"clew_format": FORMAT}, "properties": fields}
+        return {"settings": {"index": settings}, "mappings": mappings}
+
+
+async def _clock(engine: Engine) -> Clock:
+    """The cluster's clock, as far as it differs from this machine's by more than the answer took."""
+    asked = time.time()
+    only = {"filter_path": "nodes.*.timestamp"}
+    answer = await engine.ask("GET", "/_nodes/_local/stats/process", only, also=_NOT_FOR_US)
+    took = time.time() - asked
+    nodes = answer.get("nodes")
+    if not nodes:
+        log.debug("the cluster does not tell its time; this machine's counts")
+        return Clock()
+    ahead = next(iter(nodes.values()))["timestamp"] / 1000 - (asked + took / 2)
+    return Clock(int(ahead * 1_000_000) if abs(ahead) > NOTICED + took else 0)

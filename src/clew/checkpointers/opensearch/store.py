@@ -1,0 +1,263 @@
+"""Threads in OpenSearch: one conditional write of the thread's own document an append."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from blake3 import blake3
+
+from clew.checkpointers.base import Checkpointer
+from clew.checkpointers.checks import (
+    Guard,
+    check_append,
+    check_blobs,
+    check_digests,
+    check_grace,
+    check_namespace,
+    check_query,
+    check_range,
+    check_thread_id,
+)
+from clew.checkpointers.heads import Head, HeadQuery
+from clew.checkpointers.opensearch.blobs import Blobs
+from clew.checkpointers.opensearch.engine import Answer, Engine, check_options, parse_url
+from clew.checkpointers.opensearch.listing import Listing
+from clew.checkpointers.opensearch.schema import Indices
+from clew.checkpointers.opensearch.threads import Threads
+from clew.errors import Corrupt, InvalidInput, ThreadNotFound, UsageError
+
+if TYPE_CHECKING:
+    from opensearchpy import AsyncOpenSearch
+
+__all__ = ["OpenSearchCheckpointer", "sweep"]
+
+
+SWEEP_EVERY = 3600.0
+"""Seconds between two looks for leftovers by one checkpointer. They are part of a deletion of blobs, which gc makes."""
+MOST_TEXT = 4 * 2**20
+"""Bytes of a text to search by."""
+MOST_FOUND = 1000
+"""Threads that one search gives."""
+
+
+class OpenSearchCheckpointer(Checkpointer):
+    """Threads in an OpenSearch cluster, 2.4 or later.
+
+    `opensearch://[user:password@]host[:9200][/index-prefix]`. Options stand in the URL or are given here, which counts more:
+
+    - `prefix` of the names of its three indices, `clew` unless given: the path of the URL.
+    - `tls=true` for HTTPS, `ca_file` with the certificates to trust, `verify=false` to trust any. A password goes to another
+      machine without TLS only if `tls=false` says so.
+    - `timeout`: seconds to wait for an answer, 30 unless given.
+    - `shards` (1) and `replicas` (one, where there is a second node) of the indices, when they are made.
+    - `index_messages=true` allows `index_text`.
+    - `client`: an `opensearchpy.AsyncOpenSearch` to use in place of an own one, for several hosts or for requests that
+      are signed, as Amazon's service wants them. It stays open when this is closed. It should not make conditional writes
+      again by itself, and if it does nothing is lost.
+
+    An append is durable when it is acknowledged, since the translog is synced for each request; indices where it is not
+    (`index.translog.durability: async`) are refused on first use. Reads are by name and see every write. Listings and
+    searches have the index refreshed first, so that they see all that was appended before; appends never wait for that.
+
+    Refs are checked and their blobs touched in a step before the append. Between the two gc could delete such a blob only
+    if nobody had touched it during its whole grace, and it was touched just now: so a grace must be longer than an append
+    takes.
+    """
+
+    def __init__(
+        self,
+        url: str = "opensearch://localhost:9200",
+        namespace: str = "",
+        *,
+        prefix: str | None = None,
+        tls: bool | None = None,
+        ca_file: str | None = None,
+        verify: bool | None = None,
+        timeout: float | None = None,
+        shards: int | None = None,
+        replicas: int | None = None,
+        index_messages: bool | None = None,
+        client: AsyncOpenSearch | None = None,
+    ) -> None:
+        check_namespace(namespace)
+        address, options = parse_url(url)
+        named: dict[str, Any] = {
+            "prefix": prefix,
+            "tls": tls,
+            "ca_file": ca_file,
+            "verify": verify,
+            "timeout": timeout,
+            "shards": shards,
+            "replicas": replicas,
+            "index_messages": index_messages,
+        }
+        options = msgspec.structs.replace(
+            options, **{name: value for name, value in named.items() if value is not None}
+        )
+        check_options(address, options)
+        self._where = f"{address}/{options.prefix}"
+        self._namespace = namespace
+        self._options = options
+        self.place = f"{self._where}#{namespace}"
+        self._ns = blake3(namespace.encode()).hexdigest()[:32]
+        self._guard = Guard(f"the OpenSearch checkpointer of {address}")
+        self._indices = Indices(options)
+        self._engine = Engine(address, options, client, self._indices.open)
+        self._blobs = Blobs(self._engine, self._indices, self._ns, self._where)
+        self._threads = Threads(self._engine, self._indices, self._ns, self._blobs, self._where)
+        self._listing = Listing(self._engine, self._indices, self._ns, self._threads, self._guard, self._where)
+        self._swept = -SWEEP_EVERY
+
+    @classmethod
+    def from_url(cls, url: str, namespace: str = "") -> OpenSearchCheckpointer:
+        """`opensearch://user:password@host:9200/prefix?tls=true&ca_file=/etc/ssl/ca.pem`, and so on."""
+        return cls(url, namespace)
+
+    def __repr__(self) -> str:
+        return f"OpenSearchCheckpointer({self._where!r}, namespace={self._namespace!r})"
+
+    async def append(
+        self, thread_id: str, frames: Sequence[bytes], *, at: int, head: Head, refs: Collection[str] = ()
+    ) -> None:
+        self._guard.enter()
+        encoded = check_append(thread_id, frames, at, head, refs)
+        await self._engine.settle(self._threads.append(thread_id, frames, at, head, encoded, refs))
+
+    async def read(self, thread_id: str, *, start: int = 0, stop: int | None = None) -> list[bytes]:
+        self._guard.enter()
+        check_range(thread_id, start, stop)
+        return await self._threads.read(thread_id, start, stop)
+
+    async def head(self, thread_id: str) -> Head | None:
+        self._guard.enter()
+        check_thread_id(thread_id)
+        return await self._threads.head(thread_id)
+
+    async def heads(self, query: HeadQuery = HeadQuery()) -> AsyncIterator[Head]:
+        self._guard.enter()
+        check_query(query)
+        async for head in self._listing.heads(query):
+            yield head
+
+    async def refs(self, thread_id: str) -> set[str]:
+        self._guard.enter()
+        check_thread_id(thread_id)
+        return await self._threads.refs(thread_id)
+
+    async def delete(self, thread_id: str) -> None:
+        self._guard.enter()
+        check_thread_id(thread_id)
+        await self._engine.settle(self._threads.delete(thread_id))
+
+    async def put_blobs(self, blobs: Mapping[str, bytes]) -> None:
+        self._guard.enter()
+        check_blobs(blobs)
+        await self._engine.settle(self._blobs.put(blobs))
+
+    async def get_blobs(self, digests: Collection[str]) -> dict[str, bytes]:
+        self._guard.enter()
+        check_digests(digests)
+        return await self._blobs.get(digests)
+
+    async def missing_blobs(self, digests: Collection[str]) -> set[str]:
+        self._guard.enter()
+        check_digests(digests)
+        return await self._engine.settle(self._blobs.touch(digests))
+
+    async def blobs(self, *, untouched_for: timedelta) -> AsyncIterator[str]:
+        self._guard.enter()
+        check_grace(untouched_for)
+        async for digest in self._blobs.untouched(untouched_for):
+            yield digest
+
+    async def delete_blobs(self, digests: Collection[str], *, untouched_for: timedelta) -> None:
+        self._guard.enter()
+        check_digests(digests)
+        check_grace(untouched_for)
+        await self._engine.settle(self._delete_blobs(digests, untouched_for))
+
+    async def search(self, text: str, *, limit: int = 20) -> list[Head]:
+        """The heads of threads whose title has words of this text, the best matches first; and of those whose messages
+        have, where `index_text` was told of them. Other stores have no such search."""
+        self._guard.enter()
+        if not text.strip():
+            raise InvalidInput("a search needs a word to search for. To list all threads use heads().")
+        if not 0 < limit <= MOST_FOUND:
+            raise InvalidInput(f"a search gives 1 to {MOST_FOUND} threads, not {limit}")
+        return await self._listing.search(text, limit)
+
+    async def index_text(self, thread_id: str, text: str) -> None:
+        """Have `search` find this thread by this text, in place of what was told before: its messages, say.
+
+        A store cannot see them, for frames are opaque to it, so whoever wants them found hands them over. They are kept in
+        the clear, and go when the thread is deleted.
+        """
+        self._guard.enter()
+        check_thread_id(thread_id)
+        if not self._options.index_messages:
+            raise UsageError(
+                f"{self._where} was opened without index_messages=True, which lets text be kept to search by."
+            )
+        if self.keys is not None:
+            raise UsageError(f"{self._where} is encrypted, and text to search by would be kept in the clear.")
+        if (size := len(text.encode("utf-8", "replace"))) > MOST_TEXT:
+            raise InvalidInput(f"thread {thread_id!r}: a text to search by of {size} bytes; the limit is {MOST_TEXT}.")
+        if await self._threads.head(thread_id) is None:
+            raise ThreadNotFound(thread_id)
+        await self._threads.set_text(thread_id, text)
+
+    async def close(self) -> None:
+        if self._guard.close():
+            await self._engine.close()
+
+    async def _delete_blobs(self, digests: Collection[str], untouched_for: timedelta) -> None:
+        await self._blobs.delete(digests, untouched_for)
+        if time.monotonic() - self._swept >= SWEEP_EVERY:
+            self._swept = time.monotonic()
+            await sweep(self._engine, self._indices, self._ns, self._threads, self._blobs)
+
+
+LEFTOVER = 86_400_000_000
+"""Microseconds after which a document that nothing names belongs to nobody: who writes one names it within the hour."""
+PAGE = 500
+
+
+async def sweep(engine: Engine, indices: Indices, ns: str, threads: Threads, blobs: Blobs) -> None:
+    """Remove what is a day old and nothing names."""
+    await engine.refresh(indices.data)
+    old = {"range": {"made": {"lt": indices.clock.now() - LEFTOVER}}}
+    body: dict[str, Any] = {
+        "size": PAGE,
+        "query": {"bool": {"filter": [{"term": {"ns": ns}}, old]}},
+        "sort": [{"name": "asc"}, {"piece": "asc"}],
+        "_source": ["kind", "owner", "name"],
+        "track_total_hits": False,
+    }
+    while True:
+        hits = (await engine.search(body, indices.data))["hits"]["hits"]
+        named = await _named(hits, threads, blobs)
+        left = [hit["_id"] for hit in hits if hit["_source"]["name"] not in named]
+        await engine.bulk(indices.data, [("delete", {"_id": key}, None) for key in left])
+        if len(hits) < PAGE:
+            return
+        body["search_after"] = hits[-1]["sort"]
+
+
+async def _named(hits: list[Answer], threads: Threads, blobs: Blobs) -> set[str]:
+    """Of the names that these documents have, those that must stay."""
+    names: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+    for hit in hits:
+        source = hit["_source"]
+        names[source["kind"], source["owner"]].add(source["name"])
+    named: set[str] = set()
+    for (kind, owner), mine in names.items():
+        try:
+            named |= await (threads.packs_of(owner) if kind == "pack" else blobs.names(owner))
+        except Corrupt:
+            named |= mine  # nobody can tell which of them it names, and somebody may yet restore it
+    return named

@@ -1,0 +1,115 @@
+"""The packs of a thread: where its older frames and refs are, in few objects of growing size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from clew.checkpointers.objects.bucket import PatientBucket, together
+from clew.checkpointers.packed.format import BadObject, Pack, PackTable, make_pack, pack_table
+from clew.errors import Corrupt
+
+__all__ = ["PackGone", "Packs", "merged_with"]
+
+GROWTH = 4
+"""Packs of one level that become one of the next, which is as many times larger."""
+LARGEST = 64 * 2**20
+"""Bytes beyond which packs are not merged: it would take an append too long, and too much memory."""
+WHOLE = 2**20
+"""Packs up to this size are read at once, whatever part of them is wanted."""
+
+
+class PackGone(Exception):
+    """A pack that a thread's object names is not there: the object was replaced since, or somebody deleted the pack."""
+
+    def __init__(self, pack: Pack) -> None:
+        self.pack = pack
+        super().__init__(pack.name)
+
+
+def merged_with(sizes: Sequence[int], new: int) -> int:
+    """How many of the newest packs, of these sizes, a new pack of this size should take in.
+
+    Smaller ones before it are taken in, and with three more of its own level it becomes one of the next. So there are at
+    most three packs of each level, levels fall from old to new, and each time a byte is written again it rises by one: a
+    log of n bytes is in at most 3·log₄(n) packs, and each byte was written log₄(n) times at most.
+    """
+    total, first = new, len(sizes)
+    while True:
+        level, more = _level(total), first
+        while more and _level(sizes[more - 1]) < level:
+            more -= 1
+        if more == first >= GROWTH - 1 and {_level(size) for size in sizes[first - GROWTH + 1 : first]} == {level}:
+            more = first - GROWTH + 1
+        added = sum(sizes[more:first])
+        if more == first or total + added > LARGEST:
+            return len(sizes) - first
+        total, first = total + added, more
+
+
+def _level(size: int) -> int:
+    """How often four equal ones have to become one to make this size from one byte."""
+    return (size.bit_length() - 1) // 2
+
+
+class Packs:
+    """The packs of one namespace, read and written. Each belongs to the thread whose key is part of its name."""
+
+    def __init__(self, bucket: PatientBucket, folder: str, where: str) -> None:
+        self._bucket = bucket
+        self.folder = folder
+        self._where = where
+
+    def key(self, thread: str, pack: Pack) -> str:
+        return f"{self.folder}/{thread}/{pack.name}"
+
+    async def write(self, thread: str, taken_in: Sequence[Pack], frames: Sequence[bytes], refs: Sequence[str]) -> Pack:
+        """A new pack of what these packs hold, and then these frames and refs."""
+        older = await together([self._whole(thread, pack) for pack in taken_in])
+        all_frames = [frame for found, _ in older for frame in found] + list(frames)
+        all_refs = dict.fromkeys([ref for _, found in older for ref in found] + list(refs))
+        pack, data = make_pack(all_frames, list(all_refs))
+        await self._bucket.put(self.key(thread, pack), data)
+        return pack
+
+    async def frames(self, thread: str, pack: Pack, start: int, stop: int) -> list[bytes]:
+        """Its frames from `start` up to `stop`, counted within it."""
+        if pack.size <= WHOLE or 2 * (stop - start) >= pack.frames:
+            frames, _ = await self._whole(thread, pack)
+            return frames[start:stop]
+        table = await self._table(thread, pack)
+        before, size = sum(table.sizes[:start]), sum(table.sizes[start:stop])
+        data = await self._get(thread, pack, pack.table + before, size) if size else b""
+        try:
+            return table.frames(data, start, stop)
+        except BadObject as error:
+            raise self._corrupt(thread, pack, error) from error
+
+    async def refs(self, thread: str, pack: Pack) -> list[str]:
+        return (await self._table(thread, pack)).refs if pack.refs else []
+
+    async def delete(self, thread: str, packs: Sequence[Pack]) -> None:
+        await self._bucket.delete([self.key(thread, pack) for pack in packs])
+
+    async def _whole(self, thread: str, pack: Pack) -> tuple[list[bytes], list[str]]:
+        data = await self._get(thread, pack)
+        try:
+            table = pack_table(pack, data)
+            return table.frames(memoryview(data)[pack.table :], 0, pack.frames), table.refs
+        except BadObject as error:
+            raise self._corrupt(thread, pack, error) from error
+
+    async def _table(self, thread: str, pack: Pack) -> PackTable:
+        data = await self._get(thread, pack, 0, pack.table)
+        try:
+            return pack_table(pack, data)
+        except BadObject as error:
+            raise self._corrupt(thread, pack, error) from error
+
+    async def _get(self, thread: str, pack: Pack, start: int = 0, size: int | None = None) -> bytes:
+        found = await self._bucket.get(self.key(thread, pack), start, size)
+        if found is None:
+            raise PackGone(pack)
+        return found.data
+
+    def _corrupt(self, thread: str, pack: Pack, error: BadObject) -> Corrupt:
+        return Corrupt(f"{self.key(thread, pack)} in {self._where} is damaged: {error}. Restore it from a copy.")

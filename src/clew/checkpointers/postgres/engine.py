@@ -1,0 +1,382 @@
+"""The connections of one event loop to one store: a pool, group commit, and a server that may go away and come back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from psycopg import pq
+
+from clew._runtime import forks
+from clew._runtime.aio import Job, new_job
+from clew.checkpointers.postgres import schema as _postgres_schema
+from clew.checkpointers.postgres.address import Address
+from clew.checkpointers.postgres.statements import Append, AppendStatements, outcomes
+from clew.checkpointers.postgres.values import Statement
+from clew.checkpointers.postgres.wire import LATE, LOST, Connection, Failure, connect, rows_of
+from clew.errors import ClewError, Corrupt, InvalidInput, NewerFormat, Unavailable
+
+__all__ = ["Engine", "close_engine", "open_engine"]
+
+log = logging.getLogger("clew.checkpointers.postgres")
+
+TIMEOUT = 60.0
+"""Seconds until a statement without an answer is `Unavailable`."""
+PATIENCE = 10.0
+"""Seconds for a server that was there to come back: a restart is a pause, an outage is `Unavailable`."""
+RESENDS = 3
+"""How often a statement is sent again when its connection broke under it or it met another transaction."""
+WRITERS = 3
+"""Transactions of appends under way at once: while one waits for the disk, the next is made ready."""
+MAX_BATCH, MAX_BYTES = 32, 4 * 2**20
+"""The appends of one transaction, and their bytes; a large one goes alone. Few enough that the next is made meanwhile."""
+OLDEST = 13_00_00
+"""PostgreSQL 13 sorts a listing bucket by bucket; older ones are out of support."""
+
+Done = Callable[["pq.abc.PGresult | None", "ClewError | None"], None]
+
+
+class _Request:
+    """A statement that waits for a connection, or for its answer."""
+
+    __slots__ = ("done", "is_wanted", "resends", "statement", "values")
+
+    def __init__(
+        self,
+        statement: Statement,
+        values: Sequence[bytes | None],
+        done: Done,
+        is_wanted: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self.statement = statement
+        self.values = values
+        self.done = done
+        self.is_wanted = is_wanted
+        self.resends = RESENDS
+
+
+class Engine:
+    """All connections of this event loop to one store, whatever the namespace.
+
+    Appends of all threads of work meet in one queue. What has gathered there goes out as one statement, which is one
+    round trip, one transaction and one wait for the disk. At most one append of a thread is under way at a time, so that
+    none overtakes another. Every statement may be sent twice: appends are idempotent, and so is all else.
+    """
+
+    def __init__(self, address: Address, loop: asyncio.AbstractEventLoop) -> None:
+        self.address = address
+        self.users = 0
+        self.loop = loop
+        self._statements = AppendStatements(address.schema)
+        self._requests: deque[_Request] = deque()
+        self._appends: deque[Job] = deque()
+        self._busy_threads: set[tuple[bytes, bytes]] = set()
+        self._batches = 0
+        self._appended_last = False
+        self._crowded = False
+        self._open: set[Connection] = set()
+        self._idle: list[Connection] = []
+        self._connecting: set[asyncio.Task[None]] = set()
+        self._woken = False
+        self._ready = False
+        self._lost_at: float | None = None
+        self._grow_after = 0.0
+        self._drained: asyncio.Future[None] | None = None
+
+    # What is asked for
+
+    def submit(self, append: Append) -> Awaitable[Any]:
+        """Ask for this append to be part of the next transaction; what is returned settles once that is durable."""
+        job = new_job(append, self.loop)
+        self._appends.append(job)
+        if self._crowded or not self._idle:
+            self._wake()
+        else:
+            self._dispatch()
+        return job
+
+    async def write(self, statement: Statement, *values: bytes | None) -> pq.abc.PGresult:
+        """Run this in a transaction of its own. Cancelling the caller does not abandon it: it settles first."""
+        job = new_job(None, self.loop)
+
+        def done(result: pq.abc.PGresult | None, error: ClewError | None) -> None:
+            job.outcome, job.error = result, error
+            job.settle()
+
+        self._requests.append(_Request(statement, values, done))
+        self._wake()
+        result: pq.abc.PGresult = await job
+        return result
+
+    async def read(self, statement: Statement, *values: bytes | None) -> list[list[bytes | None]]:
+        """The rows that this gives. If the caller is cancelled, the connection takes the answer to its end unheard."""
+        answer: asyncio.Future[list[list[bytes | None]]] = self.loop.create_future()
+
+        def done(result: pq.abc.PGresult | None, error: ClewError | None) -> None:
+            if answer.done():
+                return
+            if result is not None:
+                answer.set_result(rows_of(result))
+            elif error is not None:
+                answer.set_exception(error)
+
+        self._requests.append(_Request(statement, values, done, lambda: not answer.done()))
+        self._wake()
+        return await answer
+
+    async def stop(self) -> None:
+        """Finish what is asked for, then close every connection."""
+        if self._under_way():
+            self._drained = self.loop.create_future()
+            await self._drained
+        for task in self._connecting:
+            task.cancel()
+        await asyncio.gather(*self._connecting, return_exceptions=True)
+        for connection in list(self._open):
+            connection.close()
+        self._open.clear()
+        self._idle.clear()
+
+    def _under_way(self) -> bool:
+        return bool(self._requests or self._appends or len(self._idle) < len(self._open))
+
+    # Who gets a connection
+
+    def _wake(self) -> None:
+        """Look at the queues once all that is ready to run has run: so the appends of many tasks go out together. One that
+        nobody else was there to share with does not wait for that."""
+        if not self._woken:
+            self._woken = True
+            self.loop.call_soon(self._look)
+
+    def _look(self) -> None:
+        self._woken = False
+        self._dispatch()
+
+    def _dispatch(self) -> None:
+        while self._idle and (request := self._next()) is not None:
+            self._begin(self._idle.pop(), request)
+        if not self._idle:
+            self._grow()
+        if self._drained is not None and not self._drained.done() and not self._under_way():
+            self._drained.set_result(None)
+
+    def _next(self) -> _Request | None:
+        """What goes out next: appends first, but never twice in a row while somebody else waits."""
+        while self._requests and not self._requests[0].is_wanted():
+            self._requests.popleft()
+        appends_first = not (self._requests and self._appended_last)
+        self._appended_last = False
+        if appends_first and self._appends and self._batches < WRITERS and (batch := self._gather()):
+            self._appended_last = True
+            return self._request(batch)
+        return self._requests.popleft() if self._requests else None
+
+    def _gather(self) -> list[Job]:
+        """The next appends, one of each thread, in the order in which all processes lock them."""
+        batch: list[Job] = []
+        later: deque[Job] = deque()
+        size = 0
+        while self._appends and len(batch) < MAX_BATCH and (not batch or size < MAX_BYTES):
+            job = self._appends.popleft()
+            if job.work.place in self._busy_threads:
+                later.append(job)
+                continue
+            self._busy_threads.add(job.work.place)
+            batch.append(job)
+            size += job.work.size
+        later.extend(self._appends)
+        self._appends = later
+        self._crowded = len(batch) > 1
+        if self._crowded:
+            batch.sort(key=lambda job: job.work.place)
+        return batch
+
+    def _request(self, batch: list[Job]) -> _Request:
+        appends = [job.work for job in batch]
+        self._batches += 1
+
+        def done(result: pq.abc.PGresult | None, error: ClewError | None) -> None:
+            self._batches -= 1
+            self._busy_threads.difference_update([append.place for append in appends])
+            if result is not None:
+                for job, outcome in zip(batch, outcomes(appends, result.get_value(0, 0)), strict=True):
+                    job.error = outcome
+                    job.settle()
+            else:
+                for job in batch:
+                    job.error = error
+                    job.settle()
+
+        statement, values = self._statements.make(appends)
+        return _Request(statement, values, done)
+
+    def _begin(self, connection: Connection, request: _Request) -> None:
+        def done(result: pq.abc.PGresult | None, failure: Failure | None) -> None:
+            if failure is not None and failure.code == _READ_ONLY:
+                self._lose(connection)
+                connection.close()
+            elif connection.open:
+                self._idle.append(connection)
+            if failure is None:
+                request.done(result, None)
+            elif failure.code in _AGAIN and request.resends:
+                request.resends -= 1
+                self._requests.appendleft(request)
+            else:
+                request.done(None, self._explain(failure))
+            self._dispatch()
+
+        connection.start(request.statement, request.values, TIMEOUT, done)
+
+    # Connections
+
+    def _grow(self) -> None:
+        """Connect, if that would help those who wait."""
+        wanted = len(self._requests) + (1 if self._appends and self._batches < WRITERS else 0)
+        most = self.address.connections if self._ready else 1
+        room = most - len(self._open) - len(self._connecting)
+        if self._open and self.loop.time() < self._grow_after:
+            return
+        for _ in range(min(wanted - len(self._connecting), room)):
+            task = self.loop.create_task(self._connect())
+            self._connecting.add(task)
+            task.add_done_callback(self._connected)
+
+    async def _connect(self) -> None:
+        while True:
+            connection = await self._reach()
+            try:
+                if not self._ready:
+                    await self._prepare(connection)
+                    self._ready = True
+            except BaseException as error:
+                connection.close()
+                if isinstance(error, Failure):
+                    raise self._explain(error) from error
+                raise
+            if connection.open:
+                self._open.add(connection)
+                self._idle.append(connection)
+                self._lost_at = None
+                return
+
+    def _connected(self, task: asyncio.Task[None]) -> None:
+        self._connecting.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._grow_after = self.loop.time() + 1
+            if not self._open and not self._connecting:
+                self._fail_all(error)
+            elif not isinstance(error, ClewError):
+                log.error("%s: connecting failed: %r", self.address.name, error)
+        self._dispatch()
+
+    def _fail_all(self, error: BaseException) -> None:
+        """Nobody can be reached: so say to all who wait."""
+        known = error if isinstance(error, ClewError) else Unavailable(f"PostgreSQL at {self.address.name}: {error!r}")
+        requests, self._requests = self._requests, deque()
+        appends, self._appends = self._appends, deque()
+        for request in requests:
+            request.done(None, known)
+        for job in appends:
+            job.error = known
+            job.settle()
+
+    async def _reach(self) -> Connection:
+        pause = 0.05
+        while True:
+            try:
+                return await connect(self.address.conninfo, self.loop, self._lose)
+            except Failure as failure:
+                if not self._ready or self._lost_at is None or self.loop.time() > self._lost_at + PATIENCE:
+                    raise self._explain(failure) from None
+                log.debug("%s: not there yet: %s", self.address.name, failure)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, 0.5)
+
+    def _lose(self, connection: Connection) -> None:
+        self._open.discard(connection)
+        if connection in self._idle:
+            self._idle.remove(connection)
+        if self._lost_at is None:
+            self._lost_at = self.loop.time()
+
+    async def _prepare(self, connection: Connection) -> None:
+        """Make the store unless it is there, and refuse what this Clew cannot use."""
+        schema, where = self.address.schema, f"the schema {self.address.schema!r} of {self.address.name}"
+        details = Statement(_postgres_schema.DETAILS.format(schema=schema).encode(), ())
+        [[exists, fsync, server]] = rows_of(await connection.run(details, (), TIMEOUT))
+        if int.from_bytes(server or b"") < OLDEST:
+            raise InvalidInput(f"{self.address.name} is older than PostgreSQL 13, the oldest that Clew works with.")
+        if fsync == b"\0":
+            log.warning(
+                "%s runs with fsync = off: what it acknowledges can be lost, and the database with it, when its machine "
+                "stops. Set fsync = on for anything that matters.",
+                self.address.name,
+            )
+        if exists == b"\0":
+            await connection.run(Statement(_postgres_schema.lock_and_create(schema).encode()), (), TIMEOUT)
+        version = Statement(f'SELECT max(version)::bigint FROM "{schema}".clew_meta'.encode(), ())  # noqa: S608
+        [[found]] = rows_of(await connection.run(version, (), TIMEOUT))
+        if found is None:
+            raise Corrupt(f"{where} does not say which version it has. Restore a copy.")
+        if int.from_bytes(found) > _postgres_schema.VERSION:
+            raise NewerFormat(where, int.from_bytes(found), _postgres_schema.VERSION)
+        log.debug("%s: opened", where)
+
+    def _explain(self, failure: Failure) -> ClewError:
+        """The same fact in Clew's words: what happened, to which server, and what to do."""
+        what = f"PostgreSQL at {self.address.name}: {failure}"
+        if failure.code in _CORRUPT:
+            return Corrupt(f"{what}. The server found its data damaged: restore a copy.")
+        if failure.code in _GONE and not self._ready:
+            return InvalidInput(
+                f"{what}. The schema {self.address.schema!r} holds tables of another program, or a part of a store. "
+                "Give Clew a schema of its own: ?schema=…"
+            )
+        return Unavailable(f"{what}. {_HINTS.get(failure.code) or _HINTS.get(failure.code[:2]) or 'Try again'}.")
+
+
+_READ_ONLY = "25006"
+_AGAIN = frozenset((LOST, "40001", "40P01", _READ_ONLY))
+_CORRUPT = frozenset(("XX001", "XX002"))
+_GONE = frozenset(("42P01", "42P07", "42723", "42883", "42703"))
+_HINTS = {
+    LOST: "It cannot be reached, or the connection broke. Check that it runs, then try again",
+    LATE: "It is overloaded or cut off. Try again later",
+    _READ_ONLY: "It is a standby that takes no writes. Connect to the primary (target_session_attrs=read-write)",
+    "42501": "Grant this role what it lacks, or let one that may make tables open the store once",
+    "42P01": "The store's tables are gone. Restore them, or close the store and open it again to make new ones",
+    "42883": "The store's functions are gone. Restore them, or close the store and open it again to make new ones",
+    "3F000": "The store's schema is gone. Restore it, or close the store and open it again to make a new one",
+    "28": "Check the user, the password and what pg_hba.conf allows",
+    "3D": "Create the database first: createdb",
+    "53": "The server has no room left: connections, memory or disk. Nothing stored was harmed",
+}
+
+
+_engines: dict[tuple[asyncio.AbstractEventLoop, int, Address], Engine] = {}
+
+
+def open_engine(address: Address, loop: asyncio.AbstractEventLoop) -> Engine:
+    """The engine of this store on this event loop: all that open the same one share its connections."""
+    for stale in [key for key in _engines if key[0].is_closed()]:
+        del _engines[stale]
+    key = loop, forks.generation, address
+    engine = _engines.get(key)
+    if engine is None:
+        engine = _engines[key] = Engine(address, loop)
+    engine.users += 1
+    return engine
+
+
+async def close_engine(engine: Engine) -> None:
+    """Give the engine back; the last user's close ends it."""
+    engine.users -= 1
+    if not engine.users:
+        _engines.pop((engine.loop, forks.generation, engine.address), None)
+        await engine.stop()

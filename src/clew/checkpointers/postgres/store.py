@@ -1,0 +1,232 @@
+"""A store in PostgreSQL: durable at every append, for any number of processes and machines."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from clew.checkpointers.base import Checkpointer
+from clew.checkpointers.checks import (
+    Guard,
+    check_append,
+    check_blobs,
+    check_digests,
+    check_grace,
+    check_namespace,
+    check_query,
+    check_range,
+    check_stored_blob,
+    check_thread_id,
+)
+from clew.checkpointers.heads import Head, HeadQuery, micros, thread_digest
+from clew.checkpointers.postgres.statements import Append, Statements
+from clew.checkpointers.postgres.values import bytes_list, number, numbers_of
+from clew.checkpointers.sql.heads import MOST, Listing, decode_head, tags_column, title_column, with_sum
+from clew.checkpointers.sql.reads import Stretch, read_frames
+from clew.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from clew.checkpointers.postgres.engine import Engine
+
+__all__ = ["PostgresCheckpointer"]
+
+_DIGEST = 32
+
+_PAGE = 500
+"""Heads, or untouched blobs, that are fetched at a time."""
+_PUT_BYTES, _PUT_MOST, _GET_MOST, _TOUCH_MOST = 8 * 2**20, 1000, 64, 5000
+"""Blobs that go in one statement."""
+
+
+class PostgresCheckpointer(Checkpointer):
+    """Threads in one schema of a PostgreSQL database, made there on first use.
+
+    An append is one round trip and one transaction, with `synchronous_commit` on whatever the server's default. The
+    appends of many tasks share a transaction; all checkpointers of an event loop on one store share its connections. No
+    state is kept in a session, so a pooler in transaction mode may stand between. A server that restarts is a pause of up
+    to ten seconds; after that calls are `Unavailable`.
+    """
+
+    def __init__(
+        self, url: str, namespace: str = "", *, schema: str | None = None, connections: int | None = None
+    ) -> None:
+        """`schema` (default `clew`) and `connections` (at most, default 8) may also be given in the URL."""
+        check_namespace(namespace)
+        try:
+            from clew.checkpointers.postgres import address
+            from clew.checkpointers.postgres import engine as _postgres_engine
+        except ImportError as error:
+            raise MissingExtra("the PostgreSQL store", "postgres") from error
+        self._address = address.parse(url, schema, connections)
+        self._open_engine, self._close_engine = _postgres_engine.open_engine, _postgres_engine.close_engine
+        self._space = namespace.encode()
+        self._where = f"{self._address.name}, schema {self._address.schema}"
+        self.place = f"postgresql:{self._address.name}?schema={self._address.schema}#{namespace}"
+        self._guard = Guard(f"the PostgreSQL checkpointer of {self._where}")
+        self._statements = Statements(self._address.schema)
+        self._engine: Engine | None = None
+
+    @classmethod
+    def from_url(cls, url: str, namespace: str = "") -> PostgresCheckpointer:
+        """`postgresql://user:password@host:5432/database?schema=clew`, and what else libpq takes there."""
+        return cls(url, namespace)
+
+    def __repr__(self) -> str:
+        return f"<PostgresCheckpointer {self.place}>"
+
+    async def append(
+        self, thread_id: str, frames: Sequence[bytes], *, at: int, head: Head, refs: Collection[str] = ()
+    ) -> None:
+        engine = self._use()
+        encoded = check_append(thread_id, frames, at, head, refs)
+        append = Append(
+            thread_id,
+            (self._space, thread_digest(thread_id)),
+            head.log_id.encode(),
+            at,
+            frames,
+            [bytes.fromhex(digest) for digest in set(refs)] if refs else (),
+            (
+                thread_id.encode(),
+                head.status.encode(),
+                head.agent.encode(),
+                head.parent[0].encode() if head.parent else None,
+                micros(head.created_at),
+                micros(head.updated_at),
+                title_column(head.title),
+                tags_column(head.tags),
+                with_sum(encoded),
+            ),
+            sum(map(len, frames)) + len(encoded),
+        )
+        await engine.submit(append)
+
+    async def read(self, thread_id: str, *, start: int = 0, stop: int | None = None) -> list[bytes]:
+        engine = self._use()
+        check_range(thread_id, start, stop)
+        key = thread_digest(thread_id)
+
+        async def fetch(first: int, last: int) -> Stretch | None:
+            rows = await engine.read(self._statements.read, self._space, key, number(first), number(last))
+            frames = [data for _, _, data in rows if data is not None]
+            return Stretch(rows[0][0], int.from_bytes(rows[0][1] or b""), frames) if rows else None
+
+        return await read_frames(fetch, thread_id, self._where, start, stop)
+
+    async def head(self, thread_id: str) -> Head | None:
+        engine = self._use()
+        check_thread_id(thread_id)
+        rows = await engine.read(self._statements.head, self._space, thread_digest(thread_id))
+        return decode_head(rows[0][0], thread_id, self._where) if rows else None
+
+    async def heads(self, query: HeadQuery = HeadQuery()) -> AsyncIterator[Head]:
+        engine = self._use()
+        check_query(query)
+        listing = Listing(self._where)
+        if query.limit is not None and query.limit <= _PAGE:
+            statement, values = self._statements.listing(self._space, query)
+            for head in listing.sound(await engine.read(statement, *values)):
+                yield head
+            listing.end()
+            return
+        statement, values = self._statements.listed_keys(self._space, query)
+        [[keys]] = await engine.read(statement, *values)
+        for page in _parts(_digests_of(keys), _PAGE):
+            for head in listing.sound(await engine.read(self._statements.heads, self._space, bytes_list(page))):
+                yield head
+        listing.end()
+
+    async def refs(self, thread_id: str) -> set[str]:
+        engine = self._use()
+        check_thread_id(thread_id)
+        [[digests]] = await engine.read(self._statements.refs, self._space, thread_digest(thread_id))
+        return {digest.hex() for digest in _digests_of(digests)}
+
+    async def delete(self, thread_id: str) -> None:
+        engine = self._use()
+        check_thread_id(thread_id)
+        await engine.write(self._statements.delete, self._space, thread_digest(thread_id))
+
+    async def put_blobs(self, blobs: Mapping[str, bytes]) -> None:
+        engine = self._use()
+        check_blobs(blobs)
+        part: list[str] = []
+        size = 0
+        for digest in sorted(blobs):
+            if part and (size + len(blobs[digest]) > _PUT_BYTES or len(part) == _PUT_MOST):
+                await self._put(engine, {digest: blobs[digest] for digest in part})
+                part, size = [], 0
+            part.append(digest)
+            size += len(blobs[digest])
+        if part:
+            await self._put(engine, {digest: blobs[digest] for digest in part})
+
+    async def _put(self, engine: Engine, blobs: Mapping[str, bytes]) -> None:
+        digests = bytes_list([bytes.fromhex(digest) for digest in blobs])
+        await engine.write(self._statements.put, self._space, digests, bytes_list(list(blobs.values())))
+
+    async def get_blobs(self, digests: Collection[str]) -> dict[str, bytes]:
+        engine = self._use()
+        check_digests(digests)
+        found: dict[str, bytes] = {}
+        for part in _parts([bytes.fromhex(digest) for digest in dict.fromkeys(digests)], _GET_MOST):
+            for digest, data in await engine.read(self._statements.get, self._space, bytes_list(part)):
+                name = (digest or b"").hex()
+                check_stored_blob(name, data or b"", self._where)
+                found[name] = data or b""
+        return found
+
+    async def missing_blobs(self, digests: Collection[str]) -> set[str]:
+        engine = self._use()
+        check_digests(digests)
+        missing: set[str] = set()
+        for part in _parts(sorted({bytes.fromhex(digest) for digest in digests}), _TOUCH_MOST):
+            result = await engine.write(self._statements.touch, bytes_list([self._space] * len(part)), bytes_list(part))
+            missing |= {part[place - 1].hex() for place in numbers_of(result.get_value(0, 0) or b"")}
+        return missing
+
+    async def blobs(self, *, untouched_for: timedelta) -> AsyncIterator[str]:
+        engine = self._use()
+        check_grace(untouched_for)
+        last = b""
+        while True:
+            rows = await engine.read(
+                self._statements.untouched, self._space, last, _grace(untouched_for), number(_PAGE)
+            )
+            for row in rows:
+                last = row[0] or b""
+                yield last.hex()
+            if len(rows) < _PAGE:
+                return
+
+    async def delete_blobs(self, digests: Collection[str], *, untouched_for: timedelta) -> None:
+        engine = self._use()
+        check_digests(digests)
+        check_grace(untouched_for)
+        for part in _parts(sorted({bytes.fromhex(digest) for digest in digests}), _PUT_MOST):
+            await engine.write(self._statements.sweep, self._space, bytes_list(part), _grace(untouched_for))
+
+    async def close(self) -> None:
+        if self._guard.close() and self._engine is not None:
+            engine, self._engine = self._engine, None
+            await self._close_engine(engine)
+
+    def _use(self) -> Engine:
+        loop = self._guard.enter()
+        if self._engine is None:
+            self._engine = self._open_engine(self._address, loop)
+        return self._engine
+
+
+def _digests_of(joined: bytes | None) -> list[bytes]:
+    joined = joined or b""
+    return [joined[start : start + _DIGEST] for start in range(0, len(joined), _DIGEST)]
+
+
+def _parts(whole: Sequence[bytes], size: int) -> Iterator[Sequence[bytes]]:
+    return (whole[start : start + size] for start in range(0, len(whole), size))
+
+
+def _grace(untouched_for: timedelta) -> bytes:
+    return number(min(untouched_for // timedelta(microseconds=1), MOST))

@@ -1,0 +1,380 @@
+"""The client of one checkpointer: its connections, its scripts, what is tried again, and errors in Clew's words."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from clew.checkpointers.checks import Guard
+from clew.checkpointers.redis.address import Address, Options
+from clew.checkpointers.redis.keys import FORMAT, Layout
+from clew.checkpointers.redis.scripts import Script
+from clew.errors import ClewError, Corrupt, InvalidInput, MissingExtra, NewerFormat, Unavailable
+
+if TYPE_CHECKING:
+    from redis.asyncio import Connection, Redis
+    from redis.asyncio.cluster import RedisCluster
+
+__all__ = ["Call", "Engine", "notices"]
+
+
+T = TypeVar("T")
+Command = tuple[bytes | str | int, ...]
+log = logging.getLogger("clew.checkpointers.redis")
+
+CONNECTIONS = 32
+"""Calls under way at once; the others wait. Those that reach the server together share its sync."""
+CONNECT_WITHIN = 5.0
+"""Seconds to wait for a connection."""
+PAUSE = 0.1
+"""Seconds after which a call whose connection broke is made once more: a server that restarts is a hiccup."""
+
+_said: set[tuple[str, str]] = set()
+
+
+class Call(NamedTuple):
+    """One call of a script. All of its keys are in one slot."""
+
+    script: Script
+    keys: Sequence[bytes]
+    args: Sequence[bytes | int] = ()
+
+    def command(self, text: bool = False) -> Command:
+        """By the script's name, or by its text where the server does not know it yet."""
+        how = ("EVAL", self.script.text) if text else ("EVALSHA", self.script.sha)
+        return (*how, len(self.keys), *self.keys, *self.args)
+
+
+class Engine:
+    """Runs scripts and commands on a server or a cluster.
+
+    Every call that it is given may be made again: so one whose connection broke is, once.
+    """
+
+    def __init__(self, address: Address, options: Options, layout: Layout, guard: Guard) -> None:
+        try:
+            import redis.asyncio as driver
+            from redis import exceptions
+        except ImportError:
+            raise MissingExtra("the Redis store", "redis") from None
+        self._driver = driver
+        self._errors = exceptions
+        self._address = address
+        self._options = options
+        self._layout = layout
+        self._guard = guard
+        self._client: Redis | RedisCluster | None = None
+        self._lines: list[Connection] = []
+        self._ready = False
+        self._opening = asyncio.Lock()
+        self._turns = asyncio.Semaphore(CONNECTIONS)
+        self._busy = 0
+        self._idle = asyncio.Event()
+
+    @contextmanager
+    def use(self) -> Iterator[asyncio.AbstractEventLoop]:
+        """Around every call of the checkpointer: refuses those that cannot work, and lets close wait for the others."""
+        loop = self._guard.enter()
+        self._busy += 1
+        try:
+            yield loop
+        finally:
+            self._busy -= 1
+            if not self._busy:
+                self._idle.set()
+
+    async def run(self, call: Call, *, wait: bool = False) -> Any:
+        """The result of this script; with `wait`, once the replicas that were asked for have it."""
+        [result] = await self.run_all([call], wait=wait)
+        return result
+
+    async def run_all(self, calls: Sequence[Call], *, wait: bool = False) -> list[Any]:
+        """The results of these scripts, sent together; each is one step, all of them are not."""
+        replicas = self._options.wait_replicas if wait else 0
+
+        async def work(client: Any) -> list[Any]:
+            results = await self._talk(client, [call.command() for call in calls], replicas)
+            unknown = [n for n, result in enumerate(results) if isinstance(result, self._errors.NoScriptError)]
+            if unknown:
+                again = await self._talk(client, [calls[n].command(text=True) for n in unknown], replicas)
+                for n, result in zip(unknown, again, strict=True):
+                    results[n] = result
+            return results
+
+        return await self._attempt(work) if calls else []
+
+    async def commands(self, commands: Sequence[Command]) -> list[Any]:
+        """The results of these commands, sent together."""
+        return await self._attempt(lambda client: self._talk(client, commands))
+
+    async def _talk(self, client: Any, commands: Sequence[Command], replicas: int = 0) -> list[Any]:
+        """What the server answers to each of these; an answer may be that it does not know a script."""
+        if replicas:
+            commands = [*commands, ("WAIT", replicas, int(self._options.timeout * 500))]
+        answers = await (self._to_cluster if self._options.cluster else self._on_line)(client, commands)
+        for answer in answers:
+            if isinstance(answer, Exception) and not isinstance(answer, self._errors.NoScriptError):
+                raise answer
+        if replicas and (confirmed := answers.pop()) < replicas:
+            raise Unavailable(
+                f"{self._address}: {confirmed} of {replicas} replicas have confirmed the write within "
+                f"{self._options.timeout / 2:g} s. It is on the primary; make the same call again, or ask for fewer."
+            )
+        return answers
+
+    async def _to_cluster(self, client: Any, commands: Sequence[Command]) -> list[Any]:
+        pipe = client.pipeline(transaction=False)
+        for command in commands:
+            pipe.execute_command(*command)
+        answers: list[Any] = await pipe.execute(raise_on_error=False)
+        return answers
+
+    async def _on_line(self, client: Any, commands: Sequence[Command]) -> list[Any]:
+        """On a connection that stays at hand. Measured: to take one from the pool and put it back each time takes as long
+        as the server needs for an append."""
+        line = self._lines.pop() if self._lines else await client.connection_pool.get_connection()
+        answers: list[Any] = []
+        try:
+            await line.send_packed_command(_pack(commands), check_health=False)
+            for _ in commands:
+                try:
+                    answers.append(await line.read_response())
+                except self._errors.ResponseError as error:
+                    answers.append(error)
+        except BaseException:
+            await client.connection_pool.release(line)  # closed by now, and opened anew when it is needed
+            raise
+        self._lines.append(line)
+        return answers
+
+    async def _start_over(self) -> None:
+        """One connection broke, so others may have too. The pool looks at each before it hands it out again; a cluster is
+        asked anew who is there."""
+        client: Any = self._client
+        if client is not None and self._options.cluster:
+            await client.aclose()
+        lines, self._lines = self._lines, []
+        for line in lines:
+            await client.connection_pool.release(line)
+
+    async def _attempt(self, work: Callable[[Any], Awaitable[T]]) -> T:
+        async with self._turns:
+            try:
+                return await self._once(work)
+            except self._broken as error:
+                if not self._worth_another(error):
+                    raise self._explain(error) from error
+            except self._foreign as error:
+                raise self._explain(error) from error
+            await self._start_over()
+            await asyncio.sleep(PAUSE)
+            try:
+                return await self._once(work)
+            except self._foreign as error:
+                raise self._explain(error) from error
+
+    async def _once(self, work: Callable[[Any], Awaitable[T]]) -> T:
+        """Try once, for so long."""
+        task = asyncio.current_task()
+        late = False
+
+        def expire() -> None:
+            nonlocal late
+            late = task is not None and task.cancel()
+
+        timer = asyncio.get_running_loop().call_later(self._options.timeout, expire)
+        try:
+            return await work(await self._connected())
+        except asyncio.CancelledError:
+            if not late or (task is not None and task.uncancel() > 0):
+                raise
+            raise TimeoutError("no answer") from None
+        finally:
+            timer.cancel()
+
+    @property
+    def _broken(self) -> tuple[type[Exception], ...]:
+        """What ends a call whose server is away, moving, or not the primary any more."""
+        errors = self._errors
+        return (
+            errors.ConnectionError,
+            errors.ReadOnlyError,
+            errors.ClusterDownError,
+            errors.TryAgainError,
+            errors.MasterDownError,
+            errors.RedisClusterException,
+            OSError,
+        )
+
+    @property
+    def _foreign(self) -> tuple[type[Exception], ...]:
+        return self._errors.RedisError, self._errors.RedisClusterException, OSError
+
+    def _worth_another(self, error: Exception) -> bool:
+        refused = self._errors.AuthenticationError, self._errors.AuthorizationError, self._errors.TimeoutError
+        return not isinstance(error, (*refused, TimeoutError))
+
+    async def _connected(self) -> Redis | RedisCluster:
+        """The client, once the server is known to hold what this code can read."""
+        if self._client is not None and self._ready:
+            return self._client
+        async with self._opening:
+            if self._client is None:
+                self._client = self._make()
+            if not self._ready:
+                await self._check_format(self._client)
+                await self._give_notice(self._client)
+                self._ready = True
+        return self._client
+
+    def _make(self) -> Redis | RedisCluster:
+        from redis.asyncio.retry import Retry
+        from redis.backoff import NoBackoff
+
+        address = self._address
+        given: dict[str, Any] = {
+            "host": address.host,
+            "port": address.port,
+            "username": address.username,
+            "password": address.password,
+            "socket_timeout": None,  # one timer around a whole call is cheaper than one for each read and write
+            "socket_connect_timeout": min(CONNECT_WITHIN, self._options.timeout),
+            "protocol": 2,
+            "retry": Retry(NoBackoff(), 0),
+            **({} if address.tls is None else {"ssl": True, **address.tls}),
+        }
+        if self._options.cluster:
+            return self._driver.RedisCluster(**given, max_connections=2 * CONNECTIONS)
+        return self._driver.Redis(**given, db=address.db)
+
+    async def _check_format(self, client: Any) -> None:
+        """Mark a store that is new; refuse one that a newer Clew has written."""
+        found = await client.get(self._layout.format)
+        if found is None:
+            await client.set(self._layout.format, FORMAT, nx=True)
+        elif not found.isdigit():
+            raise Corrupt(
+                f"{self._layout.format} in {self._address} is no version. Take another prefix, or restore it."
+            )
+        elif int(found) > FORMAT:
+            raise NewerFormat(f"the store in {self._address}", int(found), FORMAT)
+
+    async def _give_notice(self, client: Any) -> None:
+        """Say once in this process what makes acknowledged writes losable on this server."""
+        for settings in await self._settings(client):
+            for notice in notices(settings, self._options.ttl is not None):
+                if (str(self._address), notice) not in _said:
+                    _said.add((str(self._address), notice))
+                    log.warning("%s: %s", self._address, notice)
+
+    async def _settings(self, client: Any) -> list[dict[str, str] | None]:
+        """The settings of each primary that matter; None where the server does not tell."""
+        found: list[dict[str, str] | None] = []
+        for node in client.get_primaries() if self._options.cluster else [None]:
+            where = {} if node is None else {"target_nodes": node}
+            try:
+                settings = {}
+                for pattern in ("*append*", "maxmemory-policy"):
+                    settings.update(await client.config_get(pattern, **where))
+                found.append({_text(name): _text(value) for name, value in settings.items()})
+            except self._errors.ResponseError:
+                found.append(None)
+        return found
+
+    def _explain(self, error: Exception) -> ClewError:
+        """The same fact in Clew's words: what happened, at which server, and what to do."""
+        errors, text = self._errors, _told(error)
+        if isinstance(error, errors.MovedError | errors.ClusterCrossSlotError):
+            return InvalidInput(f"{self._address} is a server of a cluster. Add cluster=true to the URL.")
+        if text.startswith("WRONGTYPE"):
+            return Corrupt(
+                f"{self._address}: a key of this store holds something else. Restore it, or take another prefix."
+            )
+        if isinstance(error, errors.AuthenticationError | errors.AuthorizationError):
+            hint = "it does not take this user name and password; check them in the URL"
+        elif isinstance(error, errors.NoPermissionError):
+            hint = f"this user may not do what the store needs: all commands of scripting, on keys {self._keys}"
+        elif isinstance(error, errors.TimeoutError | TimeoutError):
+            hint = f"it did not answer within {self._options.timeout:g} s; try again"
+        elif isinstance(error, errors.OutOfMemoryError):
+            hint = "its memory is full; nothing stored was harmed. Raise maxmemory, delete threads or run gc"
+        elif text.startswith("MISCONF"):
+            hint = "it cannot write to its disk; nothing stored was harmed. See its log, then try again"
+        elif isinstance(error, errors.ReadOnlyError):
+            hint = "it is a replica; name the primary, or try again after the failover"
+        elif isinstance(error, errors.ConnectionError | OSError):
+            hint = "check that it runs and can be reached, then try again"
+        else:
+            hint = "try again"
+        return Unavailable(f"{self._address}: {text}: {hint}.")
+
+    @property
+    def _keys(self) -> str:
+        return f"{self._options.prefix}*"
+
+    async def close(self) -> None:
+        while self._busy:
+            self._idle.clear()
+            await self._idle.wait()
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+
+def _pack(commands: Sequence[Command]) -> list[bytes]:
+    """Commands as they go over the wire, in pieces."""
+    pieces = []
+    for command in commands:
+        pieces.append(b"*%d\r\n" % len(command))
+        for part in command:
+            data = part if isinstance(part, bytes) else str(part).encode()
+            pieces += (b"$%d\r\n" % len(data), data, b"\r\n")
+    return pieces
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _told(error: Exception) -> str:
+    """What the server or the system said, without arguments of the command: those may be content."""
+    text = str(error) or type(error).__name__
+    return text.split(", with args beginning")[0].split(" of pipeline caused error")[0].rstrip(". ")[:300]
+
+
+_FIX = "Run CONFIG SET {} and put the same in its configuration file."
+
+
+def notices(settings: Mapping[str, str] | None, expiring: bool) -> Iterator[str]:
+    """One sentence for each setting under which an acknowledged append can be lost; none if all is well."""
+    if settings is None or "appendonly" not in settings:
+        yield (
+            "the server does not tell its settings (CONFIG is forbidden), so it cannot be known whether acknowledged "
+            "appends survive a crash of the server. They do with appendonly yes and appendfsync always."
+        )
+        return
+    if settings["appendonly"] != "yes":
+        yield (
+            "acknowledged appends can be lost: the server keeps no append-only file (appendonly is no), so a crash loses "
+            "all since its last snapshot. " + _FIX.format("appendonly yes and CONFIG SET appendfsync always")
+        )
+    elif (sync := settings.get("appendfsync")) != "always":
+        lost = "the last second or two" if sync == "everysec" else "what the system had not yet written"
+        yield (
+            f"acknowledged appends can be lost: appendfsync is {sync}, so a crash of the machine loses {lost}. "
+            + _FIX.format("appendfsync always")
+        )
+    elif settings.get("no-appendfsync-on-rewrite") == "yes":
+        yield (
+            "acknowledged appends can be lost: no-appendfsync-on-rewrite is yes, so nothing is synced while the server "
+            "rewrites its files. " + _FIX.format("no-appendfsync-on-rewrite no")
+        )
+    policy = settings.get("maxmemory-policy", "noeviction")
+    if policy.startswith("allkeys-") or (expiring and policy.startswith("volatile-")):
+        yield (
+            f"threads can vanish: maxmemory-policy is {policy}, so the server evicts keys when its memory is full. "
+            + _FIX.format("maxmemory-policy noeviction")
+        )

@@ -1,0 +1,167 @@
+"""Listing heads: places first, as of one moment a shard, then the heads that stand there.
+
+The places name every thread that exists when they are read, each in its shard, because an append moves a thread's place
+as one with its head. So a thread that exists throughout is found, wherever it moves while the listing goes on; and since
+each thread is given once, it is found once. What has moved meanwhile is given with its new head.
+
+A place whose thread is gone is what an expired thread leaves behind: the server removes its keys and knows nothing of
+listings. It is taken out when it is found, in a step that looks whether it is still nobody's place.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from clew.checkpointers.heads import Head, HeadQuery, micros
+from clew.checkpointers.redis.engine import Call, Engine
+from clew.checkpointers.redis.keys import KEY, Layout, created_place, moment_bytes, updated_place
+from clew.checkpointers.redis.scripts import HEADS, PLACES, REPAIR
+
+__all__ = ["Listing"]
+
+_MOMENT = 8
+_POSITION = _MOMENT + KEY
+_BATCH = 1024
+_ALL = 2**31
+_LEAST, _GROWTH = 64, 8
+"""Places asked of each shard where a query decides by more than the place, and how many times more if they do not do."""
+
+Decode = Callable[[object, str], Head]
+
+
+class Listing:
+    """One run of a query."""
+
+    def __init__(self, engine: Engine, layout: Layout, decode: Decode, query: HeadQuery) -> None:
+        self._engine = engine
+        self._layout = layout
+        self._decode = decode
+        self._query = query
+        self._by_creation = query.order == "created"
+        self._length = _POSITION if self._by_creation else _POSITION + _MOMENT
+
+    async def heads(self) -> AsyncIterator[Head]:
+        limit = self._query.limit
+        if limit is None:
+            places, _ = await self._places(_ALL)
+            async for head in self._follow(places, b"", _BATCH):
+                yield head
+            return
+        for head in await self._first(limit):
+            yield head
+
+    async def _first(self, limit: int) -> list[Head]:
+        """The newest that match. Asks for a few places, and for more from the start if too few of them match."""
+        size = limit // 16 + (4 if _decided_by_place(self._query) else _LEAST)
+        found: list[Head] = []
+        complete_to: bytes | None = None
+        while len(found) < limit and complete_to != b"":
+            places, complete_to = await self._places(min(size, _ALL))
+            found = []
+            async for head in self._follow(places, complete_to, min(limit + 1, _BATCH)):
+                found.append(head)
+                if len(found) == limit:
+                    break
+            size *= _GROWTH
+        return sorted(found, key=self._query.position, reverse=True)
+
+    async def _places(self, size: int) -> tuple[list[bytes], bytes]:
+        """So many places of each shard, oldest first, and the place down to which they are all that there are: empty, if
+        none was left out."""
+        newest, oldest = self._bounds()
+        name = b"created" if self._by_creation else b"updated"
+        calls = [Call(PLACES, [tag + name], [newest, oldest, size]) for tag in self._layout.tags]
+        with self._engine.use():
+            shards = await self._engine.run_all(calls)
+        places: list[bytes] = []
+        complete_to = b""
+        length = self._length
+        for found in shards:
+            places += [found[at : at + length] for at in range(0, len(found), length)]
+            if len(found) == size * length:
+                complete_to = max(complete_to, found[-length:])
+        return sorted(place for place in places if place >= complete_to), complete_to
+
+    def _bounds(self) -> tuple[bytes, bytes]:
+        """The newest and the oldest place that a match can have, as Redis wants bounds."""
+        query = self._query
+        below: list[bytes] = []
+        oldest = b"-"
+        if (start := query.start()) is not None:
+            below.append(moment_bytes(start[0]) + bytes.fromhex(start[1]))
+        if not self._by_creation:
+            if query.updated_before is not None:
+                below.append(moment_bytes(micros(query.updated_before)))
+            if query.updated_after is not None:
+                oldest = b"[" + moment_bytes(micros(query.updated_after))
+        return (b"(" + min(below) if below else b"+"), oldest
+
+    async def _follow(self, places: list[bytes], complete_to: bytes, batch: int) -> AsyncIterator[Head]:
+        """The matching heads of the threads at these places, from the last to the first, each thread once.
+
+        One that moved down comes when its new place does; or not, if what stands between here and there is not known.
+        """
+        start = self._query.start()
+        given: set[bytes] = set()
+        while places:
+            now, places = places[: -batch - 1 : -1], places[:-batch]
+            batch = min(2 * batch, _BATCH)
+            heads = await self._heads(now)
+            left: list[bytes] = []
+            found: list[Head] = []
+            for place, head in zip(now, heads, strict=True):
+                if head is None:
+                    left.append(place)
+                    continue
+                current = self._place(head)
+                if current != place:
+                    left.append(place)
+                if current[:_POSITION] < place[:_POSITION]:
+                    if current >= complete_to:
+                        insort(places, current)
+                elif place[_MOMENT:_POSITION] not in given and (start is None or self._query.position(head) < start):
+                    given.add(place[_MOMENT:_POSITION])
+                    if self._query.matches(head):
+                        found.append(head)
+            if left:
+                await self._repair(left)
+            for head in found:
+                yield head
+
+    def _place(self, head: Head) -> bytes:
+        return created_place(head) if self._by_creation else updated_place(head)
+
+    async def _heads(self, places: Sequence[bytes]) -> list[Head | None]:
+        keys = [place[_MOMENT:_POSITION].hex() for place in places]
+        shards = self._layout.by_shard(keys)
+        calls = [Call(HEADS, [self._layout.thread(key)[0] for key in members]) for members in shards.values()]
+        with self._engine.use():
+            results = await self._engine.run_all(calls)
+        found: dict[str, Head | None] = {}
+        for members, datas in zip(shards.values(), results, strict=True):
+            for key, data in zip(members, datas, strict=True):
+                found[key] = None if data is None else self._decode(data, f"the thread with the key {key}")
+        return [found[key] for key in keys]
+
+    async def _repair(self, places: Sequence[bytes]) -> None:
+        calls = []
+        for place in places:
+            head, _, _, updated, created = self._layout.thread(place[_MOMENT:_POSITION].hex())
+            moved = (b"", place) if self._by_creation else (place, place[_POSITION:] + place[_MOMENT:_POSITION])
+            calls.append(Call(REPAIR, [head, updated, created], moved))
+        with self._engine.use():
+            await self._engine.run_all(calls)
+
+
+def _decided_by_place(query: HeadQuery) -> bool:
+    bounded = query.updated_after is not None or query.updated_before is not None
+    return not (
+        query.prefix
+        or query.status is not None
+        or query.agent is not None
+        or query.tags
+        or query.parent is not None
+        or query.title
+        or (bounded and query.order == "created")
+    )

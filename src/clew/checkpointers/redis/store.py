@@ -1,0 +1,321 @@
+"""Threads in Redis or Valkey: one script an append, on one server or on a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from datetime import timedelta
+from itertools import islice
+from typing import Any
+from zlib import crc32
+
+import msgspec
+
+from clew._runtime.aio import settle
+from clew.checkpointers.base import Checkpointer
+from clew.checkpointers.checks import (
+    Guard,
+    check_append,
+    check_blobs,
+    check_digests,
+    check_grace,
+    check_namespace,
+    check_query,
+    check_range,
+    check_stored_blob,
+    check_thread_id,
+)
+from clew.checkpointers.heads import Head, HeadQuery, thread_key
+from clew.checkpointers.redis import scripts
+from clew.checkpointers.redis.address import Options, check_options, parse_url
+from clew.checkpointers.redis.engine import Call, Engine
+from clew.checkpointers.redis.keys import KEY, Layout, created_place, updated_place
+from clew.checkpointers.redis.listing import Listing
+from clew.errors import Conflict, Corrupt, InvalidInput, MissingBlob
+
+__all__ = ["RedisCheckpointer"]
+
+MOST_FRAMES = 1_000_000
+"""In one append: a server refuses a command of more parts than 2 to the power of 20."""
+MOST_BLOB = 512 * 2**20
+"""Bytes: what one value of a server holds."""
+
+_SUM = 4
+_FAR = 2**53 - 1
+"""No log is as long; a script can still count so far."""
+_PAGE = 4 * 2**20
+_BATCH = 64
+
+_decode_head = msgspec.msgpack.Decoder(Head).decode
+
+
+class RedisCheckpointer(Checkpointer):
+    """Threads in a Redis or Valkey server, or in a cluster of them.
+
+    `redis://[user:password@]host[:6379][/db]`, or `rediss://` for TLS. Options stand in the URL or are given here, which
+    counts more:
+
+    - `prefix` of all keys, `clew:` unless given: what separates this store from others in the same database.
+    - `ttl`: seconds after which a thread is gone, counted anew with each append. An append of a checkpointer without
+      one makes its thread permanent. Blobs do not expire: no append could renew those that it does not name, such as the
+      leaves of a tree. gc removes what expired threads leave behind.
+    - `cluster=true`: the server is one of a cluster, and names the others.
+    - `wait_replicas`: an append and the blobs it needs count as written once so many replicas have them.
+    - `timeout`: seconds to wait for an answer, 30 unless given.
+
+    An append is durable when the server says so, which depends on its settings: `appendonly yes` and `appendfsync always`
+    keep the promise. With others a warning says, once, what to change.
+
+    Refs are checked and their blobs touched in a step before the append, for they live in other slots. In between, gc
+    could delete such a blob only if it had been untouched for the whole grace, and it was touched just now. So that holds
+    as long as an append takes less time than the grace of gc, which is a day unless somebody says otherwise.
+    """
+
+    def __init__(
+        self,
+        url: str = "redis://localhost:6379/0",
+        namespace: str = "",
+        *,
+        prefix: str | None = None,
+        ttl: float | timedelta | None = None,
+        cluster: bool | None = None,
+        wait_replicas: int | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        check_namespace(namespace)
+        address, options = parse_url(url)
+        seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
+        named = {
+            "prefix": prefix,
+            "ttl": seconds,
+            "cluster": cluster,
+            "wait_replicas": wait_replicas,
+            "timeout": timeout,
+        }
+        given = {name: value for name, value in named.items() if value is not None}
+        options = msgspec.structs.replace(options, **given)
+        check_options(address, options)
+        self._address = address
+        self._namespace = namespace
+        self._options: Options = options
+        self.place = f"{address}?prefix={options.prefix}#{namespace}"
+        self._layout = Layout(options.prefix, namespace)
+        self._guard = Guard(f"the Redis checkpointer of {address}")
+        self._engine = Engine(address, options, self._layout, self._guard)
+
+    @classmethod
+    def from_url(cls, url: str, namespace: str = "") -> RedisCheckpointer:
+        """`redis://host:6379/0?prefix=clew:&ttl=86400`, `rediss://` for TLS, `?cluster=true` for a cluster."""
+        return cls(url, namespace)
+
+    def __repr__(self) -> str:
+        return f"RedisCheckpointer({str(self._address)!r}, namespace={self._namespace!r})"
+
+    async def append(
+        self, thread_id: str, frames: Sequence[bytes], *, at: int, head: Head, refs: Collection[str] = ()
+    ) -> None:
+        with self._engine.use():
+            encoded = check_append(thread_id, frames, at, head, refs)
+            if len(frames) > MOST_FRAMES:
+                raise InvalidInput(
+                    f"thread {thread_id!r}: {len(frames)} frames in an append, the limit is {MOST_FRAMES}. "
+                    "Append in parts."
+                )
+            await settle(self._append(thread_id, frames, at, head, encoded, refs))
+
+    async def _append(
+        self, thread_id: str, frames: Sequence[bytes], at: int, head: Head, encoded: bytes, refs: Collection[str]
+    ) -> None:
+        missing = await self._missing(refs) if refs else set()
+        mode = b"ask" if missing else b"wait" if self._options.wait_replicas else b""
+        ttl = 0 if self._options.ttl is None else int(self._options.ttl * 1000)
+        args: list[bytes | int] = [
+            min(at, _FAR),
+            head.log_id.encode(),
+            updated_place(head),
+            created_place(head),
+            encoded + crc32(encoded).to_bytes(_SUM, "little"),
+            ttl,
+            mode,
+            len(refs),
+            *map(bytes.fromhex, refs),
+            *frames,
+        ]
+        outcome = await self._engine.run(
+            Call(scripts.APPEND, self._layout.thread(thread_key(thread_id)), args), wait=True
+        )
+        match outcome:
+            case 1:
+                return
+            case [b"free"]:
+                raise MissingBlob(missing, thread_id=thread_id)
+            case [b"absent"]:
+                raise Conflict(thread_id, f"there is no such log to go on from frame {at}")
+            case [b"other"]:
+                raise Conflict(thread_id, "the thread was deleted and made again; this is another log")
+            case [b"ends", end]:
+                raise Conflict(thread_id, f"its log ends at frame {end}, not {at}")
+            case _:
+                raise self._in_part(thread_id, outcome)
+
+    async def read(self, thread_id: str, *, start: int = 0, stop: int | None = None) -> list[bytes]:
+        with self._engine.use():
+            check_range(thread_id, start, stop)
+            frames: list[bytes] = []
+            log_id: bytes | None = None
+            end = _FAR if stop is None else min(stop, _FAR)
+            while True:
+                args = [min(start + len(frames), _FAR), end, _PAGE]
+                count, found, *page = await self._look(scripts.READ, thread_id, args)
+                if frames and found != log_id:  # deleted meanwhile, and perhaps made again
+                    frames, end = [], _FAR if stop is None else min(stop, _FAR)
+                    continue
+                log_id, end = found, min(end, count)
+                frames += page
+                if start + len(frames) >= end:
+                    return frames
+
+    async def head(self, thread_id: str) -> Head | None:
+        with self._engine.use():
+            check_thread_id(thread_id)
+            data, count = await self._look(scripts.LOOK, thread_id)
+            if data is None:
+                return None
+            head = self._decode(data, f"thread {thread_id!r}")
+            if head.frames != count or head.thread_id != thread_id:
+                raise Corrupt(f"the head of thread {thread_id!r} in {self._address} is not its own. Restore a copy.")
+            return head
+
+    async def heads(self, query: HeadQuery = HeadQuery()) -> AsyncIterator[Head]:
+        self._guard.enter()
+        check_query(query)
+        async for head in Listing(self._engine, self._layout, self._decode, query).heads():
+            yield head
+
+    async def refs(self, thread_id: str) -> set[str]:
+        with self._engine.use():
+            check_thread_id(thread_id)
+            [digests] = await self._look(scripts.REFS, thread_id)
+            return set(_cut(digests))
+
+    async def delete(self, thread_id: str) -> None:
+        """Looks for the log first and then deletes that one: so one delete, made again after its connection broke, never
+        takes a thread of the same name that was made in between."""
+        with self._engine.use():
+            check_thread_id(thread_id)
+            keys = self._layout.thread(thread_key(thread_id))
+            [log_id] = await self._engine.commands([("HGET", keys[0], "log")])
+            await self._engine.run(Call(scripts.DELETE, keys, [b"none", b""] if log_id is None else [b"this", log_id]))
+
+    async def put_blobs(self, blobs: Mapping[str, bytes]) -> None:
+        with self._engine.use():
+            check_blobs(blobs)
+            for digest, data in blobs.items():
+                if len(data) > MOST_BLOB:
+                    raise InvalidInput(f"blob {digest} has {len(data)} bytes; a Redis store takes up to {MOST_BLOB}.")
+            for part in _parts(blobs):
+                calls = [
+                    self._about_blobs(scripts.PUT, digests, [blobs[digest] for digest in digests])
+                    for digests in self._layout.by_shard(part).values()
+                ]
+                await self._engine.run_all(calls, wait=True)
+
+    async def get_blobs(self, digests: Collection[str]) -> dict[str, bytes]:
+        with self._engine.use():
+            check_digests(digests)
+            found: dict[str, bytes] = {}
+            left = iter(dict.fromkeys(digests))
+            while part := list(islice(left, _BATCH)):
+                datas = await self._engine.commands([("GET", self._layout.blob(digest)) for digest in part])
+                for digest, data in zip(part, datas, strict=True):
+                    if data is not None:
+                        check_stored_blob(digest, data, str(self._address))
+                        found[digest] = data
+            return found
+
+    async def missing_blobs(self, digests: Collection[str]) -> set[str]:
+        with self._engine.use():
+            check_digests(digests)
+            return await self._missing(digests)
+
+    async def _missing(self, digests: Collection[str]) -> set[str]:
+        """Touches those that are there, by the server's clock, and returns the others."""
+        shards = list(self._layout.by_shard(digests).values())
+        answers = await self._engine.run_all([self._about_blobs(scripts.TOUCH, shard) for shard in shards], wait=True)
+        return {shard[number] for shard, numbers in zip(shards, answers, strict=True) for number in numbers}
+
+    async def blobs(self, *, untouched_for: timedelta) -> AsyncIterator[str]:
+        self._guard.enter()
+        check_grace(untouched_for)
+        for tag in self._layout.tags:
+            with self._engine.use():
+                found = await self._engine.run(Call(scripts.UNTOUCHED, [tag + b"blobs"], [_micros(untouched_for)]))
+            for digest in _cut(found):
+                yield digest
+
+    async def delete_blobs(self, digests: Collection[str], *, untouched_for: timedelta) -> None:
+        with self._engine.use():
+            check_digests(digests)
+            check_grace(untouched_for)
+            before = _micros(untouched_for)
+            shards = self._layout.by_shard(digests).values()
+            calls = [self._about_blobs(scripts.DELETE_BLOBS, shard) for shard in shards]
+            await self._engine.run_all([call._replace(args=[before, *call.args]) for call in calls])
+
+    async def close(self) -> None:
+        if self._guard.close():
+            await self._engine.close()
+
+    async def _look(self, script: scripts.Script, thread_id: str, args: Sequence[int] = ()) -> list[Any]:
+        """What a script tells of a thread that is there whole, or not at all."""
+        keys = self._layout.thread(thread_key(thread_id))[:3]
+        answer: list[Any] = await self._engine.run(Call(script, keys, args))
+        if answer and answer[0] == b"part":
+            raise self._in_part(thread_id, answer)
+        return answer
+
+    def _in_part(self, thread_id: str, answer: list[int]) -> Corrupt:
+        _, frames, frames_there, refs, refs_there = answer
+        return Corrupt(
+            f"thread {thread_id!r} in {self._address} is there in part: {frames_there} of {frames} frames and "
+            f"{refs_there} of {refs} refs. The server has evicted keys or was restored in part. "
+            "Restore a copy, or delete it."
+        )
+
+    def _about_blobs(self, script: scripts.Script, digests: Sequence[str], datas: Sequence[bytes] = ()) -> Call:
+        """A call about blobs of one shard."""
+        listing = self._layout.tags[self._layout.shard(digests[0])] + b"blobs"
+        keys = [listing, *map(self._layout.blob, digests)]
+        return Call(script, keys, [*map(bytes.fromhex, digests), *datas])
+
+    def _decode(self, data: object, whose: str) -> Head:
+        encoded = data[:-_SUM] if isinstance(data, bytes) else b""
+        if not isinstance(data, bytes) or crc32(encoded).to_bytes(_SUM, "little") != data[-_SUM:]:
+            raise Corrupt(f"the head of {whose} in {self._address} fails its check. Restore a copy.")
+        try:
+            return _decode_head(encoded)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise Corrupt(
+                f"the head of {whose} in {self._address} does not decode: {error}. Restore a copy."
+            ) from error
+
+
+def _cut(digests: bytes) -> Iterator[str]:
+    return (digests[at : at + KEY].hex() for at in range(0, len(digests), KEY))
+
+
+def _parts(blobs: Mapping[str, bytes]) -> Iterator[list[str]]:
+    """Digests of as many blobs as are sent together."""
+    part: list[str] = []
+    size = 0
+    for digest, data in blobs.items():
+        if part and (size + len(data) > _PAGE or len(part) >= 16 * _BATCH):
+            yield part
+            part, size = [], 0
+        part.append(digest)
+        size += len(data)
+    if part:
+        yield part
+
+
+def _micros(time: timedelta) -> int:
+    return time // timedelta(microseconds=1)

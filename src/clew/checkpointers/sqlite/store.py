@@ -1,0 +1,283 @@
+"""The embedded store: one SQLite file, durable at every append, shared by many threads of work and many processes."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import itertools
+import os
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+
+from clew.checkpointers.base import Checkpointer
+from clew.checkpointers.checks import (
+    Guard,
+    check_append,
+    check_blobs,
+    check_digests,
+    check_grace,
+    check_namespace,
+    check_query,
+    check_range,
+    check_stored_blob,
+    check_thread_id,
+)
+from clew.checkpointers.heads import Head, HeadQuery, micros, thread_digest
+from clew.checkpointers.sql.heads import MOST, Listing, decode_head, with_sum
+from clew.checkpointers.sqlite.appends import Append, frames_of, now, touch
+from clew.checkpointers.sqlite.backup import Backup, backup
+from clew.checkpointers.sqlite.engine import Engine, close_engine, open_engine
+from clew.errors import Corrupt, InvalidInput
+
+__all__ = ["SQLiteCheckpointer"]
+
+
+class SQLiteCheckpointer(Checkpointer):
+    """Threads in one SQLite database, in WAL mode with synchronous FULL: what is acknowledged is on the disk.
+
+    All checkpointers of a process on the same file share one writer, so that many sessions share each fsync. Several
+    processes may use one file. Network file systems are refused: WAL is not safe there.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], namespace: str = "") -> None:
+        check_namespace(namespace)
+        self._path = Path(os.path.abspath(Path(path).expanduser()))
+        self._name = str(self._path)
+        self._namespace = namespace
+        self.place = f"sqlite:{self._path}#{namespace}"
+        self.own_files = tuple(self._path.with_name(self._path.name + end) for end in ("", "-wal", "-shm", "-journal"))
+        self._guard = Guard(f"the SQLite checkpointer of {self._path}")
+        self._engine: Engine | None = None
+
+    @classmethod
+    def from_url(cls, url: str, namespace: str = "") -> SQLiteCheckpointer:
+        """`sqlite:///relative.db` or `sqlite:////absolute.db`."""
+        path = url.removeprefix("sqlite:///")
+        if path == url or not path or "?" in path or path.endswith("/"):
+            raise InvalidInput(
+                f"{url!r} names no SQLite file. Write sqlite:///relative.db or sqlite:////absolute.db, without options."
+            )
+        return cls(path, namespace)
+
+    async def append(
+        self, thread_id: str, frames: Sequence[bytes], *, at: int, head: Head, refs: Collection[str] = ()
+    ) -> None:
+        loop = self._guard.enter()
+        encoded = check_append(thread_id, frames, at, head, refs)
+        append = Append(
+            thread_id,
+            self._namespace,
+            thread_digest(thread_id),
+            head.log_id,
+            at,
+            frames,
+            [bytes.fromhex(digest) for digest in refs] if refs else (),
+            (
+                head.frames,
+                thread_id,
+                head.status,
+                head.agent,
+                head.parent[0] if head.parent else None,
+                _created(head.created_at),
+                micros(head.updated_at),
+                bytearray(with_sum(encoded)),
+            ),
+            sum(map(len, frames)) + len(encoded),
+        )
+        await (self._engine or self._use()).submit(append, loop)
+
+    async def read(self, thread_id: str, *, start: int = 0, stop: int | None = None) -> list[bytes]:
+        loop = self._guard.enter()
+        check_range(thread_id, start, stop)
+        wanted = self._namespace, thread_digest(thread_id)
+
+        def work(db: sqlite3.Cursor) -> list[bytes]:
+            found = db.execute("SELECT id, frames FROM heads WHERE ns = ? AND key = ?", wanted).fetchone()
+            if found is None:
+                return []
+            count = found[1]
+            if not isinstance(count, int):
+                raise Corrupt(f"thread {thread_id!r} in {self._path} does not say how long it is. Restore a copy.")
+            end = count if stop is None else min(stop, count)
+            frames = frames_of(db, found[0], start, end) if start < end else []
+            if len(frames) != max(0, end - start) or not {bytes}.issuperset(map(type, frames)):
+                raise Corrupt(
+                    f"thread {thread_id!r} in {self._path} lacks frames from {start} to {end}. Restore a copy."
+                )
+            return frames
+
+        return await self._use().read(work, loop)
+
+    async def head(self, thread_id: str) -> Head | None:
+        loop = self._guard.enter()
+        check_thread_id(thread_id)
+        wanted = self._namespace, thread_digest(thread_id)
+
+        def work(db: sqlite3.Cursor) -> Head | None:
+            found = db.execute("SELECT head FROM heads WHERE ns = ? AND key = ?", wanted).fetchone()
+            return None if found is None else decode_head(found[0], thread_id, self._name)
+
+        return await self._use().read(work, loop)
+
+    async def heads(self, query: HeadQuery = HeadQuery()) -> AsyncIterator[Head]:
+        loop = self._guard.enter()
+        check_query(query)
+        statement, values = _listing(self._namespace, query)
+        rows = await self._use().read(lambda db: db.execute(statement, values).fetchall(), loop)
+        listing = Listing(self._name)
+        heads = listing.sound(rows)
+        if not _decided_by_sql(query):
+            heads = itertools.islice((head for head in heads if query.matches(head)), query.limit)
+        for head in heads:
+            yield head
+        listing.end()
+
+    async def refs(self, thread_id: str) -> set[str]:
+        loop = self._guard.enter()
+        check_thread_id(thread_id)
+        wanted = self._namespace, thread_digest(thread_id)
+        statement = "SELECT digest FROM refs WHERE thread = (SELECT id FROM heads WHERE ns = ? AND key = ?)"
+        rows = await self._use().read(lambda db: db.execute(statement, wanted).fetchall(), loop)
+        return {digest.hex() for (digest,) in rows}
+
+    async def delete(self, thread_id: str) -> None:
+        loop = self._guard.enter()
+        check_thread_id(thread_id)
+        wanted = self._namespace, thread_digest(thread_id)
+
+        def work(db: sqlite3.Cursor) -> None:
+            found = db.execute("SELECT id FROM heads WHERE ns = ? AND key = ?", wanted).fetchone()
+            if found is not None:
+                (thread,) = found
+                db.execute("DELETE FROM heads WHERE id = ?", (thread,))
+                db.execute("DELETE FROM refs WHERE thread = ?", (thread,))
+                db.execute("DELETE FROM frames WHERE thread = ?", (thread,))
+
+        await self._use().write(work, loop)
+
+    async def put_blobs(self, blobs: Mapping[str, bytes]) -> None:
+        loop = self._guard.enter()
+        check_blobs(blobs)
+        namespace = self._namespace
+        by_digest = {bytes.fromhex(digest): data for digest, data in blobs.items()}
+
+        def work(db: sqlite3.Cursor) -> None:
+            for digest in touch(db, namespace, list(by_digest)):
+                row = db.execute("INSERT INTO blobs (ns, digest, touched) VALUES (?, ?, ?)", (namespace, digest, now()))
+                db.execute("INSERT INTO blob_data VALUES (?, ?)", (row.lastrowid, by_digest[digest]))
+
+        await self._use().write(work, loop)
+
+    async def get_blobs(self, digests: Collection[str]) -> dict[str, bytes]:
+        loop = self._guard.enter()
+        check_digests(digests)
+        namespace = self._namespace
+
+        def work(db: sqlite3.Cursor) -> dict[str, bytes]:
+            found = {}
+            for digest in digests:
+                row = db.execute(_GET_BLOB, (namespace, bytes.fromhex(digest))).fetchone()
+                if row is not None:
+                    check_stored_blob(digest, row[0], self._name)
+                    found[digest] = row[0]
+            return found
+
+        return await self._use().read(work, loop)
+
+    async def missing_blobs(self, digests: Collection[str]) -> set[str]:
+        loop = self._guard.enter()
+        check_digests(digests)
+        namespace = self._namespace
+        missing = await self._use().write(lambda db: touch(db, namespace, [bytes.fromhex(d) for d in digests]), loop)
+        return {digest.hex() for digest in missing}
+
+    async def blobs(self, *, untouched_for: timedelta) -> AsyncIterator[str]:
+        loop = self._guard.enter()
+        check_grace(untouched_for)
+        wanted = self._namespace, _before(untouched_for)
+        statement = "SELECT digest FROM blobs WHERE ns = ? AND touched <= ?"
+        rows = await self._use().read(lambda db: db.execute(statement, wanted).fetchall(), loop)
+        for (digest,) in rows:
+            yield digest.hex()
+
+    async def delete_blobs(self, digests: Collection[str], *, untouched_for: timedelta) -> None:
+        loop = self._guard.enter()
+        check_digests(digests)
+        check_grace(untouched_for)
+        namespace = self._namespace
+
+        def work(db: sqlite3.Cursor) -> None:
+            before = _before(untouched_for)
+            for digest in digests:
+                found = db.execute(_OLD_BLOB, (namespace, bytes.fromhex(digest), before)).fetchone()
+                if found is not None:
+                    db.execute("DELETE FROM blobs WHERE id = ?", found)
+                    db.execute("DELETE FROM blob_data WHERE id = ?", found)
+
+        await self._use().write(work, loop)
+
+    async def backup(
+        self, target: str | os.PathLike[str], progress: Callable[[int, int | None], None] | None = None
+    ) -> Backup:
+        """Copy the live store, all namespaces, to a new file: one moment of it, while others go on writing."""
+        self._guard.enter()
+        return await asyncio.to_thread(backup, self._path, Path(target), progress)
+
+    async def close(self) -> None:
+        if self._guard.close(on_any_loop=True) and self._engine is not None:
+            engine, self._engine = self._engine, None
+            engine.hand_over(asyncio.get_running_loop())
+            await asyncio.to_thread(close_engine, engine)
+
+    def _use(self) -> Engine:
+        if self._engine is None:
+            self._engine = open_engine(self._path)
+        return self._engine
+
+
+_created = functools.lru_cache(4096)(micros)
+"""The same with every append to a thread."""
+
+
+_GET_BLOB = "SELECT data FROM blobs JOIN blob_data USING (id) WHERE ns = ? AND digest = ?"
+_OLD_BLOB = "SELECT id FROM blobs WHERE ns = ? AND digest = ? AND touched <= ?"
+
+
+def _decided_by_sql(query: HeadQuery) -> bool:
+    return not query.title and not query.tags
+
+
+def _listing(namespace: str, query: HeadQuery) -> tuple[str, list[object]]:
+    """The conditions that SQL can decide; `query.matches` decides the rest."""
+    where: list[str] = ["ns = ?"]
+    values: list[object] = [namespace]
+
+    def add(condition: str, *given: object) -> None:
+        where.append(condition)
+        values.extend(given)
+
+    if query.prefix:
+        add("substr(thread_id, 1, ?) = ?", len(query.prefix), query.prefix)
+    if (statuses := query.statuses()) is not None:
+        add(f"status IN ({', '.join('?' * len(statuses))})", *statuses)
+    if query.agent is not None:
+        add("agent = ?", query.agent)
+    if query.parent is not None:
+        add("parent = ?", query.parent)
+    if query.updated_after is not None:
+        add("updated >= ?", micros(query.updated_after))
+    if query.updated_before is not None:
+        add("updated < ?", micros(query.updated_before))
+    if (start := query.start()) is not None:
+        add(f"({query.order}, key) < (?, ?)", start[0], bytes.fromhex(start[1]))
+    statement = f"SELECT head, thread_id FROM heads WHERE {' AND '.join(where)} ORDER BY {query.order} DESC, key DESC"  # noqa: S608
+    if query.limit is not None and _decided_by_sql(query):
+        statement += " LIMIT ?"
+        values.append(min(query.limit, MOST))
+    return statement, values
+
+
+def _before(untouched_for: timedelta) -> int:
+    return now() - min(untouched_for // timedelta(microseconds=1), MOST)
