@@ -21,7 +21,7 @@ from clew.messages import assistant, user
 from clew.providers import Turn
 from clew.testing import Response, ScriptedModel, call
 from clew.threads import to_json, to_markdown
-from clew.threads.timelines import read_timeline
+from clew.threads.views.timeline import read_timeline
 from tests.agent.endings import ENDINGS, REFUSAL, VENDOR_WORDS, Endings, make_agent
 from tests.cli.commands import clew, objects
 from tests.server.inspector.looking import thread

@@ -18,7 +18,7 @@ from clew.log import StateSet, ToolOutcome, decode_frame
 from clew.messages import plain_text
 from clew.models import ModelRequest
 from clew.testing import Response, ScriptedModel, call, turns_in
-from clew.threads.timelines import read_timeline
+from clew.threads.views.timeline import read_timeline
 from clew.tools import ToolContext, tool
 
 pytestmark = pytest.mark.anyio

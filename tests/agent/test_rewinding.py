@@ -12,7 +12,7 @@ from clew.checkpointers import MemoryCheckpointer
 from clew.errors import InvalidInput, ThreadBusy
 from clew.log import MessageAdded, StatusChanged
 from clew.messages import assistant, user
-from clew.threads.prefixes import state_after
+from clew.threads.reader import state_after
 from clew.workspace import Workspace
 
 pytestmark = pytest.mark.anyio

@@ -36,7 +36,7 @@ from clew.testing._contract_builders import (
     put,
     state,
 )
-from clew.threads.collecting import gc
+from clew.threads.ops.gc import gc
 from tests.servers.proxy import Proxy
 from tests.servers.redis import DURABLE, Server, a_cluster, a_server
 

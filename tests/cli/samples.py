@@ -22,7 +22,7 @@ from clew.errors import ModelRefused
 from clew.log import Usage
 from clew.models import Price
 from clew.testing import ScriptedModel, call, reply, say, think
-from clew.threads.forking import fork
+from clew.threads.ops.fork import fork
 
 __all__ = ["make_samples"]
 

@@ -19,7 +19,7 @@ from clew.cli._following import Follower
 from clew.cli.tailing import _follow
 from clew.log import Frame, MessageAdded, StatusChanged, Streamed, ToolIntent, ToolOutcome
 from clew.messages import Text, ToolCall, ToolResult, assistant, user
-from clew.threads.timelines import TimelineReader
+from clew.threads.views.timeline import TimelineReader
 from tests.cli.commands import Samples, clew, hear_signals, objects
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]

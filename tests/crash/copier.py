@@ -7,7 +7,7 @@ import os
 import sys
 
 from clew.checkpointers import open_checkpointer
-from clew.threads import copying
+from clew.threads.ops import copy as copying
 
 
 def say(text: str) -> None:

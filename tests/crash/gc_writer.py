@@ -17,7 +17,7 @@ from clew.log import FIRST, MessageAdded, encode_entries, encode_frame
 from clew.log.blobs import pack_blob, pack_tree
 from clew.messages import assistant, user
 from clew.threads import Thread
-from clew.threads.collecting import below
+from clew.threads.ops.gc import below
 
 __all__ = ["check", "dangling"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from clew.checkpointers import open_checkpointer
-from clew.threads.hiding import is_part
+from clew.threads.heads import is_part
 from tests.crash.processes import FULL, Speaker, url_of
 from tests.sampling import dice, sampled
 from tests.threads.moving import KEY, write_long

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from clew.checkpointers import Checkpointer, open_checkpointer
-from clew.threads.collecting import gc
-from clew.threads.verifying import verify_all
+from clew.threads.ops.gc import gc
+from clew.threads.ops.verify import verify_all
 from tests.crash.gc_writer import check
 from tests.crash.processes import FULL, PATIENCE, STORES, Speaker, url_of
 from tests.sampling import sampled

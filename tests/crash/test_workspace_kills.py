@@ -16,7 +16,7 @@ import pytest
 
 from clew import Thread
 from clew.checkpointers import Checkpointer, open_checkpointer
-from clew.threads.collecting import gc
+from clew.threads.ops.gc import gc
 from clew.workspace import SnapshotRef, Workspace
 from clew.workspace._folders import TEMPORARY
 from tests.crash.processes import FULL, STORES, Speaker, url_of

@@ -13,7 +13,7 @@ from clew.log import Usage
 from clew.models import ModelRequest
 from clew.testing import Fault, ModelServer
 from clew.threads import to_markdown
-from clew.threads.timelines import read_timeline
+from clew.threads.views.timeline import read_timeline
 from tests.e2e.desk import NAMES, Desk
 from tests.servers.clis import answering
 

@@ -17,7 +17,7 @@ from clew.log.keys import Keyring
 from clew.messages import Message, Text, ToolCall, ToolResult, assistant, system, tool, user
 from clew.messages.dialects import Dialect, to_dialect
 from clew.threads import Thread
-from clew.threads.exporting import export
+from clew.threads.ops.export import export
 from tests.log.make_golden import entries
 
 __all__ = ["seeds", "spoil"]

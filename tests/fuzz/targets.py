@@ -21,7 +21,7 @@ from clew.log.blobs import unpack_blob
 from clew.log.codec import _decode_entries
 from clew.log.keys import Keyring
 from clew.messages.dialects import Dialect, from_dialect, losses, to_dialect
-from clew.threads.exporting import import_
+from clew.threads.ops.export import import_
 
 __all__ = ["TARGETS"]
 

@@ -17,7 +17,7 @@ from clew.errors import ProviderError
 from clew.log import Usage
 from clew.providers import ProviderSession, Turn
 from clew.testing import ScriptedModel, call
-from clew.threads.timelines import read_timeline
+from clew.threads.views.timeline import read_timeline
 from clew.tools import tool
 from tests.providers.toy import toy_place
 from tests.providers.toys import toy_agent

@@ -26,7 +26,7 @@ from clew.providers._process import reap, run
 from clew.providers.base import Command, Place
 from clew.providers.placing import Placed, staging_folder
 from clew.testing import ScriptedModel, call
-from clew.threads.owners import this_process
+from clew.threads.leases import this_process
 from clew.tools import DEFAULT_TOOLS
 from clew.workspace import Workspace
 from tests.limits import PATIENCE

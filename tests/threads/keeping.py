@@ -21,7 +21,7 @@ from clew.log import (
     encode_frame,
 )
 from clew.messages import Text, ToolCall, ToolResult, assistant, tool, user
-from clew.threads.streaming import decoded, frames
+from clew.threads.reader import decoded, frames
 
 __all__ = ["STORES", "make_store", "read_frames", "turn", "with_folded_state", "with_turns", "write_log"]
 

@@ -15,9 +15,9 @@ from clew.errors import Corrupt, MissingBlob
 from clew.log import MessageAdded
 from clew.log.blobs import pack_blob, pack_tree
 from clew.messages import assistant, user
-from clew.threads.collecting import below, gc
-from clew.threads.hiding import PART
-from clew.threads.verifying import verify
+from clew.threads.heads import PART
+from clew.threads.ops.gc import below, gc
+from clew.threads.ops.verify import verify
 from tests.threads.keeping import STORES, make_store, turn, with_turns, write_log
 
 pytestmark = pytest.mark.anyio

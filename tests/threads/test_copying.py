@@ -18,12 +18,11 @@ from clew.log.blobs import blob_key
 from clew.log.keys import Keyring
 from clew.log.trees import rename_trees
 from clew.messages import assistant, user
-from clew.threads import copying
-from clew.threads.collecting import below
-from clew.threads.copying import copy, copy_all
-from clew.threads.hiding import PART, is_part
-from clew.threads.loading import load
-from clew.threads.streaming import fingerprint
+from clew.threads.heads import PART, is_part
+from clew.threads.ops import copy as copying
+from clew.threads.ops.copy import copy, copy_all
+from clew.threads.ops.gc import below
+from clew.threads.reader import fingerprint, load
 from tests.threads.keeping import read_frames
 from tests.threads.moving import (
     KEY,

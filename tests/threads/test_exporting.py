@@ -34,9 +34,9 @@ from clew.log import (
 )
 from clew.log.keys import Keyring
 from clew.messages import assistant, user
-from clew.threads._archive import Manifest, TarWriter
-from clew.threads.collecting import below
-from clew.threads.exporting import export, import_
+from clew.threads.ops.archive import Manifest, TarWriter
+from clew.threads.ops.export import export, import_
+from clew.threads.ops.gc import below
 from tests.threads.moving import KEY, OTHER, store_of, stores, write_long, write_rich
 from tests.threads.test_copying import assert_equal
 

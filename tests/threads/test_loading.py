@@ -26,7 +26,7 @@ from clew.log import (
 from clew.log.keys import Keyring
 from clew.messages import Text, ToolCall, ToolResult, assistant, user
 from clew.threads import writer
-from clew.threads.loading import load
+from clew.threads.reader import load
 
 pytestmark = pytest.mark.anyio
 

@@ -21,7 +21,7 @@ from clew.log import (
 )
 from clew.messages import Image, assistant, user
 from clew.threads import Thread
-from clew.threads.logbook import Line, read_lines
+from clew.threads.views.entries import Line, read_lines
 
 pytestmark = pytest.mark.anyio
 

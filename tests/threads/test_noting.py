@@ -10,8 +10,8 @@ from clew.errors import ThreadBusy
 from clew.log import MessageAdded, StateSet
 from clew.messages import user
 from clew.threads import Thread
-from clew.threads.noting import put_aside
-from clew.threads.timelines import read_timeline
+from clew.threads.maintenance import put_aside
+from clew.threads.views.timeline import read_timeline
 
 pytestmark = pytest.mark.anyio
 

@@ -7,8 +7,8 @@ import pytest
 from clew import Thread
 from clew.checkpointers import MemoryCheckpointer
 from clew.errors import InvalidInput, ThreadNotFound
-from clew.threads.forking import fork
-from clew.threads.prefixes import state_after
+from clew.threads.ops.fork import fork
+from clew.threads.reader import state_after
 from tests.threads.keeping import turn, with_folded_state
 
 pytestmark = pytest.mark.anyio

@@ -15,8 +15,8 @@ from clew.checkpointers import Checkpointer, Head, MemoryCheckpointer
 from clew.errors import InvalidInput, LeaseLost
 from clew.log import StatusChanged
 from clew.threads import leases
-from clew.threads.hiding import PART
-from clew.threads.pruning import prune
+from clew.threads.heads import PART
+from clew.threads.ops.prune import prune
 from tests.threads.keeping import STORES, make_store, turn, with_turns, write_log
 
 pytestmark = pytest.mark.anyio

@@ -17,9 +17,9 @@ from clew.errors import Conflict, LeaseLost, ThreadBusy, ThreadNotFound, Unavail
 from clew.log import Compacted, Described, Logged, MessageAdded, Rewound, StateSet, decode_frame, fold
 from clew.log.blobs import pack_blob, pack_tree
 from clew.messages import assistant, user
-from clew.threads import purging
-from clew.threads.purging import purge, purge_rewound, trimmed
-from clew.threads.verifying import verify, verify_all
+from clew.threads.ops import purge as purging
+from clew.threads.ops.purge import purge, purge_rewound, trimmed
+from clew.threads.ops.verify import verify, verify_all
 from tests.sampling import examples
 from tests.threads.keeping import STORES, make_store, turn, with_turns
 

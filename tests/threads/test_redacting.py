@@ -24,7 +24,7 @@ from clew.log import (
 )
 from clew.messages import Json, Opaque, Text, Thinking, ToolCall, ToolResult, assistant, user
 from clew.threads import Thread
-from clew.threads.redacting import Redact
+from clew.threads.redact import Redact
 
 pytestmark = pytest.mark.anyio
 

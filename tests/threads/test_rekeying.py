@@ -11,8 +11,9 @@ from clew.checkpointers import Checkpointer, Head
 from clew.errors import InvalidInput, WrongKey
 from clew.log import Checkpoint, MessageAdded, StatusChanged, Usage
 from clew.messages import assistant, user
-from clew.threads import Thread, rekeying
-from clew.threads.rekeying import rekey
+from clew.threads import Thread
+from clew.threads.ops import rekey as rekeying
+from clew.threads.ops.rekey import rekey
 
 pytestmark = pytest.mark.anyio
 

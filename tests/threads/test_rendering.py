@@ -26,7 +26,7 @@ from clew.log import (
     fold,
 )
 from clew.messages import File, Image, Json, Opaque, Text, Thinking, ToolCall, ToolResult, assistant, tool, user
-from clew.threads.rendering import to_json, to_markdown
+from clew.threads.views.render import to_json, to_markdown
 from tests import strategies
 
 

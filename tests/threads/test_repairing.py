@@ -13,9 +13,9 @@ from clew.checkpointers import Checkpointer, Head, MemoryCheckpointer, SQLiteChe
 from clew.errors import Conflict, Corrupt, NewerFormat, ThreadNotFound, Unavailable, WrongKey
 from clew.log import MessageAdded, decode_frame
 from clew.messages import assistant, user
-from clew.threads.hiding import PART
-from clew.threads.repairing import repair
-from clew.threads.verifying import verify
+from clew.threads.heads import PART
+from clew.threads.ops.repair import repair
+from clew.threads.ops.verify import verify
 from tests.threads.keeping import STORES, make_store, turn, with_folded_state, with_turns
 
 pytestmark = pytest.mark.anyio
@@ -169,7 +169,7 @@ class Failing(MemoryCheckpointer):
 
 
 async def test_a_long_thread_goes_over_in_parts_that_stay_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clew.threads.repairing.MAX_APPEND", 500)
+    monkeypatch.setattr("clew.threads.ops.repair.MAX_APPEND", 500)
     store = Failing()
     await with_turns(store, "t", 8)
     store.left = 2

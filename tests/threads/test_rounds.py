@@ -18,9 +18,8 @@ from clew.errors import Unavailable, UsageError
 from clew.log import MessageAdded, encode_frame
 from clew.messages import plain_text, user
 from clew.threads import Thread, writer
-from clew.threads.rounds import Round, round_of
-from clew.threads.sizes import LogSize
 from clew.threads.thread import Durability
+from clew.threads.writer import LogSize, Round, round_of
 from tests.limits import PATIENCE
 
 pytestmark = pytest.mark.anyio

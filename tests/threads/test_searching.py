@@ -10,7 +10,7 @@ from clew.log import MessageAdded, Rewound
 from clew.log.keys import Keyring
 from clew.messages import File, Json, Text, Thinking, ToolCall, ToolResult, assistant, tool, user
 from clew.threads import Thread
-from clew.threads.searching import Found, pattern_of, search
+from clew.threads.views.search import Found, pattern_of, search
 
 pytestmark = pytest.mark.anyio
 

@@ -39,7 +39,8 @@ from clew.log import (
 )
 from clew.log.blobs import pack_tree
 from clew.messages import Message, Text, ToolCall, ToolResult, assistant, tool, user
-from clew.threads import Thread, leases, owners
+from clew.threads import Thread, leases
+from clew.threads import leases as owners
 from tests.limits import PATIENCE
 
 pytestmark = pytest.mark.anyio

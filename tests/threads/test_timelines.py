@@ -34,7 +34,7 @@ from clew.log import (
 from clew.messages import Text, ToolCall, ToolResult, assistant, plain_text, user
 from clew.messages import tool as results
 from clew.testing import ScriptedModel, call
-from clew.threads.timelines import Mark, TimelineReader, TimelineTurn, read_timeline, reader_of
+from clew.threads.views.timeline import Mark, TimelineReader, TimelineTurn, read_timeline, reader_of
 from tests.threads.keeping import read_frames, with_folded_state
 
 pytestmark = pytest.mark.anyio

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from clew.checkpointers import FileCheckpointer, Head, MemoryCheckpointer
-from clew.threads.totals import add_up, stored_bytes
+from clew.threads.views.totals import add_up, stored_bytes
 
 pytestmark = pytest.mark.anyio
 

@@ -15,7 +15,7 @@ from clew.checkpointers import Checkpointer, MemoryCheckpointer
 from clew.errors import Corrupt, InvalidInput, MissingBlob, Unavailable
 from clew.log import WorkspaceSnapshot
 from clew.log.blobs import pack_blob, pack_tree
-from clew.threads.collecting import below, gc
+from clew.threads.ops.gc import below, gc
 from clew.threads.trees import TreeMover, note_fresh
 from tests.threads.keeping import STORES, make_store, turn
 from tests.threads.moving import files_of, some_files
@@ -117,7 +117,7 @@ async def test_a_tree_that_is_touched_during_a_purge_keeps_all_below_it(
             assert not await store.missing_blobs([files.digest])
             await pause(seconds / 2)
 
-        monkeypatch.setattr("clew.threads.purging.asyncio.sleep", touching)
+        monkeypatch.setattr("clew.threads.ops.purge.asyncio.sleep", touching)
         await Thread.purge(store, "t")
         monkeypatch.undo()
         assert (await files_of(store, files.digest))[0] == b"outer"

@@ -9,7 +9,7 @@ from clew.checkpointers import MemoryCheckpointer
 from clew.checkpointers.heads import Status
 from clew.errors import LeaseLost, ThreadBusy, ThreadNotFound
 from clew.log import StatusChanged
-from clew.threads.upkeep import unlock, upkeep
+from clew.threads.maintenance import unlock, upkeep
 from tests.threads.keeping import turn
 
 pytestmark = pytest.mark.anyio

@@ -19,7 +19,7 @@ from clew.errors import ClewError, ThreadNotFound, Unavailable
 from clew.log import Checkpoint, FoldedState, MessageAdded, Rewound, StateSet, fold
 from clew.log.blobs import pack_blob, pack_tree, tree_refs, unpack_blob
 from clew.messages import assistant, user
-from clew.threads.verifying import Problem, Verdict, verify, verify_all
+from clew.threads.ops.verify import Problem, Verdict, verify, verify_all
 from tests.sampling import FULL, dice
 from tests.threads.keeping import STORES, make_store, turn, with_folded_state, with_turns, write_log
 

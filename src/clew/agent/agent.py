@@ -44,7 +44,7 @@ from clew.log import Checkpoint, StatusChanged, Usage
 from clew.models import Model, Price, cost_of, resolve_model
 from clew.models.windows import context_window
 from clew.threads import Thread
-from clew.threads.redacting import Redact, both
+from clew.threads.redact import Redact, both
 from clew.threads.thread import Durability
 from clew.tools import AnyTool, Tool, ToolContext, as_tool
 from clew.workspace import Workspace

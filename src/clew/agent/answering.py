@@ -12,7 +12,7 @@ from clew.checkpointers import Checkpointer
 from clew.errors import InvalidInput, UsageError
 from clew.log import Checkpoint, Logged, StateSet, StatusChanged, StepOutcome, encode_entries
 from clew.threads import Thread
-from clew.threads.upkeep import upkeep
+from clew.threads.maintenance import upkeep
 
 __all__ = ["answers_to", "open_questions", "record_answer"]
 

@@ -8,7 +8,7 @@ from typing import Any
 from clew.agent.events import Question
 from clew.agent.runs import RunResult
 from clew.errors import LeaseLost, ModelUnavailable, ThreadBusy, Unavailable
-from clew.threads.lineage import is_child
+from clew.threads.heads import is_child
 from clew.tools import AnyTool, Stopped, ToolContext, ToolError, tool
 
 __all__ = ["Work", "child_tool", "handed_up_key", "is_child"]

@@ -13,9 +13,8 @@ from clew.agent.prompts import prompts_waiting
 from clew.agent.ways import Way, way_of
 from clew.checkpointers import Checkpointer, Head, Lease, Owner
 from clew.checkpointers.heads import Status
-from clew.threads.leases import is_live
-from clew.threads.owners import boot, provably_dead
-from clew.threads.timelines import Mark, TimelineCall, is_abandoned, reader_of
+from clew.threads.leases import boot, is_live, provably_dead
+from clew.threads.views.timeline import Mark, TimelineCall, is_abandoned, reader_of
 
 __all__ = ["Holder", "Standing", "standing_of"]
 

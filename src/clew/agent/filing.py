@@ -18,7 +18,7 @@ from clew.agent.runs import Emit
 from clew.agent.signalling import when_killed
 from clew.log import Checkpoint, StateSet, WorkspaceChanging
 from clew.messages import Assistant, ToolCall, tool_calls
-from clew.threads.owners import this_process
+from clew.threads.leases import this_process
 from clew.workspace import SnapshotRef, Workspace
 
 __all__ = ["Files", "lacks_files", "unkept"]

@@ -14,7 +14,7 @@ from clew.errors import InvalidInput
 from clew.log import Checkpoint, Logged, MessageAdded, StateSet
 from clew.log.checkpoint import PROMPT_IDS
 from clew.messages import Assistant, plain_text, user
-from clew.threads.redacting import Redact, redactor
+from clew.threads.redact import Redact, redactor
 
 __all__ = [
     "Asked",

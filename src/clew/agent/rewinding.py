@@ -8,8 +8,8 @@ from clew.checkpointers import Checkpointer
 from clew.errors import InvalidInput
 from clew.log import Checkpoint, StatusChanged, WorkspaceSnapshot
 from clew.threads import Thread
-from clew.threads.forking import check_turn
-from clew.threads.upkeep import upkeep
+from clew.threads.maintenance import upkeep
+from clew.threads.ops.fork import check_turn
 from clew.workspace import Restored, Workspace
 
 __all__ = ["RewindDone", "rewind"]

@@ -14,7 +14,7 @@ from clew.agent.settings import Budget
 from clew.checkpointers import Checkpointer
 from clew.errors import Corrupt
 from clew.log import Checkpoint, StateSet
-from clew.threads.noting import put_aside
+from clew.threads.maintenance import put_aside
 from clew.tools import DEFAULT_TOOLS
 
 __all__ = ["SETUP", "Setup", "keep_setup", "kept_setup", "setup_of"]

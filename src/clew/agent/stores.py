@@ -17,9 +17,9 @@ from clew.checkpointers.checks import Guard, WaysOut
 from clew.checkpointers.heads import STATUSES
 from clew.errors import InvalidInput, ThreadNotFound, Unavailable, UsageError
 from clew.threads import Thread
+from clew.threads.heads import is_child
 from clew.threads.leases import is_live
-from clew.threads.lineage import is_child
-from clew.threads.redacting import Redact
+from clew.threads.redact import Redact
 from clew.threads.thread import Durability
 
 __all__ = ["LastRun", "Ran", "Store"]

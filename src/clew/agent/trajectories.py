@@ -12,7 +12,7 @@ from clew.checkpointers import Checkpointer, HeadQuery
 from clew.log import Checkpoint, Usage
 from clew.messages import Assistant, Block, Message, Tool, plain_text
 from clew.threads import Thread
-from clew.threads.lineage import is_child
+from clew.threads.heads import is_child
 
 __all__ = ["Trajectory", "Turn", "done_since", "read_trajectory", "said_in", "turn_of"]
 

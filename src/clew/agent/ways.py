@@ -24,7 +24,7 @@ from clew.checkpointers import Checkpointer, Head
 from clew.log import Checkpoint
 from clew.messages import Assistant, tool_calls
 from clew.threads import Thread
-from clew.threads.lineage import is_child
+from clew.threads.heads import is_child
 
 __all__ = ["Way", "at_provider", "program_tools", "shown_prompt", "way_of", "way_on", "with_prompt"]
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from clew.messages import Block, Message
-    from clew.threads.timelines import Mark, TimelineCall, TimelineTurn
+    from clew.threads.views.timeline import Mark, TimelineCall, TimelineTurn
 
 __all__ = ["Pen", "call_text", "in_order", "said_lines"]
 
@@ -92,7 +92,7 @@ class Pen:
             self.line(line, style, indent)
 
     def happened(self, what: TimelineTurn | Mark) -> None:
-        from clew.threads.timelines import Mark
+        from clew.threads.views.timeline import Mark
 
         if isinstance(what, Mark):
             self.mark(what)
@@ -238,6 +238,6 @@ def _words(block: Any) -> str:
 def _json(value: Any) -> str:
     import msgspec
 
-    from clew.threads.rendering import plain_object
+    from clew.threads.views.render import plain_object
 
     return msgspec.json.encode(plain_object(value), enc_hook=repr).decode()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from clew.threads.logbook import Line
+    from clew.threads.views.entries import Line
 
 __all__ = ["entry_text", "print_entry"]
 

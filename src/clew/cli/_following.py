@@ -9,7 +9,7 @@ from clew.cli._conversation import Pen, in_order
 if TYPE_CHECKING:
     from clew.checkpointers import Checkpointer, Head
     from clew.log import Frame, Streamed
-    from clew.threads.timelines import TimelineReader, TimelineTurn
+    from clew.threads.views.timeline import TimelineReader, TimelineTurn
 
 __all__ = ["Follower", "JsonView", "PrintView", "View"]
 
@@ -31,7 +31,7 @@ class Follower:
     """Reads a log up to its end, again and again."""
 
     def __init__(self, store: Checkpointer, thread_id: str, view: View) -> None:
-        from clew.threads.timelines import TimelineReader
+        from clew.threads.views.timeline import TimelineReader
 
         self._store = store
         self._view = view
@@ -39,8 +39,8 @@ class Follower:
 
     async def catch_up(self, head: Head) -> bool:
         """Show what is new as of this head; whether anything was."""
-        from clew.threads.streaming import decoded, frames
-        from clew.threads.timelines import reader_of
+        from clew.threads.reader import decoded, frames
+        from clew.threads.views.timeline import reader_of
 
         reader = self._reader
         if head.frames == reader.frames:
@@ -66,7 +66,7 @@ class JsonView:
 
     async def begin(self, reader: TimelineReader, head: Head) -> None:
         from clew.cli._entries import print_entry
-        from clew.threads.logbook import read_lines
+        from clew.threads.views.entries import read_lines
 
         turns = _last(reader, self._turns)
         start = turns[0].frame if turns else reader.frames if reader.total or not self._turns else 0
@@ -75,7 +75,7 @@ class JsonView:
 
     def add(self, reader: TimelineReader, frame: Frame) -> None:
         from clew.cli._entries import print_entry
-        from clew.threads.logbook import lines_of
+        from clew.threads.views.entries import lines_of
 
         for line in lines_of(reader.frames, frame):
             print_entry(line)
@@ -97,7 +97,7 @@ class PrintView:
         self._crash_told = False
 
     async def begin(self, reader: TimelineReader, head: Head) -> None:
-        from clew.threads.timelines import is_abandoned
+        from clew.threads.views.timeline import is_abandoned
 
         self._crash_told = is_abandoned(head)
         start = max(0, reader.total - self._turns)
@@ -113,7 +113,7 @@ class PrintView:
     def add(self, reader: TimelineReader, frame: Frame) -> None:
         from clew.log import MessageAdded, Streamed
         from clew.messages import System, User
-        from clew.threads.timelines import Mark
+        from clew.threads.views.timeline import Mark
 
         for entry in frame.entries:
             if isinstance(entry, MessageAdded) and isinstance(entry.message, System | User):
@@ -129,7 +129,7 @@ class PrintView:
                 self._turn(what)
 
     def end(self, reader: TimelineReader, head: Head) -> None:
-        from clew.threads.timelines import is_abandoned
+        from clew.threads.views.timeline import is_abandoned
 
         self._end_stream()
         if is_abandoned(head) and not self._crash_told:

@@ -12,8 +12,8 @@ from clew.cli._options import Json
 
 if TYPE_CHECKING:
     from clew.checkpointers import Checkpointer
-    from clew.threads.copying import Copied
-    from clew.threads.verifying import Verdict
+    from clew.threads.ops.copy import Copied
+    from clew.threads.ops.verify import Verdict
 
 __all__ = ["copy"]
 
@@ -97,7 +97,7 @@ async def _copy(source: str, target: str, given: Sequence[str], verify: bool) ->
 async def _copy_some(here: Checkpointer, there: Checkpointer, ids: Sequence[str]) -> Copied:
     """Those that are named, each with its own bar; the first that cannot be copied ends it."""
     from clew.cli._output import working
-    from clew.threads.copying import Copied, transfer
+    from clew.threads.ops.copy import Copied, transfer
 
     done: list[str] = []
     skipped: list[str] = []

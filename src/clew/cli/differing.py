@@ -52,7 +52,7 @@ def diff(
         from clew.cli._stores import find_thread
         from clew.log import Rewound, fold
         from clew.threads import Thread
-        from clew.threads.forking import check_turn
+        from clew.threads.ops.fork import check_turn
         from clew.workspace.comparing import compare
 
         thread_id = await find_thread(opened, thread)
@@ -108,7 +108,7 @@ def _modes(change: Change) -> list[tuple[str, int | None]]:
 
 def _print_json(thread_id: str, turns: tuple[int, int], said: _Said | None, changed: Difference | None) -> None:
     from clew.cli._output import print_json
-    from clew.threads.rendering import plain_object
+    from clew.threads.views.render import plain_object
 
     document: dict[str, Any] = {"thread_id": thread_id, "from": turns[0], "to": turns[1]}
     if said is not None:

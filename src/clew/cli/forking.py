@@ -62,9 +62,9 @@ async def _fork(
     from clew.cli._finding import free_id
     from clew.cli._stores import find_thread
     from clew.errors import InvalidInput
-    from clew.threads.forking import check_turn
-    from clew.threads.forking import fork as fork_thread
-    from clew.threads.prefixes import state_after
+    from clew.threads.ops.fork import check_turn
+    from clew.threads.ops.fork import fork as fork_thread
+    from clew.threads.reader import state_after
 
     if turn is not None and frame is not None:
         raise InvalidInput("--turn and --frame both say where the fork begins. Give one of them.")

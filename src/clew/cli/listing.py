@@ -130,7 +130,7 @@ async def _listed(store: Checkpointer, query: HeadQuery, most: int | None, child
 
     from clew.errors import Corrupt
     from clew.threads import Thread
-    from clew.threads.lineage import is_child
+    from clew.threads.heads import is_child
 
     found: list[Head] = []
     damage: Corrupt | None = None

@@ -215,7 +215,7 @@ class JsonView:
 
     def show(self, event: Event) -> None:
         from clew.agent import RunStarted
-        from clew.threads.rendering import plain_object
+        from clew.threads.views.render import plain_object
 
         if isinstance(event, RunStarted):  # `begin` has told the thread already
             return

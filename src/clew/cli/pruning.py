@@ -11,7 +11,7 @@ from clew.cli._hints import many
 from clew.cli._options import Json, Store, Yes
 
 if TYPE_CHECKING:
-    from clew.threads.pruning import Pruned
+    from clew.threads.ops.prune import Pruned
 
 __all__ = ["prune"]
 

@@ -119,7 +119,7 @@ async def _delete(
     from clew import Thread, advice
     from clew.cli._stores import shown_store
     from clew.errors import Corrupt
-    from clew.threads.purging import fence
+    from clew.threads.ops.purge import fence
 
     if head is not None:
         await fence(store, head, "deleting")

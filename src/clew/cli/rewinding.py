@@ -94,7 +94,7 @@ async def _rewind(store: Checkpointer, given: str, asked: _Asked) -> tuple[Rewin
     from clew import Thread
     from clew.agent.rewinding import rewind as rewind_thread
     from clew.cli._stores import find_thread
-    from clew.threads.prefixes import state_after
+    from clew.threads.reader import state_after
     from clew.workspace import Workspace
 
     thread_id = await find_thread(store, given)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from clew.checkpointers import Checkpointer, Head, HeadQuery
     from clew.errors import ClewError
-    from clew.threads.searching import Found, Hit
-    from clew.threads.streaming import Progress
+    from clew.threads.reader import Progress
+    from clew.threads.views.search import Found, Hit
 
 __all__ = ["search"]
 
@@ -50,7 +50,7 @@ def search(
     from clew.checkpointers import HeadQuery
     from clew.cli import _times
     from clew.cli._stores import on_store
-    from clew.threads.searching import pattern_of
+    from clew.threads.views.search import pattern_of
 
     pattern_of(text)
     query = HeadQuery(updated_after=_times.since(since))
@@ -104,7 +104,7 @@ class _Shown:
         from rich.text import Text
 
         from clew.cli._text import one_line
-        from clew.threads.searching import pattern_of
+        from clew.threads.views.search import pattern_of
 
         where = hit.where if hit.turn is None else f"turn {hit.turn}, {hit.where}"
         line = Text().append(f"  {where}: ", "cyan")
@@ -116,7 +116,7 @@ class _Shown:
 def _print_json(found: Found) -> None:
     from clew.cli._heads import head_object
     from clew.cli._output import print_json
-    from clew.threads.rendering import plain_object
+    from clew.threads.views.render import plain_object
 
     print_json({**head_object(found.head), "hits": plain_object(found.hits)})
 
@@ -125,8 +125,8 @@ async def _by_index(store: Checkpointer, text: str, query: HeadQuery, limit: int
     """Whether the store has one."""
     from clew.checkpointers.opensearch.store import MOST_FOUND, OpenSearchCheckpointer
     from clew.cli._hints import hint
-    from clew.threads.hiding import is_hidden
-    from clew.threads.searching import Found
+    from clew.threads.heads import is_hidden
+    from clew.threads.views.search import Found
 
     if not isinstance(store, OpenSearchCheckpointer):
         return False
@@ -148,7 +148,7 @@ async def _by_scan(
     from contextlib import aclosing
 
     from clew.cli._hints import hint
-    from clew.threads.searching import search as scan
+    from clew.threads.views.search import search as scan
 
     more = False
     with _working(shown.out) as tick:

@@ -12,7 +12,7 @@ from clew.cli._options import Json, Store, ThreadId
 if TYPE_CHECKING:
     from clew.checkpointers import Checkpointer, Head
     from clew.log import Checkpoint
-    from clew.threads.timelines import Timeline, TimelineReader
+    from clew.threads.views.timeline import Timeline, TimelineReader
 
 __all__ = ["show"]
 
@@ -53,7 +53,7 @@ def show(
 
     async def work(opened: Checkpointer) -> None:
         from clew.cli._stores import find_thread
-        from clew.threads.timelines import reader_of
+        from clew.threads.views.timeline import reader_of
 
         thread_id = await find_thread(opened, thread)
         if entries:
@@ -102,7 +102,7 @@ def _positions(reader: TimelineReader, wanted: tuple[int, int | None] | None) ->
 def _print(reader: TimelineReader, head: Head, start: int, stop: int, *, everything: bool, full: bool) -> None:
     from clew.cli._conversation import Pen, in_order
     from clew.cli._output import console
-    from clew.threads.timelines import is_abandoned
+    from clew.threads.views.timeline import is_abandoned
 
     timeline = reader.timeline(start, stop, abandoned=is_abandoned(head))
     pen = Pen(console(), full=full)
@@ -155,8 +155,8 @@ def _json(reader: TimelineReader, head: Head, start: int, stop: int, *, everythi
     from clew.cli._conversation import in_order
     from clew.cli._heads import head_object, shown_status
     from clew.cli._output import print_json
-    from clew.threads.rendering import plain_object
-    from clew.threads.timelines import Mark, is_abandoned
+    from clew.threads.views.render import plain_object
+    from clew.threads.views.timeline import Mark, is_abandoned
 
     timeline = reader.timeline(start, stop, abandoned=is_abandoned(head))
     turns = [turn for turn in timeline.turns if everything or not turn.rewound]
@@ -200,7 +200,7 @@ def _exchanges(state: Checkpoint, status: Any) -> list[dict[str, Any]]:
 
 def _raw(state: Checkpoint, wanted: tuple[int, int | None] | None) -> None:
     from clew.cli._output import print_json
-    from clew.threads.rendering import plain_object
+    from clew.threads.views.render import plain_object
 
     for message in state.messages if wanted is None else _messages(state, wanted):
         print_json(plain_object(message))
@@ -222,7 +222,7 @@ async def _entries(store: Checkpointer, thread_id: str, json: bool) -> None:
     from clew.cli._entries import entry_text, print_entry
     from clew.cli._output import console
     from clew.errors import ThreadNotFound
-    from clew.threads.logbook import read_lines
+    from clew.threads.views.entries import read_lines
 
     head = await store.head(thread_id)
     if head is None:

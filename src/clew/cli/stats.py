@@ -13,7 +13,7 @@ from clew.cli._options import Json, Store
 if TYPE_CHECKING:
     from clew.checkpointers import Checkpointer
     from clew.cli._tables import Cell
-    from clew.threads.totals import Total, Totals
+    from clew.threads.views.totals import Total, Totals
 
 __all__ = ["stats"]
 
@@ -47,7 +47,7 @@ def stats(
 
     async def work(opened: Checkpointer) -> None:
         from clew.threads import Thread
-        from clew.threads.totals import add_up, stored_bytes
+        from clew.threads.views.totals import add_up, stored_bytes
 
         totals = await add_up(Thread.list(opened, query))
         (_print_json if json else _print)(totals, stored_bytes(opened))

@@ -89,7 +89,7 @@ async def _found(store: Checkpointer, given: str, wait: bool) -> str:
 async def _follow(store: Checkpointer, thread_id: str, begin: Callable[[], Follower], forever: bool) -> Head:
     """Show what comes, until nobody works on it any more. A thread deleted and made again is followed from its start."""
     from clew.errors import ThreadNotFound
-    from clew.threads.timelines import is_abandoned
+    from clew.threads.views.timeline import is_abandoned
 
     follower, log_id, pause = begin(), "", _SHORTEST
     while True:

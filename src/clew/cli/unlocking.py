@@ -53,7 +53,7 @@ async def _unlock(store: Checkpointer, given: str, force: bool, yes: bool) -> tu
     from clew.cli._asking import confirm
     from clew.cli._stores import find_thread
     from clew.threads.leases import is_live
-    from clew.threads.upkeep import unlock as unlock_thread
+    from clew.threads.maintenance import unlock as unlock_thread
 
     thread_id = await find_thread(store, given)
     head = await store.head(thread_id)

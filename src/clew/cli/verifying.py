@@ -13,7 +13,7 @@ from clew.cli._options import Json, Store, Yes
 
 if TYPE_CHECKING:
     from clew.checkpointers import Checkpointer
-    from clew.threads.verifying import Verdict
+    from clew.threads.ops.verify import Verdict
 
 __all__ = ["verify"]
 

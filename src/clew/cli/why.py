@@ -141,14 +141,14 @@ def _next(standing: Standing, store: str) -> str:
 def _as_json(value: Any) -> str:
     import msgspec
 
-    from clew.threads.rendering import plain_object
+    from clew.threads.views.render import plain_object
 
     return msgspec.json.encode(plain_object(value), enc_hook=repr).decode()
 
 
 def _print_json(standing: Standing, store: str) -> None:
     from clew.cli._output import print_json
-    from clew.threads.rendering import plain_object
+    from clew.threads.views.render import plain_object
 
     holder, last = standing.holder, standing.last
     print_json(

@@ -17,7 +17,7 @@ from clew._runtime.aio import settle
 from clew.checkpointers import Owner
 from clew.errors import InvalidInput, UsageError
 from clew.providers.base import Command, Place
-from clew.threads.owners import provably_dead, this_process
+from clew.threads.leases import provably_dead, this_process
 
 __all__ = ["CannotRun", "Ended", "reap", "run"]
 

@@ -45,7 +45,7 @@ from clew.providers.session import GO_ON, ProviderSession, with_notes
 from clew.providers.settings import ProviderSettings, make_settings
 from clew.providers.versions import outdated
 from clew.threads import Thread
-from clew.threads.redacting import Redact
+from clew.threads.redact import Redact
 
 __all__ = ["ProviderAgent", "Ready"]
 

@@ -53,7 +53,7 @@ from clew.providers.recording import Recorder
 from clew.providers.settings import ProviderSettings
 from clew.providers.watching import watched
 from clew.threads import Thread
-from clew.threads.redacting import Redact
+from clew.threads.redact import Redact
 from clew.workspace import Workspace
 
 __all__ = ["Sending"]

@@ -26,15 +26,15 @@ from clew.log.checkpoint import Checkpoint as Checkpoint
 from clew.log.keys import Keyring
 from clew.messages.dialects import Loss
 from clew.models import Model, Price
-from clew.threads.collecting import Collected
-from clew.threads.copying import Copied
-from clew.threads.exporting import Exported, File
-from clew.threads.pruning import Pruned
-from clew.threads.purging import Purged
-from clew.threads.redacting import Redact
-from clew.threads.rekeying import Rekeyed
+from clew.threads.ops.copy import Copied
+from clew.threads.ops.export import Exported, File
+from clew.threads.ops.gc import Collected
+from clew.threads.ops.prune import Pruned
+from clew.threads.ops.purge import Purged
+from clew.threads.ops.rekey import Rekeyed
+from clew.threads.ops.verify import Verdict
+from clew.threads.redact import Redact
 from clew.threads.thread import Durability
-from clew.threads.verifying import Verdict
 from clew.tools import AnyTool
 from clew.tools.context import ToolContext as ToolContext
 from clew.tools.declaring import tool as tool

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clew.threads.rendering import to_json, to_markdown
 from clew.threads.thread import Durability, Thread
+from clew.threads.views.render import to_json, to_markdown
 
 __all__ = ["Durability", "Thread", "to_json", "to_markdown"]

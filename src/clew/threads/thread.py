@@ -32,21 +32,21 @@ from clew.log import (
 )
 from clew.log.trees import NAMING, named_trees
 from clew.messages import Assistant
-from clew.threads import forking
-from clew.threads.collecting import gc
-from clew.threads.copying import copy, copy_all
-from clew.threads.differing import difference
-from clew.threads.exporting import export, import_
-from clew.threads.hiding import is_hidden
+from clew.threads.diff import difference
+from clew.threads.heads import is_hidden
 from clew.threads.leases import RENEW_AFTER, check_free, is_live, new_lease
-from clew.threads.loading import catch_up, load, or_new
-from clew.threads.pruning import prune
-from clew.threads.purging import purge, purge_rewound
-from clew.threads.redacting import Redact, redactor
-from clew.threads.rekeying import rekey
-from clew.threads.repairing import repair
+from clew.threads.ops import fork as forking
+from clew.threads.ops.copy import copy, copy_all
+from clew.threads.ops.export import export, import_
+from clew.threads.ops.gc import gc
+from clew.threads.ops.prune import prune
+from clew.threads.ops.purge import purge, purge_rewound
+from clew.threads.ops.rekey import rekey
+from clew.threads.ops.repair import repair
+from clew.threads.ops.verify import verify, verify_all
+from clew.threads.reader import catch_up, load, or_new
+from clew.threads.redact import Redact, redactor
 from clew.threads.trees import check_trees
-from clew.threads.verifying import verify, verify_all
 from clew.threads.writer import LogWriter
 
 __all__ = ["Durability", "Thread"]

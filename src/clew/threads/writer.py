@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import UTC, datetime
 
 import msgspec
@@ -25,10 +25,9 @@ from clew.log import (
 )
 from clew.log.trees import NAMING, named_trees
 from clew.threads.leases import renewed
-from clew.threads.rounds import round_of
-from clew.threads.sizes import LogSize
 
-__all__ = ["LogWriter"]
+__all__ = ["LogSize", "LogWriter", "Round", "round_of"]
+
 
 log = logging.getLogger("clew.threads")
 
@@ -263,3 +262,79 @@ class LogWriter:
             parent=fold.parent,
             tags=fold.tags,
         )
+
+
+class Round:
+    """The work that one event loop's writers ask for until it comes to it."""
+
+    def __init__(self) -> None:
+        self.writing = 0
+        """How many writers have an append under way: one that is alone has nobody to wait for."""
+        self._asked: list[tuple[Callable[[], None], asyncio.Future[None]]] = []
+
+    def join(self, work: Callable[[], None]) -> asyncio.Future[None]:
+        """Do this together with what others ask for in this turn of the loop. When what is returned is done, so is the work,
+        or it failed with that error. Once that is cancelled the work is left alone, unless it has begun."""
+        loop = asyncio.get_running_loop()
+        turn = loop.create_future()
+        if not self._asked:
+            loop.call_soon(self._work_through)
+        self._asked.append((work, turn))
+        return turn
+
+    def _work_through(self) -> None:
+        """A signal may cancel a turn in the middle of its work: nobody is to be told then, and the others get their turn."""
+        asked, self._asked = self._asked, []
+        for work, turn in asked:
+            if turn.done():
+                continue
+            try:
+                work()
+            except BaseException as error:  # noqa: BLE001 - whoever asked gets it
+                if not turn.done():
+                    turn.set_exception(error)
+            else:
+                if not turn.done():
+                    turn.set_result(None)
+
+
+_rounds: dict[asyncio.AbstractEventLoop, Round] = {}
+
+
+def round_of(loop: asyncio.AbstractEventLoop) -> Round:
+    """The round that all writers of this event loop share."""
+    found = _rounds.get(loop)
+    if found is None:
+        for other in list(_rounds):
+            if other.is_closed():
+                _rounds.pop(other, None)
+        found = _rounds[loop] = Round()
+    return found
+
+
+RATIO = 4
+"""A folded state is written once the bytes it spares a reader are this many times its own: at most a quarter more."""
+LEAST = 64 * 1024
+"""Bytes that every reader reads soon enough: no folded state is written for fewer."""
+
+
+class LogSize(msgspec.Struct, frozen=True, gc=False):
+    """How large the end of a log is, and how large its state may be: in bytes of frames."""
+
+    since: int = 0
+    """Frames after the newest folded state."""
+    snapshot: int = 0
+    """The folded state when it was last written, or tried."""
+    kept: float = 0.0
+    """An estimate of all that the state keeps: it grows with the log, unless the log holds much that a fold drops."""
+
+    def grown(self, size: int, kept: float) -> LogSize:
+        """With one more frame, of which this share stays in the state."""
+        return LogSize(self.since + size, self.snapshot, self.kept + size * kept)
+
+    def may_pay(self) -> bool:
+        """Whether it is worth finding out: encoding a state costs as much as it is large, so a guess comes first."""
+        return self.since > LEAST and self.since > RATIO * max(self.snapshot, self.kept / 2)
+
+    def pays(self, snapshot: int) -> bool:
+        return self.since > RATIO * snapshot

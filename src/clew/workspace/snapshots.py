@@ -7,7 +7,7 @@ import os
 import msgspec
 
 from clew.log import WorkspaceSnapshot
-from clew.threads.streaming import Progress
+from clew.threads.reader import Progress
 
 __all__ = ["Progress", "Skipped", "SnapshotRef", "shown"]
 

@@ -23,7 +23,7 @@ from blake3 import blake3
 
 from clew._runtime import files as _files
 from clew.checkpointers import Checkpointer
-from clew.threads.owners import boot
+from clew.threads.leases import boot
 
 __all__ = ["Moment", "Record", "StatCache", "cache_folder", "drop", "is_settled", "load", "save", "split_digests"]
 

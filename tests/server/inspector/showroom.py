@@ -32,7 +32,7 @@ from clew.log import (
     Usage,
 )
 from clew.messages import Block, Text, Thinking, ToolCall, ToolResult, assistant, user
-from clew.threads.forking import fork
+from clew.threads.ops.fork import fork
 from clew.workspace import Workspace
 from tests.server.inspector import billing_story
 

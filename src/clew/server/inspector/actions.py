@@ -21,8 +21,8 @@ from clew.server.inspector.threads_page import read_tags
 from clew.server.inspector.visits import HEADERS, AnyRequest, Desk, Visit, check_proof, form_of, html, turn_of
 from clew.server.tokens import Tokens
 from clew.threads import Thread
-from clew.threads.forking import check_turn, fork
-from clew.threads.upkeep import upkeep
+from clew.threads.maintenance import upkeep
+from clew.threads.ops.fork import check_turn, fork
 
 __all__ = ["ROUTES"]
 

@@ -13,7 +13,7 @@ from clew.messages import Assistant, System, Text, ToolCall, ToolResult, User, p
 from clew.server.inspector.html import Html, el
 from clew.server.inspector.layout import Viewer, page, thread_url
 from clew.server.inspector.wording import compact, moment, one_line, plural, pretty
-from clew.threads.streaming import decoded, frames
+from clew.threads.reader import decoded, frames
 
 __all__ = ["PAGE", "entries_page", "read_stretch"]
 

@@ -17,7 +17,7 @@ from clew.server.inspector.thread_page import WINDOW, header_facts, questions_fo
 from clew.server.inspector.threads_page import list_threads, rows
 from clew.server.inspector.turns import cell, mark_id, mark_row, pending, tick, turn_row
 from clew.server.stores import Use
-from clew.threads.timelines import Mark, TimelineTurn, is_abandoned
+from clew.threads.views.timeline import Mark, TimelineTurn, is_abandoned
 
 __all__ = ["Patch", "thread_events", "threads_events"]
 

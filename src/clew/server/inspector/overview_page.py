@@ -15,7 +15,7 @@ from clew.server.inspector.html import Child, Html, el, join
 from clew.server.inspector.layout import STATUS_WORDS, Viewer, damage_note, empty, page
 from clew.server.inspector.wording import cost, count, duration, plural, size, tokens
 from clew.threads import Thread
-from clew.threads.timelines import reader_of
+from clew.threads.views.timeline import reader_of
 
 __all__ = ["Overview", "look_over", "overview_page"]
 

@@ -26,9 +26,9 @@ from clew.server.inspector.troubles import DAMAGE, damaged
 from clew.server.inspector.visits import HEADERS, AnyRequest, Visit, html
 from clew.server.tokens import EVERY_NAMESPACE
 from clew.threads import Thread, to_markdown
-from clew.threads.hiding import is_part
-from clew.threads.timelines import TimelineReader, is_abandoned
-from clew.threads.totals import stored_bytes
+from clew.threads.heads import is_part
+from clew.threads.views.timeline import TimelineReader, is_abandoned
+from clew.threads.views.totals import stored_bytes
 
 __all__ = ["ROUTES"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from clew import advice
 from clew.server.inspector.html import Child, Html, el, join
 from clew.server.inspector.layout import Viewer, field, page, thread_url
-from clew.threads.verifying import Verdict
+from clew.threads.ops.verify import Verdict
 
 __all__ = ["describe_page", "error_page", "fork_page", "login_page", "rewind_page", "verdict_html"]
 

@@ -7,8 +7,8 @@ from collections import OrderedDict
 
 from clew.checkpointers import Checkpointer, Head
 from clew.errors import ThreadNotFound
-from clew.threads.hiding import is_part
-from clew.threads.timelines import TimelineReader, reader_of
+from clew.threads.heads import is_part
+from clew.threads.views.timeline import TimelineReader, reader_of
 
 __all__ = ["Readers"]
 

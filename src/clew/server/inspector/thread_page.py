@@ -14,7 +14,7 @@ from clew.server.inspector.layout import Viewer, page, status_badge, thread_url
 from clew.server.inspector.turns import pending, strip, tick, timeline_items
 from clew.server.inspector.wording import cost, count, duration, moment, plural, pretty, tokens
 from clew.threads.leases import is_live
-from clew.threads.timelines import Timeline, TimelineReader, is_abandoned
+from clew.threads.views.timeline import Timeline, TimelineReader, is_abandoned
 
 __all__ = ["WINDOW", "header_facts", "questions_form", "resume_box", "thread_page", "window_at", "window_html"]
 

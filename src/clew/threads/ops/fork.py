@@ -12,7 +12,7 @@ from clew.checkpointers import Checkpointer, Head
 from clew.errors import Conflict, InvalidInput
 from clew.log import FIRST, Checkpoint, FoldedState, Rewound, Usage, encode_entries, encode_frame, fold
 from clew.log.trees import named_trees
-from clew.threads.heading import head_of
+from clew.threads.heads import head_of
 from clew.threads.trees import keep_trees
 
 __all__ = ["check_turn", "fork"]

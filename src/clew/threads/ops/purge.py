@@ -17,11 +17,10 @@ from clew.log.checkpoint import TURN_MARK, Fact, Ranges, provider_key
 from clew.log.fold import TITLE_LENGTH
 from clew.log.trees import named_trees
 from clew.messages import Message, User, plain_text
-from clew.threads.collecting import Cutoff, below, remove_blobs, unreached
-from clew.threads.heading import head_of
-from clew.threads.hiding import PART
+from clew.threads.heads import PART, head_of
 from clew.threads.leases import check_free, new_lease
-from clew.threads.loading import load
+from clew.threads.ops.gc import Cutoff, below, remove_blobs, unreached
+from clew.threads.reader import load
 from clew.threads.trees import keep_trees
 
 __all__ = ["Purged", "fence", "purge", "purge_rewound", "trimmed"]

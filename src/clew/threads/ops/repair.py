@@ -12,10 +12,9 @@ from clew.checkpointers.base import MAX_APPEND
 from clew.errors import Conflict, Corrupt, NewerFormat, ThreadNotFound, WrongKey
 from clew.log import FIRST, EncodedFrame, Fold, Frame, encode_entries, encode_frame
 from clew.log.trees import named_trees
-from clew.threads.collecting import below
-from clew.threads.heading import head_of
-from clew.threads.hiding import PART
-from clew.threads.verifying import is_snapshot, scan
+from clew.threads.heads import PART, head_of
+from clew.threads.ops.gc import below
+from clew.threads.ops.verify import is_snapshot, scan
 
 __all__ = ["repair"]
 

@@ -34,10 +34,18 @@ from clew.log import (
     WorkspaceSnapshot,
 )
 from clew.messages import Assistant, Block, Message, Tool, ToolResult, tool_calls
-from clew.threads._timeline_drafts import DraftCall, DraftTurn
-from clew.threads._timeline_parts import CallStatus, Mark, MarkKind, Timeline, TimelineCall, TimelineTurn
 from clew.threads.leases import LEASE_TIME, is_live
-from clew.threads.streaming import Source, decoded, frames
+from clew.threads.reader import Source, decoded, frames
+from clew.threads.views.timeline_parts import (
+    CallStatus,
+    DraftCall,
+    DraftTurn,
+    Mark,
+    MarkKind,
+    Timeline,
+    TimelineCall,
+    TimelineTurn,
+)
 
 __all__ = [
     "CallStatus",

@@ -10,8 +10,8 @@ import msgspec
 
 from clew.checkpointers import Head
 from clew.log import FIRST, FoldedState, Frame, LeaseTaken, Logged, ProviderKey, UnknownEntry
-from clew.threads.rendering import plain_object
-from clew.threads.streaming import Source, decoded, frames
+from clew.threads.reader import Source, decoded, frames
+from clew.threads.views.render import plain_object
 
 __all__ = ["Line", "lines_of", "read_lines"]
 

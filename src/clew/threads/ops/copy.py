@@ -23,9 +23,9 @@ from clew.errors import (
 )
 from clew.log import DIGEST, FIRST, FoldedState, Frame, encode_entries, encode_frame, sealed_with
 from clew.log.trees import named_trees, rename_trees
-from clew.threads.hiding import PART, is_hidden, is_part
+from clew.threads.heads import PART, is_hidden, is_part
 from clew.threads.leases import check_free
-from clew.threads.streaming import Progress, Source, decoded, fingerprint, frames, state_at
+from clew.threads.reader import Progress, Source, decoded, fingerprint, frames, state_at
 from clew.threads.trees import TreeMover
 
 __all__ = ["Copied", "Transfer", "copy", "copy_all", "transfer"]

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import gc
 import secrets
-from collections.abc import Awaitable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import chain
+from typing import Protocol
 
 import msgspec
+from blake3 import blake3
 
 from clew._runtime.telemetry import span
 from clew.checkpointers import Checkpointer, Head
 from clew.checkpointers.heads import Status
-from clew.errors import Corrupt, MissingBlob, ThreadNotFound
+from clew.errors import ClewError, Conflict, Corrupt, InvalidInput, MissingBlob, ThreadNotFound
 from clew.log import (
     DIGEST,
     EMPTY,
@@ -28,12 +30,28 @@ from clew.log import (
     count_kept,
     decode_frame,
     decode_ordinary,
+    encode_entries,
+    is_sound,
 )
 from clew.log.keys import Keyring
-from clew.threads.sizes import LogSize
-from clew.threads.streaming import decoded
+from clew.threads.heads import is_part
+from clew.threads.writer import LogSize
 
-__all__ = ["Loaded", "catch_up", "load", "or_new"]
+__all__ = [
+    "Loaded",
+    "Progress",
+    "Source",
+    "catch_up",
+    "decoded",
+    "fingerprint",
+    "frames",
+    "link",
+    "load",
+    "or_new",
+    "state_after",
+    "state_at",
+]
+
 
 _AT_ONCE = 32
 """Frames. Measured on 1,000 turns: what is decoded and folded a few at a time finds the memory that was freed last, and
@@ -227,3 +245,115 @@ async def _fill(checkpointer: Checkpointer, thread_id: str, lacking: list[_Lacki
             for each, frame in zip(lacking, frames, strict=True)
             if frame.missing
         ]
+
+
+Progress = Callable[[int, int | None], None]
+"""Told how many steps are done, and of how many if that is known."""
+
+_WINDOW = 4 * 2**20  # bytes to have in memory at once, as far as the frames before allow a guess
+_MOST, _FEWEST = 128, 4
+
+
+class Source(Protocol):
+    """What a thread can be read from: any checkpointer, and a `.clew` file."""
+
+    @property
+    def keys(self) -> Keyring | None: ...
+    async def head(self, thread_id: str) -> Head | None: ...
+    async def read(self, thread_id: str, *, start: int = 0, stop: int | None = None) -> list[bytes]: ...
+    async def refs(self, thread_id: str) -> set[str]: ...
+    async def get_blobs(self, digests: Collection[str]) -> dict[str, bytes]: ...
+
+
+def link(data: bytes, previous: bytes | None, what: str) -> bytes:
+    """The digest of this frame; `Corrupt` if it fails its check or does not follow the one before it. Needs no key."""
+    if not is_sound(data):
+        raise Corrupt(
+            f"{what} fails its check: its bytes have changed since they were written. Restore it from a copy."
+        )
+    if previous is not None and data[PREVIOUS] != previous:
+        raise Corrupt(f"{what} does not follow the frame before it. Restore it from a copy.")
+    return data[DIGEST]
+
+
+async def frames(
+    source: Source, head: Head, *, start: int = 0, stop: int | None = None, previous: bytes | None = FIRST
+) -> AsyncIterator[tuple[int, bytes]]:
+    """The frames of the log that this head describes, with their numbers. `previous` is the digest before the first.
+
+    The log may grow meanwhile: what is read is the part that the head knows of.
+    """
+    stop = head.frames if stop is None else stop
+    number, window = start, _FEWEST * 4
+    while number < stop:
+        data = await source.read(head.thread_id, start=number, stop=min(number + window, stop))
+        try:
+            if not data:
+                raise Corrupt(
+                    f"thread {head.thread_id!r}, frame {number} is missing: the log should have {head.frames}"
+                )
+            for place, frame in enumerate(data, number):
+                previous = link(frame, previous, f"thread {head.thread_id!r}, frame {place}")
+            if number + len(data) == head.frames and data[-1][DIGEST].hex() != head.digest:
+                raise Corrupt(
+                    f"thread {head.thread_id!r}, frame {head.frames - 1} is not the one that its head names as the last"
+                )
+        except Corrupt as broken:
+            raise await _explained(source, head, broken) from broken
+        for frame in data:
+            yield number, frame
+            number += 1
+        window = max(_FEWEST, min(_MOST, window * 2, _WINDOW * len(data) // sum(map(len, data))))
+
+
+async def _explained(source: Source, head: Head, broken: Corrupt) -> ClewError:
+    """A thread that was deleted and made again between two reads is not a damaged one."""
+    now = await source.head(head.thread_id)
+    if now is None or now.log_id != head.log_id:
+        return Conflict(head.thread_id, "it was deleted, or deleted and made again, while it was being read")
+    return broken
+
+
+async def decoded(source: Source, thread_id: str, number: int, data: bytes) -> Frame:
+    """The frame with its large values in their place."""
+    frame = decode_frame(data, thread_id, number, keys=source.keys)
+    blobs: dict[str, bytes] = {}
+    while frame.missing:
+        blobs |= await source.get_blobs(frame.missing)
+        if absent := frame.missing - blobs.keys():
+            raise MissingBlob(absent, thread_id=thread_id)
+        frame = decode_frame(data, thread_id, number, blobs, source.keys)
+    return frame
+
+
+async def state_at(source: Source, head: Head) -> Checkpoint:
+    """The state that the log of this head folds to, from its newest folded state on."""
+    start = max(head.snapshot, 0)
+    fold = Fold(EMPTY)
+    async for number, data in frames(source, head, start=start, previous=None if start else FIRST):
+        fold.push((await decoded(source, head.thread_id, number, data)).entries)
+    return fold.checkpoint()
+
+
+def fingerprint(entry: Logged) -> bytes:
+    """Equal for entries that are stored as the same bytes: a NaN among the values is equal to itself here."""
+    return blake3(encode_entries([entry]).entries).digest()
+
+
+async def state_after(checkpointer: Checkpointer, thread_id: str, frames: int) -> Checkpoint:
+    """The state a thread had after this many of its frames. Takes no lease and changes nothing.
+
+    Exact, and not only for ends of turns: with this a rewind is undone, by a fork of what was there before it. A log that
+    was written anew since (`purge_rewound`, `repair`) counts its frames anew.
+    """
+    head = await checkpointer.head(thread_id)
+    if head is None or is_part(head):
+        raise ThreadNotFound(thread_id)
+    if not 1 <= frames <= head.frames:
+        raise InvalidInput(
+            f"thread {thread_id!r} has frames 1 to {head.frames}; there is no frame {frames} to go back to"
+        )
+    last = await checkpointer.read(thread_id, start=frames - 1, stop=frames)
+    digest = last[0][DIGEST].hex() if last else ""
+    folded = head.snapshot if head.snapshot < frames else -1
+    return await state_at(checkpointer, msgspec.structs.replace(head, frames=frames, snapshot=folded, digest=digest))

@@ -13,7 +13,7 @@ import msgspec
 from clew.checkpointers import Checkpointer
 from clew.errors import Corrupt
 from clew.log.blobs import tree_refs
-from clew.threads.streaming import Progress
+from clew.threads.reader import Progress
 
 __all__ = ["Collected", "Cutoff", "below", "gc", "remove_blobs", "unreached"]
 

@@ -22,7 +22,7 @@ from clew.checkpointers.base import MAX_FRAME
 from clew.errors import Corrupt, InvalidInput, NewerFormat
 from clew.log import FIRST, sealed_with
 from clew.log.keys import Keyring
-from clew.threads.streaming import link
+from clew.threads.reader import link
 
 __all__ = ["FORMAT", "Archive", "Manifest", "TarWriter", "frame_name"]
 

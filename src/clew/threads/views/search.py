@@ -13,10 +13,9 @@ from clew.checkpointers import Checkpointer, Head, HeadQuery
 from clew.errors import ClewError, Corrupt, InvalidInput, MissingBlob, NewerFormat, ThreadNotFound, WrongKey
 from clew.log import Checkpoint
 from clew.messages import File, Json, Text, Thinking, ToolCall, ToolResult
-from clew.threads.loading import load
-from clew.threads.rendering import plain_object
-from clew.threads.streaming import Progress
+from clew.threads.reader import Progress, load
 from clew.threads.thread import Thread
+from clew.threads.views.render import plain_object
 
 __all__ = ["Found", "Hit", "Unreadable", "pattern_of", "search"]
 

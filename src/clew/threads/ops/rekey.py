@@ -8,11 +8,11 @@ from clew.checkpointers import Checkpointer, Head
 from clew.checkpointers.heads import thread_key
 from clew.errors import Conflict, InvalidInput
 from clew.log import sealed_with
-from clew.threads.copying import copy
-from clew.threads.hiding import is_hidden, is_part
+from clew.threads.heads import is_hidden, is_part
 from clew.threads.leases import is_live
-from clew.threads.purging import fence
-from clew.threads.streaming import Progress, frames
+from clew.threads.ops.copy import copy
+from clew.threads.ops.purge import fence
+from clew.threads.reader import Progress, frames
 
 __all__ = ["Rekeyed", "rekey"]
 

@@ -10,9 +10,9 @@ import msgspec
 from clew.checkpointers import Checkpointer, Head, HeadQuery
 from clew.checkpointers.heads import STATUSES, Status
 from clew.errors import Conflict, InvalidInput
-from clew.threads.hiding import PART
+from clew.threads.heads import PART
 from clew.threads.leases import is_live
-from clew.threads.purging import fence
+from clew.threads.ops.purge import fence
 
 __all__ = ["Pruned", "prune"]
 

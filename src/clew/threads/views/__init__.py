@@ -1,0 +1,1 @@
+"""Threads for people: timelines, entries, Markdown and JSON, searches, totals."""
