@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from clew.log.nonces import nonce
+from clew.log.codec import new_nonce as nonce
 
 
 def test_nonces_never_repeat() -> None:

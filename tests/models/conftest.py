@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clew.models import retrying
+from clew.models import retry
 
 
 @pytest.fixture(autouse=True)
@@ -18,4 +18,4 @@ def _nothing_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setenv("ANTHROPIC_CONFIG_DIR", str(tmp_path))
-    monkeypatch.setattr(retrying, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(retry, "FIRST_PAUSE", 0.01)

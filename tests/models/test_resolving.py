@@ -12,7 +12,7 @@ import pytest
 
 from clew._runtime import plugins
 from clew.errors import InvalidInput, MissingExtra
-from clew.models import ModelEvent, ModelRequest, resolve_model, resolving
+from clew.models import ModelEvent, ModelRequest, resolve, resolve_model
 from clew.models.anthropic import AnthropicModel
 from clew.models.openai_chat import OpenAIChatModel
 from clew.models.openai_responses import OpenAIResponsesModel
@@ -89,8 +89,8 @@ def test_what_is_no_model_is_told() -> None:
 
 
 def test_others_add_prefixes(monkeypatch: pytest.MonkeyPatch) -> None:
-    plugin = EntryPoint("own", f"{__name__}:Own", resolving.GROUP)
-    broken = EntryPoint("broken", "no_such_module:Model", resolving.GROUP)
+    plugin = EntryPoint("own", f"{__name__}:Own", resolve.GROUP)
+    broken = EntryPoint("broken", "no_such_module:Model", resolve.GROUP)
     monkeypatch.setattr(plugins, "entry_points", lambda group: [plugin, broken])
     model = resolve_model("own:some-model", timeout=1)
     assert isinstance(model, Own)

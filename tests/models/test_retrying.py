@@ -10,8 +10,8 @@ import httpx2
 import pytest
 
 from clew.errors import ContextTooLong, ModelError, ModelRefused, ModelUnavailable
-from clew.models import ModelEvent, Retrying, TextDelta, retrying
-from clew.models._failures import StreamBroken
+from clew.models import ModelEvent, Retrying, TextDelta, retry
+from clew.models.retry import StreamBroken
 from tests.models.asking import Wire, ask, events_of, refusal, sse
 
 pytestmark = pytest.mark.anyio
@@ -59,12 +59,12 @@ async def test_pauses_double_up_to_a_limit_and_have_chance_in_them(monkeypatch: 
     async def no_sleep(seconds: float) -> None:
         return None
 
-    monkeypatch.setattr(retrying, "FIRST_PAUSE", 1.0)
+    monkeypatch.setattr(retry, "FIRST_PAUSE", 1.0)
     monkeypatch.setattr("asyncio.sleep", no_sleep)
     pauses: list[float] = []
 
     async def listen() -> None:
-        async for event in retrying.call(fails, ask(), model="m", max_retries=8):
+        async for event in retry.call(fails, ask(), model="m", max_retries=8):
             if isinstance(event, Retrying):
                 pauses.append(event.after)
 
@@ -82,7 +82,7 @@ async def test_an_error_of_a_program_is_not_hidden() -> None:
         raise KeyError("a bug")
 
     with pytest.raises(KeyError, match="a bug"):
-        async for _ in retrying.call(fails, ask(), model="m"):
+        async for _ in retry.call(fails, ask(), model="m"):
             pass
 
 

@@ -14,8 +14,7 @@ import pytest
 from clew.errors import ContextTooLong, InvalidInput, MissingExtra, ModelRefused, ModelUnavailable
 from clew.log import Usage
 from clew.messages import Image, Text, Thinking, ToolCall, ToolResult, assistant, plain_text, tool, tool_calls, user
-from clew.models import ModelRequest, ModelResponse, Retrying, TextDelta, ThinkingDelta, ToolSpec, resolve_model
-from clew.models import retrying as retrying_module
+from clew.models import ModelRequest, ModelResponse, Retrying, TextDelta, ThinkingDelta, ToolSpec, resolve_model, retry
 from clew.testing import Fault, ModelServer, call, reply, say, think
 from tests.limits import PATIENCE
 from tests.models.asking import (
@@ -412,8 +411,8 @@ async def until_abandoned(server: ModelServer) -> None:
 
 @each_vendor
 async def test_cancelling_during_a_pause_stops_at_once(vendor: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retrying_module, "FIRST_PAUSE", 3600.0)
-    monkeypatch.setattr(retrying_module, "LONGEST_PAUSE", 3600.0)
+    monkeypatch.setattr(retry, "FIRST_PAUSE", 3600.0)
+    monkeypatch.setattr(retry, "LONGEST_PAUSE", 3600.0)
     async with ModelServer(["Hi."], faults=Fault(status=500)) as server:
         model = model_at(server, vendor)
         task = asyncio.ensure_future(events_of(model, ask()))

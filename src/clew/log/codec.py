@@ -6,18 +6,21 @@ version 1 | flags 1 | nonce 12 | predecessor's digest 16 | payload … | own dig
 from __future__ import annotations
 
 import functools
+import os
 import struct
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any, TypeVar, cast, get_args
 
 import msgspec
 from blake3 import blake3
 
+from clew._runtime import forks
 from clew.errors import ClewError, Corrupt, InvalidInput, NewerFormat, WrongKey
-from clew.log import compression, nonces, weights
+from clew.log import compression, weights
 from clew.log.blobs import find_refs, may_spill, pack_blob, restore, spill, unpack_blob
 from clew.log.checkpoint import FoldedState
 from clew.log.entries import Compacted, Entry, KnownEntry, MessageAdded, UnknownEntry
@@ -28,6 +31,7 @@ __all__ = [
     "DIGEST",
     "FIRST",
     "PREVIOUS",
+    "SIZE",
     "VERSION",
     "Encoded",
     "EncodedFrame",
@@ -39,8 +43,10 @@ __all__ = [
     "encode_entries",
     "encode_frame",
     "is_sound",
+    "new_nonce",
     "sealed_with",
 ]
+
 
 VERSION = 1
 _DIGEST_SIZE = 16
@@ -162,7 +168,7 @@ def encode_frame(
         flags, payload, blobs = _COMPRESSED, compression.framed.compress(body), {}
         if len(payload) >= len(body):
             flags, payload = 0, body
-    nonce = nonces.nonce()
+    nonce = new_nonce()
     if keys is not None:
         flags |= _SEALED
     header = _HEADER.pack(VERSION, flags, nonce, previous)
@@ -412,3 +418,19 @@ def _replaced(whole: memoryview, parts: _Parts, content: bytes) -> bytes:
     """An entry or a message with something else as its content."""
     start = {0xDC: 3, 0xDD: 5}.get(whole[0], 1) + len(memoryview(parts.kind))
     return b"".join([whole[:start], content, whole[start + len(memoryview(parts.content)) :]])
+
+
+SIZE = 12
+_AT_ONCE = 512
+_EACH = struct.Struct(f"{SIZE}s")
+
+_ready: deque[bytes] = deque()
+forks.in_child(_ready.clear)  # a child must never use those its parent will
+
+
+def new_nonce() -> bytes:
+    while True:
+        try:
+            return _ready.pop()
+        except IndexError:
+            _ready.extend(chain.from_iterable(_EACH.iter_unpack(os.urandom(SIZE * _AT_ONCE))))

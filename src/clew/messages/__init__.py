@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from clew.messages.blocks import Block, File, Image, Json, Opaque, Text, Thinking, ToolCall, ToolResult
-from clew.messages.conversation import (
+from clew.messages.model import (
     Assistant,
+    Block,
+    File,
+    Image,
+    Json,
     Message,
+    Opaque,
     System,
+    Text,
+    Thinking,
     Tool,
+    ToolCall,
+    ToolResult,
     User,
     assistant,
     plain_text,

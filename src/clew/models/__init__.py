@@ -13,7 +13,7 @@ from clew.models.base import (
     ToolSpec,
 )
 from clew.models.prices import PRICES, Price, cost_of
-from clew.models.resolving import resolve_model
+from clew.models.resolve import resolve_model
 
 __all__ = [
     "PRICES",

@@ -12,11 +12,9 @@ from clew.errors import InvalidInput
 from clew.log import Usage
 from clew.messages import Assistant, Block, System, Text, ToolCall
 from clew.messages.dialects import from_dialect, to_dialect
-from clew.models._asking import merged, parameters, without_thinking
-from clew.models._failures import StreamBroken
-from clew.models._sdk import Vendor
 from clew.models.base import ModelEvent, ModelRequest, ModelResponse, TextDelta, ThinkingDelta
-from clew.models.retrying import MAX_RETRIES
+from clew.models.client import Vendor, merged, parameters, without_thinking
+from clew.models.retry import MAX_RETRIES, StreamBroken
 from clew.models.windows import context_window, output_limit
 
 if TYPE_CHECKING:

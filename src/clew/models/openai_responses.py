@@ -13,12 +13,10 @@ from clew.errors import InvalidInput
 from clew.log import Usage
 from clew.messages import Assistant
 from clew.messages.dialects import from_dialect, to_dialect
-from clew.models._asking import is_strict, merged, parameters, without_thinking
-from clew.models._failures import StreamBroken, StreamFailed
-from clew.models._sdk import Vendor
 from clew.models.base import ModelEvent, ModelRequest, ModelResponse, TextDelta, ThinkingDelta
+from clew.models.client import Vendor, is_strict, merged, parameters, without_thinking
 from clew.models.openai_chat import openai_advice
-from clew.models.retrying import MAX_RETRIES
+from clew.models.retry import MAX_RETRIES, StreamBroken, StreamFailed
 from clew.models.windows import context_window
 
 if TYPE_CHECKING:

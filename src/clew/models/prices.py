@@ -7,15 +7,17 @@ than the default, and what vendors charge for tools that they run themselves.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import date
+from typing import TypeVar
 
 import msgspec
 
 from clew.log import Usage
-from clew.models._names import find
 
 __all__ = ["PRICED_ON", "PRICES", "Price", "cost_of"]
+
 
 PRICED_ON = date(2026, 11, 15)
 """The day on which this table was drawn up. Not every entry was checked against the vendor's own page on that day."""
@@ -142,3 +144,27 @@ PRICES: dict[str, Price] = {
     "o3-mini": _gpt(1.1, 4.4, 0.55),
     "o1": _gpt(15, 60, 7.5),
 }
+
+
+_SNAPSHOT = re.compile(r"-(?:\d{4}-\d{2}-\d{2}|\d{8}|latest)$")
+_T = TypeVar("_T")
+
+
+def find(names: str | Iterable[str], table: Mapping[str, _T]) -> _T | None:
+    """What the table says of the first of these names that it has, each tried as it is before it is shortened.
+
+    Nothing is guessed from a name that merely begins alike: `gpt-5-pro` is no `gpt-5`.
+    """
+    for name in [names] if isinstance(names, str) else names:
+        for form in _forms(name):
+            if form in table:
+                return table[form]
+    return None
+
+
+def _forms(name: str) -> Iterator[str]:
+    for form in (name, name.partition(":")[2]):
+        if form:
+            yield form
+            if (short := _SNAPSHOT.sub("", form)) != form:
+                yield short

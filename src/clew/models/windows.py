@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from clew.models._names import find
+from clew.models.prices import find
 
 __all__ = ["WINDOWS", "Window", "context_window", "output_limit"]
 

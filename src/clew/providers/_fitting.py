@@ -25,10 +25,9 @@ from clew.messages import (
     tool_calls,
 )
 from clew.messages.dialects import Loss
-from clew.messages.dialects._arrange import NO_RESULT
-from clew.messages.dialects._calls import CallRules, Ids
-from clew.messages.dialects._extras import Extra
-from clew.messages.dialects.loss import At, Notes
+from clew.messages.dialects.arrange import NO_RESULT, CallRules, Ids
+from clew.messages.dialects.losses import At, Notes
+from clew.messages.dialects.shared import Extra
 from clew.providers._thinking import thinking_for
 from clew.providers._toolforms import SIDES
 from clew.providers.base import Conversation

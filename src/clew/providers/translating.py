@@ -17,7 +17,7 @@ from clew.errors import InvalidInput, SessionNotFound
 from clew.log import Call, Checkpoint, Described, MessageAdded, StatusChanged
 from clew.messages import Message, Text, Tool, ToolResult
 from clew.messages.dialects import Loss
-from clew.messages.dialects._arrange import NO_RESULT
+from clew.messages.dialects.arrange import NO_RESULT
 from clew.providers._fitting import fit
 from clew.providers.base import Conversation, Place, Provider
 from clew.providers.registry import BUILT_IN_AGENT, default_place, find_provider, provider_name

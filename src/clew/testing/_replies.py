@@ -11,7 +11,7 @@ import msgspec
 from clew.errors import InvalidInput
 from clew.log import Usage
 from clew.messages import Assistant, Block, File, Image, Json, Message, Opaque, Text, Thinking, ToolCall, ToolResult
-from clew.messages.dialects._values import arguments_text, dumps
+from clew.messages.dialects.shared import arguments_text, dumps
 from clew.models.base import ModelResponse, ToolSpec
 
 __all__ = [

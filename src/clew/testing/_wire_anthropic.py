@@ -8,7 +8,7 @@ from typing import Any
 from clew.log import Usage
 from clew.messages import Block, Opaque, System, Text, Thinking, ToolCall, plain_text
 from clew.messages.dialects import from_dialect
-from clew.messages.dialects._values import dumps, plain
+from clew.messages.dialects.shared import dumps, plain
 from clew.models.base import ModelRequest, ToolSpec
 from clew.testing._refusals import signature_of
 from clew.testing._replies import fragments, pieces

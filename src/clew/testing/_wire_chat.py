@@ -8,7 +8,7 @@ from typing import Any
 from clew.log import Usage
 from clew.messages import Opaque, System, Text, plain_text
 from clew.messages.dialects import from_dialect
-from clew.messages.dialects._values import arguments_text
+from clew.messages.dialects.shared import arguments_text
 from clew.models.base import ModelRequest, ToolSpec
 from clew.testing._replies import fragments, pieces
 from clew.testing._wire import Answer, Body, Event, Problem, Wire, calls_in, stopped_early

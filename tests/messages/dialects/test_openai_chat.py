@@ -22,7 +22,7 @@ from clew.messages import (
     user,
 )
 from clew.messages.dialects import from_dialect, losses, to_dialect
-from clew.messages.dialects._arrange import NO_RESULT
+from clew.messages.dialects.arrange import NO_RESULT
 from tests.messages.dialects import vendors
 
 COMPLETION = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clew.messages.dialects.loss import Loss
+from clew.messages.dialects.losses import Loss
 from clew.messages.dialects.translation import DIALECTS, Dialect, from_dialect, losses, to_dialect
 
 __all__ = ["DIALECTS", "Dialect", "Loss", "from_dialect", "losses", "to_dialect"]

@@ -8,25 +8,43 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from clew.errors import InvalidInput
-from clew.messages.blocks import Block, Text, ToolResult
-from clew.messages.conversation import Assistant, Message, System, Tool, User
-from clew.messages.dialects._anthropic_parts import (
-    NAME,
-    Part,
-    Place,
-    moves,
-    read_part,
-    reread,
-    write_part,
-    write_result,
+from clew.messages.dialects import shared
+from clew.messages.dialects.arrange import CallRules, Piece, Response, Said, arrange, detach, reattach
+from clew.messages.dialects.losses import At, Notes
+from clew.messages.dialects.shared import (
+    beside,
+    check,
+    decode_base64,
+    dumps,
+    encode_base64,
+    exactly,
+    expect,
+    extra_of,
+    may,
+    need,
+    own,
+    parts_of,
+    plain,
 )
-from clew.messages.dialects._arrange import Piece, Response, Said, arrange
-from clew.messages.dialects._attachments import detach, reattach
-from clew.messages.dialects._calls import CallRules
-from clew.messages.dialects._reading import expect, may, need, parts_of
-from clew.messages.dialects.loss import At, Notes
+from clew.messages.model import (
+    Assistant,
+    Block,
+    File,
+    Image,
+    Json,
+    Message,
+    Opaque,
+    System,
+    Text,
+    Thinking,
+    Tool,
+    ToolCall,
+    ToolResult,
+    User,
+)
 
 __all__ = ["origins", "read", "write"]
+
 
 _RULES = CallRules(
     id_pattern=r"[a-zA-Z0-9_-]+", id_length=256, unique_in="conversation", name_length=128, has_errors=True
@@ -196,3 +214,271 @@ def _read_user(blocks: list[Block]) -> list[Message]:
             messages.append(User(run))
         at = end
     return messages or [User(())]
+
+
+NAME = "anthropic"
+Place = Literal["system", "user", "assistant", "result", "error"]
+Part = dict[str, Any]
+
+_PDF = "application/pdf"
+_FIELDS = {
+    "text": frozenset({"type", "text"}),
+    "image": frozenset({"type", "source"}),
+    "document": frozenset({"type", "source", "title"}),
+    "thinking": frozenset({"type", "thinking", "signature"}),
+    "redacted_thinking": frozenset({"type", "data"}),
+    "tool_use": frozenset({"type", "id", "name", "input"}),
+    "tool_result": frozenset({"type", "tool_use_id", "content", "is_error"}),
+}
+_USER_ONLY = frozenset({"image", "document", "search_result", "container_upload"})
+_RESULT_ONLY = frozenset({"tool_reference", "browser_state"})
+_ASSISTANT_ONLY = frozenset({"server_tool_use", "mcp_tool_use", "compaction", "fallback"})
+
+
+def write_part(piece: Piece, place: Place, notes: Notes) -> Part | None:
+    """The block as the API takes it at this place, or None if it cannot be said there. Says in `notes` what is lost."""
+    block, at = piece
+    if isinstance(block, Text):
+        return _write_text(block, at, notes)
+    if isinstance(block, Json):
+        notes.add(at, "a JSON value", "it is sent, and comes back, as text")
+        return {"type": "text", "text": dumps(block.value)}
+    if isinstance(block, Image):
+        return _write_image(block, place, at, notes)
+    if isinstance(block, File):
+        return _write_file(block, place, at, notes)
+    if isinstance(block, Thinking):
+        return _write_thinking(block, at, notes)
+    if isinstance(block, ToolCall):
+        return _write_call(block, at, notes)
+    if isinstance(block, Opaque) and block.dialect == NAME and _fits(block.value, place):
+        return dict(block.value)
+    notes.add(at, "a block the API does not take there", "it is left out")
+    return None
+
+
+def _with(
+    kind: str, part: Part, block: Text | Image | File | Thinking | ToolCall | ToolResult, at: At, n: Notes
+) -> Part:
+    fields = own(block.extra, NAME, _FIELDS[kind])
+    check(block.extra, NAME, fields, at, n)
+    return {"type": kind, **part, **fields}
+
+
+def _write_text(block: Text, at: At, notes: Notes) -> Part | None:
+    if block.text.strip():
+        return _with("text", {"text": block.text}, block, at, notes)
+    if block.text or block.extra:
+        notes.add(at, "a text of nothing but white space", "the API refuses it; it is left out")
+    return None
+
+
+def _words(block: Image | File, at: At, notes: Notes) -> Part:
+    notes.add(at, "an image or file the API cannot take there", "words are sent in its place")
+    return {"type": "text", "text": shared.words_for(block)}
+
+
+def _write_image(block: Image, place: Place, at: At, notes: Notes) -> Part:
+    form = shared.image_form(block)
+    source: Part
+    if form == "data":
+        source = {"type": "base64", "media_type": shared.image_type(block), "data": encode_base64(block.data or b"")}
+        back = Image(shared.image_type(block), block.data, extra=block.extra)
+    elif form == "url":
+        source = {"type": "url", "url": block.url}
+        back = Image(url=block.url, extra=block.extra)
+    elif shared.is_anthropic_file(block.file_id):
+        source = {"type": "file", "file_id": block.file_id}
+        back = Image(file_id=block.file_id, extra=block.extra)
+    else:
+        return _words(block, at, notes)
+    if place not in ("user", "result"):
+        return _words(block, at, notes)
+    if back != block:
+        notes.add(at, "a part of what is known of an image", "the API has one source for an image and no more")
+    return _with("image", {"source": source}, block, at, notes)
+
+
+def _write_file(block: File, place: Place, at: At, notes: Notes) -> Part:
+    known = _document(block)
+    if known is None or place not in ("user", "result"):
+        return _words(block, at, notes)
+    source, back = known
+    if back != block:
+        notes.add(at, "a part of what is known of a file", "the API has one source for a document, and few types")
+    title = {"title": block.name} if block.name else {}
+    return _with("document", {"source": source, **title}, block, at, notes)
+
+
+def _document(block: File) -> tuple[Part, File] | None:
+    """The source of a document, and the file that it comes back as."""
+    form = shared.file_form(block)
+    if form == "data" and block.data:
+        if block.media_type == _PDF:
+            source = {"type": "base64", "media_type": _PDF, "data": encode_base64(block.data)}
+            return source, File(block.name, _PDF, block.data, extra=block.extra)
+        text = _as_text(block)
+        if text is None:
+            return None
+        source = {"type": "text", "media_type": "text/plain", "data": text}
+        return source, File(block.name, "text/plain", block.data, extra=block.extra)
+    if form == "url" and block.media_type in ("", _PDF):
+        return {"type": "url", "url": block.url}, File(block.name, _PDF, url=block.url, extra=block.extra)
+    if shared.is_anthropic_file(block.file_id):
+        back = File(block.name, file_id=block.file_id, extra=block.extra)
+        return {"type": "file", "file_id": block.file_id}, back
+    return None
+
+
+def _as_text(block: File) -> str | None:
+    if not block.media_type.startswith("text/") and block.media_type != "application/json":
+        return None
+    try:
+        text = (block.data or b"").decode()
+    except UnicodeDecodeError:
+        return None
+    return text if text.strip() else None
+
+
+def _write_thinking(block: Thinking, at: At, notes: Notes) -> Part | None:
+    """A signature makes thinking Anthropic's. An encrypted payload is, unless the responses API gave it its id."""
+    if block.signature:
+        if block.encrypted is not None:
+            notes.add(at, "the encrypted form of thinking", "signed thinking is sent as it is")
+        return _with("thinking", {"thinking": block.text, "signature": block.signature}, block, at, notes)
+    if block.encrypted and not block.text and not own(block.extra, "openai-responses"):
+        if block.signature is not None:
+            notes.add(at, "an empty signature", "the API has no such thing")
+        return _with("redacted_thinking", {"data": block.encrypted}, block, at, notes)
+    notes.add(at, "thinking without a signature", "the API takes only what it has signed; it is left out")
+    return None
+
+
+def _write_call(block: ToolCall, at: At, notes: Notes) -> Part:
+    arguments = plain(block.arguments)
+    if not isinstance(arguments, dict):
+        notes.add(at, "arguments that are not an object", 'they are sent as {"arguments": ...}')
+        arguments = {"arguments": arguments}
+    elif arguments != block.arguments:
+        notes.add(at, "arguments that are not JSON", "the nearest JSON value is sent")
+    return _with("tool_use", {"id": block.id, "name": block.name, "input": arguments}, block, at, notes)
+
+
+def write_result(answer: Piece, notes: Notes) -> Part:
+    """A result. One that is an error must say something, and in text alone."""
+    result, at = answer.result, answer.at
+    place: Place = "error" if result.is_error else "result"
+    parts = [part for block in result.content if (part := write_part(Piece(block, at), place, notes))]
+    if result.is_error and not parts:
+        notes.add(at, "an error result without a word", "the API demands one")
+        parts = [{"type": "text", "text": "The tool failed and said nothing."}]
+    body: Part = {"tool_use_id": result.call_id}
+    if parts:
+        body["content"] = parts
+    if result.is_error:
+        body["is_error"] = True
+    return _with("tool_result", body, result, at, notes)
+
+
+def moves(result: ToolResult, block: Block) -> bool:
+    """Error results hold text alone: what could be shown moves behind the results."""
+    if not result.is_error or not isinstance(block, (Image, File)):
+        return False
+    part = write_part(Piece(block, (0, None)), "user", Notes())
+    return part is not None and part["type"] != "text"
+
+
+def reread(block: Opaque, inside: bool) -> Block | None:
+    """What an opaque block is, read anew. The same kinds stand in a message and inside a result."""
+    value = plain(block.value)
+    if not isinstance(value, dict) or not isinstance(value.get("type"), str):
+        return None
+    try:
+        return read_part(value, "block")
+    except InvalidInput:
+        return None
+
+
+def _fits(value: Any, place: Place) -> bool:
+    kind = value["type"]
+    by_assistant = kind in _ASSISTANT_ONLY or kind.endswith("_tool_result")
+    if place == "assistant":
+        return kind not in _USER_ONLY and kind not in _RESULT_ONLY
+    if place == "user":
+        return not by_assistant and kind not in _RESULT_ONLY
+    return place == "result" and not by_assistant and kind != "container_upload"
+
+
+def read_part(part: Part, where: str) -> Block:
+    """The block that a part says. One of an unknown kind or shape is kept whole."""
+    kind = part["type"]
+    extra = extra_of(NAME, beside(part, _FIELDS.get(kind, ())))
+    if kind == "text":
+        return Text(need(part, "text", str, where), extra)
+    if kind == "thinking":
+        return Thinking(need(part, "thinking", str, where), may(part, "signature", str, "", where) or None, None, extra)
+    if kind == "redacted_thinking":
+        return Thinking(encrypted=need(part, "data", str, where), extra=extra)
+    if kind == "tool_use":
+        arguments = plain(need(part, "input", dict, where))
+        return ToolCall(need(part, "id", str, where), need(part, "name", str, where), arguments, extra)
+    if kind == "tool_result":
+        return _read_result(part, extra, where)
+    if kind == "image":
+        return _read_image(need(part, "source", dict, where), extra) or Opaque(NAME, plain(part))
+    if kind == "document":
+        title = part.get("title") or ""
+        source = need(part, "source", dict, where)
+        file = _read_document(source, title, extra) if isinstance(title, str) else None
+        return file or Opaque(NAME, plain(part))
+    return Opaque(NAME, plain(part))
+
+
+def _read_result(part: Part, extra: dict[str, Any] | None, where: str) -> ToolResult:
+    parts = parts_of(part.get("content") or [], where)
+    if isinstance(parts, str):
+        content: tuple[Text | Image | File | Opaque, ...] = (Text(parts),)
+    else:
+        content = tuple(_read_inside(inner, where) for inner in parts)
+    call_id = need(part, "tool_use_id", str, where)
+    return ToolResult(call_id, content, may(part, "is_error", bool, False, where), extra)
+
+
+def _read_inside(part: Part, where: str) -> Text | Image | File | Opaque:
+    block = read_part(part, where)
+    return block if isinstance(block, (Text, Image, File, Opaque)) else Opaque(NAME, plain(part))
+
+
+def _read_image(source: Part, extra: dict[str, Any] | None) -> Image | None:
+    if exactly(source, "type", "media_type", "data") and source["type"] == "base64":
+        data, media_type = decode_base64(source["data"]), source["media_type"]
+        return Image(media_type, data, extra=extra) if data and shared.is_image_type(media_type) else None
+    if exactly(source, "type", "url") and source["type"] == "url":
+        return Image(url=source["url"], extra=extra) if shared.is_link(source["url"]) else None
+    if exactly(source, "type", "file_id") and source["type"] == "file":
+        return Image(file_id=source["file_id"], extra=extra) if shared.is_anthropic_file(source["file_id"]) else None
+    return None
+
+
+def _read_document(source: Part, name: str, extra: dict[str, Any] | None) -> File | None:
+    if exactly(source, "type", "media_type", "data") and isinstance(source["data"], str):
+        if source["type"] == "base64" and source["media_type"] == _PDF:
+            data = decode_base64(source["data"])
+            return File(name, _PDF, data, extra=extra) if data else None
+        if source["type"] == "text" and source["media_type"] == "text/plain" and source["data"].strip():
+            return _read_text(source["data"], name, extra)
+        return None
+    if exactly(source, "type", "url") and source["type"] == "url":
+        return File(name, _PDF, url=source["url"], extra=extra) if shared.is_link(source["url"]) else None
+    if exactly(source, "type", "file_id") and source["type"] == "file":
+        return (
+            File(name, file_id=source["file_id"], extra=extra) if shared.is_anthropic_file(source["file_id"]) else None
+        )
+    return None
+
+
+def _read_text(text: str, name: str, extra: dict[str, Any] | None) -> File | None:
+    try:
+        return File(name, "text/plain", text.encode(), extra=extra)
+    except UnicodeEncodeError:
+        return None

@@ -8,37 +8,44 @@ from typing import Any, NamedTuple
 import msgspec
 
 from clew.errors import InvalidInput
-from clew.messages.blocks import Block, File, Image, Opaque, Text, Thinking, ToolCall
-from clew.messages.conversation import Assistant, Message, System, Tool, User
-from clew.messages.dialects._arrange import Piece, Response, Said, arrange
-from clew.messages.dialects._calls import CallRules
-from clew.messages.dialects._extras import beside, extra_of, own
-from clew.messages.dialects._openai_responses_items import (
+from clew.messages.dialects.arrange import CallRules, Piece, Response, Said, arrange
+from clew.messages.dialects.losses import At, Notes
+from clew.messages.dialects.openai_responses_items import (
+    MESSAGE,
+    NAME,
     NAMED,
     Item,
     ItemIds,
     Side,
+    Written,
     is_custom,
     read_call,
     read_output,
+    read_part,
     read_reasoning,
+    reread_inside,
     side_of,
+    words,
     write_call,
     write_output,
+    write_part,
     write_reasoning,
 )
-from clew.messages.dialects._openai_responses_parts import (
-    MESSAGE,
-    NAME,
-    Written,
-    read_part,
-    reread_inside,
-    words,
-    write_part,
+from clew.messages.dialects.shared import beside, expect, extra_of, may, need, own, parts_of, plain
+from clew.messages.model import (
+    Assistant,
+    Block,
+    File,
+    Image,
+    Message,
+    Opaque,
+    System,
+    Text,
+    Thinking,
+    Tool,
+    ToolCall,
+    User,
 )
-from clew.messages.dialects._reading import expect, may, need, parts_of
-from clew.messages.dialects._values import plain
-from clew.messages.dialects.loss import At, Notes
 
 __all__ = ["read", "write"]
 

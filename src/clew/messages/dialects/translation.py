@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 from clew.errors import InvalidInput
-from clew.messages.conversation import Message
 from clew.messages.dialects import anthropic, openai_chat, openai_responses
-from clew.messages.dialects.loss import Loss, Notes
+from clew.messages.dialects.losses import Loss, Notes
+from clew.messages.model import Message
 
 __all__ = ["DIALECTS", "Dialect", "from_dialect", "losses", "to_dialect"]
 

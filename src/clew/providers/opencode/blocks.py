@@ -12,7 +12,7 @@ import msgspec
 
 from clew.messages import File, Image, Json, Opaque, Text, Thinking, ToolCall, ToolResult
 from clew.messages.dialects import Loss
-from clew.messages.dialects._media import is_link, words_for
+from clew.messages.dialects.shared import is_link, words_for
 from clew.providers.base import values
 
 __all__ = ["data_url", "file_block", "output_text", "text", "thinking_block", "thinking_metadata", "tool_blocks"]

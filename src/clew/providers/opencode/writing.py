@@ -26,7 +26,7 @@ from clew.messages import (
     plain_text,
 )  # fmt: skip
 from clew.messages.dialects import Loss
-from clew.messages.dialects._media import words_for
+from clew.messages.dialects.shared import words_for
 from clew.providers._files import put_if_changed
 from clew.providers.base import Conversation
 from clew.providers.opencode.blocks import data_url, output_text, thinking_metadata

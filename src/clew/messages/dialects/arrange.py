@@ -6,20 +6,35 @@ half of why a dialect's payload is a fixed point. The other half is that dialect
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Literal, NamedTuple
 
 import msgspec
 
-from clew.messages.blocks import Block, File, Image, Json, Opaque, Text, Thinking, ToolCall, ToolResult
-from clew.messages.conversation import Assistant, Message, System, Tool
-from clew.messages.dialects._calls import CallRules, Ids, fitted
-from clew.messages.dialects._values import dumps
-from clew.messages.dialects.loss import At, Notes
+from clew.messages.dialects.losses import At, Notes
+from clew.messages.dialects.shared import dumps
+from clew.messages.model import (
+    Assistant,
+    Block,
+    File,
+    Image,
+    Json,
+    Message,
+    Opaque,
+    System,
+    Text,
+    Thinking,
+    Tool,
+    ToolCall,
+    ToolResult,
+)
 
 __all__ = ["NO_RESULT", "Piece", "Reread", "Response", "Said", "Turn", "arrange"]
+
 
 NO_RESULT = "No result is on record: the call was interrupted and its outcome is unknown."
 
@@ -214,3 +229,108 @@ def _fit(turn: Turn, answer: Callable[[int], Piece | None], ids: Ids, rules: Cal
             response.answers.append(Piece(msgspec.structs.replace(found.result, call_id=block.id), found.at))
         response.pieces.append(Piece(block, piece.at))
     return response
+
+
+_HERE = re.compile(r"\[attachment (\d+): see the user message after the tool results\]")
+
+Moves = Callable[[ToolResult, Block], bool]
+"""Whether a block of a result has to be moved out of it."""
+
+
+def _here(number: int) -> Text:
+    return Text(f"[attachment {number}: see the user message after the tool results]")
+
+
+def _there(number: int) -> Text:
+    return Text(f"[attachment {number}]")
+
+
+def detach(answers: Sequence[Piece], moves: Moves, notes: Notes) -> tuple[list[Piece], list[Piece]]:
+    """The results with marks in place of what moves, and what follows them in the user's turn."""
+    kept: list[Piece] = []
+    moved: list[Piece] = []
+    for answer in answers:
+        result = answer.result
+        content = list(result.content)
+        for index, block in enumerate(content):
+            if isinstance(block, Text) and _HERE.fullmatch(block.text):
+                notes.add(answer.at, "a text that reads like a mark of Clew's own", "it may come back as what it marks")
+            if moves(result, block):
+                number = len(moved) // 2 + 1
+                content[index] = _here(number)
+                moved += [Piece(_there(number), answer.at), Piece(block, answer.at)]
+        kept.append(Piece(msgspec.structs.replace(result, content=tuple(content)), answer.at))
+    return kept, moved
+
+
+def reattach(
+    results: Sequence[ToolResult], blocks: Sequence[Block], start: int, moves: Moves
+) -> tuple[tuple[ToolResult, ...], int]:
+    """The results made whole again, and how many of the blocks from `start` on were theirs."""
+    marks = [
+        (at, index, match[1])
+        for at, result in enumerate(results)
+        for index, block in enumerate(result.content)
+        if isinstance(block, Text) and block.extra is None and (match := _HERE.fullmatch(block.text))
+    ]
+    following = blocks[start : start + 2 * len(marks)]
+    numbers = range(1, len(marks) + 1)
+    if [number for _, _, number in marks] != [str(number) for number in numbers]:
+        return tuple(results), 0
+    if len(following) < 2 * len(marks) or list(following[::2]) != [_there(number) for number in numbers]:
+        return tuple(results), 0
+    contents = [list(result.content) for result in results]
+    for (at, index, _), block in zip(marks, following[1::2], strict=True):
+        if not isinstance(block, (Image, File)) or not moves(results[at], block):
+            return tuple(results), 0
+        contents[at][index] = block
+    whole = [msgspec.structs.replace(r, content=tuple(c)) for r, c in zip(results, contents, strict=True)]
+    return tuple(whole), 2 * len(marks)
+
+
+_ODD = re.compile(r"[^A-Za-z0-9_-]")
+
+
+class CallRules(msgspec.Struct, frozen=True):
+    """What a vendor demands of the ids and names of calls, and whether a result can say that it is an error."""
+
+    id_pattern: str
+    id_length: int
+    unique_in: Literal["conversation", "response"]
+    name_length: int
+    has_errors: bool
+
+
+class Ids:
+    """Hands out an id for each call, in order. An id that fits and is free is kept as it is."""
+
+    def __init__(self, rules: CallRules) -> None:
+        self._rules = rules
+        self._fits = re.compile(rules.id_pattern, re.ASCII)
+        self._used: set[str] = set()
+        self._seen: dict[str, int] = {}
+
+    def next_response(self) -> None:
+        if self._rules.unique_in == "response":
+            self._used.clear()
+            self._seen.clear()
+
+    def give(self, wanted: str) -> str:
+        chosen = wanted
+        while chosen in self._used or len(chosen) > self._rules.id_length or not self._fits.fullmatch(chosen):
+            number = self._seen[wanted] = self._seen.get(wanted, 0) + 1
+            tail = blake2b(f"{number} {wanted}".encode("utf-8", "surrogatepass"), digest_size=5).hexdigest()
+            chosen = f"{_ODD.sub('_', wanted)[: self._rules.id_length - 11] or 'call'}_{tail}"
+        self._used.add(chosen)
+        return chosen
+
+
+def fitted(call: ToolCall, ids: Ids, rules: CallRules, at: At, notes: Notes) -> ToolCall:
+    """The call with an id and a name that the vendor takes."""
+    given = ids.give(call.id)
+    name = _ODD.sub("_", call.name)[: rules.name_length] or "unnamed"
+    if given != call.id:
+        notes.add(at, "the id of a tool call", "the API refuses it, or it is taken; another is sent in its place")
+    if name != call.name:
+        notes.add(at, "the name of a tool call", "the API takes only letters, digits, _ and -, and not too many")
+    return msgspec.structs.replace(call, id=given, name=name)

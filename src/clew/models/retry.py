@@ -1,22 +1,131 @@
-"""What a failed call means: whether to try again, when, and which error it is otherwise.
+"""Making a call until it succeeds or cannot: the one place where model calls are tried again.
 
-Both SDKs have the same tree of errors under the same names, and raise those of their HTTP client here and there. They
-are told apart by name, so that this module needs neither.
+The SDKs' own retries are off. They know nothing of a stream that breaks off, say nothing while they wait, and would
+multiply with these.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
+import random
 import re
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
+from contextlib import aclosing
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Literal, NamedTuple
 
-from clew.errors import NOT_CARRIED_OUT
+from clew.errors import NOT_CARRIED_OUT, ContextTooLong, ModelError, ModelRefused, ModelUnavailable
+from clew.messages import Block, File, Image, Json, Opaque, Text, Thinking, ToolCall, ToolResult
+from clew.models.base import ModelEvent, ModelRequest, Retrying
 
-__all__ = ["Failure", "StreamBroken", "StreamFailed", "read_failure"]
+__all__ = [
+    "FIRST_PAUSE",
+    "LONGEST_PAUSE",
+    "LONGEST_WAIT",
+    "MAX_RETRIES",
+    "Failure",
+    "StreamBroken",
+    "StreamFailed",
+    "call",
+    "read_failure",
+]
+
+
+MAX_RETRIES = 4
+FIRST_PAUSE = 0.5
+"""Seconds before the second attempt, and twice as many before each that follows."""
+LONGEST_PAUSE = 30.0
+LONGEST_WAIT = 600.0
+"""A vendor that asks for more patience than this is not waited for."""
+
+Attempt = Callable[[bool], AsyncGenerator[ModelEvent, None]]
+"""One attempt; whether to send the thinking of earlier turns."""
+
+
+async def call(
+    attempt: Attempt,
+    request: ModelRequest,
+    *,
+    model: str,
+    max_retries: int = MAX_RETRIES,
+    secrets: Callable[[], Iterable[str]] = tuple,
+    advice: Callable[[int | None], str] = lambda status: "",
+) -> AsyncGenerator[ModelEvent, None]:
+    """The events of the first attempt that succeeds, each failed one followed by a `Retrying`.
+
+    Tried again: 408, 409, 429, 5xx, timeouts, connections that fail, streams that end without their end event. The
+    vendor's `Retry-After` is honoured; else the pause doubles, with chance in it so that many callers spread out. All
+    other errors are raised at once. Thinking that the vendor does not take, because the model, the account or the
+    conversation before it changed, is left out of the next attempt: that is told, and is not counted as a retry.
+
+    An error says in `is_free` whether every attempt was refused for certain. If one may have been charged, the call may
+    have been, whatever the last attempt was answered with.
+
+    Errors carry no cause: the SDKs' hold the request, with its key and its messages.
+    """
+    number, retries, thinking, is_free = 1, 0, True, True
+    while True:
+        failure: Failure | None = None
+        try:
+            async with aclosing(attempt(thinking)) as events:
+                async for event in events:
+                    yield event
+            return
+        except Exception as error:
+            failure = read_failure(error)
+            if failure is None:
+                raise
+        is_free = is_free and failure.is_free
+        if failure.kind == "thinking" and thinking:
+            thinking, pause = False, 0.0
+            reason = f"{failure.what}: earlier thinking is not taken, and is left out from now on"
+        elif failure.kind == "unavailable" and _again(failure, retries, max_retries):
+            pause = _pause(retries) if failure.after is None else failure.after
+            reason = failure.what
+            retries += 1
+        else:
+            raise _error(failure, _reason(failure, request, secrets()), model, number, advice, is_free)
+        number += 1
+        yield Retrying(number, pause, reason)
+        await asyncio.sleep(pause)
+
+
+def _again(failure: Failure, retries: int, max_retries: int) -> bool:
+    return failure.again and retries < max_retries and (failure.after or 0) <= LONGEST_WAIT
+
+
+def _error(
+    failure: Failure,
+    reason: str,
+    model: str,
+    attempts: int,
+    advice: Callable[[int | None], str],
+    is_free: bool,
+) -> ModelError:
+    """The error of a call whose last attempt failed like this. `is_free`: no attempt can have been charged."""
+    status = failure.status
+    if failure.kind == "too-long":
+        return ContextTooLong(model, reason, status=status, is_free=is_free)
+    if failure.kind == "unavailable":
+        return ModelUnavailable(model, reason, attempts=attempts, status=status, is_free=is_free)
+    return ModelRefused(model, reason, advice(status), status=status, is_free=is_free)
+
+
+def _pause(retries: int) -> float:
+    """At least half of it is waited, the rest is chance."""
+    longest = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0**retries)
+    return longest * random.uniform(0.5, 1.0)  # noqa: S311 - nothing secret hangs on it
+
+
+def _reason(failure: Failure, request: ModelRequest, secrets: Iterable[str]) -> str:
+    """With the vendor's words, made harmless. That takes a second for the longest conversations: once, at the end."""
+    words = shown(failure.message, request, secrets).rstrip(".") if failure.message else ""
+    waiting = "" if (failure.after or 0) <= LONGEST_WAIT else f"; it asks to wait {failure.after:.0f} s"
+    return failure.what + (f": {words}" if words else "") + waiting
+
 
 _HTTP_PACKAGES = ("httpx", "httpx2", "httpcore", "httpcore2")
 _AGAIN = (408, 409, 429)
@@ -195,3 +304,95 @@ def _wait(headers: Mapping[str, str]) -> float | None:
     if until.tzinfo is None:
         until = until.replace(tzinfo=UTC)
     return max(0.0, (until - datetime.now(UTC)).total_seconds())
+
+
+_LENGTH = 240
+_ECHO = 12
+"""Letters and digits in a row that are taken for a quotation if the conversation has them too."""
+_GAP = "…"
+_KEYS = re.compile(
+    r"\b(?:sk|pk|rk|ak|gsk|xai|key|token)[-_][\w*.-]{4,}"  # as vendors shape their keys
+    r"|\bbearer\s+\S+"
+    r"|[\w-]*\*{3,}[\w-]*"  # a key with its middle hidden still shows its ends
+    r"|(?<=provided: )\S+",
+    re.IGNORECASE,
+)
+_QUOTED = re.compile(r"""(['"`])(.+?)\1""", re.DOTALL)
+_OTHER = re.compile(r"[\W_]+")
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|.)", re.DOTALL)
+
+
+def shown(message: str, request: ModelRequest, secrets: Iterable[str] = ()) -> str:
+    """The message, shortened, without what the conversation says and without keys."""
+    text = " ".join(_ESCAPE.sub(_unescaped, message[: 2 * _LENGTH]).split())
+    for secret in secrets:
+        if secret:
+            text = text.replace(secret, _GAP)
+    text = _KEYS.sub(_GAP, text)
+    text = _without_echo(text, "\n".join(_letters(part) for part in _texts_of(request)))
+    return text if len(text) <= _LENGTH else text[: _LENGTH - 1].rstrip() + _GAP
+
+
+def _unescaped(escape: re.Match[str]) -> str:
+    """What a vendor quotes is often escaped, and would not be found by its letters."""
+    code = escape[1] or escape[2]
+    return chr(int(code, 16)) if code else " "
+
+
+def _without_echo(text: str, said: str) -> str:
+    places = [(place, letter) for place, char in enumerate(text) for letter in char.lower() if letter.isalnum()]
+    row = "".join(letter for _, letter in places)
+    hidden: set[int] = set()
+    for start in range(len(row) - _ECHO + 1):
+        if row[start : start + _ECHO] in said:
+            hidden.update(range(places[start][0], places[start + _ECHO - 1][0] + 1))
+    for quoted in _QUOTED.finditer(text):
+        inside = _letters(quoted[2])
+        if len(inside) > 2 and inside in said:
+            hidden.update(range(*quoted.span(2)))
+    parts: list[str] = []
+    for place, char in enumerate(text):
+        if place not in hidden:
+            parts.append(char)
+        elif place - 1 not in hidden:
+            parts.append(_GAP)
+    return "".join(parts)
+
+
+def _letters(text: str) -> str:
+    """Letters and digits alone, so that a quotation is found however it was escaped or wrapped."""
+    return _OTHER.sub("", text.lower())
+
+
+def _texts_of(request: ModelRequest) -> Iterator[str]:
+    yield request.system
+    for message in request.messages:
+        for block in message.content:
+            yield from _texts_in(block)
+
+
+def _texts_in(block: Block) -> Iterator[str]:
+    if isinstance(block, (Text, Thinking)):
+        yield block.text
+    elif isinstance(block, ToolCall):
+        yield from _leaves(block.arguments)
+    elif isinstance(block, ToolResult):
+        for inner in block.content:
+            yield from _texts_in(inner)
+    elif isinstance(block, (Json, Opaque)):
+        yield from _leaves(block.value)
+    elif isinstance(block, (Image, File)):
+        yield block.url or ""
+        yield block.name if isinstance(block, File) else ""
+
+
+def _leaves(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield str(key)
+            yield from _leaves(inner)
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from _leaves(inner)
+    elif value is not None and not isinstance(value, (bool, bytes)):
+        yield str(value)
