@@ -14,7 +14,7 @@ from clew.tools import DEFAULT_TOOLS, run_command
 def test_a_tool_is_found_by_its_module_and_name_alone_or_in_a_list() -> None:
     assert find_tools("clew.tools:run_command") == [run_command]
     assert find_tools("clew.tools:DEFAULT_TOOLS") == list(DEFAULT_TOOLS)
-    assert find_tools("clew.tools.shell:run_command.fn") == [run_command.fn]
+    assert find_tools("clew.tools.builtin.shell:run_command.fn") == [run_command.fn]
 
 
 @pytest.mark.parametrize(

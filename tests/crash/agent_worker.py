@@ -18,14 +18,14 @@ import msgspec
 from clew.agent import Budget
 from clew.checkpointers import open_checkpointer
 from clew.errors import ClewError
-from clew.workspace import restoring, snapshotting
+from clew.workspace import restore, snapshot
 from tests.crash.agent_desk import PROMPT, THREAD, make_agent
 from tests.crash.agent_points import Act, Points, watch
 from tests.crash.holder import shorten_leases
 
 __all__ = ["WARM", "Ended", "Job"]
 
-WARM = (restoring, snapshotting)
+WARM = (restore, snapshot)
 """What a workspace imports when it is first needed: a child has it from its parent."""
 
 

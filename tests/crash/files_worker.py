@@ -20,7 +20,8 @@ from clew.checkpointers import open_checkpointer
 from clew.providers import ProviderAgent
 from clew.testing import Response, ScriptedModel, call
 from clew.tools import ToolContext, tool
-from clew.workspace import Workspace, applying, restoring
+from clew.workspace import Workspace, restore
+from clew.workspace import apply as applying
 from tests.providers.toy import toy_place
 from tests.providers.toys import toy_agent
 
@@ -151,7 +152,7 @@ def _restore_half() -> None:
         print("hanging", flush=True)
         await asyncio.Event().wait()
 
-    setattr(restoring, "apply_plan", half)  # noqa: B010 - it is imported there, and not exported
+    setattr(restore, "apply_plan", half)  # noqa: B010 - it is imported there, and not exported
 
 
 if __name__ == "__main__":

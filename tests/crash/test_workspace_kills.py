@@ -18,7 +18,7 @@ from clew import Thread
 from clew.checkpointers import Checkpointer, open_checkpointer
 from clew.threads.ops.gc import gc
 from clew.workspace import SnapshotRef, Workspace
-from clew.workspace._folders import TEMPORARY
+from clew.workspace.folders import TEMPORARY
 from tests.crash.processes import FULL, STORES, Speaker, url_of
 from tests.crash.workspace_worker import THREAD, Job
 from tests.sampling import dice

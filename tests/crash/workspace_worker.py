@@ -16,7 +16,9 @@ import msgspec
 
 from clew import Thread
 from clew.checkpointers import open_checkpointer
-from clew.workspace import Workspace, _packing, applying, restoring, snapshotting
+from clew.workspace import Workspace, apply, pack
+from clew.workspace import restore as restoring
+from clew.workspace import snapshot as snapshotting
 
 __all__ = ["THREAD", "Job"]
 
@@ -63,7 +65,7 @@ async def work(job: Job) -> None:
 
 def serve() -> None:
     """A child for each job, one after the other."""
-    _packing._BATCH = applying._BATCH_BYTES = 2**19
+    pack._BATCH = apply._BATCH_BYTES = 2**19
     for line in sys.stdin:
         job = msgspec.json.decode(line, type=Job)
         child = os.fork()

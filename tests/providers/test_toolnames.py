@@ -12,7 +12,7 @@ from clew.messages import ToolCall, ToolResult, assistant, tool, user
 from clew.messages.dialects import from_dialect, to_dialect
 from clew.providers._toolforms import SIDES
 from clew.providers.toolnames import map_call
-from clew.tools.defaults import DEFAULT_TOOLS
+from clew.tools.builtin.defaults import DEFAULT_TOOLS
 from tests.sampling import examples
 from tests.strategies import json_values, text
 

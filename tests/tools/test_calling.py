@@ -32,7 +32,7 @@ from clew.tools import (
     tool,
     unknown_tool,
 )
-from clew.tools import calling as calling_module
+from clew.tools import call as calling_module
 from tests.limits import PATIENCE
 
 pytestmark = pytest.mark.anyio

@@ -11,7 +11,7 @@ import pytest
 from clew.errors import InvalidInput
 from clew.models.base import ToolSpec
 from clew.tools import DEFAULT_TOOLS, Tool, ToolContext, as_tool, tool
-from clew.tools.declaring import Effect
+from clew.tools.decorator import Effect
 
 
 class Simulation:

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clew.tools import ToolContext, ToolError, edit_file, list_files, read_file, write_file
-from clew.tools import files as files_module
-from clew.tools._inside import locate, write_bytes
-from clew.workspace._folders import TEMPORARY
+from clew.tools.builtin import files as files_module
+from clew.tools.builtin.files import locate, write_bytes
+from clew.workspace.folders import TEMPORARY
 
 
 @pytest.fixture

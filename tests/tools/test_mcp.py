@@ -17,7 +17,7 @@ import pytest
 from clew.errors import InvalidInput, MissingExtra, Unavailable, UsageError
 from clew.messages import File, Image, Json, Text, ToolResult
 from clew.tools import AnyTool, OutcomeUnknown, ToolContext, call_tool, mcp_tools
-from clew.tools._mcp_results import read_result
+from clew.tools.mcp import read_result
 from tests.limits import PATIENCE
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]

@@ -11,7 +11,7 @@ import pytest
 
 from clew.messages import Text
 from clew.tools import ToolContext, ToolError, call_tool, run_command
-from clew.tools import shell as shell_module
+from clew.tools.builtin import shell as shell_module
 from tests.limits import PATIENCE
 
 pytestmark = pytest.mark.anyio

@@ -5,8 +5,7 @@ from __future__ import annotations
 from clew.checkpointers import Checkpointer
 from clew.log.blobs import unpack_blob
 from clew.threads.ops.gc import below
-from clew.workspace.manifest import FileNode, FolderNode, LinkNode, Node, unpack_folder
-from clew.workspace.snapshots import SnapshotRef
+from clew.workspace.manifest import FileNode, FolderNode, LinkNode, Node, SnapshotRef, unpack_folder
 
 __all__ = ["contents", "is_whole", "nodes"]
 

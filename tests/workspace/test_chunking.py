@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clew.workspace.chunking import LARGEST, ONE_CHUNK, SMALLEST, chunks, data_of, extents_of
+from clew.workspace.chunks import LARGEST, ONE_CHUNK, SMALLEST, chunks, data_of, extents_of
 
 MIB = 2**20
 

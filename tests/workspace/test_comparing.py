@@ -12,9 +12,9 @@ import pytest
 
 from clew.checkpointers import Checkpointer, MemoryCheckpointer
 from clew.errors import InvalidInput
-from clew.workspace import Limits, Workspace, _textdiff
-from clew.workspace._textdiff import as_lines, unified
-from clew.workspace.comparing import Change, Difference, compare
+from clew.workspace import Limits, Workspace
+from clew.workspace import compare as _textdiff
+from clew.workspace.compare import Change, Difference, as_lines, compare, unified
 from tests.workspace.trees import change, grow
 
 pytestmark = pytest.mark.anyio

@@ -10,7 +10,7 @@ import pytest
 from clew.checkpointers import Checkpointer
 from clew.errors import InvalidInput, MissingBlob
 from clew.workspace import Limits, Workspace
-from clew.workspace.listing import list_snapshot
+from clew.workspace.reader import list_snapshot
 
 pytestmark = pytest.mark.anyio
 

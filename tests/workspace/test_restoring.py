@@ -16,8 +16,8 @@ import pytest
 from clew.checkpointers import Checkpointer, MemoryCheckpointer, SQLiteCheckpointer
 from clew.errors import ClewError, InvalidInput, MissingBlob, Unavailable, UsageError
 from clew.log.keys import Keyring
-from clew.workspace import Limits, SnapshotRef, Workspace, _output, applying
-from clew.workspace._folders import TEMPORARY
+from clew.workspace import Limits, SnapshotRef, Workspace, apply
+from clew.workspace.folders import TEMPORARY
 from tests.workspace.trees import HOLE, STORES, change, facts, grow, make_store
 
 pytestmark = [
@@ -408,7 +408,7 @@ async def test_a_full_disk_is_told_with_the_path_and_leaves_the_file_as_it_was(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(_output, "write_all", full)
+        patch.setattr(apply, "write_all", full)
         with pytest.raises(Unavailable, match=r"'a': the disk is full\. Free some space"):
             await workspace.restore(ref)
     assert facts(folder)[b"a"] == was
@@ -499,7 +499,7 @@ async def test_a_snapshot_that_does_not_fit_changes_nothing(
 async def test_batches_are_bounded_and_hold_every_file_once(store: Checkpointer, folder: Path) -> None:
     for number in range(600):
         (folder / f"{number:03}").write_bytes(b"%d" % number * 10_000)
-    (folder / "large").write_bytes(b"l" * (applying._BATCH_BYTES + 1))
+    (folder / "large").write_bytes(b"l" * (apply._BATCH_BYTES + 1))
     workspace = Workspace(folder, store, limits=Limits())
     await workspace.restore(await workspace.snapshot(), into=folder.with_name("other"))
     assert facts(folder.with_name("other")) == facts(folder)

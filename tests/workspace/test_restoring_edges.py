@@ -15,7 +15,7 @@ from clew import Thread
 from clew.checkpointers import Checkpointer, SQLiteCheckpointer
 from clew.errors import InvalidInput, MissingBlob, Unavailable
 from clew.log.blobs import pack_blob
-from clew.workspace import Skipped, SnapshotRef, Workspace, limits, reading
+from clew.workspace import Skipped, SnapshotRef, Workspace, manifest, reader
 from tests.workspace.snapped import is_whole
 from tests.workspace.trees import facts
 
@@ -75,7 +75,7 @@ async def test_the_workspace_itself_is_known_by_its_short_name_too(
 async def test_whatever_a_snapshot_kept_of_deep_folders_can_be_restored(
     store: Checkpointer, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "DEEPEST", 3)
+    monkeypatch.setattr(manifest, "DEEPEST", 3)
     make(folder, a="a")
     workspace = Workspace(folder, store)
     first = await workspace.snapshot()
@@ -101,7 +101,7 @@ async def test_how_deep_the_folder_goes_that_is_there_keeps_nothing_from_being_r
     workspace = Workspace(folder, store)
     first, was = await workspace.snapshot(), facts(folder)
     make(folder, d__d__d__d__file="deep")
-    monkeypatch.setattr(reading, "is_too_deep", lambda path: path.count(b"/") >= 2)
+    monkeypatch.setattr(reader, "is_too_deep", lambda path: path.count(b"/") >= 2)
     await workspace.restore(first)
     assert facts(folder) == was
 

@@ -17,10 +17,12 @@ from pathspec import GitIgnoreSpec
 from clew import Workspace
 from clew.checkpointers import MemoryCheckpointer
 from clew.errors import InvalidInput
-from clew.workspace import _ignoring, limits, scanning
-from clew.workspace._threads import Stopped
-from clew.workspace.limits import Limits
-from clew.workspace.scanning import Root, Scan, scan
+from clew.workspace import ignore as _ignoring
+from clew.workspace import manifest as limits
+from clew.workspace import scan as scanning
+from clew.workspace.manifest import Limits
+from clew.workspace.pack import Stopped
+from clew.workspace.scan import Root, Scan, scan
 from tests.limits import processor_time
 
 

@@ -25,11 +25,12 @@ from clew.errors import InvalidInput, Unavailable
 from clew.log import WorkspaceSnapshot
 from clew.log.blobs import pack_blob
 from clew.log.keys import Keyring
-from clew.workspace import Limits, Skipped, _packing, snapshotting, statcache
-from clew.workspace._packing import Content, Outbox, Reader
-from clew.workspace._threads import Threads
+from clew.workspace import Limits, Skipped, statcache
+from clew.workspace import pack as _packing
+from clew.workspace import snapshot as snapshotting
 from clew.workspace.manifest import FileNode, FolderNode
-from clew.workspace.scanning import CHANGED, Fact, Folder, Root
+from clew.workspace.pack import Content, Outbox, Reader, Threads
+from clew.workspace.scan import CHANGED, Fact, Folder, Root
 from tests.limits import PATIENCE
 from tests.sampling import ON_SPEED
 from tests.threads.keeping import STORES, make_store

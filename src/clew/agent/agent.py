@@ -48,7 +48,7 @@ from clew.threads.redact import Redact, both
 from clew.threads.thread import Durability
 from clew.tools import AnyTool, Tool, ToolContext, as_tool
 from clew.workspace import Workspace
-from clew.workspace._folders import absolute
+from clew.workspace.folders import absolute
 
 __all__ = ["Agent"]
 

@@ -32,7 +32,7 @@ from clew.log import (
 from clew.messages import Assistant, Message
 from clew.threads import Thread
 from clew.tools import Stopped
-from clew.tools.journal import Missing
+from clew.tools.context import Missing
 
 __all__ = ["CallJournal", "Journal"]
 

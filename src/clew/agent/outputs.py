@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from clew.errors import InvalidInput
-from clew.tools import _pydantic
+from clew.tools import values
 
 __all__ = ["Output"]
 
@@ -21,7 +21,7 @@ class Output:
 
     def __init__(self, wanted: Any) -> None:
         self.wanted = wanted
-        self._adapter = _pydantic.make_adapter(wanted) if _pydantic.needs_pydantic(wanted) else None
+        self._adapter = values.make_adapter(wanted) if values.needs_pydantic(wanted) else None
         try:
             self.schema: dict[str, Any] = self._adapter.json_schema() if self._adapter else msgspec.json.schema(wanted)
         except TypeError as error:

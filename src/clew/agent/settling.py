@@ -21,7 +21,7 @@ from clew.errors import InvalidInput, UsageError
 from clew.log import Call, StateSet, ToolIntent, ToolOutcome
 from clew.messages import Text, ToolResult
 from clew.tools import NOT_DONE, AnyTool, Interrupted, OutcomeUnknown, State, Stopped, ToolContext, call_tool
-from clew.tools.calling import ask_reconcile, needs_approval, unknown_tool
+from clew.tools.call import ask_reconcile, needs_approval, unknown_tool
 
 __all__ = ["settle_calls"]
 

@@ -53,7 +53,7 @@ def diff(
         from clew.log import Rewound, fold
         from clew.threads import Thread
         from clew.threads.ops.fork import check_turn
-        from clew.workspace.comparing import compare
+        from clew.workspace.compare import compare
 
         thread_id = await find_thread(opened, thread)
         state = await Thread.load(opened, thread_id)

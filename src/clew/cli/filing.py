@@ -14,7 +14,7 @@ from clew.cli._options import Json, Store, ThreadId, Yes
 if TYPE_CHECKING:
     from clew.checkpointers import Checkpointer
     from clew.log import WorkspaceSnapshot
-    from clew.workspace.listing import Listed
+    from clew.workspace.reader import Listed
 
 __all__ = ["files"]
 
@@ -77,7 +77,7 @@ async def _snapshot(store: Checkpointer, thread_id: str, turn: int | None) -> tu
 async def _list(store: Checkpointer, thread_id: str, kept: WorkspaceSnapshot, json: bool) -> None:
     from clew.cli._hints import hint, many
     from clew.cli._output import print_json, size
-    from clew.workspace.listing import list_snapshot
+    from clew.workspace.reader import list_snapshot
 
     found = await list_snapshot(store, kept)
     if json:

@@ -13,7 +13,7 @@ from clew.agent.settings import Budget, check_timeout
 from clew.errors import InvalidInput
 from clew.providers.base import Permissions, Place
 from clew.providers.registry import find_provider, provider_name, provider_names
-from clew.workspace._folders import absolute
+from clew.workspace.folders import absolute
 
 __all__ = ["AUTO", "ProviderSettings", "make_settings"]
 

@@ -37,14 +37,13 @@ from clew.threads.redact import Redact
 from clew.threads.thread import Durability
 from clew.tools import AnyTool
 from clew.tools.context import ToolContext as ToolContext
-from clew.tools.declaring import tool as tool
+from clew.tools.decorator import tool as tool
 from clew.tools.signals import ToolError as ToolError
-from clew.workspace.comparing import Difference
-from clew.workspace.limits import Limits
-from clew.workspace.reading import Ref
-from clew.workspace.restoring import Restored
-from clew.workspace.snapshots import Progress
-from clew.workspace.snapshots import SnapshotRef as SnapshotRef
+from clew.workspace.compare import Difference
+from clew.workspace.manifest import Limits, Progress
+from clew.workspace.manifest import SnapshotRef as SnapshotRef
+from clew.workspace.reader import Ref
+from clew.workspace.restore import Restored
 
 __all__ = [
     "Agent",

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from clew.tools.calling import ask_reconcile, call_tool, needs_approval, unknown_tool
-from clew.tools.context import BlockingSteps, ToolContext
-from clew.tools.declaring import AnyTool, Effect, InDoubt, Tool, as_tool, tool
-from clew.tools.defaults import DEFAULT_TOOLS
-from clew.tools.files import edit_file, list_files, read_file, write_file
-from clew.tools.journal import Journal, MemoryJournal, Missing, answer_key
+from clew.tools.builtin.defaults import DEFAULT_TOOLS
+from clew.tools.builtin.files import edit_file, list_files, read_file, write_file
+from clew.tools.builtin.shell import run_command
+from clew.tools.call import ask_reconcile, call_tool, needs_approval, unknown_tool
+from clew.tools.context import BlockingSteps, Journal, MemoryJournal, Missing, State, ToolContext, answer_key
+from clew.tools.decorator import AnyTool, Effect, InDoubt, Tool, as_tool, tool
 from clew.tools.mcp import MCPTools, mcp_tools
-from clew.tools.shell import run_command
 from clew.tools.signals import NOT_DONE, BadArguments, Interrupted, NotDone, OutcomeUnknown, Stopped, ToolError
-from clew.tools.state import State
 
 __all__ = [
     "DEFAULT_TOOLS",

@@ -6,19 +6,21 @@ import asyncio
 import inspect
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, MutableMapping, Sequence
+from enum import Enum
 from pathlib import Path
-from typing import Any, TypeVar, cast, overload
+from threading import RLock
+from typing import Any, Protocol, TypeVar, cast, overload
 
+import msgspec
 from blake3 import blake3
 
 from clew.errors import InvalidInput, UsageError
-from clew.tools._values import json_like
-from clew.tools.journal import Journal, MemoryJournal, Missing, answer_key
 from clew.tools.signals import NOT_DONE, Interrupted, OutcomeUnknown
-from clew.tools.state import State
+from clew.tools.values import json_like
 
-__all__ = ["BlockingSteps", "ToolContext"]
+__all__ = ["BlockingSteps", "Journal", "MemoryJournal", "Missing", "State", "ToolContext", "answer_key"]
+
 
 T = TypeVar("T")
 log = logging.getLogger("clew.tools")
@@ -244,3 +246,120 @@ async def _settled(value: Any) -> Any:
 
 async def _called(fn: Callable[[], Any]) -> Any:
     return fn()
+
+
+_RESERVED_KEYS = "clew:"
+
+
+class State(MutableMapping[str, Any]):
+    """A thread's values, by text. What tools change here, the agent records, and a resumed thread has again.
+
+    Values are JSON-like. A list or dict may be changed in place. Usable from every thread. A key that is deleted is on
+    record as None, for a log has no other way to say it; so None reads as absent.
+    """
+
+    def __init__(self, values: Mapping[str, Any] | None = None) -> None:
+        self._recorded = {key: value for key, value in (values or {}).items() if value is not None}
+        self._now: dict[str, Any] = {}
+        """Only what was asked for or set: copies, which tools may change without changing what is on record."""
+        self._lock = RLock()
+
+    def __getitem__(self, key: str) -> Any:
+        with self._lock:
+            if key not in self._now:
+                self._now[key] = json_like(self._recorded[key], f"state[{key!r}]")
+            if self._now[key] is None:
+                raise KeyError(key)
+            return self._now[key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        json_like({key: None}, "state")
+        if key.startswith(_RESERVED_KEYS):
+            raise InvalidInput(f"the key {key!r} begins with {_RESERVED!r}, which is for Clew's own. Choose another.")
+        kept = json_like(value, f"state[{key!r}]")
+        with self._lock:
+            self._now[key] = kept
+
+    def __delitem__(self, key: str) -> None:
+        with self._lock:
+            if key not in self:
+                raise KeyError(key)
+            self._now[key] = None
+
+    def __contains__(self, key: object) -> bool:
+        with self._lock:
+            return (self._now[key] if key in self._now else self._recorded.get(key)) is not None  # type: ignore[call-overload]
+
+    def __iter__(self) -> Iterator[str]:
+        with self._lock:
+            keys = [key for key in {**self._recorded, **self._now} if key in self]
+        return iter(keys)
+
+    def __len__(self) -> int:
+        with self._lock:
+            return sum(key in self for key in {**self._recorded, **self._now})
+
+    def __repr__(self) -> str:
+        return f"State({dict(self)!r})"
+
+    def take_changes(self) -> dict[str, Any]:
+        """What changed since the last time, to be recorded; None for a key that was deleted. From then on it is what is
+        on record. `InvalidInput` if a value was changed in place into one that cannot be stored."""
+        with self._lock:
+            now = {key: json_like(value, f"state[{key!r}]") for key, value in self._now.items()}
+            changed = {key: value for key, value in now.items() if _encode(value) != _encode(self._recorded.get(key))}
+            self._recorded.update(changed)
+            self._recorded = {key: value for key, value in self._recorded.items() if value is not None}
+            return {key: json_like(value, key) for key, value in changed.items()}
+
+
+def _encode(value: Any) -> bytes:
+    """1, 1.0 and True are equal in Python, and are three values in a log."""
+    return msgspec.msgpack.encode(value)
+
+
+class Missing(Enum):
+    """Why there is no outcome."""
+
+    NOT_RECORDED = "not recorded"
+    """The step was never begun."""
+    IN_DOUBT = "in doubt"
+    """The step was begun in an earlier attempt, and what it came to is not on record."""
+
+
+class Journal(Protocol):
+    """The record of one call's steps."""
+
+    async def step_intent(self, key: str) -> None:
+        """A step is about to run; durable when this returns."""
+
+    async def step_outcome(self, key: str, value: Any) -> None:
+        """What the step came to, a JSON-like value; durable when this returns."""
+
+    def recorded(self, key: str) -> Any:
+        """The outcome on record, or a `Missing`. Reads what was loaded or written; called on the event loop."""
+
+
+def answer_key(number: int) -> str:
+    """The key under which the answer to a call's question is on record: the first it asks has the number 0."""
+    return f"clew:answer:{number}"
+
+
+class MemoryJournal:
+    """A journal that lasts as long as the object: for the tests of a tool, and for calls that nothing is kept of."""
+
+    def __init__(self, answers: Sequence[Any] = ()) -> None:
+        """`answers` are those to the tool's questions, in order."""
+        self.outcomes: dict[str, Any] = {answer_key(number): answer for number, answer in enumerate(answers)}
+        self.intents: list[str] = []
+
+    async def step_intent(self, key: str) -> None:
+        self.intents.append(key)
+
+    async def step_outcome(self, key: str, value: Any) -> None:
+        self.outcomes[key] = value
+
+    def recorded(self, key: str) -> Any:
+        if key in self.outcomes:
+            return self.outcomes[key]
+        return Missing.IN_DOUBT if key in self.intents else Missing.NOT_RECORDED

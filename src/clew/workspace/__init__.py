@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from clew.workspace.comparing import Change, Difference
-from clew.workspace.limits import Limits
-from clew.workspace.restoring import Restored
-from clew.workspace.snapshots import Progress, Skipped, SnapshotRef
+from clew.workspace.compare import Change, Difference
+from clew.workspace.manifest import Limits, Progress, Skipped, SnapshotRef
+from clew.workspace.restore import Restored
 from clew.workspace.workspace import Workspace
 
 __all__ = ["Change", "Difference", "Limits", "Progress", "Restored", "Skipped", "SnapshotRef", "Workspace"]

@@ -5,27 +5,39 @@ docs/format.md describes the value byte by byte. What a tree says is checked as 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 import msgspec
 
 from clew.errors import Corrupt, InvalidInput
+from clew.log import WorkspaceSnapshot
 from clew.log.blobs import is_tree, pack_tree, tree_refs, unpack_blob
 from clew.log.keys import Keyring
+from clew.threads.reader import Progress
 
 __all__ = [
+    "DEEPEST",
     "EARLIEST",
     "INLINE",
     "LATEST",
+    "LONGEST",
     "MAX_NODES",
     "FileNode",
     "FolderNode",
+    "Limits",
     "LinkNode",
     "Node",
+    "Progress",
+    "Skipped",
+    "SnapshotRef",
     "Tree",
+    "is_too_deep",
     "pack_folder",
+    "shown",
     "unpack_folder",
 ]
+
 
 INLINE = 512
 """Files up to this size are kept in the tree itself: a chunk of its own would cost more than it holds."""
@@ -158,3 +170,59 @@ def _check_file(digest: str, node: FileNode) -> None:
         raise InvalidInput(
             f"folder {digest}: {node.name!r} is linked to {node.same_as!r}, which is no path in the folder"
         )
+
+
+class Skipped(msgspec.Struct, frozen=True):
+    """Something in the folder that the snapshot does not hold, or not as it was, and why."""
+
+    path: str
+    """From the root of the workspace. Always printable and always UTF-8: `\\xff` stands for a byte that is neither."""
+    reason: str
+
+
+class SnapshotRef(msgspec.Struct, frozen=True):
+    """A snapshot that is in the store, durably. Its digest is all that it takes to restore it."""
+
+    digest: str
+    files: int = 0
+    bytes: int = 0
+    """The sum of the sizes of all files."""
+    new_bytes: int = 0
+    """What this snapshot added to the store, as stored. What the store had already costs nothing."""
+    skipped: tuple[Skipped, ...] = ()
+
+    def entry(self) -> WorkspaceSnapshot:
+        """This snapshot as an entry of a thread's log."""
+        return WorkspaceSnapshot(self.digest, self.files, self.bytes)
+
+
+def shown(path: bytes) -> str:
+    """A path as text that can be printed and encoded whatever bytes it has."""
+    text = os.fsdecode(path)
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else _escaped(letter) for letter in text)
+
+
+def _escaped(letter: str) -> str:
+    return "".join(f"\\x{byte:02x}" for byte in os.fsencode(letter))
+
+
+DEEPEST = 2000
+LONGEST = 32 * 1024
+"""How deep down a folder of a snapshot may be, and how long its path in bytes: to open one takes a step for each above it.
+A walk keeps to these as a restore does, so that whatever was kept can be restored."""
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """Raise these for a workspace that is larger on purpose; they are there for the folder that was named by mistake."""
+
+    file_bytes: int = 2**30
+    """A file with more data than this is skipped, and reported. Holes of a sparse file do not count."""
+    names: int = 500_000
+    """A workspace with more files, folders and links than this is refused."""
+
+
+def is_too_deep(folder: bytes) -> bool:
+    """Whether a folder with this path from the root is too deep down to be part of a snapshot."""
+    return len(folder) > DEEPEST and (len(folder) > LONGEST or folder.count(b"/") >= DEEPEST)

@@ -12,17 +12,16 @@ from clew.checkpointers import Checkpointer
 from clew.errors import InvalidInput
 from clew.threads.trees import note_fresh
 from clew.workspace import statcache
-from clew.workspace._folders import absolute
-from clew.workspace._ignoring import Rules
-from clew.workspace.limits import Limits
-from clew.workspace.snapshots import Progress, SnapshotRef
+from clew.workspace.folders import absolute
+from clew.workspace.ignore import Rules
+from clew.workspace.manifest import Limits, Progress, SnapshotRef
 from clew.workspace.statcache import StatCache
 
 if TYPE_CHECKING:
-    from clew.workspace.comparing import Difference
-    from clew.workspace.reading import Ref
-    from clew.workspace.restoring import Restored
-    from clew.workspace.snapshotting import Walked
+    from clew.workspace.compare import Difference
+    from clew.workspace.reader import Ref
+    from clew.workspace.restore import Restored
+    from clew.workspace.snapshot import Walked
 
 __all__ = ["Workspace"]
 
@@ -85,7 +84,7 @@ class Workspace:
         A folder that changes meanwhile gives a snapshot of some of it before and some after; each file is whole, or is
         reported in `skipped`. `progress` hears how many files have been read. Cancelling does no harm.
         """
-        from clew.workspace.snapshotting import snapshot
+        from clew.workspace.snapshot import snapshot
 
         async with self._taking:
             ref, self._known, self._walked = await snapshot(
@@ -114,13 +113,13 @@ class Workspace:
         What the folder held before is snapshotted first, as `before_restore`. Only what differs is touched; what was never
         part of a snapshot, such as ignored files, stays. Interrupted at any point, the same call again ends right.
         """
-        from clew.workspace.restoring import restore
+        from clew.workspace.restore import restore
 
         return await restore(self, ref, into, progress)
 
     async def diff(self, a: Ref | None, b: Ref | None = None, *, text: bool = False) -> Difference:
         """What changed from `a` to `b`; None stands for the folder as it is now. With `text`, with the lines of text files
         that differ."""
-        from clew.workspace.comparing import diff
+        from clew.workspace.compare import diff
 
         return await diff(self, a, b, text)

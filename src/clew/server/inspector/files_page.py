@@ -13,10 +13,9 @@ from clew.server.inspector.html import Html, el, join
 from clew.server.inspector.layout import Viewer, empty, field, page, thread_url
 from clew.server.inspector.wording import plural, size
 from clew.workspace import Change, Limits
-from clew.workspace.comparing import compare
-from clew.workspace.manifest import FileNode, FolderNode, LinkNode
-from clew.workspace.reading import Item, items, read_file, read_root, read_tree
-from clew.workspace.snapshots import shown
+from clew.workspace.compare import compare
+from clew.workspace.manifest import FileNode, FolderNode, LinkNode, shown
+from clew.workspace.reader import Item, items, read_file, read_root, read_tree
 
 __all__ = ["files_page"]
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dis
 import inspect
 import re
 import sys
 from collections.abc import Callable, Mapping
+from itertools import pairwise
+from types import CodeType
 from typing import Any, Generic, Literal, ParamSpec, TypeAlias, TypeVar, cast, get_args, overload
 
 import msgspec
@@ -13,11 +16,10 @@ from blake3 import blake3
 
 from clew.errors import InvalidInput
 from clew.models.base import ToolSpec
-from clew.tools._hints import bare_function
-from clew.tools._usage import uses_steps
-from clew.tools.schemas import Parameters, read_parameters
+from clew.tools.schema import Parameters, bare_function, read_parameters
 
-__all__ = ["AnyTool", "Effect", "InDoubt", "Tool", "as_tool", "tool"]
+__all__ = ["AnyTool", "Effect", "InDoubt", "Tool", "as_tool", "tool", "uses_steps"]
+
 
 Effect = Literal["none", "idempotent", "steps", "once"]
 """What becomes of a call that was begun and whose outcome is not on record.
@@ -253,3 +255,34 @@ def _check(name: str, effect: Any, reconcile: Any, in_doubt: Any, timeout: Any, 
         raise InvalidInput(f"{what}: reconcile= is a function, and not {reconcile!r}")
     if not isinstance(approve, bool) and not callable(approve):
         raise InvalidInput(f"{what}: approve= is True, False or a function of the arguments, and not {approve!r}")
+
+
+_STEPS = {"step", "interrupt", "blocking"}
+
+
+def uses_steps(fn: Any, context: str | None) -> bool:
+    """Whether the code takes `step`, `interrupt` or `blocking` from its own context.
+
+    Only from that: to take `simulation.step()` for a recorded step would run a tool again that must run once. What is
+    overlooked, in turn, is only kept from running again, which is safe.
+    """
+    code = getattr(fn, "__code__", None)
+    return context is not None and isinstance(code, CodeType) and _uses(code, context)
+
+
+def _uses(code: CodeType, context: str) -> bool:
+    for before, after in pairwise(dis.get_instructions(code)):
+        if after.opname in ("LOAD_ATTR", "LOAD_METHOD") and after.argval in _STEPS and _loads(before, context):
+            return True
+    return any(
+        _uses(inner, context)
+        for inner in code.co_consts
+        if isinstance(inner, CodeType) and context in inner.co_freevars  # a function inside that uses the same context
+    )
+
+
+def _loads(instruction: dis.Instruction, name: str) -> bool:
+    if not instruction.opname.startswith("LOAD_"):
+        return False
+    value = instruction.argval  # newer Pythons load two names with one instruction
+    return value == name or (isinstance(value, tuple) and value[-1:] == (name,))

@@ -6,25 +6,26 @@ import asyncio
 import functools
 import os
 import stat
+import threading
 import time
-from collections.abc import Callable, Coroutine
-from concurrent.futures import CancelledError, Future
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
 import msgspec
 
 from clew._runtime.files import network_file_system
 from clew.log.blobs import pack_blob
 from clew.log.keys import Keyring
-from clew.workspace._threads import Stopped, Threads
-from clew.workspace.chunking import chunks, data_of, extents_of
-from clew.workspace.limits import Limits
-from clew.workspace.manifest import INLINE, FileNode, LinkNode
-from clew.workspace.scanning import CHANGED, Fact, Folder, Root, why
+from clew.workspace.chunks import chunks, data_of, extents_of
+from clew.workspace.manifest import INLINE, FileNode, Limits, LinkNode
+from clew.workspace.scan import CHANGED, Fact, Folder, Root, why
 from clew.workspace.statcache import is_settled
 
-__all__ = ["UNTRUSTED", "Content", "Outbox", "Reader"]
+__all__ = ["UNTRUSTED", "Content", "Outbox", "Reader", "Stopped", "Threads"]
+
 
 UNTRUSTED = -1
 """The ctime that stands in a fact whose file must be read again: no file has it."""
@@ -231,3 +232,69 @@ def _up_to(length: int, extents: tuple[tuple[int, int], ...]) -> tuple[tuple[int
             kept.append((offset, count))
         length -= count
     return tuple(kept)
+
+
+T = TypeVar("T")
+_TICK = 0.1
+
+
+class Stopped(Exception):
+    """What a thread ends with when it is told to stop."""
+
+
+class Threads:
+    """`stop` is set when work is to end early. Whoever waits for something else is let go by `let_go`."""
+
+    def __init__(self, count: int) -> None:
+        self.stop = threading.Event()
+        self._pool = ThreadPoolExecutor(count, thread_name_prefix="clew-workspace")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pool.shutdown()  # at once: nothing is under way any more
+
+    def go_on(self) -> None:
+        """Called by work now and then; ends it if it should stop."""
+        if self.stop.is_set():
+            raise Stopped
+
+    async def run(self, work: Callable[[], T]) -> T:
+        return (await self.run_all([work]))[0]
+
+    async def run_all(
+        self,
+        works: Sequence[Callable[[], T]],
+        *,
+        let_go: Callable[[], object] = lambda: None,
+        tick: Callable[[], object] | None = None,
+    ) -> list[T]:
+        """Do all of this at once and wait for it, calling `tick` meanwhile. After a failure or a cancellation all of it
+        is told to stop, and has ended when that is raised."""
+        loop = asyncio.get_running_loop()
+        self.stop.clear()
+        jobs = [loop.run_in_executor(self._pool, work) for work in works]
+        pending = set(jobs)
+        failure: BaseException | None = None
+        while pending:
+            problem: BaseException | None = None
+            try:
+                done, pending = await asyncio.wait(
+                    pending, timeout=_TICK if tick else None, return_when=asyncio.FIRST_COMPLETED
+                )
+                # The exception of every job is asked for: asyncio complains in the log of one that nobody has seen.
+                problem = next(iter([error for job in done if (error := job.exception()) is not None]), None)
+                if tick is not None and failure is None and problem is None:
+                    tick()
+            except BaseException as error:  # noqa: BLE001 - raised below, once nothing is under way any more
+                problem = error
+            if problem is not None and failure is None:
+                failure = problem
+                self.stop.set()
+                let_go()
+        if failure is not None:
+            raise failure
+        return [job.result() for job in jobs]

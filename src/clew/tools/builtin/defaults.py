@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from clew.tools.declaring import AnyTool
-from clew.tools.files import edit_file, list_files, read_file, write_file
-from clew.tools.shell import run_command
+from clew.tools.builtin.files import edit_file, list_files, read_file, write_file
+from clew.tools.builtin.shell import run_command
+from clew.tools.decorator import AnyTool
 
 __all__ = ["DEFAULT_TOOLS"]
 

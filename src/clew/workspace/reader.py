@@ -4,20 +4,36 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import NamedTuple
+from datetime import UTC, datetime
+from typing import Literal, NamedTuple
+
+import msgspec
 
 from clew.checkpointers import Checkpointer
 from clew.errors import Corrupt, InvalidInput, MissingBlob
 from clew.log import WorkspaceSnapshot
 from clew.log.blobs import unpack_blob
 from clew.log.keys import Keyring
-from clew.workspace.limits import DEEPEST, LONGEST, Limits, is_too_deep
-from clew.workspace.manifest import FileNode, FolderNode, Node, Tree, unpack_folder
-from clew.workspace.snapshots import SnapshotRef, shown
+from clew.workspace.folders import join
+from clew.workspace.manifest import (
+    DEEPEST,
+    LONGEST,
+    FileNode,
+    FolderNode,
+    Limits,
+    LinkNode,
+    Node,
+    SnapshotRef,
+    Tree,
+    is_too_deep,
+    shown,
+    unpack_folder,
+)
 
 __all__ = [
     "Bounds",
     "Item",
+    "Listed",
     "Places",
     "Ref",
     "Root",
@@ -26,12 +42,14 @@ __all__ = [
     "digest_of",
     "fetch",
     "items",
+    "list_snapshot",
     "read_file",
     "read_root",
     "read_tree",
     "same_content",
     "unpack_file",
 ]
+
 
 Ref = SnapshotRef | WorkspaceSnapshot | str
 """What names a snapshot: what `snapshot` gave, the entry in a log, or the digest alone."""
@@ -194,3 +212,66 @@ class Places:
             yield self._offset, part
             self._offset += len(part)
             self._room -= len(part)
+
+
+_BATCH = 128
+"""Folders that are read at once."""
+_FIRST, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)
+
+
+class Listed(msgspec.Struct, frozen=True, kw_only=True):
+    """One path in a snapshot."""
+
+    path: str
+    """From the root of the workspace; always printable."""
+    what: Literal["file", "folder", "link"]
+    mode: int
+    modified_at: datetime
+    size: int | None = None
+    """Of a file."""
+    target: str | None = None
+    """Where a link leads."""
+
+
+async def list_snapshot(checkpointer: Checkpointer, ref: Ref, limits: Limits | None = None) -> list[Listed]:
+    """All that a snapshot holds, folders before what is in them, by name."""
+    limits = limits or Limits()
+    root = await read_root(checkpointer, ref, limits)
+    bounds = Bounds(limits)
+    found: dict[bytes, Item] = {}
+    folders = [(b"", root.tree)]
+    while folders:
+        batch, folders = folders[:_BATCH], folders[_BATCH:]
+        packed = await fetch(checkpointer, {tree for _, tree in batch})
+        for path, tree in batch:
+            inside = items(await asyncio.to_thread(unpack_folder, tree, packed[tree], checkpointer.keys, limits.names))
+            bounds.count(path, len(inside))
+            for name, item in inside.items():
+                found[join(path, name)] = item
+                if item.tree:
+                    folders.append((join(path, name), item.tree))
+    return [_listed(path, found[path], found) for path in sorted(found, key=lambda path: path.split(b"/"))]
+
+
+def _listed(path: bytes, item: Item, found: dict[bytes, Item]) -> Listed:
+    node = item.node
+    size = None
+    if isinstance(node, FileNode):
+        first = found.get(node.same_as, item).node  # of several names of one file the first has its size
+        size = first.size if isinstance(first, FileNode) else node.size
+    return Listed(
+        path=shown(path),
+        what="folder" if isinstance(node, FolderNode) else "link" if isinstance(node, LinkNode) else "file",
+        mode=node.mode,
+        modified_at=_moment(node.mtime),
+        size=size,
+        target=shown(node.target) if isinstance(node, LinkNode) else None,
+    )
+
+
+def _moment(nanoseconds: int) -> datetime:
+    """A file may have a time that no calendar has."""
+    try:
+        return datetime.fromtimestamp(nanoseconds / 1e9, UTC)
+    except (OverflowError, ValueError, OSError):
+        return _FIRST if nanoseconds < 0 else _LAST

@@ -14,15 +14,14 @@ import msgspec
 
 from clew._runtime.telemetry import span
 from clew.errors import ClewError, InvalidInput, MissingBlob, Unavailable
-from clew.workspace._folders import absolute, explain
-from clew.workspace.applying import apply_plan
-from clew.workspace.checking import check_plan
-from clew.workspace.planning import Plan, make_plan
-from clew.workspace.reading import Ref, Root, read_root
-from clew.workspace.snapshots import Progress, Skipped, SnapshotRef
+from clew.workspace.apply import apply_plan
+from clew.workspace.folders import absolute, explain
+from clew.workspace.manifest import Progress, Skipped, SnapshotRef
+from clew.workspace.plan import Plan, check_plan, make_plan
+from clew.workspace.reader import Ref, Root, read_root
 
 if TYPE_CHECKING:
-    from clew.workspace.snapshotting import Walked
+    from clew.workspace.snapshot import Walked
     from clew.workspace.workspace import Workspace
 
 __all__ = ["Restored", "restore"]

@@ -14,11 +14,9 @@ from types import TracebackType
 from typing import Self
 
 from clew.errors import InvalidInput
-from clew.workspace._folders import TEMPORARY
-from clew.workspace._ignoring import IGNORE_FILE, Rules, has_rules, read_rules
-from clew.workspace.limits import DEEPEST, LONGEST, Limits, is_too_deep
-from clew.workspace.manifest import EARLIEST, LATEST
-from clew.workspace.snapshots import Skipped, shown
+from clew.workspace.folders import TEMPORARY
+from clew.workspace.ignore import IGNORE_FILE, Rules, has_rules, read_rules
+from clew.workspace.manifest import DEEPEST, EARLIEST, LATEST, LONGEST, Limits, Skipped, is_too_deep, shown
 
 __all__ = ["CHANGED", "Fact", "Folder", "Root", "Scan", "scan", "why"]
 

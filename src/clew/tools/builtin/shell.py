@@ -10,7 +10,7 @@ from typing import Annotated
 
 from clew._runtime.aio import settle
 from clew.tools.context import ToolContext
-from clew.tools.declaring import tool
+from clew.tools.decorator import tool
 from clew.tools.signals import ToolError
 
 __all__ = ["run_command"]

@@ -16,8 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from clew.errors import ClewError, InvalidInput, Unavailable
-from clew.workspace.manifest import FileNode, LinkNode, Node
-from clew.workspace.snapshots import shown
+from clew.workspace.manifest import FileNode, LinkNode, Node, shown
 
 __all__ = [
     "TEMPORARY",

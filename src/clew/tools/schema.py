@@ -6,22 +6,24 @@ once: which argument, what was expected, what was given.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
-from collections.abc import Callable, Mapping
+import types
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePath
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from clew.errors import InvalidInput
-from clew.tools import _pydantic
-from clew.tools._docstrings import read_docstring
-from clew.tools._hints import bare_function, is_context, read_hints
-from clew.tools._values import shown
+from clew.tools import values as _pydantic
+from clew.tools.context import ToolContext
 from clew.tools.signals import BadArguments
+from clew.tools.values import shown
 
-__all__ = ["Parameters", "read_parameters"]
+__all__ = ["Parameters", "bare_function", "is_context", "read_docstring", "read_hints", "read_parameters"]
+
 
 _PLACE = re.compile(r" - at `(?:key in )?\$(.*)`$")
 _STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
@@ -289,3 +291,147 @@ def _expected(schema: Mapping[str, Any]) -> str:
     if isinstance(kind, str):
         return f"{'an' if kind[0] in 'aio' else 'a'} {kind}" if kind != "null" else "null"
     return "an object" if "$ref" in schema else "a value"
+
+
+_SPHINX = re.compile(r":(?:param|parameter|arg|argument|key|keyword)\s+(?:[^:]*?\s)?\*{0,2}(\w+)\s*:\s*(.*)")
+_SPHINX_OTHER = re.compile(r":\w+[^:]*:")
+_GOOGLE = re.compile(r"(Args|Arguments|Parameters|Params|Keyword Args|Keyword Arguments|Other Parameters):\s*$")
+_GOOGLE_OTHER = re.compile(
+    r"(Returns?|Yields?|Raises|Examples?|Notes?|Attributes|See Also|Todo|Warnings?|Warns|References):\s*$"
+)
+_GOOGLE_ITEM = re.compile(r"\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)")
+_NUMPY_ITEM = re.compile(r"(\*{0,2}\w+(?:\s*,\s*\*{0,2}\w+)*)\s*(?::.*)?$")
+_NUMPY_OURS = {"parameters", "other parameters"}
+_RULE = re.compile(r"(-{3,}|={3,})\s*$")
+
+
+def read_docstring(text: str | None) -> tuple[str, dict[str, str]]:
+    """The first paragraph on one line, and what is said of each parameter."""
+    lines = inspect.cleandoc(text or "").splitlines()
+    return _first_paragraph(lines), {**_numpy(lines), **_google(lines), **_sphinx(lines)}
+
+
+def _first_paragraph(lines: list[str]) -> str:
+    found: list[str] = []
+    for number, line in enumerate(lines):
+        underlined = number + 1 < len(lines) and _RULE.match(lines[number + 1])
+        if (
+            not line.strip()
+            or _GOOGLE.match(line)
+            or _GOOGLE_OTHER.match(line)
+            or _SPHINX_OTHER.match(line)
+            or underlined
+        ):
+            break
+        found.append(line.strip())
+    return " ".join(found)
+
+
+def _google(lines: list[str]) -> dict[str, str]:
+    return _items(_section(lines), _GOOGLE_ITEM)
+
+
+def _section(lines: list[str]) -> Iterator[str]:
+    """The indented lines under a heading that announces parameters."""
+    inside = False
+    for line in lines:
+        if not line.startswith((" ", "\t")) and line.strip():
+            inside = bool(_GOOGLE.match(line))
+        elif inside:
+            yield line
+
+
+def _items(lines: Iterator[str], pattern: re.Pattern[str]) -> dict[str, str]:
+    """Names with their text, which goes on in the lines that are indented further than the name."""
+    found: dict[str, list[str]] = {}
+    margin, name = -1, ""
+    for line in lines:
+        if not line.strip():
+            continue
+        indent = len(line) - len(line.lstrip())
+        if margin < 0:
+            margin = indent
+        match = pattern.match(line.strip()) if indent <= margin else None
+        if match:
+            name = match[1]
+            found[name] = [match[2]]
+        elif name and indent > margin:
+            found[name].append(line.strip())
+        else:
+            name = ""
+    return _joined(found)
+
+
+def _numpy(lines: list[str]) -> dict[str, str]:
+    found: dict[str, list[str]] = {}
+    inside, names = False, list[str]()
+    for number, line in enumerate(lines):
+        if _RULE.match(line):
+            continue
+        if number + 1 < len(lines) and line.strip() and _RULE.match(lines[number + 1]):
+            inside, names = line.strip().lower() in _NUMPY_OURS, []
+        elif inside and line.startswith((" ", "\t")):
+            for name in names:
+                found[name].append(line.strip())
+        elif inside and (match := _NUMPY_ITEM.match(line)):
+            names = [name.strip().lstrip("*") for name in match[1].split(",")]
+            found.update({name: [] for name in names})
+    return _joined(found)
+
+
+def _sphinx(lines: list[str]) -> dict[str, str]:
+    found: dict[str, list[str]] = {}
+    name = ""
+    for line in lines:
+        match = _SPHINX.match(line)
+        if match:
+            name = match[1]
+            found[name] = [match[2]]
+        elif name and line.startswith((" ", "\t")):
+            found[name].append(line.strip())
+        else:
+            name = ""
+    return _joined(found)
+
+
+def _joined(found: dict[str, list[str]]) -> dict[str, str]:
+    texts = {name: " ".join(part for part in parts if part).strip() for name, parts in found.items()}
+    return {name: text for name, text in texts.items() if text}
+
+
+def bare_function(fn: Any) -> Any:
+    """The function inside partials, wrappers, bound methods and callable objects."""
+    while True:
+        if isinstance(fn, functools.partial):
+            fn = fn.func
+        elif hasattr(fn, "__wrapped__"):
+            fn = fn.__wrapped__
+        elif inspect.ismethod(fn):
+            fn = fn.__func__
+        elif not inspect.isfunction(fn) and inspect.ismethod(getattr(fn, "__call__", None)):  # noqa: B004
+            fn = fn.__call__.__func__
+        else:
+            return fn
+
+
+def read_hints(fn: Callable[..., Any], what: str, namespace: Mapping[str, Any]) -> dict[str, Any]:
+    """The types of the parameters. That of the return value is not looked at, so it may be anything."""
+    inner = bare_function(fn)
+    annotations = {name: hint for name, hint in getattr(inner, "__annotations__", {}).items() if name != "return"}
+    known = getattr(inner, "__globals__", {})
+    local = {name: value for name, value in {"ToolContext": ToolContext, **namespace}.items() if name not in known}
+    holder = types.SimpleNamespace(__annotations__=annotations)
+    try:
+        return get_type_hints(holder, dict(known), local, include_extras=True)
+    except (NameError, TypeError, SyntaxError, AttributeError) as error:
+        raise InvalidInput(
+            f"{what} has an annotation that cannot be read: {error}. Import its type where the function is defined, "
+            "not under TYPE_CHECKING."
+        ) from error
+
+
+def is_context(hint: Any) -> bool:
+    """`ToolContext`, or that or None."""
+    if get_origin(hint) in (Union, types.UnionType):
+        return any(is_context(choice) for choice in get_args(hint))
+    return hint is ToolContext

@@ -1,0 +1,7 @@
+"""The tools that come with Clew."""
+
+from __future__ import annotations
+
+from clew.tools.builtin.defaults import DEFAULT_TOOLS
+
+__all__ = ["DEFAULT_TOOLS"]
