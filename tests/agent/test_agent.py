@@ -22,7 +22,7 @@ from clew.agent import (
     TurnFinished,
     Waiting,
 )
-from clew.agent.answering import record_answer
+from clew.agent.questions import record_answer
 from clew.checkpointers import MemoryCheckpointer
 from clew.errors import InvalidInput, ThreadBusy, UsageError
 from clew.log import MessageAdded, ModelCallStarted, ToolIntent

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clew import Agent, Thread, ToolContext, tool
-from clew.agent.answering import open_questions, record_answer
+from clew.agent.questions import open_questions, record_answer
 from clew.checkpointers import MemoryCheckpointer
 from clew.errors import InvalidInput, ThreadBusy, ThreadNotFound, UsageError
 from clew.testing import ScriptedModel, call

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from clew import Agent, Thread, open_checkpointer
-from clew.agent.rewinding import rewind
+from clew.agent.rewind import rewind
 from clew.checkpointers import HeadQuery, MemoryCheckpointer
 from clew.errors import ContextTooLong, ModelError, ModelRefused, ModelUnavailable
 from clew.log import MessageAdded, StatusChanged, Usage

@@ -13,7 +13,7 @@ import pytest
 
 from clew import Thread, open_checkpointer
 from clew.agent import Agent, RunResult, ToolStarted
-from clew.agent.answering import record_answer
+from clew.agent.questions import record_answer
 from clew.checkpointers import MemoryCheckpointer
 from clew.errors import ContextTooLong, InvalidInput, ModelUnavailable, ThreadBusy
 from clew.log import StatusChanged, ToolOutcome

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from clew import Thread
-from clew.agent.rewinding import rewind
+from clew.agent.rewind import rewind
 from clew.checkpointers import MemoryCheckpointer
 from clew.errors import InvalidInput, ThreadBusy
 from clew.log import MessageAdded, StatusChanged

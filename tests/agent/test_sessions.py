@@ -13,7 +13,7 @@ import pytest
 
 from clew import Thread
 from clew.agent import Agent, Compacted
-from clew.agent.own_sessions import task_id
+from clew.agent.session import task_id
 from clew.checkpointers import HeadQuery, MemoryCheckpointer
 from clew.errors import ContextTooLong, InvalidInput, ThreadBusy, ThreadNotFound, Unavailable, UsageError
 from clew.log import WorkspaceSnapshot

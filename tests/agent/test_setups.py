@@ -8,7 +8,7 @@ import pytest
 
 from clew import Thread
 from clew.agent import Agent, Budget
-from clew.agent.setups import Setup, keep_setup, kept_setup, setup_of
+from clew.agent.settings import Setup, keep_setup, kept_setup, setup_of
 from clew.checkpointers import MemoryCheckpointer
 from clew.errors import Corrupt
 from clew.log import StateSet, ThreadStarted

@@ -13,8 +13,8 @@ import pytest
 
 from clew import Agent, Budget, Thread, open_checkpointer, tool
 from clew.agent.handles import write_handle
-from clew.agent.notes import is_prompt
-from clew.agent.setups import kept_setup
+from clew.agent.prompts import is_prompt
+from clew.agent.settings import kept_setup
 from clew.messages import plain_text
 from clew.testing import ScriptedModel, call
 from tests.cli.commands import Samples, objects

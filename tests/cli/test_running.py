@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from clew import open_checkpointer
-from clew.agent.setups import kept_setup
+from clew.agent.settings import kept_setup
 from clew.messages import plain_text
 from clew.testing import ModelServer, Response, call, reply, say
 from tests.cli.commands import objects

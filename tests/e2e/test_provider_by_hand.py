@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from clew import Thread, open_checkpointer
-from clew.agent.notes import is_prompt
+from clew.agent.prompts import is_prompt
 from clew.messages import plain_text
 from clew.providers import ProviderSession
 from clew.testing import ScriptedModel

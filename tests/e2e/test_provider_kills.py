@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from clew import open_checkpointer
-from clew.agent.leftovers import Left, left_over
+from clew.agent.recovery import Left, left_over
 from clew.messages import Text
 from clew.sync import Thread as BlockingThread
 from clew.sync import open_checkpointer as open_blocking

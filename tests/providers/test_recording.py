@@ -4,7 +4,7 @@ import pytest
 
 from clew.agent.events import ToolFinished
 from clew.agent.journal import Journal
-from clew.agent.leftovers import left_over
+from clew.agent.recovery import left_over
 from clew.checkpointers import MemoryCheckpointer
 from clew.log import Checkpoint, MessageAdded
 from clew.messages import Assistant, Message, Text, Tool, ToolCall, ToolResult, user

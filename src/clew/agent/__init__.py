@@ -22,8 +22,8 @@ from clew.agent.events import (
     Unwound,
     Waiting,
 )
-from clew.agent.runs import Run, RunResult
-from clew.agent.sessions import Session
+from clew.agent.run import Run, RunResult
+from clew.agent.session import Session
 from clew.agent.settings import Budget
 
 __all__ = [

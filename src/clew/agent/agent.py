@@ -20,24 +20,22 @@ import msgspec
 
 from clew._runtime.aio import settle
 from clew._runtime.plugins import find
-from clew.agent.answering import answers_to, open_questions
-from clew.agent.children import child_tool, is_child
 from clew.agent.events import Question, RunStarted
 from clew.agent.exchanges import exchange_of, last_exchange, reason_of, standing_of
-from clew.agent.filing import Files, lacks_files
-from clew.agent.finishing import finish_tool
 from clew.agent.handles import Handle, read_handle
 from clew.agent.journal import Journal
 from clew.agent.loop import Ending, Loop, read_answer
-from clew.agent.outputs import Output
-from clew.agent.own_sessions import OwnSession, task_id
+from clew.agent.output import Output, finish_tool
 from clew.agent.prompts import Asked, asked, check_prompt, check_resumed, prompts_waiting
-from clew.agent.runs import Emit, Run, RunResult, stop_all
-from clew.agent.sessions import Session
+from clew.agent.questions import answers_to, open_questions
+from clew.agent.run import Emit, Run, RunResult, stop_all
+from clew.agent.session import OwnSession, Session, task_id
 from clew.agent.settings import Budget, Overflow, PriceUnknown, Settings, check_timeout
-from clew.agent.signalling import by_id, same_command, stops_with_a_signal
+from clew.agent.signals import by_id, same_command, stops_with_a_signal
 from clew.agent.stores import LastRun, Ran, Store
-from clew.agent.trajectories import Trajectory, done_since, read_trajectory, turn_of
+from clew.agent.subagents import child_tool, is_child
+from clew.agent.trajectory import Trajectory, done_since, read_trajectory, turn_of
+from clew.agent.workspace import Files, lacks_files
 from clew.checkpointers import Checkpointer, HeadQuery
 from clew.errors import InvalidInput, ThreadNotFound, UsageError
 from clew.log import Checkpoint, StatusChanged, Usage

@@ -6,8 +6,7 @@ from typing import Any
 
 import msgspec
 
-from clew.agent.notes import is_prompt
-from clew.agent.prompts import line_of_work
+from clew.agent.prompts import is_prompt, line_of_work
 from clew.errors import ClewError
 from clew.log import (
     Checkpoint,

@@ -12,19 +12,28 @@ from typing import Any, Literal
 import msgspec
 
 from clew._runtime.aio import settle
-from clew.agent.asking import ask
-from clew.agent.compacting import compact, make_room
+from clew.agent.compaction import compact, make_room
 from clew.agent.events import QUESTIONS, CheckpointSaved, Question, TurnFinished, TurnStarted, Unwound, Waiting
 from clew.agent.exchanges import exchange_of, joined, last_exchange
-from clew.agent.filing import Files
-from clew.agent.finishing import finished_with, not_finished, value_of
 from clew.agent.journal import Journal
-from clew.agent.leftovers import left_over
-from clew.agent.notes import NOTE, is_note, note, note_waiting
-from clew.agent.prompts import Asked, WaitingPrompt, prompts_waiting, turns_of_task, waiting_prompts
-from clew.agent.runs import Emit
+from clew.agent.model_call import ask
+from clew.agent.output import finished_with, not_finished, value_of
+from clew.agent.prompts import (
+    NOTE,
+    Asked,
+    WaitingPrompt,
+    is_note,
+    note,
+    note_waiting,
+    prompts_waiting,
+    turns_of_task,
+    waiting_prompts,
+)
+from clew.agent.recovery import left_over
+from clew.agent.run import Emit
 from clew.agent.settings import Settings, drift_of, started
-from clew.agent.settling import settle_calls
+from clew.agent.tool_calls import settle_calls
+from clew.agent.workspace import Files
 from clew.errors import ContextTooLong
 from clew.log import Checkpoint, Logged, MessageAdded, ModelCallStarted, StateSet, StatusChanged
 from clew.messages import Assistant, plain_text, tool_calls, user

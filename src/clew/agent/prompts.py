@@ -9,25 +9,30 @@ import msgspec
 from blake3 import blake3
 
 from clew import advice
-from clew.agent.notes import is_prompt
 from clew.errors import InvalidInput
 from clew.log import Checkpoint, Logged, MessageAdded, StateSet
 from clew.log.checkpoint import PROMPT_IDS
-from clew.messages import Assistant, plain_text, user
+from clew.messages import Assistant, Message, User, plain_text, user
 from clew.threads.redact import Redact, redactor
 
 __all__ = [
+    "NOTE",
     "Asked",
     "WaitingPrompt",
     "asked",
     "check_prompt",
     "check_resumed",
+    "is_note",
+    "is_prompt",
     "line_of_work",
     "made_id",
+    "note",
+    "note_waiting",
     "prompts_waiting",
     "turns_of_task",
     "waiting_prompts",
 ]
+
 
 _PROMPTS = "clew:prompts"
 """The thread's value that holds what is to be asked once the open calls are done."""
@@ -170,3 +175,27 @@ def turns_of_task(state: Checkpoint) -> int:
             break
         turns += type(state.history[place]) is Assistant
     return turns
+
+
+NOTE = "clew:note"
+"""The thread's value that holds what the model is to be told before it is asked again."""
+_MARK = "[clew] "
+
+
+def note(text: str) -> User:
+    """A message from Clew to the model."""
+    return user(_MARK + text)
+
+
+def note_waiting(state: Checkpoint) -> str:
+    """What the model is to be told before it is asked again; empty if nothing. Calls that are open are settled first."""
+    return str(state.state.get(NOTE) or "")
+
+
+def is_note(message: Message) -> bool:
+    return type(message) is User and plain_text(message).startswith(_MARK)
+
+
+def is_prompt(message: Message) -> bool:
+    """Whether a message is a user's own."""
+    return type(message) is User and not is_note(message)

@@ -11,7 +11,7 @@ from clew.errors import UsageError
 
 if TYPE_CHECKING:
     from clew.agent import Agent
-    from clew.agent.setups import Setup
+    from clew.agent.settings import Setup
     from clew.checkpointers import Checkpointer
     from clew.log import Checkpoint
     from clew.providers import ProviderAgent
@@ -135,7 +135,7 @@ def _missing(thread_id: str, before: Checkpoint | None, names: set[str], without
     """A thread that a program made says which tools it had, and not where they are. It does not go on without them unless
     that is asked for, and never without one that it is in the middle of. What else is left out, and was given on a command
     line before, is said."""
-    from clew.agent.ways import program_tools
+    from clew.agent.way_forward import program_tools
 
     if before is None:
         return []

@@ -109,7 +109,7 @@ class Pen:
         self._last = "mark"
 
     def prompt(self, message: Message, style: str = "") -> None:
-        from clew.agent.notes import is_note
+        from clew.agent.prompts import is_note
         from clew.messages import User
 
         by_user = isinstance(message, User) and not is_note(message)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 if TYPE_CHECKING:
-    from clew.agent.setups import Setup
+    from clew.agent.settings import Setup
 
 __all__ = [
     "Asked",

@@ -15,8 +15,8 @@ from clew.cli.live import Ended, View, live_view
 
 if TYPE_CHECKING:
     from clew.agent import Event, RunResult, Session
-    from clew.agent.setups import Setup
-    from clew.agent.ways import Way
+    from clew.agent.settings import Setup
+    from clew.agent.way_forward import Way
     from clew.checkpointers import Checkpointer
     from clew.cli._setups import Asked
     from clew.errors import ClewError
@@ -48,7 +48,7 @@ def taken_up(thread_id: str, state: Checkpoint, asked: Asked) -> Job:
     """To go on with a thread, with what it has on record and what is asked for besides. What differs is said."""
     import msgspec
 
-    from clew.agent.setups import setup_of
+    from clew.agent.settings import setup_of
     from clew.cli._setups import changes, merged
 
     before = setup_of(state)
@@ -127,7 +127,7 @@ async def _take_in(store: Checkpointer, job: Job) -> None:
 
 async def _keep(store: Checkpointer, thread_id: str, job: Job) -> None:
     """What it is worked on with goes on record, if it is not there already: never later than the work itself."""
-    from clew.agent.setups import keep_setup, kept_setup
+    from clew.agent.settings import keep_setup, kept_setup
 
     if job.before is None or kept_setup(job.before) != job.setup:
         await keep_setup(store, thread_id, job.setup)
@@ -152,7 +152,7 @@ class _Watched:
 
     def stopped(self, thread_id: str) -> str:
         """The command that goes on once a signal has stopped it: with the prompt, if that was not taken in yet."""
-        from clew.agent.ways import Way, at_provider, with_prompt
+        from clew.agent.way_forward import Way, at_provider, with_prompt
         from clew.cli._stores import shown_store
 
         self._view.pause()
@@ -174,8 +174,8 @@ async def _tell_ways_out(missing: ToolsMissing, store: Checkpointer, job: Job, u
     """Say what a user can do about tools that only a program has. Each way repeats what was asked for, and allows more where
     a limit on record is used up: otherwise it would end at once. A sub-agent's thread goes on with its parent's."""
     from clew import advice
-    from clew.agent.setups import setup_of
-    from clew.agent.ways import shown_prompt, way_on
+    from clew.agent.settings import setup_of
+    from clew.agent.way_forward import shown_prompt, way_on
     from clew.cli._answers import write_answer
     from clew.cli._stores import shown_store
 
@@ -220,7 +220,7 @@ async def _tell_ways_out(missing: ToolsMissing, store: Checkpointer, job: Job, u
 
 async def _way_above(store: Checkpointer, thread_id: str) -> Way | None:
     """How the thread goes on that a sub-agent's thread goes on with; None for a thread that goes on by itself."""
-    from clew.agent.ways import way_of
+    from clew.agent.way_forward import way_of
 
     head = await store.head(thread_id)
     way = None if head is None else await way_of(store, head)
@@ -231,7 +231,7 @@ async def _after(error: ClewError, store: Checkpointer, thread_id: str, job: Job
     """How the thread goes on after this error, as far as its record can be read. A prompt that is not on record is repeated,
     and so is a provider that the thread did not come to; a conversation that does not fit a model needs another one."""
     from clew import Thread, advice
-    from clew.agent.ways import Way, at_provider, way_on, with_prompt
+    from clew.agent.way_forward import Way, at_provider, way_on, with_prompt
     from clew.cli._stores import shown_store
     from clew.errors import ClewError, ContextTooLong
 
@@ -262,8 +262,7 @@ def _is_moved(job: Job, now: Checkpoint | None) -> bool:
 
 def _prompts(state: Checkpoint | None) -> int:
     """How many prompts are on record, those included that wait for the end of a turn."""
-    from clew.agent.notes import is_prompt
-    from clew.agent.prompts import prompts_waiting
+    from clew.agent.prompts import is_prompt, prompts_waiting
 
     return 0 if state is None else sum(map(is_prompt, state.history)) + len(prompts_waiting(state))
 
@@ -279,7 +278,7 @@ def _who(job: Job) -> str:
 async def _ended(store: Checkpointer, result: RunResult, job: Job, url: str | None) -> Ended:
     from clew import Thread
     from clew.agent.prompts import prompts_waiting
-    from clew.agent.ways import way_of, with_prompt
+    from clew.agent.way_forward import way_of, with_prompt
     from clew.cli._stores import shown_store
     from clew.errors import ThreadNotFound
 

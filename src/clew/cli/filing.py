@@ -62,7 +62,7 @@ def files(
 
 async def _snapshot(store: Checkpointer, thread_id: str, turn: int | None) -> tuple[WorkspaceSnapshot, str]:
     """The snapshot of a turn, and which turn it is of if that is an older one."""
-    from clew.agent.filing import unkept
+    from clew.agent.workspace import unkept
     from clew.errors import InvalidInput
     from clew.threads import Thread
 

@@ -10,7 +10,7 @@ from clew.cli._failures import told
 from clew.cli._options import Json, Store, ThreadId
 
 if TYPE_CHECKING:
-    from clew.agent.ways import Way
+    from clew.agent.way_forward import Way
     from clew.checkpointers import Checkpointer, Head
 
 __all__ = ["fork"]
@@ -58,7 +58,7 @@ async def _fork(
     store: Checkpointer, given: str, turn: int | None, frame: int | None, new_id: str | None
 ) -> tuple[Head, str, int, Way]:
     from clew import Thread
-    from clew.agent.ways import way_of
+    from clew.agent.way_forward import way_of
     from clew.cli._finding import free_id
     from clew.cli._stores import find_thread
     from clew.errors import InvalidInput

@@ -299,7 +299,7 @@ async def _translated(native: Native, target: str, folder: str | None) -> Transl
 async def _moved_thread(store: Checkpointer, thread_id: str, target: str, folder: str | None) -> Translated:
     from clew import Thread
     from clew.agent.handles import read_handle
-    from clew.agent.setups import setup_of
+    from clew.agent.settings import setup_of
     from clew.errors import InvalidInput
     from clew.providers import ProviderAgent, ProviderSession, Translated
 

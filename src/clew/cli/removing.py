@@ -89,7 +89,7 @@ async def _remove(
 
 async def _below(store: Checkpointer, thread_id: str, wanted: bool) -> list[str]:
     """The threads of sub-agents, and of theirs."""
-    from clew.agent.children import is_child
+    from clew.agent.subagents import is_child
     from clew.checkpointers import HeadQuery
 
     if not wanted:

@@ -27,7 +27,7 @@ from clew.cli._setups import (
 )
 
 if TYPE_CHECKING:
-    from clew.agent.ways import Way
+    from clew.agent.way_forward import Way
     from clew.checkpointers import Checkpointer, Head
     from clew.cli._stores import Absent
     from clew.cli._working import Job
@@ -163,7 +163,7 @@ async def _find(
 ) -> _Found:
     from clew import Thread
     from clew.agent.prompts import prompts_waiting
-    from clew.agent.ways import way_of
+    from clew.agent.way_forward import way_of
     from clew.cli._stores import find_thread, shown_store
     from clew.cli._working import taken_up
     from clew.errors import ThreadNotFound, UsageError
@@ -190,7 +190,7 @@ async def _find(
 async def _resumable(store: Checkpointer) -> AsyncIterator[Head]:
     """Threads that nobody works on, the one that was worked on last first; without those of sub-agents."""
     from clew import Thread
-    from clew.agent.children import is_child
+    from clew.agent.subagents import is_child
     from clew.threads.leases import is_live
 
     async for head in Thread.list(store):
@@ -230,7 +230,7 @@ def _by_handle(given: str, asked: Asked) -> Job | None:
     import os
 
     from clew.agent.handles import read_handle
-    from clew.agent.setups import Setup
+    from clew.agent.settings import Setup
     from clew.cli._setups import merged
     from clew.cli._working import Job
     from clew.providers.registry import BUILT_IN_AGENT, provider_name
@@ -245,8 +245,8 @@ def _by_handle(given: str, asked: Asked) -> Job | None:
 def _standing(found: _Found, job: Job, store: str) -> Ended | None:
     """How a thread stands with which nothing can be done, unless more is said: it is done, or waits for an answer.
     None if there is a prompt: on a thread that waits it goes on record, and is asked after the answer."""
-    from clew.agent.answering import open_questions
     from clew.agent.prompts import prompts_waiting
+    from clew.agent.questions import open_questions
     from clew.cli.live import Ended
 
     head, state, way = found.head, found.state, found.way

@@ -11,7 +11,7 @@ from clew.cli._failures import told
 from clew.cli._options import Json, Store, ThreadId, Yes
 
 if TYPE_CHECKING:
-    from clew.agent.rewinding import RewindDone
+    from clew.agent.rewind import RewindDone
     from clew.checkpointers import Checkpointer
     from clew.log import Checkpoint, WorkspaceSnapshot
     from clew.workspace import Restored, Workspace
@@ -92,7 +92,7 @@ def rewind(
 
 async def _rewind(store: Checkpointer, given: str, asked: _Asked) -> tuple[RewindDone, Path | None]:
     from clew import Thread
-    from clew.agent.rewinding import rewind as rewind_thread
+    from clew.agent.rewind import rewind as rewind_thread
     from clew.cli._stores import find_thread
     from clew.threads.reader import state_after
     from clew.workspace import Workspace
@@ -116,7 +116,7 @@ def _target(
     thread_id: str, now: Checkpoint, then: Checkpoint, asked: _Asked
 ) -> tuple[WorkspaceSnapshot | None, Path | None]:
     """The files to bring back, and where; neither, if only the conversation is to go back."""
-    from clew.agent.setups import setup_of
+    from clew.agent.settings import setup_of
     from clew.errors import InvalidInput
 
     if asked.conversation or (now.workspace is None and not asked.files):

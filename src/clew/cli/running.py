@@ -102,7 +102,7 @@ def _prompt(task: str) -> str:
 
 
 def _new(asked: Asked) -> Job:
-    from clew.agent.setups import Setup
+    from clew.agent.settings import Setup
     from clew.cli._setups import merged
     from clew.cli._working import Job
 

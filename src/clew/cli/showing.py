@@ -123,7 +123,7 @@ def _print(reader: TimelineReader, head: Head, start: int, stop: int, *, everyth
 
 
 def _print_head(pen: Any, head: Head, timeline: Timeline, full: bool) -> None:
-    from clew.agent.filing import unkept
+    from clew.agent.workspace import unkept
     from clew.cli._heads import shown_status, status_cell
     from clew.cli._hints import many
     from clew.cli._output import ago, count, dollars, size

@@ -8,7 +8,7 @@ from clew.cli._failures import told
 from clew.cli._options import Json, Store, ThreadId
 
 if TYPE_CHECKING:
-    from clew.agent.explaining import Holder, Standing
+    from clew.agent.way_forward import Holder, Standing
     from clew.checkpointers import Checkpointer
     from clew.cli._conversation import Pen
 
@@ -33,7 +33,7 @@ def why(thread: ThreadId, json: Json = False, store: Store = None) -> None:
     from clew.cli._stores import on_store, shown_store
 
     async def work(opened: Checkpointer) -> None:
-        from clew.agent.explaining import standing_of
+        from clew.agent.way_forward import standing_of
         from clew.cli._stores import find_thread
 
         standing = await standing_of(opened, await find_thread(opened, thread))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clew.agent.handles import Handle, read_handle, write_handle
-from clew.agent.trajectories import Trajectory, Turn
+from clew.agent.trajectory import Trajectory, Turn
 from clew.providers.adopting import adopt
 from clew.providers.agent import ProviderAgent
 from clew.providers.base import Conversation, Health, NativeSession, Permissions, Place, Program, Provider

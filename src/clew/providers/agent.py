@@ -19,12 +19,12 @@ from clew.agent.exchanges import exchange_of
 from clew.agent.handles import Handle, read_handle
 from clew.agent.journal import Journal
 from clew.agent.prompts import Asked, check_resumed
-from clew.agent.runs import Emit, Run, stop_all
-from clew.agent.sessions import Session
+from clew.agent.run import Emit, Run, stop_all
+from clew.agent.session import Session
 from clew.agent.settings import Budget, check_timeout
-from clew.agent.signalling import by_id, stops_with_a_signal
+from clew.agent.signals import by_id, stops_with_a_signal
 from clew.agent.stores import LastRun, Ran, Store
-from clew.agent.trajectories import Trajectory, Turn, read_trajectory, turn_of
+from clew.agent.trajectory import Trajectory, Turn, read_trajectory, turn_of
 from clew.checkpointers import Checkpointer
 from clew.errors import (
     InvalidInput,

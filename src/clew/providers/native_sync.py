@@ -13,9 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from clew.agent.exchanges import Spent, ended
 from clew.agent.journal import Journal
-from clew.agent.leftovers import left_over
-from clew.agent.notes import is_note
-from clew.agent.prompts import made_id
+from clew.agent.prompts import is_note, made_id
+from clew.agent.recovery import left_over
 from clew.checkpointers import Checkpointer
 from clew.errors import ClewError
 from clew.log import Checkpoint, Logged, MessageAdded, StateSet, ToolIntent

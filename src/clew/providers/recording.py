@@ -6,7 +6,7 @@ import asyncio
 
 from clew.agent.events import Event, Retrying, TextDelta, ThinkingDelta, ToolFinished, ToolStarted
 from clew.agent.journal import Journal
-from clew.agent.runs import Emit
+from clew.agent.run import Emit
 from clew.log import MessageAdded, Streamed, ToolIntent, ToolOutcome
 from clew.messages import Assistant, Block, Message, Text, Thinking, Tool, ToolCall, ToolResult, tool_calls, user
 from clew.providers.happenings import Delta, Failed, Finished, Happening, Response, Result, Retry

@@ -12,16 +12,15 @@ from typing import Any
 import msgspec
 
 from clew._runtime.aio import settle
-from clew.agent.children import child_id
 from clew.agent.events import CheckpointSaved, TurnFinished, TurnStarted
 from clew.agent.exchanges import Spent, begun, ended
-from clew.agent.filing import Files
 from clew.agent.journal import Journal
-from clew.agent.leftovers import left_over
-from clew.agent.notes import NOTE, note, note_waiting
-from clew.agent.prompts import prompts_waiting, waiting_prompts
-from clew.agent.runs import Emit
-from clew.agent.trajectories import Turn, said_in
+from clew.agent.prompts import NOTE, note, note_waiting, prompts_waiting, waiting_prompts
+from clew.agent.recovery import left_over
+from clew.agent.run import Emit
+from clew.agent.subagents import child_id
+from clew.agent.trajectory import Turn, said_in
+from clew.agent.workspace import Files
 from clew.checkpointers import Checkpointer
 from clew.errors import (
     Corrupt,

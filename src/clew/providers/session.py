@@ -11,10 +11,10 @@ from clew.agent.exchanges import standing_of
 from clew.agent.handles import Handle
 from clew.agent.journal import Journal
 from clew.agent.prompts import Asked, asked, check_prompt, check_resumed
-from clew.agent.runs import Emit, Run, stop_all
-from clew.agent.sessions import Session
+from clew.agent.run import Emit, Run, stop_all
+from clew.agent.session import Session
 from clew.agent.settings import check_timeout
-from clew.agent.trajectories import Trajectory, Turn
+from clew.agent.trajectory import Trajectory, Turn
 from clew.errors import NotLoggedIn, ProviderError, ProviderLimited, ProviderMissing, UsageError
 from clew.messages.dialects import Loss
 from clew.providers._process import reap

@@ -11,11 +11,11 @@ from typing import Any, Generic, Literal, Self
 from opensearchpy import AsyncOpenSearch
 
 from clew.agent.events import Event, Question
-from clew.agent.runs import Emit, T
-from clew.agent.runs import RunResult as RunResult
+from clew.agent.run import Emit, T
+from clew.agent.run import RunResult as RunResult
 from clew.agent.settings import Budget as Budget
 from clew.agent.settings import Overflow
-from clew.agent.trajectories import Trajectory
+from clew.agent.trajectory import Trajectory
 from clew.checkpointers import Head, HeadQuery
 from clew.checkpointers.heads import Status
 from clew.checkpointers.objects.oci import Auth

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 from litestar import Response, get, post
 
-from clew.agent.answering import record_answer
-from clew.agent.rewinding import rewind
+from clew.agent.questions import record_answer
+from clew.agent.rewind import rewind
 from clew.checkpointers.checks import check_namespace, check_thread_id
 from clew.checkpointers.http.protocol import JSON
 from clew.errors import InvalidInput

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 
 import msgspec
 
-from clew.agent.ways import way_of
+from clew.agent.way_forward import way_of
 from clew.checkpointers import Checkpointer
 from clew.errors import ClewError, Unavailable
 from clew.server.inspector.html import el

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from litestar import Response, get
 from litestar.response import Stream
 
-from clew.agent.ways import way_of
+from clew.agent.way_forward import way_of
 from clew.checkpointers import Checkpointer, Head, HeadQuery
 from clew.errors import InvalidInput, ThreadNotFound
 from clew.server.failures import Refused

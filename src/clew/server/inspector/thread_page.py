@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from clew.agent.answering import open_questions
 from clew.agent.events import Question
-from clew.agent.filing import unkept
-from clew.agent.ways import Way
+from clew.agent.questions import open_questions
+from clew.agent.way_forward import Way
+from clew.agent.workspace import unkept
 from clew.checkpointers import Head
 from clew.server.inspector.html import Html, el, join
 from clew.server.inspector.layout import Viewer, page, status_badge, thread_url

@@ -12,10 +12,10 @@ from typing import Any
 from clew._runtime.aio import cancel_and_wait, settle
 from clew.agent.events import SnapshotSaved
 from clew.agent.journal import Journal
-from clew.agent.leftovers import shown_call
-from clew.agent.notes import NOTE
-from clew.agent.runs import Emit
-from clew.agent.signalling import when_killed
+from clew.agent.prompts import NOTE
+from clew.agent.recovery import shown_call
+from clew.agent.run import Emit
+from clew.agent.signals import when_killed
 from clew.log import Checkpoint, StateSet, WorkspaceChanging
 from clew.messages import Assistant, ToolCall, tool_calls
 from clew.threads.leases import this_process

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from clew._runtime.telemetry import span
-from clew.agent.runs import Emit
+from clew.agent.run import Emit
 from clew.agent.settings import Settings
 from clew.errors import ModelError
 from clew.messages import Assistant

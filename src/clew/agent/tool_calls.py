@@ -15,7 +15,7 @@ from clew._runtime.aio import cancel_and_wait
 from clew._runtime.telemetry import span
 from clew.agent.events import Kind, Question, ToolFinished, ToolInDoubt, ToolReplayed, ToolStarted
 from clew.agent.journal import CallJournal, Journal
-from clew.agent.runs import Emit
+from clew.agent.run import Emit
 from clew.agent.settings import Settings
 from clew.errors import InvalidInput, UsageError
 from clew.log import Call, StateSet, ToolIntent, ToolOutcome

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from clew.agent.exchanges import Exchange, exchanges_in
-from clew.agent.runs import RunResult
+from clew.agent.run import RunResult
 from clew.checkpointers import Checkpointer, HeadQuery
 from clew.log import Checkpoint, Usage
 from clew.messages import Assistant, Block, Message, Tool, plain_text

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import logging
 
-from clew.agent.asking import ask
 from clew.agent.events import Compacted as CompactedEvent
 from clew.agent.events import Unwound
 from clew.agent.journal import Journal
-from clew.agent.notes import is_note, is_prompt, note
+from clew.agent.model_call import ask
+from clew.agent.prompts import is_note, is_prompt, note
 from clew.agent.settings import Settings
 from clew.errors import ContextTooLong
 from clew.log import Compacted, MessageAdded, ModelCallStarted, Rewound

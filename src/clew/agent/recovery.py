@@ -10,7 +10,7 @@ import msgspec
 
 from clew.agent.events import QUESTIONS
 from clew.agent.exchanges import OWN, SUPERSEDED, Exchange, closed, last_exchange
-from clew.agent.notes import note
+from clew.agent.prompts import note
 from clew.log import Checkpoint, Logged, MessageAdded, ModelCallStarted, StateSet, ToolOutcome
 from clew.messages import Assistant, Block, Text, Thinking, ToolCall, ToolResult, User, plain_text, tool_calls
 

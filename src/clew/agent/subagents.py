@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from clew.agent.events import Question
-from clew.agent.runs import RunResult
+from clew.agent.run import RunResult
 from clew.errors import LeaseLost, ModelUnavailable, ThreadBusy, Unavailable
 from clew.threads.heads import is_child
 from clew.tools import AnyTool, Stopped, ToolContext, ToolError, tool
