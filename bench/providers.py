@@ -15,9 +15,9 @@ from clew.checkpointers import SQLiteCheckpointer
 from clew.log import MessageAdded
 from clew.messages import Text, ToolCall, ToolResult, user
 from clew.providers.base import Place
-from clew.providers.happenings import Delta, Response
-from clew.providers.happenings import Result as Outcome
-from clew.providers.recording import Recorder
+from clew.providers.events import Delta, Response
+from clew.providers.events import Result as Outcome
+from clew.providers.recorder import Recorder
 from clew.threads import Thread
 from tests.providers.toy import PROGRAM, Toy, toy_place
 from tests.providers.toys import toy_agent

@@ -12,8 +12,8 @@ from clew._runtime import plugins as _plugins
 from clew.errors import InvalidInput
 from clew.providers import registry
 from clew.providers.base import Command, Health, Job, Place, Program
-from clew.providers.checking import check_providers
 from clew.providers.registry import PROVIDERS
+from clew.providers.status import check_providers
 from clew.testing import ModelServer
 from tests.providers.toy import Toy, toy_place
 from tests.sampling import FULL

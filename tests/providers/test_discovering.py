@@ -12,7 +12,7 @@ import pytest
 from clew.errors import InvalidInput
 from clew.messages import assistant, user
 from clew.providers.base import Conversation, Place
-from clew.providers.discovering import discover
+from clew.providers.discovery import discover
 from clew.providers.registry import find_provider
 
 START = datetime(2026, 3, 1, tzinfo=UTC)

@@ -11,7 +11,7 @@ from threading import Barrier
 
 import pytest
 
-from clew.providers._files import bring, make_folder, put, put_if_changed, remembered, sweep
+from clew.providers.files import bring, make_folder, put, put_if_changed, remembered, sweep
 
 
 def test_what_is_written_is_for_its_owner_alone_with_the_folders_that_were_missing(tmp_path: Path) -> None:

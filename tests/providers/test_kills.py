@@ -12,7 +12,7 @@ import pytest
 
 from clew import Checkpoint, Thread, open_checkpointer
 from clew.messages import Text, ToolCall, plain_text
-from clew.providers._process import reap
+from clew.providers.process import reap
 from tests.providers.toy import toy_place
 from tests.providers.toys import toy_agent
 from tests.providers.worker import descendants, is_running, wait_until, worker

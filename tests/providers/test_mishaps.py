@@ -21,10 +21,10 @@ from clew.agent import ToolStarted
 from clew.checkpointers import MemoryCheckpointer
 from clew.errors import LeaseLost, ProviderError, ProviderLimited, ProviderMissing, Unavailable
 from clew.messages import Text, plain_text
-from clew.providers import _process, adopt
-from clew.providers._process import reap, run
+from clew.providers import adopt, process
 from clew.providers.base import Command, Place
-from clew.providers.placing import Placed, staging_folder
+from clew.providers.placement import Placed, staging_folder
+from clew.providers.process import reap, run
 from clew.testing import ScriptedModel, call
 from clew.threads.leases import this_process
 from clew.tools import DEFAULT_TOOLS
@@ -119,7 +119,7 @@ async def test_a_program_that_goes_on_writing_after_an_error_ends_all_the_same(
     def refuse(line: bytes) -> None:
         raise ValueError("enough")
 
-    monkeypatch.setattr(_process, "GRACE", 0.2)
+    monkeypatch.setattr(process, "GRACE", 0.2)
     script = f"trap '' INT; echo first; head -c {size} /dev/zero | tr '\\0' 'x'; echo; sleep 600"
     running = run(Command(("sh", "-c", script)), toy_place(tmp_path), refuse)
     with pytest.raises(ValueError, match="enough"):
@@ -166,7 +166,7 @@ async def test_an_answer_is_not_lost_because_our_own_copy_cannot_be_made(tmp_pat
     shutil.rmtree(folder)
     folder.write_text("in the way")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("clew.providers.placing.Placing.place", _placed(session.resume_handle))
+        patch.setattr("clew.providers.placement.Placing.place", _placed(session.resume_handle))
         turn = await session.send("say two")
     assert (turn.output, turn.cost) == ("two", 0.25)
 
@@ -216,7 +216,7 @@ async def test_a_silent_program_is_ended_once_the_thread_has_another_holder(tmp_
         await asyncio.sleep(0.02)
     async with Thread.open(store, session.thread_id, takeover=True) as other:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("clew.providers.sending._LOOK_AFTER", 0.05)
+            patch.setattr("clew.providers.prompt._LOOK_AFTER", 0.05)
             with pytest.raises(LeaseLost):
                 async with asyncio.timeout(30):
                     await running
@@ -286,7 +286,7 @@ def test_a_process_is_reaped_neither_by_itself_nor_by_what_it_started(monkeypatc
     ended = subprocess.Popen(["true"])
     ended.wait()
     gone = msgspec.structs.replace(this_process(), pid=ended.pid)
-    monkeypatch.setattr(_process, "_marked", lambda: [(os.getpid(), gone), (os.getppid(), gone)])
+    monkeypatch.setattr(process, "_marked", lambda: [(os.getpid(), gone), (os.getppid(), gone)])
     assert reap() == []
 
 

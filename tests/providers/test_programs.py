@@ -11,9 +11,8 @@ import pytest
 
 from clew.errors import ProviderMissing
 from clew.providers import Place, ProviderAgent, check_providers, find_provider
-from clew.providers._process import CannotRun, run
-from clew.providers._programs import problem_of
 from clew.providers.base import Command
+from clew.providers.process import CannotRun, problem_of, run
 from tests.providers.toy import toy_place
 from tests.servers.clis import cli_path
 from tests.servers.npm import VERSIONS

@@ -8,8 +8,8 @@ from clew.agent.recovery import left_over
 from clew.checkpointers import MemoryCheckpointer
 from clew.log import Checkpoint, MessageAdded
 from clew.messages import Assistant, Message, Text, Tool, ToolCall, ToolResult, user
-from clew.providers.happenings import Failed, Finished, Happening, Response, Result
-from clew.providers.recording import Recorder
+from clew.providers.events import Failed, Finished, Happening, Response, Result
+from clew.providers.recorder import Recorder
 from clew.threads import Thread
 
 pytestmark = pytest.mark.anyio

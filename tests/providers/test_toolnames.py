@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from clew.messages import ToolCall, ToolResult, assistant, tool, user
 from clew.messages.dialects import from_dialect, to_dialect
-from clew.providers._toolforms import SIDES
-from clew.providers.toolnames import map_call
+from clew.providers.translate.tool_forms import SIDES
+from clew.providers.translate.tool_names import map_call
 from clew.tools.builtin.defaults import DEFAULT_TOOLS
 from tests.sampling import examples
 from tests.strategies import json_values, text

@@ -37,11 +37,11 @@ from clew.messages import (
     user,
 )
 from clew.messages.dialects import Loss
-from clew.providers._process import run
 from clew.providers.base import Conversation, Job, Place
-from clew.providers.happenings import Failed, Finished, Happening
+from clew.providers.events import Failed, Finished, Happening
+from clew.providers.process import run
 from clew.providers.registry import PROVIDERS, find_provider
-from clew.providers.translating import Translated, for_provider, translate, write_for
+from clew.providers.translate.move import Translated, for_provider, translate, write_for
 from clew.testing import ModelServer, Response, ScriptedModel, call
 from clew.threads import Thread
 from tests import strategies

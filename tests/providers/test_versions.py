@@ -10,12 +10,11 @@ from clew.checkpointers import MemoryCheckpointer
 from clew.errors import ProviderMissing, ProviderOutdated
 from clew.providers import registry
 from clew.providers.base import Program, Provider
-from clew.providers.checking import check_providers
 from clew.providers.claude_code import ClaudeCode
 from clew.providers.codex import Codex
 from clew.providers.opencode import OpenCode
 from clew.providers.registry import PROVIDERS, find_provider
-from clew.providers.versions import is_untried, outdated
+from clew.providers.status import check_providers, is_untried, outdated
 from tests.providers.toy import Toy, toy_place
 from tests.providers.toys import toy_agent
 

@@ -27,7 +27,7 @@ from clew.messages import (
 )
 from clew.messages.dialects import Loss
 from clew.providers.base import Command, Conversation, Health, Job, NativeSession, Place, Program, Provider, Standing
-from clew.providers.happenings import Delta, Failed, Finished, Happening, Other, Response, Result
+from clew.providers.events import Delta, Failed, Finished, Happening, Other, Response, Result
 
 __all__ = ["PROGRAM", "Toy", "Twin", "toy_place"]
 

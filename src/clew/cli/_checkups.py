@@ -125,7 +125,7 @@ async def check_programs(asked: list[str]) -> list[Finding]:
 def _program(health: Health, asked: bool) -> Finding:
     """That one is not ready is a problem only for whoever asked for it."""
     from clew.providers import find_provider
-    from clew.providers.versions import is_untried
+    from clew.providers.status import is_untried
 
     worst: Level = "problem" if asked else "warning"
     provider = find_provider(health.provider)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from clew.agent.handles import Handle, read_handle, write_handle
 from clew.agent.trajectory import Trajectory, Turn
-from clew.providers.adopting import adopt
 from clew.providers.agent import ProviderAgent
 from clew.providers.base import Conversation, Health, NativeSession, Permissions, Place, Program, Provider
-from clew.providers.checking import check_providers
-from clew.providers.discovering import Discovered, Problem, discover
+from clew.providers.discovery import Discovered, Problem, discover
+from clew.providers.native_sync import adopt
 from clew.providers.registry import PROVIDERS, find_provider
 from clew.providers.session import ProviderSession
-from clew.providers.translating import Translated, translate
+from clew.providers.status import check_providers
+from clew.providers.translate.move import Translated, translate
 
 __all__ = [
     "PROVIDERS",

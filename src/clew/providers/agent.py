@@ -35,15 +35,14 @@ from clew.errors import (
     ThreadNotFound,
 )
 from clew.log import Checkpoint, Usage
-from clew.providers.adopting import adopt_into
 from clew.providers.base import Permissions, Place, Program, Provider
-from clew.providers.native_sync import take_in
-from clew.providers.placing import staging_folder
+from clew.providers.native_sync import adopt_into, take_in
+from clew.providers.placement import staging_folder
+from clew.providers.prompt import Sending
 from clew.providers.registry import BUILT_IN_AGENT, find_provider, provider_name
-from clew.providers.sending import Sending
 from clew.providers.session import GO_ON, ProviderSession, with_notes
 from clew.providers.settings import ProviderSettings, make_settings
-from clew.providers.versions import outdated
+from clew.providers.status import outdated
 from clew.threads import Thread
 from clew.threads.redact import Redact
 

@@ -12,7 +12,7 @@ import msgspec
 
 from clew.messages import Message
 from clew.messages.dialects import Loss
-from clew.providers.happenings import Reader, Watch
+from clew.providers.events import Reader, Watch
 
 __all__ = [
     "Command",

@@ -17,11 +17,11 @@ from clew.agent.settings import check_timeout
 from clew.agent.trajectory import Trajectory, Turn
 from clew.errors import NotLoggedIn, ProviderError, ProviderLimited, ProviderMissing, UsageError
 from clew.messages.dialects import Loss
-from clew.providers._process import reap
-from clew.providers.adopting import move, take_back
-from clew.providers.placing import current_provider, sweep_staging
+from clew.providers.native_sync import move, take_back
+from clew.providers.placement import current_provider, sweep_staging
+from clew.providers.process import reap
+from clew.providers.prompt import Sending
 from clew.providers.registry import BUILT_IN_AGENT
-from clew.providers.sending import Sending
 
 if TYPE_CHECKING:
     from clew.providers.agent import ProviderAgent, Ready

@@ -13,7 +13,8 @@ import pytest
 
 from clew.errors import InvalidInput
 from clew.providers.base import Command, Job, Permissions, Program
-from clew.providers.claude_code import ClaudeCode, driving, rows
+from clew.providers.claude_code import ClaudeCode, rows
+from clew.providers.claude_code import run as driving
 from tests.providers.claude_code.homes import keep, key_of, machine, project
 
 PROGRAM = Program(Path("/usr/bin/claude"), "2.1.197")

@@ -10,7 +10,7 @@ import pytest
 from clew.log import Usage
 from clew.messages import Text, Thinking, ToolCall, ToolResult
 from clew.providers.claude_code.events import ClaudeReader
-from clew.providers.happenings import Delta, Failed, Failure, Finished, Happening, Other, Response, Result, Retry
+from clew.providers.events import Delta, Failed, Failure, Finished, Happening, Other, Response, Result, Retry
 from tests.providers.claude_code.homes import PRINTED
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clew.providers.claude_code.homes import slug
+from clew.providers.claude_code.storage import slug
 
 _LONG = "/srv/clew-slug/" + "l" * 100 + "/" + "m" * 120 + "/ünï codé 😀"
 

@@ -11,7 +11,7 @@ import pytest
 from clew.messages import Message, Text, ToolCall, ToolResult, assistant, plain_text, tool, tool_calls, user
 from clew.providers.base import Conversation, Job, Place
 from clew.providers.claude_code import ClaudeCode
-from clew.providers.happenings import Delta, Failed, Finished, Happening, Response, Result
+from clew.providers.events import Delta, Failed, Finished, Happening, Response, Result
 from clew.testing import Fault, ModelServer, call, say
 from tests.servers.clis import Machine, answering, main_requests
 

@@ -8,9 +8,8 @@ from typing import Any
 
 from clew.log import Usage
 from clew.providers.claude_code import ClaudeCode
-from clew.providers.claude_code.events import ClaudeReader
-from clew.providers.claude_code.spending import Meter
-from clew.providers.happenings import Failed, Finished
+from clew.providers.claude_code.events import ClaudeReader, Meter
+from clew.providers.events import Failed, Finished
 from tests.providers.claude_code.homes import machine, project
 
 KEY = "00000000-0000-4000-8000-000000000000"

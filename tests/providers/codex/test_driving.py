@@ -13,8 +13,9 @@ import zstandard
 
 from clew.errors import InvalidInput
 from clew.providers.base import Job, Place, Program
-from clew.providers.codex import Codex, programs
-from clew.providers.codex.homes import born_at
+from clew.providers.codex import Codex
+from clew.providers.codex import run as programs
+from clew.providers.codex.rollout import born_at
 from tests.providers.codex.kept import at_home, keep
 
 PROGRAM = Program(Path("/opt/codex"), "0.166.0")

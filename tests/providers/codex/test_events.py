@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from clew.log import Usage
 from clew.messages import Block, Json, Text, Thinking, ToolCall, ToolResult
 from clew.providers.base import Job
-from clew.providers.codex.events import CodexReader
-from clew.providers.codex.items import CALLS
-from clew.providers.happenings import Failed, Finished, Happening, Other, Response, Result, Retry
+from clew.providers.codex.events import CALLS, CodexReader
+from clew.providers.events import Failed, Finished, Happening, Other, Response, Result, Retry
 from tests.providers.codex.kept import keep, lines, rollout_line
 
 JSON = st.recursive(

@@ -14,8 +14,8 @@ from clew.messages import Assistant, Message, System, Text, Tool, ToolCall, Tool
 from clew.messages import assistant as said
 from clew.providers.base import Conversation, Job, Permissions
 from clew.providers.codex import Codex
-from clew.providers.happenings import Failed, Finished, Happening, Result
-from clew.providers.happenings import Response as Said
+from clew.providers.events import Failed, Finished, Happening, Result
+from clew.providers.events import Response as Said
 from clew.testing import Fault, ModelServer, Response, call, reply
 from tests.servers.clis import Machine, answering
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from clew.providers._process import run
 from clew.providers.base import Job, Place
-from clew.providers.happenings import Finished, Happening
+from clew.providers.events import Finished, Happening
 from clew.providers.opencode import OpenCode
+from clew.providers.process import run
 
 __all__ = ["ask", "asked"]
 

@@ -31,9 +31,8 @@ from clew.messages import (
 )
 from clew.providers.base import Conversation
 from clew.providers.opencode import OpenCode
-from clew.providers.opencode.ids import Namer, is_session
-from clew.providers.opencode.reading import read
-from clew.providers.opencode.writing import write
+from clew.providers.opencode.convert import read, write
+from clew.providers.opencode.database import Namer, is_session
 from tests.providers.opencode.kept import ANSWERED, COMPACTED, FAILED, WITH_CHILD, change, machine
 from tests.sampling import ON_SPEED, examples
 from tests.strategies import messages

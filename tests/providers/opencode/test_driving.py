@@ -13,7 +13,8 @@ import pytest
 
 from clew.errors import InvalidInput, Unavailable
 from clew.providers.base import Command, Job, Permissions, Place, Program
-from clew.providers.opencode import OpenCode, locating
+from clew.providers.opencode import OpenCode
+from clew.providers.opencode import run as locating
 from tests.providers.opencode.kept import ANSWERED, database, machine
 
 _PROGRAM = Program(Path("/bin/opencode"), "1.18.33")

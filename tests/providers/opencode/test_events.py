@@ -5,9 +5,9 @@ import pytest
 from clew.errors import Unavailable
 from clew.log import Usage
 from clew.messages import Text, Thinking, ToolCall, ToolResult
-from clew.providers.happenings import Failed, Finished, Happening, Other, Response, Result, Retry
+from clew.providers.events import Failed, Finished, Happening, Other, Response, Result, Retry
+from clew.providers.opencode.convert import Stored
 from clew.providers.opencode.events import Children, OpenCodeReader
-from clew.providers.opencode.reading import Stored
 from tests.providers.opencode.kept import FIXTURES
 
 

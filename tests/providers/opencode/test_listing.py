@@ -6,7 +6,7 @@ import pytest
 
 from clew.errors import InvalidInput
 from clew.providers.base import Job
-from clew.providers.happenings import Finished
+from clew.providers.events import Finished
 from tests.providers.opencode.kept import ANSWERED, FIXTURES, WITH_CHILD, change, database, machine
 
 

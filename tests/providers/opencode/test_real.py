@@ -14,7 +14,7 @@ from clew.log import Usage
 from clew.messages import Image, Text, Thinking, ToolCall, ToolResult, assistant, tool, user
 from clew.models.base import ModelRequest
 from clew.providers.base import Conversation, Job, Permissions
-from clew.providers.happenings import Failed, Finished, Response, Result
+from clew.providers.events import Failed, Finished, Response, Result
 from clew.providers.opencode import OpenCode
 from clew.testing import Fault, ModelServer, call, say, turns_in
 from tests.providers.opencode.driven import ask, asked

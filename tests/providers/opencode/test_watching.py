@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from clew.messages import Text, ToolCall, ToolResult
-from clew.providers.happenings import Happening, Response, Result
+from clew.providers.events import Happening, Response, Result
 from clew.providers.opencode import OpenCode
-from clew.providers.opencode.events import OpenCodeReader
-from clew.providers.opencode.watching import RunningCalls
+from clew.providers.opencode.events import OpenCodeReader, RunningCalls
 from tests.providers.opencode.kept import ANSWERED, change, database, machine
 
 _LATER = 1_794_764_999_000

@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
+import base64
+import re
 import secrets
-from collections.abc import Iterator
+import shlex
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from clew.log import Usage
-from clew.messages import Text, Thinking
-from clew.providers.base import Job, values
-from clew.providers.codex.failures import from_stderr, is_refused, kind_of, words_of
-from clew.providers.codex.items import CALLS, call_of, result_of
-from clew.providers.codex.rollout import record_of
-from clew.providers.codex.spending import Meter, usage_of
-from clew.providers.happenings import Failed, Finished, Happening, Other, Response, Result, Retry
+import msgspec
 
-__all__ = ["CodexReader"]
+from clew.errors import NOT_CARRIED_OUT
+from clew.log import Usage
+from clew.messages import Image, Json, Text, Thinking, ToolCall, ToolResult
+from clew.models.prices import cost_of
+from clew.providers.base import Job, values
+from clew.providers.codex.rollout import Record, contents, lines_from_end, locate, record_of
+from clew.providers.events import Failed, Failure, Finished, Happening, Other, Response, Result, Retry
+
+__all__ = [
+    "CALLS",
+    "CodexReader",
+    "Meter",
+    "Spent",
+    "call_of",
+    "from_stderr",
+    "is_refused",
+    "kind_of",
+    "result_of",
+    "usage_of",
+    "words_of",
+]
+
 
 _RETRYING = "Reconnecting..."
 """How Codex begins to say that it tries again; anything else that it calls an error is one."""
@@ -117,3 +134,297 @@ class CodexReader:
 def _message(value: dict[str, Any]) -> str:
     message = value.get("message")
     return message if isinstance(message, str) else ""
+
+
+_KINDS: dict[str, Failure] = {
+    "unauthorized": "login",
+    "usage_limit_exceeded": "limit",
+    "rate_limit_exceeded": "limit",
+    "context_window_exceeded": "context",
+}
+"""By what Codex writes into its rollout."""
+_CODES: dict[str, Failure] = {
+    "invalid_api_key": "login",
+    "insufficient_quota": "limit",
+    "rate_limit_exceeded": "limit",
+    "usage_limit_reached": "limit",
+    "context_length_exceeded": "context",
+}
+"""By the vendor's own code, in the body of a refusal that Codex shows as it is."""
+_STATUSES: dict[int, Failure] = {401: "login", 403: "login", 429: "limit"}
+_STATUS = re.compile(r"(?:unexpected status|last status:) (\d{3})\b")
+_ERROR = re.compile(r"^Error: (?:thread/\w+: )?(?:thread/\w+ failed: )?(.+?)(?: \(code -?\d+\).*)?$", re.MULTILINE)
+_MOST = 600
+
+
+def kind_of(message: str, info: Any) -> Failure:
+    """`message` is the error of a turn, `info` what the rollout says of it: a name, or a name with an HTTP status."""
+    if isinstance(info, str) and info in _KINDS:
+        return _KINDS[info]
+    status = _status_in(info)
+    if status is not None:
+        return _STATUSES.get(status, "failed")
+    refusal = _refusal(message)
+    for code in (refusal.get("code"), refusal.get("type")):
+        if isinstance(code, str) and code in _CODES:
+            return _CODES[code]
+    found = _STATUS.search(message)
+    if found:
+        return _STATUSES.get(int(found.group(1)), "failed")
+    return "login" if message.startswith("Missing environment variable") else "failed"
+
+
+def is_refused(message: str, info: Any) -> bool:
+    """Whether the vendor did not carry the request out. Codex says the status, or for a 400 it shows the vendor's answer."""
+    status = _status_in(info)
+    if status is None and (found := _STATUS.search(message)):
+        status = int(found.group(1))
+    return bool(_refusal(message)) or info == "unauthorized" if status is None else status in NOT_CARRIED_OUT
+
+
+def _status_in(info: Any) -> int | None:
+    """The HTTP status that a rollout names, if it names one."""
+    statuses = (values(detail).get("http_status_code") for detail in values(info).values())
+    return next((status for status in statuses if isinstance(status, int)), None)
+
+
+def words_of(message: str) -> str:
+    """The error of a turn, without the JSON it may come in."""
+    said = _refusal(message).get("message")
+    return _short(said if isinstance(said, str) and said else message)
+
+
+def _refusal(message: str) -> dict[str, Any]:
+    return values((record_of(message.encode(errors="replace")) or {}).get("error"))
+
+
+def from_stderr(status: int, stderr: str) -> tuple[Failure, str]:
+    """What a program came to that never got as far as a turn's end: its last error, or its last words."""
+    errors = _ERROR.findall(stderr)
+    if errors:
+        reason = str(errors[-1])
+        absent = reason.startswith("no rollout found") or reason.endswith("to unarchive it first.")
+        return "session" if absent else "failed", _short(reason)
+    lines = [row for row in stderr.splitlines() if row.strip() and not row.startswith("WARNING: ")]
+    said = f": {_short(lines[-1])}" if lines else ""
+    if status < 0:
+        return "stopped", f"ended by signal {-status}{said}"
+    return "stopped", f"ended with status {status} before its turn did{said}"
+
+
+def _short(text: str) -> str:
+    text = text.strip()
+    return text if len(text) <= _MOST else text[:_MOST] + " …"
+
+
+Item = dict[str, Any]
+Content = tuple[Text | Json | Image, ...]
+
+
+def _command(item: Item) -> tuple[str, Any]:
+    return "exec_command", {"cmd": _unwrapped(str(item.get("command", "")))}
+
+
+def _unwrapped(command: str) -> str:
+    """The model's own words: Codex prints them as an argument of the shell that it gives them to."""
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        return command
+    return words[2] if len(words) == 3 and words[1] in ("-lc", "-c") else command
+
+
+def _patch(item: Item) -> tuple[str, Any]:
+    return "apply_patch", {"changes": item.get("changes")}
+
+
+def _mcp(item: Item) -> tuple[str, Any]:
+    return f"mcp__{item.get('server')}__{item.get('tool')}", item.get("arguments")
+
+
+def _search(item: Item) -> tuple[str, Any]:
+    return "web_search", item.get("action") or {"query": item.get("query")}
+
+
+def _plan(item: Item) -> tuple[str, Any]:
+    """In the form that the model writes it in; Codex prints only whether a step is done."""
+    items = item.get("items")
+    steps = [values(step) for step in items] if isinstance(items, list) else []
+    plan = [{"step": step.get("text"), "status": "completed" if step.get("completed") else "pending"} for step in steps]
+    return "update_plan", {"plan": plan}
+
+
+def _agents(item: Item) -> tuple[str, Any]:
+    told = {"message": item.get("prompt"), "targets": item.get("receiver_thread_ids")}
+    return str(item.get("tool")), {name: value for name, value in told.items() if value}
+
+
+CALLS: dict[Any, Callable[[Item], tuple[str, Any]]] = {
+    "command_execution": _command,
+    "file_change": _patch,
+    "mcp_tool_call": _mcp,
+    "web_search": _search,
+    "todo_list": _plan,
+    "collab_tool_call": _agents,
+}
+"""The items that are calls of tools, by their type."""
+
+
+def call_of(item: Item, call_id: str) -> ToolCall:
+    name, arguments = CALLS[item["type"]](item)
+    return ToolCall(call_id, name, arguments)
+
+
+def result_of(item: Item, call_id: str) -> ToolResult:
+    """What a call came to, in an item that is complete. One that Codex gives no end to, like a search, came to nothing
+    that we are told."""
+    failed = item.get("status") in ("failed", "declined")
+    return ToolResult(call_id, _content(item), failed)
+
+
+def _content(item: Item) -> Content:
+    kind = item["type"]
+    if kind == "command_execution":
+        said, code = item.get("aggregated_output"), item.get("exit_code")
+        ending = (Text(f"exit code {code}"),) if isinstance(code, int) and code else ()
+        return (*_texts(said), *ending)
+    if kind == "mcp_tool_call":
+        return _mcp_content(item)
+    if kind == "collab_tool_call" and item.get("agents_states"):
+        return (Json(item["agents_states"]),)
+    return _texts(item.get("status")) if kind == "file_change" else ()
+
+
+def _texts(value: Any) -> tuple[Text, ...]:
+    return (Text(value),) if isinstance(value, str) and value else ()
+
+
+def _mcp_content(item: Item) -> Content:
+    wrong = values(item.get("error")).get("message")
+    result = values(item.get("result"))
+    blocks = result.get("content")
+    content = tuple(_mcp_block(block) for block in blocks) if isinstance(blocks, list) else ()
+    if not content and result.get("structured_content") is not None:
+        content = (Json(result["structured_content"]),)
+    return (*content, *_texts(wrong))
+
+
+def _mcp_block(block: Any) -> Text | Json | Image:
+    fields = values(block)
+    if fields.get("type") == "text" and isinstance(fields.get("text"), str):
+        return Text(fields["text"])
+    if fields.get("type") == "image":
+        try:
+            return Image(str(fields.get("mimeType", "")), base64.b64decode(str(fields.get("data", "")), validate=True))
+        except ValueError:
+            pass
+    return Json(block)
+
+
+class Spent(msgspec.Struct, frozen=True):
+    usage: Usage | None = None
+    cost_usd: float | None = None
+    model: str = ""
+    error: Any = None
+    """What the rollout says of why the turn failed."""
+
+
+class Meter:
+    """Made before the program starts: it knows what was used until then, and where the rollout's new part begins."""
+
+    def __init__(self, home: Path, key: str) -> None:
+        self._home = home
+        self._key = key
+        path = locate(home, key)
+        self._before = _total(path) if path else Usage()
+        self._from = 0 if path is None else len(contents(path)) if path.suffix == ".zst" else path.stat().st_size
+
+    def read(self, reported: Usage | None, children: Iterable[str], model: str) -> Spent:
+        """What has come since, now that the program has ended. `reported` is what it printed for the thread, `children` are
+        the sub-agents that were at work, each with a rollout of its own, and `model` is the one asked for."""
+        path = locate(self._home, self._key)
+        turn = _Turn(contents(path, self._from), "") if path else _Turn(b"", "")
+        total = reported or turn.total
+        usage = None if total is None else _minus(total, self._before)
+        parts = [turn.parts if usage is None or turn.used == usage else [(turn.model, usage)]]
+        for child in children:
+            other = locate(self._home, child) if child != self._key and turn.id else None
+            if other is not None:
+                parts.append(_Turn(contents(other), turn.id).parts)
+        spent = [part for some in parts for part in some]
+        if not spent:
+            return Spent(usage, None, turn.model or model, turn.error)
+        costs = [cost_of([name for name in (named, model) if name], used) for named, used in spent]
+        known = [cost for cost in costs if cost is not None]
+        cost = sum(known) if len(known) == len(costs) else None
+        return Spent(_sum(used for _, used in spent), cost, turn.model or model, turn.error)
+
+
+class _Turn:
+    """What a part of a rollout says of one turn, or of those that were done for it: then it is named by `root`."""
+
+    def __init__(self, data: bytes, root: str) -> None:
+        self.id = ""
+        self.model = ""
+        self.parts: list[tuple[str, Usage]] = []
+        """A model and what one of its responses used."""
+        self.total: Usage | None = None
+        self.error: Any = None
+        for row in data.split(b"\n"):
+            record = record_of(row)
+            if record is not None:
+                self._take(record, values(record.get("payload")), root)
+
+    def _take(self, record: Record, payload: Record, root: str) -> None:
+        kind = payload.get("type") if record.get("type") == "event_msg" else record.get("type")
+        if kind == "turn_context":
+            self.model = str(payload.get("model") or self.model)
+        elif kind == "token_usage_record":
+            if not root or payload.get("root_turn_id") == root:
+                self.parts.append((self.model, usage_of(payload.get("usage"))))
+        elif kind == "token_count":
+            total = values(payload.get("info")).get("total_token_usage")
+            self.total = usage_of(total) if total else self.total
+        elif kind == "task_started":
+            self.id = str(payload.get("turn_id") or "")
+        elif kind == "task_complete":
+            self.error = values(payload.get("error")).get("codex_error_info")
+
+    @property
+    def used(self) -> Usage:
+        return _sum(usage for _, usage in self.parts)
+
+
+def usage_of(value: Any) -> Usage:
+    """Tokens as Codex counts them."""
+    fields = values(value)
+    names = (
+        "input_tokens",
+        "output_tokens",
+        "cached_input_tokens",
+        "cache_write_input_tokens",
+        "reasoning_output_tokens",
+    )
+    counts = [fields.get(name) for name in names]
+    return Usage(*(count if isinstance(count, int) and count > 0 else 0 for count in counts))
+
+
+def _total(path: Path) -> Usage:
+    """What a thread has used so far, by the last record that says so."""
+    for row in lines_from_end(path):
+        if b'"token_count"' in row or b'"token_usage_record"' in row:
+            payload = values((record_of(row) or {}).get("payload"))
+            total = values(payload.get("info")).get("total_token_usage") or payload.get("thread_token_usage")
+            if total:
+                return usage_of(total)
+    return Usage()
+
+
+def _minus(usage: Usage, other: Usage) -> Usage:
+    pairs = zip(msgspec.structs.astuple(usage), msgspec.structs.astuple(other), strict=True)
+    return Usage(*(max(0, more - less) for more, less in pairs))
+
+
+def _sum(usages: Iterable[Usage]) -> Usage:
+    rows = [msgspec.structs.astuple(usage) for usage in usages]
+    return Usage(*map(sum, zip(*rows, strict=True))) if rows else Usage()

@@ -19,13 +19,12 @@ from clew.providers.base import (
     Provider,
     Standing,
 )
-from clew.providers.codex import driving, health, native
+from clew.providers.codex import run, status, storage
+from clew.providers.codex.convert import read_rollout, write_rollout
 from clew.providers.codex.events import CodexReader
-from clew.providers.codex.homes import codex_home, new_key
-from clew.providers.codex.listing import list_sessions
-from clew.providers.codex.programs import find_program
-from clew.providers.codex.reading import read_rollout
-from clew.providers.codex.writing import write_rollout
+from clew.providers.codex.rollout import codex_home, new_key
+from clew.providers.codex.run import find_program
+from clew.providers.codex.storage import list_sessions
 
 __all__ = ["Codex"]
 
@@ -37,7 +36,7 @@ class Codex(Provider):
     title: ClassVar[str] = "Codex"
     install: ClassVar[str] = advice.install_program("codex")
     oldest: ClassVar[str] = "0.120.0"
-    newest: ClassVar[str] = driving.SEEN_VERSION
+    newest: ClassVar[str] = run.SEEN_VERSION
 
     @property
     def _home(self) -> Path:
@@ -50,35 +49,35 @@ class Codex(Provider):
         return new_key()
 
     async def prepare(self, program: Program, job: Job) -> None:
-        await asyncio.to_thread(driving.prepare, self.place, program, job)
+        await asyncio.to_thread(run.prepare, self.place, program, job)
 
     def command(self, program: Program, job: Job) -> Command:
-        return driving.command_for(self.place, program, job)
+        return run.command_for(self.place, program, job)
 
     def reader(self, job: Job) -> CodexReader:
-        driving.checked_key(job.key)
+        run.checked_key(job.key)
         return CodexReader(self._home, job)
 
     def export(self, key: str, folder: Path) -> bool:
-        return native.export(self._home, key, folder)
+        return storage.export(self._home, key, folder)
 
     def standing(self, key: str, folder: Path) -> Standing:
-        return native.standing(self._home, key, folder)
+        return storage.standing(self._home, key, folder)
 
     def install_session(self, key: str, folder: Path) -> None:
-        native.install(self._home, key, folder)
+        storage.install(self._home, key, folder)
 
     def read(self, folder: Path) -> Conversation:
-        return read_rollout(native.rollout_in(folder))
+        return read_rollout(storage.rollout_in(folder))
 
     def write(self, conversation: Conversation, key: str, folder: Path) -> tuple[Loss, ...]:
         return write_rollout(conversation, key, folder)
 
     def find(self, session: str) -> str | None:
-        return native.find(self.place, session)
+        return storage.find(self.place, session)
 
     def sessions(self) -> Iterator[NativeSession]:
         return list_sessions(self._home)
 
     def check(self, program: Program | None) -> Health:
-        return health.check(self.place, program, self.install)
+        return status.check(self.place, program, self.install)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
+import secrets
+import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,26 +15,43 @@ import msgspec
 import zstandard
 
 from clew.errors import Corrupt
-from clew.providers import _files
-from clew.providers._files import put
-from clew.providers.base import values
+from clew.providers import files
+from clew.providers.base import Place, values
+from clew.providers.files import put
 
 __all__ = [
+    "MARKS",
+    "SUMMARY",
+    "USER_MARKS",
     "Record",
     "append",
+    "born_at",
+    "codex_home",
     "contents",
     "head_of",
+    "is_key",
+    "is_prompt",
+    "key_of",
     "line",
     "lines_from_end",
+    "locate",
     "meta_of",
     "moment_of",
+    "new_key",
+    "newest_first",
+    "path_for",
     "record_of",
     "records",
+    "rollouts",
+    "said_parts",
     "stamp",
+    "text_of",
+    "title_of",
     "travelling",
     "unpacked",
     "whole",
 ]
+
 
 Record = dict[str, Any]
 
@@ -117,7 +137,7 @@ def records(data: bytes, path: Path) -> Iterator[Record]:
 
 def lines_from_end(path: Path) -> Iterator[bytes]:
     """The lines, the last one first, reading no more than is asked for."""
-    return _files.lines_from_end(path) if path.suffix != ".zst" else reversed(contents(path).split(b"\n"))
+    return files.lines_from_end(path) if path.suffix != ".zst" else reversed(contents(path).split(b"\n"))
 
 
 def head_of(path: Path, most: int) -> bytes:
@@ -176,3 +196,162 @@ def moment_of(value: Any) -> datetime | None:
     except ValueError:
         return None
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+_KEY = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_NAME = re.compile(rf"rollout-.+-({_KEY.pattern})\.jsonl(?:\.zst)?")
+_LIVE, _ARCHIVED = "sessions", "archived_sessions"
+
+
+def codex_home(place: Place) -> Path:
+    named = place.env.get("CODEX_HOME")
+    return Path(named) if named else place.home / ".codex"
+
+
+def is_key(text: str) -> bool:
+    return _KEY.fullmatch(text) is not None
+
+
+def new_key() -> str:
+    """A UUID of version 7, as Codex makes them: its first 48 bits are the time in milliseconds."""
+    moment = time.time_ns() // 1_000_000
+    digits = f"{moment:012x}7{secrets.randbits(12):03x}{0x8000 | secrets.randbits(14):04x}{secrets.randbits(48):012x}"
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+
+def born_at(key: str) -> datetime | None:
+    """When a key was made; None where it does not say so."""
+    if not is_key(key) or key[14] != "7":
+        return None
+    return datetime.fromtimestamp(int(key[:8] + key[9:13], 16) / 1000, UTC)
+
+
+def key_of(path: Path) -> str | None:
+    """The key in a rollout's name; None if this is the name of something else."""
+    found = _NAME.fullmatch(path.name)
+    return found.group(1) if found else None
+
+
+def path_for(home: Path, key: str, moment: datetime) -> Path:
+    """Where a rollout that is not there yet belongs."""
+    return home / _LIVE / f"{moment:%Y/%m/%d}" / f"rollout-{moment:%Y-%m-%dT%H-%M-%S}-{key}.jsonl"
+
+
+def locate(home: Path, key: str) -> Path | None:
+    """The rollout of this key. Looked for under the day that the key names, and then everywhere."""
+    born = born_at(key)
+    days = [born + timedelta(days=off) for off in (0, -1, 1)] if born else []
+    for day in days:
+        for path in _rollout_files(home / _LIVE / f"{day:%Y/%m/%d}"):
+            if key_of(path) == key:
+                return path
+    return next((path for path in rollouts(home) if key_of(path) == key), None)
+
+
+def rollouts(home: Path) -> Iterator[Path]:
+    """All rollouts, those that are archived last."""
+    for folder in (_LIVE, _ARCHIVED):
+        for path in _rollout_files(home / folder):
+            if key_of(path) is not None:
+                yield path
+
+
+def newest_first(home: Path) -> list[tuple[float, int, Path]]:
+    """All rollouts with the time of their last change and their size in bytes."""
+    found = []
+    for path in rollouts(home):
+        try:
+            seen = path.stat()
+        except FileNotFoundError:
+            continue
+        found.append((seen.st_mtime, seen.st_size, path))
+    return sorted(found, reverse=True)
+
+
+def _rollout_files(folder: Path) -> Iterator[Path]:
+    """All files below a folder; none if it is not there."""
+    folders = [str(folder)]
+    while folders:
+        try:
+            with os.scandir(folders.pop()) as entries:
+                found = list(entries)
+        except FileNotFoundError:
+            continue
+        folders += [entry.path for entry in found if entry.is_dir(follow_symlinks=False)]
+        yield from (Path(entry.path) for entry in found if entry.is_file())
+
+
+MARKS = "internal_chat_message_metadata_passthrough"
+SUMMARY = "compaction.summary"
+"""What Codex calls the message that stands for all that a compaction took away."""
+USER_MARKS: dict[str, list[Any]] = {
+    "content_item_kinds": ["user.text"],
+    "content_item_metadata": [{"provenance": {"type": "user"}}],
+}
+"""The marks of a text of the user's own."""
+_HARNESS = (
+    "<environment_context>",
+    "<permissions instructions>",
+    "<skills_instructions>",
+    "<subagent_notification>",
+    "<turn_aborted>",
+    "<user_instructions>",
+    "# AGENTS.md instructions",
+)
+"""How the program's own texts begin, for rollouts of versions that did not mark them."""
+_TITLE = 100
+
+Part = dict[str, Any]
+
+
+def said_parts(message: Part) -> list[Part]:
+    """The parts of a message that are not the program's own. Of those to the model from its developer, these are all,
+    unless they are marked as the user's."""
+    content = message.get("content")
+    if isinstance(content, str):
+        content = [{"type": "input_text", "text": content}]
+    parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
+    role = message.get("role")
+    if role == "assistant":
+        return parts
+    marks = values(message.get(MARKS))
+    kinds, metadata = _listed(marks.get("content_item_kinds")), _listed(marks.get("content_item_metadata"))
+    return [
+        part
+        for at, part in enumerate(parts)
+        if _is_said(part, role, kinds[at] if at < len(kinds) else None, metadata[at] if at < len(metadata) else None)
+    ]
+
+
+def _is_said(part: Part, role: Any, kind: Any, metadata: Any) -> bool:
+    origin = values(values(metadata).get("provenance")).get("type")
+    if role != "user":
+        return bool(origin == "user")
+    if kind == SUMMARY or origin == "user":
+        return True
+    if origin is not None:
+        return False
+    if isinstance(kind, str):
+        return kind.startswith("user.") or kind == "unknown"
+    return not str(part.get("text", "")).lstrip().startswith(_HARNESS)
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def is_prompt(item: Part) -> bool:
+    """Whether an item is something that the user said; a summary is not."""
+    if item.get("type") != "message" or item.get("role") != "user" or not said_parts(item):
+        return False
+    return SUMMARY not in _listed(values(item.get(MARKS)).get("content_item_kinds"))
+
+
+def text_of(message: Part) -> str:
+    return "\n".join(str(part.get("text", "")) for part in said_parts(message) if part.get("text"))
+
+
+def title_of(text: str) -> str:
+    """The first words of a prompt, on one line."""
+    words = " ".join(text[: _TITLE * 4].split())
+    return words if len(words) <= _TITLE else words[: _TITLE - 2].rstrip() + " …"

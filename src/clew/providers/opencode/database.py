@@ -2,28 +2,49 @@
 
 from __future__ import annotations
 
+import os
+import re
+import secrets
 import sqlite3
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
+
+import msgspec
 
 from clew import advice
 from clew.errors import Corrupt, InvalidInput, Unavailable
 from clew.providers.base import Place
-from clew.providers.opencode.rows import Row
 
 __all__ = [
     "Columns",
+    "Namer",
+    "Row",
+    "checked",
     "columns_of",
     "connect",
     "data_folder",
     "database_path",
+    "decode",
+    "encode",
     "has_database",
+    "is_session",
+    "located",
+    "new_session",
+    "now",
     "open_to_read",
     "open_to_write",
+    "opened",
+    "real",
+    "sealed",
     "select",
+    "settle",
 ]
+
 
 Columns = dict[str, tuple[str, ...]]
 _WAIT = 10.0
@@ -150,3 +171,153 @@ def _version(connection: sqlite3.Connection) -> str:
         if last and last[0]:
             return f"an opencode whose newest migration is {last[0]}"
     return "an unknown version of opencode"
+
+
+Row = dict[str, Any]
+"""A row's values by their columns, as the database gives and takes them."""
+
+_encoder = msgspec.json.Encoder()
+_lines = msgspec.json.Decoder(dict[str, dict[str, msgspec.Raw]])
+
+
+def opened(row: Row) -> dict[str, msgspec.Raw]:
+    """A row as the fields of a JSON object."""
+    return {column: msgspec.Raw(_encoder.encode(_embedded(value))) for column, value in row.items()}
+
+
+def sealed(row: Mapping[str, msgspec.Raw]) -> Row:
+    """The row that an object of `opened` was."""
+    return {column: _plain(bytes(value)) for column, value in row.items()}
+
+
+def encode(table: str, row: Row) -> bytes:
+    """One line, with its end."""
+    return _encoder.encode({table: {column: _embedded(value) for column, value in row.items()}}) + b"\n"
+
+
+def decode(line: bytes, where: str) -> tuple[str, Row]:
+    """The table and the row of a line. `Corrupt` names the place if it is none."""
+    try:
+        ((table, row),) = _lines.decode(line).items()
+        return table, sealed(row)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise Corrupt(f"{where} is damaged: {error}. Restore it from a copy.") from error
+
+
+def _embedded(value: Any) -> Any:
+    if isinstance(value, str) and value[:1] in ("{", "[") and value[-1:] in ("}", "]") and "\n" not in value:
+        try:
+            raw = msgspec.json.decode(value, type=msgspec.Raw)
+        except msgspec.DecodeError:
+            return value
+        return raw
+    return value
+
+
+def _plain(value: bytes) -> Any:
+    return value.decode() if value[:1] in (b"{", b"[") else msgspec.json.decode(value)
+
+
+_BASE62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_BITS = 48
+_COUNTS = 4096
+_ROUND = 2**_BITS // _COUNTS
+"""Milliseconds after which the digits begin anew, which is 2.2 years."""
+_SESSION = re.compile(r"ses_[0-9a-f]{12}[0-9A-Za-z]{14}")
+
+
+def now() -> int:
+    """Milliseconds, as opencode counts time."""
+    return time.time_ns() // 1_000_000
+
+
+def new_session() -> str:
+    """Sessions count downwards, so that the newest is first."""
+    digits = ~(now() * _COUNTS + secrets.randbelow(_COUNTS)) % 2**_BITS
+    return f"ses_{digits:012x}" + "".join(secrets.choice(_BASE62) for _ in range(14))
+
+
+def is_session(name: str) -> bool:
+    return _SESSION.fullmatch(name) is not None
+
+
+def checked(key: str) -> str:
+    """The key, which becomes the name of files: it must be what opencode calls a session."""
+    if not is_session(key):
+        raise InvalidInput(f"{key!r} cannot be the name of a session of opencode's; OpenCode.new_key() makes one")
+    return key
+
+
+class Namer:
+    """Names for the messages and parts of a conversation that is written for opencode: each is after the one before, and
+    all are before what opencode will add, for it goes by that order. The same seed and time give the same names."""
+
+    def __init__(self, seed: str, at: int, clock: Callable[[], int] = now) -> None:
+        present = clock()
+        self._at = at if at <= present and at // _ROUND == present // _ROUND else present
+        self._seed = seed
+        self._count = 0
+
+    @property
+    def time(self) -> int:
+        """The time of the next name: one millisecond for each thousand names."""
+        return self._at + self._count // 1000
+
+    def next(self, prefix: str) -> str:
+        digits = (self.time * _COUNTS + self._count % 1000 + 1) % 2**_BITS
+        lot = int.from_bytes(blake2b(f"{self._seed} {self._count}".encode(), digest_size=16).digest())
+        self._count += 1
+        tail = ""
+        for _ in range(14):
+            lot, place = divmod(lot, 62)
+            tail += _BASE62[place]
+        return f"{prefix}_{digits:012x}{tail}"
+
+
+_GLOBAL = "global"
+"""The project of all folders that belong to no other."""
+
+
+def real(folder: Path) -> str:
+    """As opencode names a folder, once it has gone there."""
+    return os.path.realpath(folder)
+
+
+def located(connection: sqlite3.Connection, cwd: Path) -> Row:
+    """The columns of a session that say where it is.
+
+    opencode knows a repository by its first commit, and finds that out by itself: a session of `global` in a repository's
+    root becomes its project's when opencode starts there. So only projects that it knows already are looked for.
+    """
+    directory = real(cwd)
+    project, worktree = _project(connection, Path(directory))
+    return {
+        "project_id": project,
+        "directory": directory,
+        "path": os.path.relpath(directory, worktree) if directory != worktree else "",
+    }
+
+
+def settle(connection: sqlite3.Connection, session: str, cwd: Path) -> None:
+    """Make a session one of this folder, as opencode's own import does: it goes on nowhere but in a session's folder."""
+    known = columns_of(connection, "session")
+    place = {column: value for column, value in located(connection, cwd).items() if column in known}
+    named = ", ".join(f"{column} = ?" for column in place)
+    connection.execute(f"UPDATE session SET {named} WHERE id = ?", (*place.values(), session))  # noqa: S608
+
+
+def _project(connection: sqlite3.Connection, folder: Path) -> tuple[str, str]:
+    root = next((place for place in (folder, *folder.parents) if (place / ".git").exists()), None)
+    if root is not None:
+        query = "SELECT id, worktree FROM project WHERE worktree = ? AND id <> ?"
+        if found := connection.execute(query, (str(root), _GLOBAL)).fetchone():
+            return str(found[0]), str(found[1])
+    if connection.execute("SELECT 1 FROM project WHERE id = ?", (_GLOBAL,)).fetchone() is None:
+        row = {"id": _GLOBAL, "worktree": "/", "sandboxes": "[]", "time_created": now(), "time_updated": now()}
+        columns = [column for column in row if column in columns_of(connection, "project")]
+        marks = ", ".join("?" * len(columns))
+        connection.execute(
+            f"INSERT INTO project ({', '.join(columns)}) VALUES ({marks})",  # noqa: S608
+            [row[column] for column in columns],
+        )
+    return _GLOBAL, "/"

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import re
 import signal
+import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from clew.errors import ClewError
+from clew.log import Usage
 from clew.messages import Assistant, Block, Text, Tool, ToolResult
 from clew.providers.base import values
-from clew.providers.happenings import Failed, Failure, Finished, Happening, Other, Response, Result, Retry
+from clew.providers.events import Failed, Failure, Finished, Happening, Other, Response, Result, Retry
 from clew.providers.opencode.blocks import text, thinking_block, tool_blocks
-from clew.providers.opencode.reading import Stored, messages_of
-from clew.providers.opencode.spending import Spending
+from clew.providers.opencode.convert import Stored, messages_of
+from clew.providers.opencode.database import Row, connect, select
 
-__all__ = ["Children", "OpenCodeReader"]
+__all__ = ["Children", "OpenCodeReader", "RunningCalls", "Spending"]
+
 
 Children = Callable[[str, int], Sequence[Stored]]
 """The messages of a sub-agent's session since a time: they are in the database alone, and not in what is printed."""
@@ -206,3 +210,129 @@ def _signal(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+class Spending:
+    """Adds up steps. opencode counts cached tokens beside the input, and those of reasoning beside the output."""
+
+    def __init__(self) -> None:
+        self._counts = [0, 0, 0, 0, 0]
+        self._cost = 0.0
+        self._steps = 0
+
+    def add(self, step: dict[str, Any]) -> None:
+        """What a step says of itself, as it finishes: `tokens` and `cost`."""
+        tokens = values(step.get("tokens"))
+        cache = values(tokens.get("cache"))
+        read, wrote, thought = _count(cache.get("read")), _count(cache.get("write")), _count(tokens.get("reasoning"))
+        asked = _count(tokens.get("input")) + read + wrote
+        said = _count(tokens.get("output")) + thought
+        self._counts = [had + more for had, more in zip(self._counts, (asked, said, read, wrote, thought), strict=True)]
+        cost = step.get("cost")
+        self._cost += cost if isinstance(cost, (int, float)) else 0.0
+        self._steps += 1
+
+    @property
+    def usage(self) -> Usage | None:
+        return Usage(*self._counts) if self._steps else None
+
+    @property
+    def cost_usd(self) -> float | None:
+        """None where there is none: opencode says 0 of models whose price it does not know, and of subscriptions."""
+        return self._cost or None
+
+
+def _count(value: Any) -> int:
+    return int(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else 0
+
+
+_PRINTED = {"text": "text", "reasoning": "reasoning", "tool": "tool_use"}
+"""What opencode calls a part where it prints it, by what it calls it in its database."""
+_RECENT = 2
+"""How many of the newest messages are looked at: a response is one, and a prompt may stand behind it."""
+
+
+class RunningCalls:
+    """Looks at one session while opencode works on it. A look at a database that has not changed takes microseconds."""
+
+    def __init__(self, path: Path, session: str) -> None:
+        """What the session holds by now is not looked at again. `path` need not be there yet."""
+        self._path = path
+        self._session = session
+        self._connection: sqlite3.Connection | None = None
+        self._version = -1
+        self._start = (-1, "")
+        self._told: set[str] = set()
+        try:
+            self._start = self._newest() or self._start
+        except sqlite3.Error:
+            self.close()
+
+    def look(self) -> list[bytes]:
+        """Return a line, in the form that opencode prints, for each tool call that runs and was not returned before, and
+        for the finished parts of the same response in front of it. Returns nothing where the database cannot be read."""
+        try:
+            connection = self._connected()
+            (version,) = connection.execute("PRAGMA data_version").fetchone()
+            if version == self._version:
+                return []
+            lines = self._changes(connection)
+            self._version = version
+        except sqlite3.Error:
+            self.close()
+            return []
+        return lines
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        self._version = -1
+
+    def _connected(self) -> sqlite3.Connection:
+        if self._connection is None:
+            self._connection = connect(self._path, "ro", wait=0.0, any_thread=True)
+        return self._connection
+
+    def _newest(self) -> tuple[int, str] | None:
+        query = "SELECT time_created, id FROM message WHERE session_id = ? ORDER BY time_created DESC, id DESC LIMIT 1"
+        found: tuple[int, str] | None = self._connected().execute(query, (self._session,)).fetchone()
+        return found
+
+    def _changes(self, connection: sqlite3.Connection) -> list[bytes]:
+        """In the order of the parts. All of them are of one moment, as each is one query."""
+        rows = select(
+            connection,
+            "SELECT id, message_id, data FROM part WHERE message_id IN (SELECT id FROM message WHERE session_id = ? "
+            "AND (time_created, id) > (?, ?) ORDER BY time_created DESC, id DESC LIMIT ?) ORDER BY message_id, id",
+            (self._session, *self._start, _RECENT),
+        )
+        messages: dict[str, list[Row]] = {}
+        for row in rows:
+            messages.setdefault(row["message_id"], []).append(row)
+        return [line for parts in messages.values() for line in self._begun([_part(row) for row in parts])]
+
+    def _begun(self, parts: list[dict[str, Any]]) -> list[bytes]:
+        running = [at for at, part in enumerate(parts) if _status(part) == "running" and part["id"] not in self._told]
+        if not running:
+            return []
+        lines = []
+        for part in parts[: running[-1] + 1]:
+            if part["id"] not in self._told and (_status(part) == "running" or values(part.get("time")).get("end")):
+                self._told.add(part["id"])
+                lines.append(msgspec.json.encode({"type": _PRINTED[part["type"]], "part": part}))
+        return lines
+
+
+def _part(row: Row) -> dict[str, Any]:
+    """As opencode prints it: with its names beside it. One that it does not print is left empty."""
+    try:
+        data = values(msgspec.json.decode(row["data"]))
+    except (msgspec.DecodeError, TypeError):
+        data = {}
+    kept = data if data.get("type") in _PRINTED else {}
+    return {**kept, "id": row["id"], "messageID": row["message_id"]}
+
+
+def _status(part: dict[str, Any]) -> Any:
+    return values(part.get("state")).get("status")

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import sqlite3
 import tempfile
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from clew import advice
-from clew.errors import ClewError
+from clew.errors import ClewError, InvalidInput
 from clew.messages.dialects import Loss
 from clew.providers.base import (
     Command,
@@ -20,16 +24,25 @@ from clew.providers.base import (
     Provider,
     Standing,
 )
-from clew.providers.happenings import Reader, Watch
-from clew.providers.opencode import driving, exporting, health, installing, listing, reading, standing, writing
-from clew.providers.opencode.database import data_folder, database_path, has_database, open_to_read, open_to_write
-from clew.providers.opencode.events import OpenCodeReader
-from clew.providers.opencode.folders import OUTPUTS, load
-from clew.providers.opencode.ids import checked, new_session
-from clew.providers.opencode.locating import find_program
-from clew.providers.opencode.watching import RunningCalls
+from clew.providers.events import Reader, Watch
+from clew.providers.opencode import convert, installation, run, status, storage
+from clew.providers.opencode.convert import model_name, stored
+from clew.providers.opencode.database import (
+    checked,
+    data_folder,
+    database_path,
+    has_database,
+    is_session,
+    new_session,
+    open_to_read,
+    open_to_write,
+    select,
+)
+from clew.providers.opencode.events import OpenCodeReader, RunningCalls
+from clew.providers.opencode.run import find_program
+from clew.providers.opencode.storage import OUTPUTS, load
 
-__all__ = ["OpenCode"]
+__all__ = ["OpenCode", "find", "model_of", "sessions"]
 
 
 class OpenCode(Provider):
@@ -48,10 +61,10 @@ class OpenCode(Provider):
         return new_session()
 
     async def prepare(self, program: Program, job: Job) -> None:
-        await asyncio.to_thread(driving.prepare, program, job, self.place)
+        await asyncio.to_thread(run.prepare, program, job, self.place)
 
     def command(self, program: Program, job: Job) -> Command:
-        return driving.command(program, job, self.place)
+        return run.command(program, job, self.place)
 
     def reader(self, job: Job) -> Reader:
         key = checked(job.key)
@@ -65,14 +78,14 @@ class OpenCode(Provider):
         if not has_database(self.place):
             return False
         with open_to_read(database_path(self.place)) as connection:
-            return exporting.export(connection, key, folder, self._outputs)
+            return storage.export(connection, key, folder, self._outputs)
 
     def standing(self, key: str, folder: Path) -> Standing:
         checked(key)
         if not has_database(self.place):
             return "absent"
         with open_to_read(database_path(self.place)) as connection:
-            return standing.standing(connection, key, folder)
+            return storage.standing(connection, key, folder)
 
     def install_session(self, key: str, folder: Path) -> None:
         checked(key)
@@ -81,45 +94,94 @@ class OpenCode(Provider):
                 self.write(self.read(folder), key, Path(anew))
                 self.install_session(key, Path(anew))
             return
-        path = driving.make_database(self.program() if not has_database(self.place) else None, self.place)
-        installing.install_outputs(folder, self._outputs)
+        path = run.make_database(self.program() if not has_database(self.place) else None, self.place)
+        installation.install_outputs(folder, self._outputs)
         with open_to_write(path) as connection:
-            installing.install(connection, key, folder, self.place.cwd)
+            installation.install(connection, key, folder, self.place.cwd)
 
     def read(self, folder: Path) -> Conversation:
-        return reading.read(folder)
+        return convert.read(folder)
 
     def write(self, conversation: Conversation, key: str, folder: Path) -> tuple[Loss, ...]:
-        return writing.write(conversation, key, folder)
+        return convert.write(conversation, key, folder)
 
     def find(self, session: str) -> str | None:
         if not has_database(self.place):
             return None
         with open_to_read(database_path(self.place)) as connection:
-            return listing.find(connection, session)
+            return find(connection, session)
 
     def sessions(self) -> Iterator[NativeSession]:
         if has_database(self.place):
             path = database_path(self.place)
             with open_to_read(path) as connection:
-                yield from listing.sessions(connection, path)
+                yield from sessions(connection, path)
 
     def check(self, program: Program | None) -> Health:
-        return health.check(program, self.place, self.install)
+        return status.check(program, self.place, self.install)
 
     @property
     def _outputs(self) -> Path:
         return data_folder(self.place) / OUTPUTS
 
-    def _messages_since(self, session: str, since: int) -> Sequence[reading.Stored]:
+    def _messages_since(self, session: str, since: int) -> Sequence[convert.Stored]:
         with open_to_read(database_path(self.place)) as connection:
-            rows = exporting.message_rows(connection, session, (since, ""))
-            return [reading.stored(message, parts) for message, parts in rows]
+            rows = storage.message_rows(connection, session, (since, ""))
+            return [convert.stored(message, parts) for message, parts in rows]
 
     def _model_of(self, key: str) -> str:
         """The model that a session was last answered by; empty where that is not known."""
         try:
             with open_to_read(database_path(self.place)) as connection:
-                return listing.model_of(connection, key)
+                return model_of(connection, key)
         except ClewError:
             return ""  # an answer is not lost for want of a name
+
+
+_SHORTEST = 6
+"""Characters of a part of a key, beside its prefix: all keys of one day have the first few in common."""
+_PART_OF_KEY = re.compile(r"[0-9A-Za-z_]+")
+
+
+_PROMPTS = """SELECT session_id, sum(substr(data, 1, 14) = '{"role":"user"') FROM message GROUP BY session_id"""
+
+
+def sessions(connection: sqlite3.Connection, path: Path) -> Iterator[NativeSession]:
+    """Without those of sub-agents. A prompt is known by how its row begins, so that none is read whole."""
+    prompts = dict(connection.execute(_PROMPTS).fetchall())
+    query = "SELECT * FROM session WHERE parent_id IS NULL ORDER BY time_updated DESC, id"
+    for row in select(connection, query, ()):
+        yield NativeSession(
+            provider="opencode",
+            key=row["id"],
+            path=path,
+            cwd=row["directory"],
+            title=row["title"],
+            turns=prompts.get(row["id"], 0),
+            created_at=_time(row["time_created"]),
+            updated_at=_time(row["time_updated"]),
+        )
+
+
+def find(connection: sqlite3.Connection, session: str) -> str | None:
+    if is_session(session):
+        return session if connection.execute("SELECT 1 FROM session WHERE id = ?", (session,)).fetchone() else None
+    if not _PART_OF_KEY.fullmatch(session) or len(session.removeprefix("ses_")) < _SHORTEST:
+        return None
+    found = [row[0] for row in connection.execute("SELECT id FROM session WHERE instr(id, ?)", (session,))]
+    if len(found) > 1:
+        named = ", ".join(sorted(found)[:3])
+        raise InvalidInput(
+            f"{session!r} is a part of {len(found)} sessions of opencode: {named} … Give more of the name."
+        )
+    return str(found[0]) if found else None
+
+
+def model_of(connection: sqlite3.Connection, session: str) -> str:
+    """The model that answered last in this session; empty if none did."""
+    query = "SELECT * FROM message WHERE session_id = ? ORDER BY time_created DESC, id DESC LIMIT 1"
+    return next((model_name(stored(row, ()).info) for row in select(connection, query, (session,))), "")
+
+
+def _time(value: Any) -> datetime | None:
+    return datetime.fromtimestamp(value / 1000, UTC) if isinstance(value, (int, float)) else None

@@ -1,0 +1,363 @@
+"""From a session's file to a conversation in Clew's own words."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from clew.errors import Corrupt, InvalidInput
+from clew.messages import Assistant, Message, System, Thinking, Tool, ToolCall, ToolResult, User
+from clew.messages.dialects import Loss, from_dialect, losses, to_dialect
+from clew.messages.dialects.anthropic import origins
+from clew.providers.base import Conversation, values
+from clew.providers.claude_code.events import SYNTHETIC
+from clew.providers.claude_code.rows import Row, Rows, is_said, read_rows
+
+__all__ = [
+    "Branch",
+    "branch",
+    "last_cwd",
+    "prompt_of",
+    "read",
+    "session_bytes",
+    "time_of",
+    "title_of",
+    "writing_losses",
+]
+
+
+_TITLES = (("custom-title", "customTitle"), ("ai-title", "aiTitle"), ("summary", "summary"))
+"""The best first: what a user called it, what a model did, what older versions kept."""
+_TITLE_LENGTH = 80
+_OF_COMMANDS = "<local-command-"
+_COMMANDS = ("<command-name>", "<command-message>")
+_NO_PROMPT = ("isMeta", "isSidechain", "isCompactSummary")
+_GO_ON = "Continue from where you left off."
+_BEFORE = Loss(
+    0, None, "what was said before the conversation was compacted", "Claude Code itself goes on from the summary"
+)
+
+
+def read(path: Path) -> Conversation:
+    """The conversation that the program would go on with. What it tells the model beside it is left out: reminders, lists
+    of its agents and skills, words of its own about errors and interruptions."""
+    found = read_rows(path)
+    rows, is_compacted = branch(found, path)
+    messages = _settled(_messages(_without_noise(rows), path))
+    models = [message.model for message in messages if isinstance(message, Assistant) and message.model]
+    times = [time for row in found.rows if (time := time_of(row))]
+    return Conversation(
+        messages=tuple(messages),
+        cwd=last_cwd(found.rows),
+        title=title_of(found.rows),
+        model=models[-1] if models else "",
+        created_at=min(times, default=None),
+        updated_at=max(times, default=None),
+        losses=(_BEFORE,) if is_compacted else (),
+    )
+
+
+def _without_noise(rows: list[Row]) -> Iterable[Row]:
+    for row, after in zip(rows, [*rows[1:], {}], strict=True):
+        message, text = values(row.get("message")), _text_of(row)
+        if message.get("model") == SYNTHETIC or row.get("isApiErrorMessage") is True:
+            continue
+        if text.startswith(_OF_COMMANDS) or (row.get("isMeta") is True and text == _GO_ON):
+            continue
+        if text.startswith(_COMMANDS) and _text_of(after).startswith(_OF_COMMANDS):
+            continue
+        yield row
+
+
+def _messages(rows: Iterable[Row], path: Path) -> Iterable[Message]:
+    """One after the other; the rows of one response are joined."""
+    response: tuple[str, Assistant] | None = None
+    for row in rows:
+        message = values(row.get("message"))
+        for said in _parsed(message, row, path):
+            if not isinstance(said, Assistant):
+                if response:
+                    yield response[1]
+                    response = None
+                if said.content:
+                    yield said
+            elif response and response[0] == message.get("id"):
+                joined = Assistant(response[1].content + said.content, said.model, said.stop)
+                response = (response[0], joined)
+            else:
+                if response:
+                    yield response[1]
+                response = (str(message.get("id") or row["uuid"]), said)
+    if response:
+        yield response[1]
+
+
+def _parsed(message: dict[str, Any], row: Row, path: Path) -> tuple[Message, ...]:
+    try:
+        return from_dialect(message, "anthropic")
+    except InvalidInput as error:
+        raise Corrupt(f"{path}: the message of the row {row['uuid']} cannot be read: {error}") from None
+
+
+def _settled(messages: Iterable[Message]) -> list[Message]:
+    """The results of a response in one message right behind it, in the order of its calls."""
+    settled: list[Message] = []
+    turn: list[Message] = []
+    for message in messages:
+        if isinstance(message, Assistant):
+            settled += _turn(turn)
+            turn = []
+        turn.append(message)
+    return settled + _turn(turn)
+
+
+def _turn(turn: list[Message]) -> list[Message]:
+    results = [block for message in turn if isinstance(message, Tool) for block in message.content]
+    if not results or not isinstance(turn[0], Assistant):
+        return turn
+    order = {block.id: number for number, block in enumerate(turn[0].content) if isinstance(block, ToolCall)}
+    results.sort(
+        key=lambda block: order.get(block.call_id, len(order)) if isinstance(block, ToolResult) else len(order)
+    )
+    return [turn[0], Tool(tuple(results)), *(message for message in turn[1:] if isinstance(message, User))]
+
+
+def _text_of(row: Row) -> str:
+    """The text of a message that is nothing but one text."""
+    content: Any = values(row.get("message")).get("content")
+    if isinstance(content, list) and len(content) == 1:
+        content = values(content[0]).get("text")
+    return content if isinstance(content, str) else ""
+
+
+def time_of(row: Row) -> datetime | None:
+    stamp = row.get("timestamp")
+    try:
+        time = datetime.fromisoformat(stamp) if isinstance(stamp, str) else None
+    except ValueError:
+        return None
+    return time.replace(tzinfo=time.tzinfo or UTC) if time else None
+
+
+def last_cwd(rows: list[Row]) -> str:
+    """The folder that was worked in last."""
+    return next((row["cwd"] for row in reversed(rows) if isinstance(row.get("cwd"), str)), "")
+
+
+def title_of(rows: list[Row]) -> str:
+    """What the session is called, or the first line of its first prompt."""
+    for kind, field in _TITLES:
+        for row in reversed(rows):
+            if row.get("type") == kind and isinstance(row.get(field), str) and row[field].strip():
+                return _line(row[field])
+    return next((_line(text) for row in rows if (text := prompt_of(row))), "")
+
+
+def prompt_of(row: Row) -> str:
+    """The words of a prompt; empty for whatever else a row is."""
+    if row.get("type") != "user" or any(row.get(mark) is True for mark in _NO_PROMPT):
+        return ""
+    content: Any = values(row.get("message")).get("content")
+    parts = content if isinstance(content, list) else [{"text": content}]
+    text = next((words for part in parts if isinstance(words := values(part).get("text"), str) and words.strip()), "")
+    return "" if text.startswith((_OF_COMMANDS, *_COMMANDS)) else text
+
+
+def _line(text: str) -> str:
+    line = text.strip().splitlines()[0].strip()
+    return line if len(line) <= _TITLE_LENGTH else f"{line[: _TITLE_LENGTH - 1]}…"
+
+
+_NO_MODEL = "unknown"
+
+
+def session_bytes(conversation: Conversation, key: str, cwd: str) -> bytes:
+    """A file of rows. The ids are made of the key, so that the same conversation gives the same bytes."""
+    return b"".join(msgspec.json.encode(row) + b"\n" for row in _rows(conversation, key, cwd))
+
+
+def _rows(conversation: Conversation, key: str, cwd: str) -> Iterator[Row]:
+    start = conversation.created_at or conversation.updated_at or datetime.now(UTC)
+    parent: str | None = None
+    written = to_dialect(conversation.messages, "anthropic")["messages"]
+    for number, (said, origin) in enumerate(zip(written, origins(conversation.messages), strict=True)):
+        row_id = uuid.uuid5(uuid.UUID(key), str(number))
+        model = _model_of(conversation, origin)
+        message = _response(said, row_id, model) if said["role"] == "assistant" else _prompt(said)
+        yield {
+            "parentUuid": parent,
+            "isSidechain": False,
+            "userType": "external",
+            "cwd": conversation.cwd or cwd,
+            "sessionId": key,
+            "type": said["role"],
+            "message": message,
+            "uuid": str(row_id),
+            "timestamp": _stamp(start + timedelta(milliseconds=number)),
+        }
+        parent = str(row_id)
+    if conversation.title:
+        yield {"type": "ai-title", "aiTitle": conversation.title, "sessionId": key}
+
+
+def _model_of(conversation: Conversation, origin: int) -> str:
+    """The model of a response, by the name that Claude Code knows it by. It gives signed thinking back only to the model
+    that its row names, so the name must come along: without the service that opencode and Clew put before it."""
+    message = conversation.messages[origin]
+    name = (message.model if isinstance(message, Assistant) else "") or conversation.model
+    return name.rpartition("/")[2].removeprefix("anthropic:")
+
+
+def _prompt(said: dict[str, Any]) -> dict[str, Any]:
+    """A prompt that is one text is that text itself, as the program writes it."""
+    content = said["content"]
+    if len(content) == 1 and set(content[0]) == {"type", "text"}:
+        content = content[0]["text"]
+    return {"role": "user", "content": content}
+
+
+def _response(said: dict[str, Any], row_id: uuid.UUID, model: str) -> dict[str, Any]:
+    calls = any(part["type"] == "tool_use" for part in said["content"])
+    return {
+        "id": f"msg_{row_id.hex}",
+        "type": "message",
+        "role": "assistant",
+        "model": model or _NO_MODEL,
+        "content": said["content"],
+        "stop_reason": "tool_use" if calls else "end_turn",
+        "stop_sequence": None,
+        "usage": {"input_tokens": 0, "output_tokens": 0},
+    }
+
+
+def _stamp(time: datetime) -> str:
+    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{time.microsecond // 1000:03d}Z"
+
+
+def writing_losses(conversation: Conversation) -> tuple[Loss, ...]:
+    """What the dialect cannot say, and what a session has no place for."""
+    found = losses(conversation.messages, "anthropic")
+    for index, message in enumerate(conversation.messages):
+        if not isinstance(message, System):
+            break
+        why = "a session of Claude Code has none; give them as the system prompt"
+        found.append(Loss(index, None, "instructions at the start", why))
+    found += _thinking_losses(conversation)
+    return tuple(sorted(found, key=lambda loss: (loss.message, -1 if loss.block is None else loss.block)))
+
+
+def _thinking_losses(conversation: Conversation) -> Iterator[Loss]:
+    """Signed thinking that is written, and that the program gives back to no model, as no row names the one it is of."""
+    firsts = origins(conversation.messages)
+    for index, message in enumerate(conversation.messages):
+        row = max((first for first in firsts if first <= index), default=index)
+        if not isinstance(message, Assistant) or _is_named(conversation, index, row):
+            continue
+        for number, block in enumerate(message.content):
+            if isinstance(block, Thinking) and (block.signature or (block.encrypted and not block.text)):
+                yield Loss(index, number, "thinking", "Claude Code gives it back only to its model, which is not known")
+
+
+def _is_named(conversation: Conversation, index: int, row: int) -> bool:
+    name = _model_of(conversation, index)
+    return "claude" in name and name == _model_of(conversation, row)
+
+
+class Branch(NamedTuple):
+    rows: list[Row]
+    """Messages, in their order."""
+    is_compacted: bool
+    """Whether there was more before: the branch begins with a summary of it."""
+
+
+def branch(found: Rows, path: Path) -> Branch:
+    """The messages from the last leaf back to the root, in their order, and the parts of the same responses that hang
+    beside that line: each result of calls made at once is a child of its own call's row."""
+    said = [row for row in found.rows if is_said(row)]
+    if not said and found.damaged:
+        raise _corrupt(found, path)
+    if not said:
+        return Branch([], False)
+    line = _branch_line(said[-1], found, path)
+    rows = [row for row in _with_siblings(line, said) if is_said(row)]
+    return Branch(rows, any(row.get("subtype") == "compact_boundary" for row in line))
+
+
+def _branch_line(leaf: Row, found: Rows, path: Path) -> list[Row]:
+    by_id = {row["uuid"]: row for row in found.rows if isinstance(row.get("uuid"), str)}
+    parents = _parents(found.rows)
+    line: list[Row] = []
+    seen: set[str] = set()
+    row: Row | None = leaf
+    while row is not None and row["uuid"] not in seen:
+        line.append(row)
+        seen.add(row["uuid"])
+        parent = parents.get(row["uuid"])
+        row = by_id.get(parent) if parent else None
+        if parent and row is None and found.damaged:
+            raise _corrupt(found, path)
+    return line[::-1]
+
+
+def _corrupt(found: Rows, path: Path) -> Corrupt:
+    return Corrupt(
+        f"{path}, line {found.damaged[0]} is damaged, and the conversation hangs on it. Take the file from a copy, or fork "
+        "the thread at an earlier turn"
+    )
+
+
+def _parents(rows: list[Row]) -> dict[str, str | None]:
+    """By a row's id, the row before it. What a compaction kept word for word stands where it always stood in the file,
+    but is to be read behind the summary."""
+    parents: dict[str, str | None] = {}
+    for row in rows:
+        if isinstance(row.get("uuid"), str):
+            parents[row["uuid"]] = row["parentUuid"] if isinstance(row.get("parentUuid"), str) else None
+    for boundary in (row for row in rows if row.get("subtype") == "compact_boundary"):
+        kept = values(values(boundary.get("compactMetadata")).get("preservedSegment"))
+        head, anchor, tail = (kept.get(name) for name in ("headUuid", "anchorUuid", "tailUuid"))
+        if head in parents and tail in parents and isinstance(anchor, str):
+            parents.update({child: tail for child, parent in parents.items() if parent == anchor})
+            parents[head] = anchor
+    return parents
+
+
+def _with_siblings(line: list[Row], said: list[Row]) -> Iterable[Row]:
+    """The line, with each response whole, and all results of its calls behind it."""
+    taken = {row["uuid"] for row in line}
+    responses: dict[str, list[Row]] = {}
+    results: dict[str, list[Row]] = {}
+    for row in said:
+        if row["type"] == "assistant":
+            responses.setdefault(_response_of(row), []).append(row)
+        elif isinstance(row.get("parentUuid"), str) and _is_result(row):
+            results.setdefault(row["parentUuid"], []).append(row)
+    written: set[str] = set()
+    for row in line:
+        if row.get("type") != "assistant":
+            yield row
+            continue
+        response = _response_of(row)
+        if response in written:
+            continue
+        written.add(response)
+        parts = responses.get(response, [row])
+        yield from parts
+        for part in parts:
+            yield from (result for result in results.get(part["uuid"], ()) if result["uuid"] not in taken)
+
+
+def _response_of(row: Row) -> str:
+    """The id of the response that a row is a part of. A row without one is a response of its own."""
+    found = values(row.get("message")).get("id")
+    return found if isinstance(found, str) and found else row["uuid"]
+
+
+def _is_result(row: Row) -> bool:
+    content: Any = values(row.get("message")).get("content")
+    return isinstance(content, list) and any(values(part).get("type") == "tool_result" for part in content)

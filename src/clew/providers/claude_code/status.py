@@ -1,0 +1,113 @@
+"""How Claude Code is on this machine, from its files and the environment. Keys and tokens are looked for, never kept."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from clew import advice
+from clew.errors import Corrupt
+from clew.providers.base import Health, Place, Program, values
+from clew.providers.claude_code.storage import config_dir
+
+__all__ = ["check"]
+
+_CLOUDS = {
+    "CLAUDE_CODE_USE_BEDROCK": "Bedrock",
+    "CLAUDE_CODE_USE_VERTEX": "Vertex",
+    "CLAUDE_CODE_USE_FOUNDRY": "Foundry",
+}
+_VARIABLES = {
+    "ANTHROPIC_AUTH_TOKEN": "auth token",
+    "ANTHROPIC_API_KEY": "api key",
+    "CLAUDE_CODE_OAUTH_TOKEN": "subscription",
+}
+_OFF = ("", "0", "false", "no", "off")
+_LOG_IN = f"Log in with: {advice.log_in('claude_code')}, or set ANTHROPIC_API_KEY."
+
+
+class _Login(NamedTuple):
+    holds: bool | None
+    account: str = ""
+    expires_at: datetime | None = None
+    problem: str = ""
+
+
+def check(place: Place, program: Program | None, provider: str, install: str) -> Health:
+    if program is None:
+        return Health(provider=provider, problem=f"it is not installed, or not on the PATH. Install it: {install}")
+    try:
+        login = _login(place)
+    except Corrupt as error:
+        login = _Login(None, problem=str(error))
+    return Health(
+        provider=provider,
+        program=program,
+        logged_in=login.holds,
+        account=login.account,
+        expires_at=login.expires_at,
+        problem=login.problem,
+    )
+
+
+def _login(place: Place) -> _Login:
+    """In the order in which the program itself looks."""
+    for name, cloud in _CLOUDS.items():
+        if place.env.get(name, "").lower() not in _OFF:
+            return _Login(None, cloud)
+    settings = _json(config_dir(place) / "settings.json")
+    if place.env.get("ANTHROPIC_AUTH_TOKEN") or place.env.get("ANTHROPIC_API_KEY"):
+        return _Login(True, next(account for name, account in _VARIABLES.items() if place.env.get(name)))
+    if settings.get("apiKeyHelper"):
+        return _Login(None, "api key helper")
+    if place.env.get("CLAUDE_CODE_OAUTH_TOKEN"):
+        return _Login(True, _VARIABLES["CLAUDE_CODE_OAUTH_TOKEN"])
+    kept = values(_json(config_dir(place) / ".credentials.json").get("claudeAiOauth"))
+    if kept.get("accessToken") or kept.get("refreshToken"):
+        return _subscription(kept)
+    state = _json(_state_file(place))
+    if state.get("primaryApiKey"):
+        return _Login(True, "api key")
+    if sys.platform == "darwin" and state.get("oauthAccount"):
+        return _Login(None, "subscription")
+    return _Login(False, problem=f"it is not logged in. {_LOG_IN}")
+
+
+def _state_file(place: Place) -> Path:
+    """In the home itself, unless the configuration has a folder of its own."""
+    return config_dir(place) / ".claude.json" if place.env.get("CLAUDE_CONFIG_DIR") else place.home / ".claude.json"
+
+
+def _subscription(kept: dict[str, Any]) -> _Login:
+    """A token that can be renewed is, by the program, whenever it has run out: then only the renewal's own end counts."""
+    kind = kept.get("subscriptionType")
+    account = f"subscription ({kind})" if isinstance(kind, str) and kind else "subscription"
+    field = "refreshTokenExpiresAt" if kept.get("refreshToken") else "expiresAt"
+    expires_at = _time(kept.get(field))
+    if expires_at is not None and expires_at <= datetime.now(UTC):
+        return _Login(False, account, expires_at, f"its login has expired. {_LOG_IN}")
+    return _Login(True, account, expires_at)
+
+
+def _time(milliseconds: Any) -> datetime | None:
+    if not isinstance(milliseconds, (int, float)):
+        return None
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def _json(path: Path) -> dict[str, Any]:
+    """The values of a file; none if there is no file. The error never shows what is in it: it may be a token."""
+    try:
+        return values(json.loads(path.read_bytes()))
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except (ValueError, RecursionError):
+        raise Corrupt(f"{path} is no JSON; repair it, or delete it and log in again") from None
+    except OSError as error:
+        raise Corrupt(f"{path} cannot be read: {error.strerror}") from None

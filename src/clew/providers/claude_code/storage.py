@@ -1,0 +1,314 @@
+"""A session as Claude Code keeps it, and the folder in which it travels.
+
+    session.jsonl            the rows of the conversation
+    session/subagents/…      those of its sub-agents
+    session/tool-results/…   outputs that were too long for a row
+    tasks/…                  the model's list of things to do
+
+Copies of files from before an edit, which the program keeps for its `/rewind`, stay behind: they name paths of one machine.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from clew.errors import Corrupt, InvalidInput
+from clew.providers import files as _files
+from clew.providers.base import Place, Standing
+from clew.providers.claude_code.rows import cut_end, has_conversation, name_in, renamed, whole_size
+from clew.providers.files import copy, is_draft, put, sweep
+
+__all__ = [
+    "bring",
+    "checked",
+    "config_dir",
+    "export",
+    "find",
+    "install_session",
+    "is_key",
+    "locate",
+    "main_file",
+    "project_dir",
+    "projects_dir",
+    "session_files",
+    "set_aside",
+    "side_folders",
+    "slug",
+    "standing",
+    "tasks_dir",
+    "write",
+]
+
+
+MAIN = "session.jsonl"
+_BESIDE = "session"
+_TASKS = "tasks"
+_LOCK = ".lock"
+_PART_OF_KEY = re.compile(r"[0-9a-fA-F-]{4,36}")
+_BLOCK = 1 << 20
+
+
+def main_file(folder: Path) -> Path:
+    """The rows of the conversation in a folder."""
+    path = folder / MAIN
+    if not path.is_file() or path.is_symlink():
+        raise Corrupt(f"{folder} holds no session of Claude Code: there is no {MAIN} in it")
+    return path
+
+
+def export(place: Place, key: str, folder: Path) -> bool:
+    path = locate(place, key)
+    if path is None:
+        return False
+    sweep(folder)
+    here = _session_files(place, key, path)
+    for name, source in here.items():
+        bring(source, folder / name)
+    for name in list(_files_in(folder)):
+        if name not in here and name.startswith((f"{_BESIDE}/", f"{_TASKS}/")):
+            (folder / name).unlink(missing_ok=True)
+    return True
+
+
+def write(session: bytes, folder: Path) -> None:
+    """Make a folder that holds these rows, and nothing that belonged to others."""
+    for name in (_BESIDE, _TASKS):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    put(folder / MAIN, session)
+
+
+def _session_files(place: Place, key: str, path: Path) -> dict[str, Path]:
+    """The files of a session by the names under which they travel, that of the conversation last."""
+    tasks = tasks_dir(place, key)
+    found: dict[str, Path] = {}
+    for beside in (*side_folders(place, key), path.with_suffix("")):
+        found |= {f"{_BESIDE}/{name}": beside / name for name in _files_in(beside)}
+    found |= {f"{_TASKS}/{name}": tasks / name for name in _files_in(tasks) if name != _LOCK}
+    return found | {MAIN: path}
+
+
+def _files_in(folder: Path) -> Iterator[str]:
+    for parent, _, names in os.walk(folder):
+        for name in sorted(names):
+            path = Path(parent, name)
+            if path.is_file() and not path.is_symlink() and not is_draft(name):
+                yield path.relative_to(folder).as_posix()
+
+
+@contextmanager
+def _under(key: str, folder: Path) -> Iterator[Path]:
+    """The folder, or if it holds a session of another key, a copy of it as one of this."""
+    own = name_in(main_file(folder))
+    if own in ("", key):
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="clew-") as anew:
+        for name in _files_in(folder):
+            if name.endswith(".jsonl"):
+                put(Path(anew, name), renamed((folder / name).read_bytes(), own, key))
+            else:
+                copy(folder / name, Path(anew, name))
+        yield Path(anew)
+
+
+def standing(place: Place, key: str, folder: Path) -> Standing:
+    with _under(checked(key), folder) as kept:
+        return _standing(place, key, kept)
+
+
+def _standing(place: Place, key: str, folder: Path) -> Standing:
+    """By the bytes of the rows and of what lies beside them, which are added to and never changed. Tasks do change, and
+    say nothing about which is older."""
+    path = locate(place, key)
+    if path is None:
+        return "absent"
+    here = {
+        name: source for name, source in _session_files(place, key, path).items() if not name.startswith(f"{_TASKS}/")
+    }
+    there = {MAIN: folder / MAIN} | {
+        f"{_BESIDE}/{name}": folder / _BESIDE / name for name in _files_in(folder / _BESIDE)
+    }
+    found = {_compared(here.get(name), there.get(name)) for name in {*here, *there}} - {"same"}
+    return found.pop() if len(found) == 1 else "apart" if found else "same"
+
+
+def _compared(here: Path | None, there: Path | None) -> Standing:
+    if here is None or there is None:
+        return "behind" if here is None else "ahead"
+    mine, kept = whole_size(here), whole_size(there)
+    if not _begin_alike(here, there, min(mine, kept)):
+        return "apart"
+    return "same" if mine == kept else "behind" if mine < kept else "ahead"
+
+
+def _begin_alike(one: Path, other: Path, size: int) -> bool:
+    with one.open("rb") as first, other.open("rb") as second:
+        while size > 0:
+            block = min(size, _BLOCK)
+            if first.read(block) != second.read(block):
+                return False
+            size -= block
+    return True
+
+
+def install_session(place: Place, key: str, folder: Path) -> None:
+    """A session that is here and is the beginning of the one in the folder is added to where it is. Any other of the key
+    gets another name, and the folder's comes to the project of the place's folder. The conversation itself comes last:
+    until it is there, nothing is."""
+    with _under(checked(key), folder) as kept:
+        _install(place, key, kept)
+
+
+def _install(place: Place, key: str, folder: Path) -> None:
+    stands = _standing(place, key, folder)
+    if stands == "same":
+        return
+    path = locate(place, key)
+    if path is None or stands != "behind":
+        _set_aside(place, key)
+        path = project_dir(place) / f"{key}.jsonl"
+    tasks = folder / _TASKS
+    for name in _files_in(tasks):
+        copy(tasks / name, tasks_dir(place, key) / name)
+    for name in _files_in(folder / _BESIDE):
+        copy(folder / _BESIDE / name, path.with_suffix("") / name)
+    copy(folder / MAIN, path)
+
+
+def _set_aside(place: Place, key: str) -> None:
+    for path in [*session_files(place, key), *side_folders(place, key), tasks_dir(place, key)]:
+        set_aside(path)
+
+
+def find(place: Place, session: str) -> str | None:
+    if os.sep in session or session.endswith(".jsonl"):
+        return _by_path(place, session)
+    if is_key(session):
+        return session if locate(place, session) else None
+    if not _PART_OF_KEY.fullmatch(session):
+        return None
+    keys = sorted({path.stem for path in projects_dir(place).glob(f"*/{session}*.jsonl") if _is_session(path)})
+    if len(keys) > 1:
+        raise InvalidInput(f"{session!r} is the beginning of {len(keys)} sessions of Claude Code; give more of it")
+    return keys[0] if keys else None
+
+
+def _is_session(path: Path) -> bool:
+    return is_key(path.stem) and has_conversation(path)
+
+
+def _by_path(place: Place, session: str) -> str | None:
+    named = place.home / session[2:] if session.startswith("~/") else place.cwd / session
+    if not named.exists():
+        return None
+    path, projects = named.resolve(), projects_dir(place).resolve()
+    if path.parent.parent == projects and path.suffix == ".jsonl" and is_key(path.stem):
+        return path.stem if has_conversation(path) else None
+    raise InvalidInput(
+        f"{session} is no session in {projects_dir(place)}. Give a file <project>/<uuid>.jsonl of that folder, or set "
+        "CLAUDE_CONFIG_DIR to the folder that has this one's projects"
+    )
+
+
+_KEY = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_LONGEST = 200
+_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+
+def is_key(text: str) -> bool:
+    return _KEY.fullmatch(text) is not None
+
+
+def checked(key: str) -> str:
+    """The key, which becomes part of a path: it must be what Claude Code takes as a session's id."""
+    if not is_key(key):
+        raise InvalidInput(f"{key!r} is no session of Claude Code: its sessions are named by a UUID")
+    return key
+
+
+def config_dir(place: Place) -> Path:
+    named = place.env.get("CLAUDE_CONFIG_DIR")
+    return place.cwd / named if named else place.home / ".claude"
+
+
+def projects_dir(place: Place) -> Path:
+    return config_dir(place) / "projects"
+
+
+def tasks_dir(place: Place, key: str) -> Path:
+    """The list of things to do that the model keeps with its tools, a file each."""
+    return config_dir(place) / "tasks" / key
+
+
+def project_dir(place: Place) -> Path:
+    """Where sessions that are begun in the place's folder go."""
+    return projects_dir(place) / slug(os.path.realpath(place.cwd))
+
+
+def slug(folder: str) -> str:
+    """The name of a folder's project: all but letters and digits become dashes, one for each UTF-16 unit. A long one is
+    cut, and ends in a hash of the whole."""
+    units = folder.encode("utf-16-le", "surrogatepass")
+    codes = [units[at] | units[at + 1] << 8 for at in range(0, len(units), 2)]
+    name = "".join(chr(code) if code < 128 and chr(code).isalnum() else "-" for code in codes)
+    return name if len(name) <= _LONGEST else f"{name[:_LONGEST]}-{_hash(codes)}"
+
+
+def _hash(codes: list[int]) -> str:
+    total = 0
+    for code in codes:
+        total = (total * 31 + code) & 0xFFFFFFFF
+    rest = abs(total - 0x1_0000_0000 if total >= 0x8000_0000 else total)
+    digits = ""
+    while rest:
+        rest, digit = divmod(rest, 36)
+        digits = _DIGITS[digit] + digits
+    return digits or "0"
+
+
+def session_files(place: Place, key: str) -> Iterator[Path]:
+    """The files of this key, whatever they hold: one for each project that has it."""
+    return (path for project in _projects(place) if (path := project / f"{key}.jsonl").is_file())
+
+
+def side_folders(place: Place, key: str) -> Iterator[Path]:
+    """What lies beside the rows of this key. A turn in another folder than the first puts its long outputs in that
+    folder's project, while its rows and sub-agents go where the session is."""
+    return (path for project in _projects(place) if (path := project / key).is_dir())
+
+
+def _projects(place: Place) -> list[Path]:
+    try:
+        return sorted(Path(entry.path) for entry in os.scandir(projects_dir(place)))
+    except FileNotFoundError:
+        return []
+
+
+def locate(place: Place, key: str) -> Path | None:
+    """The file of a conversation that can be gone on with; the one written last, if it is in several projects."""
+    found = [path for path in session_files(place, checked(key)) if has_conversation(path)]
+    return max(found, key=lambda path: path.stat().st_mtime_ns, default=None)
+
+
+def bring(source: Path, target: Path) -> None:
+    """Copy a file if it has changed since it was copied last. A file of rows comes without a torn end."""
+    _files.bring(source, target, _fill_with_rows if source.suffix == ".jsonl" else shutil.copyfile)
+
+
+def _fill_with_rows(source: Path, draft: Path) -> None:
+    shutil.copyfile(source, draft)
+    cut_end(draft)
+
+
+def set_aside(path: Path) -> None:
+    """Give a file or folder, if it is there, a name beside its own that the program does not look at."""
+    if path.exists():
+        names = (path.with_name(f"{path.name}.aside-{number}") for number in itertools.count(1))
+        path.rename(next(name for name in names if not name.exists()))

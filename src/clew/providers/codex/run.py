@@ -1,0 +1,221 @@
+"""How Codex is run: always as the resumption of a conversation, so that its key is ours and known before the first turn."""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+from clew.errors import InvalidInput
+from clew.providers.base import Command, Job, Permissions, Place, Program, values
+from clew.providers.codex.rollout import (
+    append,
+    codex_home,
+    contents,
+    is_key,
+    line,
+    locate,
+    path_for,
+    record_of,
+    stamp,
+    unpacked,
+)
+from clew.providers.files import make_folder, put, remembered
+from clew.providers.process import on_path, problem_of
+
+__all__ = ["checked_key", "command_for", "find_program", "meta_line", "prepare"]
+
+
+SEEN_VERSION = "0.166.0"
+"""The newest version whose rollouts these modules have read and written."""
+_MOST = 131_000
+"""Bytes of one argument: Linux takes 128 KiB."""
+_INSTRUCTIONS = "generic.developer_instructions"
+"""What Codex calls a text that came from the setting `developer_instructions`."""
+
+_PERMISSIONS: dict[Permissions, tuple[str, ...]] = {
+    "read": ("-c", 'sandbox_mode="read-only"', "-c", 'approval_policy="never"'),
+    "edit": (
+        *("-c", 'sandbox_mode="workspace-write"', "-c", 'approval_policy="never"'),
+        *("-c", "sandbox_workspace_write.exclude_slash_tmp=true"),
+        *("-c", "sandbox_workspace_write.exclude_tmpdir_env_var=false"),
+    ),
+    "full": ("--dangerously-bypass-approvals-and-sandbox",),
+}
+"""`workspace-write` would also let commands write to /tmp and to the folder that TMPDIR names, where other work lies. With
+`edit` TMPDIR names a folder of this conversation alone, as most programs need one."""
+
+
+def command_for(place: Place, program: Program, job: Job) -> Command:
+    """The prompt goes to the standard input, where it may have any size and begin with a dash. A system prompt is told to
+    Codex beside its own instructions, in place of `developer_instructions` in the user's configuration."""
+    argv = [str(program.path), "exec", "resume", "--json", "--skip-git-repo-check", *_PERMISSIONS[job.permissions]]
+    if job.model:
+        argv += ["--model", job.model]
+    if job.system_prompt:
+        argv += ["-c", _setting("developer_instructions", job.system_prompt)]
+    argv += [*job.options, "--", checked_key(job.key), "-"]
+    env = {"TMPDIR": str(_temporary_folder(place, job.key))} if job.permissions == "edit" else {}
+    return Command(tuple(argv), _bytes(job.prompt, "the prompt"), env)
+
+
+def _temporary_folder(place: Place, key: str) -> Path:
+    """The only folder for temporary files that commands may write to with permission `edit`. It lies beside our copies of
+    Codex's conversations, and is swept with them."""
+    cache = Path(place.env.get("XDG_CACHE_HOME") or place.home / ".cache")
+    return cache / "clew" / "providers" / "codex" / f"{checked_key(key)}.tmp"
+
+
+def _setting(name: str, text: str) -> str:
+    """A setting as TOML: its texts are escaped as in JSON, but for one character more."""
+    setting = f"{name}={json.dumps(text, ensure_ascii=False)}".replace("\x7f", "\\u007f")
+    size = len(_encoded(setting, "the system prompt"))
+    if size > _MOST:
+        raise InvalidInput(
+            f"the system prompt takes {size} bytes, and Codex is told it in an argument, which holds {_MOST}. "
+            "Put what is long into an AGENTS.md in the folder it works in."
+        )
+    return setting
+
+
+def _bytes(prompt: str, what: str) -> bytes:
+    if not prompt.strip():
+        raise InvalidInput("the prompt is empty, and Codex does not take one. Say what is to be done.")
+    return _encoded(prompt, what)
+
+
+def _encoded(text: str, what: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(f"{what} holds half of a character at {error.start}, which UTF-8 cannot say") from error
+
+
+def checked_key(key: str) -> str:
+    if not is_key(key):
+        raise InvalidInput(f"{key!r} is no session of Codex: those are known by UUIDs in small letters")
+    return key
+
+
+def prepare(place: Place, program: Program, job: Job) -> None:
+    """An empty conversation if there is none; and in one whose instructions were told already, the system prompt, if it is
+    not the one that holds: Codex tells its instructions in the first turn, and keeps no eye on them after that."""
+    home = codex_home(place)
+    path = locate(home, checked_key(job.key))
+    if job.permissions == "edit":
+        make_folder(_temporary_folder(place, job.key))
+    if path is None:
+        moment = datetime.now(UTC)
+        put(
+            path_for(home, job.key, moment), meta_line(job.key, str(place.cwd), moment, program.version or SEEN_VERSION)
+        )
+    elif job.system_prompt and _told(path) not in (None, job.system_prompt):
+        content = [{"type": "input_text", "text": job.system_prompt}]
+        marks = {"content_item_kinds": [_INSTRUCTIONS]}
+        message = {"type": "message", "role": "developer", "content": content}
+        append(unpacked(path), "response_item", {**message, "internal_chat_message_metadata_passthrough": marks})
+
+
+def meta_line(key: str, cwd: str, moment: datetime, version: str) -> bytes:
+    """The first line of a rollout. The model's provider is left out: then it is the one that is configured."""
+    meta = {
+        "id": key,
+        "timestamp": stamp(moment),
+        "cwd": cwd,
+        "originator": "codex_exec",
+        "cli_version": version,
+        "source": "exec",
+    }
+    return line("session_meta", meta, moment)
+
+
+def _told(path: Path) -> str | None:
+    """The instructions that hold in a conversation, empty for none; None if they are still to be told: no turn has begun."""
+    told: str | None = None
+    for row in contents(path).split(b"\n"):
+        if b'"turn_context"' in row or b'"developer"' in row:
+            record = record_of(row) or {}
+            payload = values(record.get("payload"))
+            if record.get("type") == "turn_context":
+                told = told or ""
+            elif record.get("type") == "response_item":
+                told = _instructions([payload], told)
+            elif record.get("type") == "compacted":
+                told = _instructions(payload.get("replacement_history"), told)
+    return told
+
+
+def _instructions(items: object, told: str | None) -> str | None:
+    for item in items if isinstance(items, list) else []:
+        marks = values(values(item).get("internal_chat_message_metadata_passthrough"))
+        kinds, content = marks.get("content_item_kinds"), values(item).get("content")
+        if isinstance(kinds, list) and isinstance(content, list):
+            for kind, part in zip(kinds, content, strict=False):
+                if kind == _INSTRUCTIONS:
+                    told = str(values(part).get("text", ""))
+    return told
+
+
+_SYSTEMS = {"linux": "linux", "darwin": "darwin", "win32": "win32"}
+_MACHINES = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64", "arm64": "arm64"}
+_PATIENCE = 5.0
+"""Seconds in which a program must say its version; else it has none."""
+_VERSION = re.compile(r"\d+\.\d+\.\d+(?:-(?:alpha|beta|rc)[\w.]*)?")
+
+
+def find_program(env: Mapping[str, str]) -> Program | None:
+    found = on_path("codex", env)
+    if found is None:
+        return None
+    path = found.resolve()
+    native = _behind(path) if path.suffix == ".js" else path
+    if native is None:
+        return Program(path, "", f"{path} is there, and the package with the program for this system is not beside it")
+    if problem := problem_of(native, env):
+        return Program(native, "", problem)
+    return Program(native, remembered(native, lambda: _version(native, env)))
+
+
+def _behind(script: Path) -> Path | None:
+    """The binary that npm's script would run: in the package for this system, beside or below the script's own."""
+    package = script.parent.parent
+    name = f"codex-{_SYSTEMS.get(sys.platform, '')}-{_MACHINES.get(platform.machine().lower(), '')}"
+    roots = (package.parent / name, package / "node_modules" / "@openai" / name, package)
+    for root in roots:
+        for binary in sorted(root.glob("vendor/*/bin/codex")) + sorted(root.glob("vendor/*/codex/codex")):
+            if binary.is_file():
+                return binary.resolve()
+    return None
+
+
+def _version(native: Path, env: Mapping[str, str]) -> str:
+    """From the description that lies beside it, else as it says itself."""
+    try:
+        described = record_of((native.parent.parent / "codex-package.json").read_bytes())
+    except OSError:
+        described = None
+    said = values(described).get("version")
+    if not isinstance(said, str):
+        said = _asked(native, env)
+    found = _VERSION.search(said)
+    return found.group() if found else ""
+
+
+def _asked(native: Path, env: Mapping[str, str]) -> str:
+    try:
+        done = subprocess.run(  # noqa: S603 - the program the user has installed
+            [native, "--version"],
+            env=dict(env),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_PATIENCE,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.decode(errors="replace")

@@ -1,0 +1,126 @@
+"""How Codex is on this machine: installed, logged in, within its limits."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+import tomllib
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from clew import advice
+from clew.providers.base import Health, Place, Program, values
+from clew.providers.codex.rollout import codex_home, lines_from_end, newest_first, record_of
+
+__all__ = ["check"]
+
+_LOG_IN = f"Run: {advice.log_in('codex')}"
+_VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
+"""What is shown as the name of a variable. Some write the key itself where its name belongs."""
+_SPOT = re.compile(r"\(at [^()]*\)$")
+
+
+class _Login(msgspec.Struct, frozen=True):
+    logged_in: bool | None
+    account: str = ""
+    expires_at: datetime | None = None
+    problem: str = ""
+
+
+def check(place: Place, program: Program | None, install: str) -> Health:
+    home = codex_home(place)
+    login = _login(home, place.env)
+    problem = login.problem if program else f"codex is not on the PATH. Install it: {install}"
+    return Health(
+        provider="codex",
+        program=program,
+        logged_in=login.logged_in,
+        account=login.account,
+        expires_at=login.expires_at,
+        limited_until=_limited_until(home),
+        problem=problem,
+    )
+
+
+def _login(home: Path, env: Mapping[str, str]) -> _Login:
+    """By the configured provider's own key, by CODEX_API_KEY, or by what `codex login` has left. Codex itself does not look
+    at OPENAI_API_KEY, unless a provider is configured to. What is wrong with a file is told without what is in it."""
+    file = home / "config.toml"
+    try:
+        config = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        config = {}
+    except OSError as error:
+        return _Login(None, problem=f"{file} cannot be read: {error.strerror}")
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        spot = _SPOT.search(str(error))
+        return _Login(None, problem=f"{file} cannot be read: it is no TOML {spot[0] if spot else ''}".rstrip())
+    provider = values(values(config.get("model_providers")).get(str(config.get("model_provider", ""))))
+    variable = provider.get("env_key")
+    if isinstance(variable, str):
+        named = variable if _VARIABLE.fullmatch(variable) else f"the variable that `env_key` in {file} names"
+        if env.get(variable):
+            return _Login(True, f"api key in {named}")
+        return _Login(False, problem=f"the configured provider takes its key from {named}, which is not set. Set it.")
+    if provider and not provider.get("requires_openai_auth"):
+        return _Login(None)
+    if env.get("CODEX_API_KEY"):
+        return _Login(True, "api key")
+    return _stored(home, config)
+
+
+def _stored(home: Path, config: Mapping[str, Any]) -> _Login:
+    file = home / "auth.json"
+    try:
+        stored = record_of(file.read_bytes())
+    except OSError as error:
+        if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+            return _Login(None, problem=f"{file} cannot be read: {error.strerror}")
+        if config.get("cli_auth_credentials_store") in ("keyring", "auto"):
+            return _Login(None)
+        return _Login(False, problem=f"not logged in. {_LOG_IN}")
+    if stored is None:
+        return _Login(False, problem=f"{file} is damaged. {_LOG_IN}")
+    if stored.get("OPENAI_API_KEY"):
+        return _Login(True, "api key")
+    tokens = values(stored.get("tokens"))
+    if not tokens.get("access_token"):
+        return _Login(False, problem=f"not logged in. {_LOG_IN}")
+    ends = _expiry(str(tokens["access_token"])) or _expiry(str(tokens.get("id_token", "")))
+    if ends is not None and ends <= datetime.now(UTC) and not tokens.get("refresh_token"):
+        return _Login(False, "subscription", ends, f"the login ran out on {ends:%Y-%m-%d}. {_LOG_IN}")
+    return _Login(True, "subscription", ends)
+
+
+def _expiry(token: str) -> datetime | None:
+    """When a JSON web token ends. Codex renews it by itself as long as it can."""
+    claims = token.split(".")[1] if token.count(".") == 2 else ""
+    try:
+        moment = values(record_of(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))).get("exp")
+    except (binascii.Error, ValueError):
+        return None
+    return datetime.fromtimestamp(moment, UTC) if isinstance(moment, int) else None
+
+
+def _limited_until(home: Path) -> datetime | None:
+    """Until when the newest conversation says that a limit is used up."""
+    newest = newest_first(home)[:1]
+    for row in lines_from_end(newest[0][2]) if newest else ():
+        if b'"rate_limits"' in row:
+            limits = values(values((record_of(row) or {}).get("payload")).get("rate_limits"))
+            ends = [_end(values(limits.get(name))) for name in ("primary", "secondary")]
+            later = [end for end in ends if end is not None and end > datetime.now(UTC)]
+            return max(later, default=None)
+    return None
+
+
+def _end(window: Mapping[str, Any]) -> datetime | None:
+    used, ends = window.get("used_percent"), window.get("resets_at")
+    if isinstance(used, int | float) and used >= 100 and isinstance(ends, int):
+        return datetime.fromtimestamp(ends, UTC)
+    return None

@@ -1,0 +1,236 @@
+"""Conversations as Codex keeps them, taken from this machine and put into its place.
+
+A folder holds `rollout.jsonl`, and in `agents` the rollouts of its sub-agents by their keys.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from clew.errors import Corrupt, InvalidInput
+from clew.providers.base import NativeSession, Place, Standing, values
+from clew.providers.codex.rollout import (
+    codex_home,
+    contents,
+    head_of,
+    is_key,
+    is_prompt,
+    key_of,
+    locate,
+    meta_of,
+    moment_of,
+    newest_first,
+    path_for,
+    record_of,
+    rollouts,
+    text_of,
+    title_of,
+    travelling,
+)
+from clew.providers.codex.run import checked_key
+from clew.providers.files import bring, put, sweep
+
+__all__ = ["ROLLOUT", "export", "find", "install", "list_sessions", "names", "rollout_in", "standing"]
+
+
+ROLLOUT = "rollout.jsonl"
+_AGENTS = "agents"
+_UUID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+
+
+def export(home: Path, key: str, folder: Path) -> bool:
+    path = locate(home, checked_key(key))
+    if path is None:
+        return False
+    sweep(folder)
+    agents = folder / _AGENTS
+    if bring(path, folder / ROLLOUT, _fill):
+        children = dict(_children(home, key, folder / ROLLOUT))
+    else:
+        known = [file.stem for file in agents.glob("*.jsonl")]
+        children = {child: found for child in known if (found := locate(home, child)) is not None}
+    for child, original in children.items():
+        bring(original, agents / f"{child}.jsonl", _fill)
+    return True
+
+
+def _fill(path: Path, draft: Path) -> None:
+    draft.write_bytes(travelling(contents(path)))
+
+
+def _children(home: Path, key: str, copy: Path) -> Iterator[tuple[str, Path]]:
+    """The sub-agents of a conversation, and theirs: each is named where it was started, and names who started it."""
+    here = {found: path for path in rollouts(home) if (found := key_of(path)) is not None}
+    family, waiting = {key}, [copy]
+    while waiting:
+        named = {match.decode() for match in _UUID.findall(contents(waiting.pop()))}
+        for child in sorted(named & here.keys() - family):
+            if _parent(here[child]) in family:
+                family.add(child)
+                waiting.append(here[child])
+                yield child, here[child]
+
+
+def _parent(path: Path) -> object:
+    """Who started a conversation; None if nobody did. Any text may name a rollout, so this asks nothing of it."""
+    first = head_of(path, 262_144).split(b"\n", 1)[0]
+    return values((record_of(first) or {}).get("payload")).get("parent_thread_id")
+
+
+def standing(home: Path, key: str, folder: Path) -> Standing:
+    """By their bytes: rollouts only ever grow."""
+    path = locate(home, checked_key(key))
+    if path is None:
+        return "absent"
+    here, kept = travelling(contents(path)), _kept(folder, key)
+    if here == kept:
+        return "same"
+    if kept.startswith(here):
+        return "behind"
+    return "ahead" if here.startswith(kept) else "apart"
+
+
+def rollout_in(folder: Path) -> Path:
+    file = folder / ROLLOUT
+    if not file.is_file() or file.is_symlink():
+        raise Corrupt(f"{folder} holds no session of Codex: there is no {ROLLOUT} in it.")
+    return file
+
+
+def _kept(folder: Path, key: str) -> bytes:
+    """The rollout of a folder, under this key."""
+    file = rollout_in(folder)
+    own = str(meta_of(file)["id"])
+    data = travelling(contents(file))
+    return data if own == key else _renamed(data, own, key)
+
+
+def _renamed(data: bytes, own: str, key: str) -> bytes:
+    """The same conversation under another key. Only where it names itself: texts of the conversation have their quotes
+    escaped, and so are none of these."""
+    named = rb'("(?:id|thread_id|session_id|sender_thread_id)":")' + re.escape(own.encode()) + rb'"'
+    return re.sub(named, rb"\g<1>" + key.encode() + b'"', data)
+
+
+def install(home: Path, key: str, folder: Path) -> None:
+    _place(home, checked_key(key), _kept(folder, key), meta_of(folder / ROLLOUT).get("timestamp"))
+    for file in sorted((folder / _AGENTS).glob("*.jsonl")):
+        if is_key(file.stem) and not file.is_symlink() and _standing_of(home, file) in ("absent", "behind"):
+            _place(home, file.stem, travelling(contents(file)), meta_of(file).get("timestamp"))
+
+
+def _standing_of(home: Path, file: Path) -> Standing:
+    """How a sub-agent's rollout here stands to the one in a folder. One that went on here stays as it is."""
+    path = locate(home, file.stem)
+    if path is None:
+        return "absent"
+    here, kept = travelling(contents(path)), travelling(contents(file))
+    return "behind" if here != kept and kept.startswith(here) else "apart"
+
+
+def _place(home: Path, key: str, data: bytes, born: object) -> None:
+    """Put a rollout in its place. One that is there already stays beside it, under a name that Codex does not look at."""
+    old = locate(home, key)
+    if old is None:
+        put(path_for(home, key, moment_of(born) or datetime.now(UTC)), data)
+    elif travelling(contents(old)) != data:
+        aside = old.with_name(f"{old.name}.{datetime.now(UTC):%Y%m%dT%H%M%S%f}.kept")
+        try:
+            os.link(old, aside)
+        except OSError:
+            shutil.copy2(old, aside)
+        put(old.with_suffix("") if old.suffix == ".zst" else old, data)
+        if old.suffix == ".zst":
+            old.unlink()
+
+
+def find(place: Place, session: str) -> str | None:
+    home = codex_home(place)
+    if not session.strip():
+        raise InvalidInput("no session is named: give a key, the beginning of one, the session's name, or a path")
+    if os.sep in session or session.endswith((".jsonl", ".zst")):
+        return _find_file(home, place.home / session[2:] if session.startswith("~/") else place.cwd / session)
+    keys = {key for file in rollouts(home) if (key := key_of(file)) is not None}
+    if session in keys:
+        return session
+    titled = {key for key, name in names(home).items() if name == session and key in keys}
+    meant = sorted(titled or {key for key in keys if key.startswith(session.lower())})
+    if len(meant) > 1:
+        raise InvalidInput(
+            f"{session!r} may mean {len(meant)} sessions of Codex: {', '.join(meant[:3])} … Give more of the key."
+        )
+    return meant[0] if meant else None
+
+
+def _find_file(home: Path, path: Path) -> str | None:
+    if not path.is_file():
+        return None
+    key = str(meta_of(path)["id"])
+    here = locate(home, key)
+    if here is None or not here.samefile(path):
+        raise InvalidInput(
+            f"{path} is a session of Codex, but not one of {home}. Copy it to {home / 'sessions'} first."
+        )
+    return key
+
+
+_HEAD = 131_072
+"""Enough for Codex's own instructions, the user's, and the first prompt."""
+
+
+def list_sessions(home: Path) -> Iterator[NativeSession]:
+    """Newest first. Sub-agents are parts of the conversations that started them, and are left out."""
+    titles = names(home)
+    for changed, size, path in newest_first(home):
+        session = _session(path, changed, size, titles)
+        if session is not None:
+            yield session
+
+
+def _session(path: Path, changed: float, size: int, titles: dict[str, str]) -> NativeSession | None:
+    try:
+        head = head_of(path, _HEAD)
+    except FileNotFoundError:
+        return None
+    complete = len(head) < _HEAD
+    meta: dict[str, Any] = {}
+    title, turns = "", 0
+    for row in head.split(b"\n"):
+        record = record_of(row) or {}
+        payload = values(record.get("payload"))
+        if record.get("type") == "session_meta" and not meta:
+            meta = payload
+            if isinstance(meta.get("source"), dict) or meta.get("parent_thread_id"):
+                return None
+        elif record.get("type") == "response_item" and is_prompt(payload):
+            title, turns = title or title_of(text_of(payload)), turns + 1
+            if not complete:
+                break
+    key = key_of(path) or ""
+    return NativeSession(
+        provider="codex",
+        key=key,
+        path=path,
+        cwd=str(meta.get("cwd") or ""),
+        title=titles.get(key) or title,
+        turns=turns if complete else None,
+        created_at=moment_of(meta.get("timestamp")),
+        updated_at=datetime.fromtimestamp(changed, UTC),
+        size=size,
+    )
+
+
+def names(home: Path) -> dict[str, str]:
+    """The names that users gave to conversations, the newest of each."""
+    try:
+        data = (home / "session_index.jsonl").read_bytes()
+    except FileNotFoundError:
+        return {}
+    given = [record for row in data.split(b"\n") if (record := record_of(row)) is not None]
+    return {str(record.get("id")): str(record["thread_name"]) for record in given if record.get("thread_name")}

@@ -1,0 +1,181 @@
+"""From a folder to opencode's database."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from clew.errors import Corrupt, InvalidInput
+from clew.providers.base import values
+from clew.providers.files import put
+from clew.providers.opencode.database import Namer, Row, columns_of, located, new_session, now, select, settle
+from clew.providers.opencode.storage import (
+    OUTPUTS,
+    PRIVATE,
+    Sheet,
+    load,
+    manifest_rows,
+    message_rows,
+    rows_of,
+    small_tables,
+    standing,
+    tree,
+)
+
+__all__ = ["insert_session", "install", "install_outputs"]
+
+_NAMES = re.compile(r"\b(?:ses|msg|prt)_[0-9A-Za-z]+")
+_NOT_HERE: Row = {"workspace_id": None, "share_url": None}
+"""What a session says of the machine it comes from, beside its folder. Where it is already, it keeps what it says of this
+one."""
+
+
+def install(connection: sqlite3.Connection, key: str, folder: Path, cwd: Path) -> None:
+    """Make the session of this key the folder's, and one of `cwd`. What it holds here and not there is kept aside, as a
+    session of another name."""
+    manifest = load(folder)
+    if manifest.key != key:
+        raise InvalidInput(f"{folder} holds the conversation {manifest.key!r}, and not {key!r}. Give its own key.")
+    stands = standing(connection, key, folder)
+    if stands == "same":
+        settle(connection, key, cwd)
+        return
+    coming = {sheet.id for sheet in manifest.sessions}
+    if stands in ("ahead", "apart"):
+        _give_way(connection, coming, _keep_aside(connection, key, coming))
+    _check_strangers(connection, key, coming)
+    place = {**located(connection, cwd), **_NOT_HERE}
+    rows = _Rows(connection)
+    for sheet in manifest.sessions:
+        _clear(connection, sheet.id)
+        for table, row in _own_rows(connection, sheet, folder):
+            rows.insert(table, {**_harmless(row), **place} if table == "session" else row)
+        for table, row in rows_of(folder, sheet):
+            rows.insert(table, row)
+
+
+def _check_strangers(connection: sqlite3.Connection, key: str, coming: set[str]) -> None:
+    """A folder may come from anybody: what it says of another conversation than its own is not let in."""
+    for session in sorted(coming.difference(tree(connection, key))):
+        if connection.execute("SELECT 1 FROM session WHERE id = ?", (session,)).fetchone():
+            raise Corrupt(f"the session {session} is here already, and is no part of {key}. Nothing was changed.")
+
+
+def _own_rows(connection: sqlite3.Connection, sheet: Sheet, folder: Path) -> Iterator[tuple[str, Row]]:
+    """The rows that are the session's own: none for other tables, where the user's accounts and permissions are, and none
+    for other sessions."""
+    tables = {"session": "id", **dict.fromkeys(small_tables(connection), "session_id")}
+    for table, row in manifest_rows(sheet):
+        if table in tables:
+            if row.get(tables[table]) != sheet.id:
+                raise Corrupt(f"{folder} is damaged: it has a row of {table!r} that is not of {sheet.id}.")
+            yield table, row
+
+
+def _harmless(session: Row) -> Row:
+    """Without what the session itself would allow: opencode goes by that before the settings, those of the run among them,
+    and a folder may come from anybody. What it denies stays denied."""
+    said = session.get("permission")
+    try:
+        rules = msgspec.json.decode(said) if isinstance(said, str) else []
+    except msgspec.DecodeError:
+        rules = said
+    denied = [rule for rule in rules if values(rule).get("action") == "deny"] if isinstance(rules, list) else []
+    if denied == rules:
+        return session
+    return {**session, "permission": msgspec.json.encode(denied).decode()}
+
+
+def _clear(connection: sqlite3.Connection, session: str) -> None:
+    """Take away what will come. The session's own row stays: with it would go what only this machine has of it, like the
+    link by which others can read it."""
+    for table in ("part", "message", *small_tables(connection)):
+        connection.execute(f'DELETE FROM "{table}" WHERE session_id = ?', (session,))  # noqa: S608
+
+
+def _give_way(connection: sqlite3.Connection, coming: set[str], aside: dict[str, str]) -> None:
+    """Take away the sessions that are here alone, now that they are kept aside, where what is private goes too."""
+    tables = [table for table in sorted(PRIVATE) if columns_of(connection, table)]
+    for session in aside.keys() - coming:
+        for table in tables:
+            query = f'UPDATE "{table}" SET session_id = ? WHERE session_id = ?'  # noqa: S608
+            connection.execute(query, (aside[session], session))
+        connection.execute("DELETE FROM session WHERE id = ?", (session,))
+
+
+def install_outputs(folder: Path, outputs: Path) -> None:
+    """Put long results of tools where opencode keeps them; those that are there stay."""
+    for source in (folder / OUTPUTS).glob("tool_*"):
+        if not (outputs / source.name).exists() and source.is_file() and not source.is_symlink():
+            put(outputs / source.name, source.read_bytes())
+
+
+def insert_session(connection: sqlite3.Connection, row: Row, cwd: Path) -> None:
+    """A session that has no messages yet."""
+    _Rows(connection).insert("session", {**row, **located(connection, cwd)})
+
+
+class _Rows:
+    """Writes rows that may be of another version of opencode: columns that this database does not have are left out, and
+    so are tables."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._columns: dict[str, tuple[str, ...]] = {}
+
+    def insert(self, table: str, row: Row) -> None:
+        if table not in self._columns:
+            self._columns[table] = columns_of(self._connection, table)
+        columns = [column for column in row if column in self._columns[table]]
+        if columns:
+            named, marks = ", ".join(columns), ", ".join("?" * len(columns))
+            kept = [f"{column} = excluded.{column}" for column in columns if column not in _NOT_HERE]
+            there = f" ON CONFLICT (id) DO UPDATE SET {', '.join(kept)}" if table == "session" else ""
+            self._connection.execute(
+                f'INSERT INTO "{table}" ({named}) VALUES ({marks}){there}',  # noqa: S608
+                [row[column] for column in columns],
+            )
+
+
+def _keep_aside(connection: sqlite3.Connection, key: str, coming: set[str]) -> dict[str, str]:
+    """Copy a session, its sub-agents' and all they hold under names of their own, as opencode does for a fork. A
+    link to one that is `coming` stays with that. Returns what each session is called aside."""
+    names: dict[str, str] = {}
+    namer = Namer(new_session(), now())
+
+    def renamed(row: Row) -> Row:
+        return {
+            column: _NAMES.sub(lambda match: names.get(match[0], match[0]), value) if isinstance(value, str) else value
+            for column, value in row.items()
+        }
+
+    found = list(_all_rows(connection, key))
+    for table, row in found:
+        if table in ("session", "message", "part"):
+            names[row["id"]] = new_session() if table == "session" else namer.next(row["id"][:3])
+    rows = _Rows(connection)
+    for table, row in found:
+        copy = renamed(row)
+        if table == "session" and row["id"] == key:
+            copy["title"] = f"{row['title']} (kept aside by Clew)"
+        if table == "session" and row["id"] in coming:
+            copy["share_url"] = None
+        if table in ("session", "message", "part", "todo"):
+            rows.insert(table, copy)
+    return {old: new for old, new in names.items() if new.startswith("ses_")}
+
+
+def _all_rows(connection: sqlite3.Connection, key: str) -> Iterator[tuple[str, Row]]:
+    has_todo = "todo" in small_tables(connection)
+    for session in tree(connection, key):
+        for row in select(connection, "SELECT * FROM session WHERE id = ?", (session,)):
+            yield "session", row
+        for row in select(connection, "SELECT * FROM todo WHERE session_id = ?", (session,)) if has_todo else ():
+            yield "todo", row
+        for message, parts in message_rows(connection, session):
+            yield "message", message
+            yield from (("part", part) for part in parts)

@@ -1,0 +1,233 @@
+"""How opencode is run for a prompt: its arguments, its settings for this run, and the session that must be there first."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from clew import advice
+from clew.errors import InvalidInput, ProviderMissing, Unavailable
+from clew.providers.base import Command, Job, Permissions, Place, Program, values
+from clew.providers.files import put_if_changed, remembered
+from clew.providers.opencode.convert import session_row
+from clew.providers.opencode.database import checked, database_path, now, open_to_read, open_to_write, real, settle
+from clew.providers.opencode.installation import insert_session
+from clew.providers.process import is_binary, on_path, problem_of
+
+__all__ = ["command", "decode_jsonc", "find_program", "make_database", "prepare"]
+
+
+_SETTINGS = "OPENCODE_CONFIG_CONTENT"
+_SLOWEST = 120.0
+_ALONE: dict[str, Any] = {"question**": "deny", "plan_**": "deny"}
+_CONFINED: dict[str, Any] = {**_ALONE, "bash**": "deny", "*_*": "deny"}
+_SECRETS = {"*.env": "deny", "*.env.*": "deny", "*.env.example": "allow"}
+_RULES: dict[Permissions, dict[str, Any]] = {
+    "read": {**_CONFINED, "edit**": "deny", "read**": _SECRETS},
+    "edit": _CONFINED,
+    "full": _ALONE,
+}
+"""What each of Clew's permissions denies. Nobody is there to be asked a question. `*_*` is folders elsewhere, and the tools
+of MCP servers, which can do anything. opencode goes by the last rule that fits, and puts a new name behind those that the
+user's settings have: so no name here is one that stands there, and what the user denies stays denied."""
+_AGENTS = ("build", "plan", "general", "explore")
+"""Agents that the user's settings may give rules of their own, which would come last."""
+
+
+def prepare(program: Program, job: Job, place: Place) -> None:
+    """A session of this key, in the place's own folder, and the file that the system prompt is read from."""
+    if not job.prompt.strip():
+        raise InvalidInput("the prompt is empty, and opencode takes none that is")
+    checked(job.key)
+    path = make_database(program, place)
+    cwd = real(place.cwd)
+    query = "SELECT directory FROM session WHERE id = ?"
+    with open_to_read(path) as connection:
+        found = connection.execute(query, (job.key,)).fetchone()
+    if found is None or found[0] != cwd:
+        with open_to_write(path) as connection:
+            if connection.execute(query, (job.key,)).fetchone() is None:
+                began = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+                row = session_row(job.key, f"New session - {began}", now(), now())
+                insert_session(connection, row, place.cwd)
+            else:
+                settle(connection, job.key, place.cwd)
+    if job.system_prompt:
+        put_if_changed(_instructions(place, job.key), job.system_prompt.encode())
+
+
+def make_database(program: Program | None, place: Place) -> Path:
+    """The database's path. Where there is none yet, opencode is asked for it, and makes it: its form is its own affair."""
+    path = database_path(place)
+    if path.exists() and path.stat().st_size:
+        return path
+    if program is None:
+        raise Unavailable(
+            f"opencode is not installed, and has no database here. Install it: {advice.install_program('opencode')}"
+        )
+    if program.problem:
+        raise ProviderMissing("opencode", advice.install_program("opencode"), program.problem)
+    place.cwd.mkdir(parents=True, exist_ok=True)
+    try:
+        made = subprocess.run(  # noqa: S603
+            [program.path, "db", "path"],
+            cwd=place.cwd,
+            env=dict(place.env),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_SLOWEST,
+        )
+    except OSError as error:
+        problem = f"{program.path}: {error.strerror}"
+        raise ProviderMissing("opencode", advice.install_program("opencode"), problem) from error
+    except subprocess.TimeoutExpired:
+        raise Unavailable(f"opencode did not make its database {path} within {_SLOWEST:.0f} s. Try again.") from None
+    if not path.exists():
+        said = made.stderr.decode(errors="replace").strip()[-300:]
+        raise Unavailable(f"opencode made no database {path} (status {made.returncode}): {said}")
+    return path
+
+
+def command(program: Program, job: Job, place: Place) -> Command:
+    cwd = real(place.cwd)
+    argv = [str(program.path), "run", "--format", "json", "--thinking", "--session", checked(job.key), "--dir", cwd]
+    if job.permissions != "read":
+        argv.append("--auto")  # else what the user's settings would ask for is refused, and the turn ends
+    if job.model:
+        argv += ["--model", job.model]
+    settings = msgspec.json.encode(_settings(job, place)).decode()
+    return Command((*argv, *job.options), job.prompt.encode(), {_SETTINGS: settings, "PWD": cwd})
+
+
+def _settings(job: Job, place: Place) -> dict[str, Any]:
+    """Those that the user gave for the run, and on top of them the rules and the instructions of this job."""
+    rules = _RULES[job.permissions]
+    settings = _given(place)
+    settings["permission"] = _over(settings.get("permission"), rules)
+    agents = dict(values(settings.get("agent")))
+    for agent in _AGENTS:
+        own = dict(values(agents.get(agent)))
+        own["permission"] = _over(own.get("permission"), rules)
+        agents[agent] = own
+    settings["agent"] = agents
+    if job.system_prompt:
+        given = settings.get("instructions")
+        settings["instructions"] = [*(given if isinstance(given, list) else ()), str(_instructions(place, job.key))]
+    return settings
+
+
+def _over(given: Any, rules: dict[str, Any]) -> dict[str, Any]:
+    """One word for all tools is a rule for all of them."""
+    return {**({"*": given} if isinstance(given, str) else values(given)), **rules}
+
+
+def _given(place: Place) -> dict[str, Any]:
+    said = place.env.get(_SETTINGS, "")
+    if not said.strip():
+        return {}
+    try:
+        settings = decode_jsonc(said)
+    except msgspec.DecodeError as error:
+        raise InvalidInput(f"the variable {_SETTINGS} holds no JSON: {error}. Correct it, or unset it.") from None
+    if not isinstance(settings, dict):
+        raise InvalidInput(f"the variable {_SETTINGS} holds no JSON object. Correct it, or unset it.")
+    return dict(settings)
+
+
+def _instructions(place: Place, key: str) -> Path:
+    """A file of each conversation: opencode adds what instructions say to its own system prompt, and takes them from
+    files alone. It is none of the user's settings, and may be deleted at any time."""
+    base = place.env.get("XDG_CACHE_HOME")
+    return (Path(base) if base else place.home / ".cache") / "clew" / "opencode" / f"{checked(key)}.md"
+
+
+_PATIENCE = 5.0
+"""Seconds in which a program must say its version; else it has none."""
+
+
+def find_program(place: Place) -> Program | None:
+    found = on_path("opencode", place.env)
+    if found is None:
+        return None
+    path = Path(os.path.realpath(found))
+    native = path if is_binary(path) else _behind(path, place)
+    if problem := problem_of(native, place.env):
+        return Program(native, "", problem)
+    return Program(native, remembered(native, lambda: _version(native, place)))
+
+
+def _behind(script: Path, place: Place) -> Path:
+    """The program that this script stands for; the script itself if that is unknown."""
+    named = place.env.get("OPENCODE_BIN_PATH")
+    if named and Path(named).is_file():
+        return Path(named)
+    for folder in script.parents:
+        for package in _packages():
+            native = folder / "node_modules" / package / "bin" / "opencode"
+            if native.is_file():
+                return native.resolve()
+    return script
+
+
+def _packages() -> list[str]:
+    """The names of the packages that hold the program for this machine, best first."""
+    machine = platform.machine().lower()
+    chip = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64"}.get(machine, machine)
+    system = "darwin" if sys.platform == "darwin" else "linux"
+    plain, slow = f"opencode-{system}-{chip}", f"opencode-{system}-{chip}-baseline"
+    first = [slow, plain] if chip == "x64" and not _has_avx2() else [plain, slow]
+    return [*first, *(f"{name}-musl" for name in first)]
+
+
+def _has_avx2() -> bool:
+    try:
+        return " avx2" in Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return True
+
+
+def _version(native: Path, place: Place) -> str:
+    """As its package says, which takes no time; else as it says itself."""
+    package = native.parent.parent / "package.json"
+    try:
+        said = values(msgspec.json.decode(package.read_bytes()))
+        if str(said.get("name", "")).startswith("opencode") and isinstance(said.get("version"), str):
+            return str(said["version"])
+    except (OSError, msgspec.DecodeError):
+        pass
+    return _ask(native, place)
+
+
+def _ask(native: Path, place: Place) -> str:
+    try:
+        asked = subprocess.run(  # noqa: S603
+            [native, "--version"],
+            env=dict(place.env),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_PATIENCE,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return asked.stdout.decode(errors="replace").strip() if asked.returncode == 0 else ""
+
+
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
+_COMMA = re.compile(r'("(?:[^"\\]|\\.)*")|,(?=\s*[}\]])', re.DOTALL)
+
+
+def decode_jsonc(text: str) -> Any:
+    """`msgspec.DecodeError` if it is none. What looks like a comment inside a string is a part of the string."""
+    bare = _TOKEN.sub(lambda match: match[0] if match[0].startswith('"') else " ", text)
+    try:
+        return msgspec.json.decode(_COMMA.sub(lambda match: match[1] or "", bare))
+    except (UnicodeError, RecursionError):
+        raise msgspec.DecodeError("it is no text, or nested too deeply") from None

@@ -1,0 +1,334 @@
+"""A conversation of opencode in a folder: `session.json`, which says what there is, and the messages in pieces beside it.
+
+    session.json                 the rows of the session, of its sub-agents' sessions, and of the smaller tables
+    ses_…/000000.jsonl           the messages of a session in their order, each followed by its parts, a row a line
+    tool-output/tool_…           what was too long for a tool's result, which names it
+
+A piece ends with the first message that brings it to 64 KiB, so that a conversation that grows changes its last piece alone.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from clew.errors import Corrupt
+from clew.providers.base import Standing
+from clew.providers.files import make_folder, put_if_changed, sweep
+from clew.providers.opencode.database import Row, columns_of, decode, encode, is_session, opened, sealed, select
+
+__all__ = [
+    "LARGE",
+    "MANIFEST",
+    "OUTPUTS",
+    "PRIVATE",
+    "Manifest",
+    "Sheet",
+    "export",
+    "load",
+    "manifest_rows",
+    "message_rows",
+    "pieces",
+    "rows_of",
+    "save",
+    "small_tables",
+    "standing",
+    "tree",
+]
+
+
+MANIFEST = "session.json"
+OUTPUTS = "tool-output"
+LARGE = 64 * 1024
+_FORMAT = 1
+_NEEDED = {"id", "session_id", "time_created", "time_updated", "data"}
+
+
+class Sheet(msgspec.Struct, frozen=True):
+    """What a manifest says of one session."""
+
+    id: str
+    messages: int
+    parts: int
+    updated: int
+    """When the newest change was made to any of its messages or parts."""
+    pieces: int
+    tables: dict[str, list[dict[str, msgspec.Raw]]]
+    """The rows that are not in pieces: its own, its to-do list, whatever else names it."""
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    key: str
+    sessions: list[Sheet]
+    """The conversation's own first, then those of its sub-agents."""
+    provider: str = "opencode"
+    format: int = _FORMAT
+
+    def sheet(self, session: str) -> Sheet | None:
+        return next((sheet for sheet in self.sessions if sheet.id == session), None)
+
+
+def load(folder: Path) -> Manifest:
+    """`Corrupt` if this folder holds no conversation of opencode."""
+    path = folder / MANIFEST
+    try:
+        manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
+    except FileNotFoundError:
+        raise Corrupt(f"{folder} holds no conversation of opencode: it has no {MANIFEST}") from None
+    except msgspec.DecodeError as error:
+        raise Corrupt(f"{path} is damaged: {error}. Restore it from a copy.") from error
+    if manifest.provider != "opencode" or manifest.format != _FORMAT or manifest.sheet(manifest.key) is None:
+        raise Corrupt(f"{path} is no conversation of opencode in a form that this Clew knows. Upgrade Clew.")
+    odd = [sheet.id for sheet in manifest.sessions if not is_session(sheet.id)]
+    if odd:
+        raise Corrupt(f"{path} is damaged: {odd[0]!r} is no name of a session of opencode's. Restore it from a copy.")
+    return manifest
+
+
+def save(folder: Path, manifest: Manifest) -> None:
+    put_if_changed(folder / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=1))
+
+
+def manifest_rows(sheet: Sheet) -> Iterator[tuple[str, Row]]:
+    """The table and the row of all that is not in pieces, the session's own first."""
+    for table in sorted(sheet.tables, key=lambda table: (table != "session", table)):
+        for row in sheet.tables[table]:
+            yield table, sealed(row)
+
+
+def pieces(folder: Path, session: str) -> list[Path]:
+    return sorted((folder / session).glob("*.jsonl"))
+
+
+def rows_of(folder: Path, sheet: Sheet) -> Iterator[tuple[str, Row]]:
+    """The table and the row of a session's messages and parts, in their order."""
+    for number in range(sheet.pieces):
+        path = folder / sheet.id / f"{number:06d}.jsonl"
+        try:
+            lines = path.read_bytes().splitlines()
+        except FileNotFoundError:
+            raise Corrupt(f"{path} is missing. Restore it from a copy.") from None
+        for count, line in enumerate(lines, 1):
+            where = f"{path}, line {count},"
+            table, row = decode(line, where)
+            if not row.keys() >= _NEEDED or row["session_id"] != sheet.id:
+                raise Corrupt(f"{where} is damaged: it is no row of {sheet.id}. Restore it from a copy.")
+            yield table, row
+
+
+_Name = tuple[str, str]
+
+
+def standing(connection: sqlite3.Connection, key: str, folder: Path) -> Standing:
+    """Messages and parts are compared by their names; one that both have is the newer one's where it differs."""
+    sessions = tree(connection, key)
+    if not sessions:
+        return "absent"
+    here = _times(connection, sessions)
+    more_here = more_there = False
+    common = 0
+    for sheet in load(folder).sessions:
+        for table, row in rows_of(folder, sheet):
+            name = (table, row["id"])
+            if name not in here:
+                more_there = True
+                continue
+            common += 1
+            if here[name] != row["time_updated"] and _data(connection, name) != row["data"]:
+                more_here |= here[name] > row["time_updated"]
+                more_there |= here[name] < row["time_updated"]
+    more_here |= common < len(here)
+    if more_here and more_there:
+        return "apart"
+    return "ahead" if more_here else "behind" if more_there else "same"
+
+
+def _times(connection: sqlite3.Connection, sessions: list[str]) -> dict[_Name, int]:
+    found: dict[_Name, int] = {}
+    for session in sessions:
+        for table in ("message", "part"):
+            query = f"SELECT id, time_updated FROM {table} WHERE session_id = ?"  # noqa: S608
+            found.update({(table, name): updated for name, updated in connection.execute(query, (session,))})
+    return found
+
+
+def _data(connection: sqlite3.Connection, name: _Name) -> str:
+    query = f"SELECT data FROM {name[0]} WHERE id = ?"  # noqa: S608
+    data: str = connection.execute(query, (name[1],)).fetchone()[0]
+    return data
+
+
+PRIVATE = frozenset({"session_share"})
+"""Tables of a session that stay on the machine: the secret of a link by which others can read it."""
+_OUTPUT = re.compile(rb'"outputPath":"(?:[^"\\]|\\.)*\b(tool_[0-9A-Za-z]+)"')
+_Spot = tuple[int, str]
+"""Where a message stands in its session: its time and its name."""
+_START: _Spot = (-1, "")
+
+
+def tree(connection: sqlite3.Connection, key: str) -> list[str]:
+    """This session and those of its sub-agents, in the order in which they began; empty if there is none."""
+    return [
+        row[0]
+        for row in connection.execute(
+            "WITH RECURSIVE tree(id, depth) AS (SELECT id, 0 FROM session WHERE id = ? UNION "
+            "SELECT session.id, depth + 1 FROM session JOIN tree ON session.parent_id = tree.id WHERE depth < 100) "
+            "SELECT tree.id FROM tree JOIN session USING (id) ORDER BY depth, time_created, tree.id",
+            (key,),
+        )
+    ]
+
+
+def small_tables(connection: sqlite3.Connection) -> list[str]:
+    """The tables whose rows name a session, but for those of messages and parts."""
+    names = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
+    others = [name for name in names if name not in {"session", "message", "part"} | PRIVATE]
+    return [name for name in others if "session_id" in columns_of(connection, name)]
+
+
+def message_rows(
+    connection: sqlite3.Connection, session: str, start: _Spot = _START
+) -> Iterator[tuple[Row, list[Row]]]:
+    """The messages of a session from a place on, in opencode's own order, each with its parts."""
+    messages = select(
+        connection,
+        "SELECT * FROM message WHERE session_id = ? AND (time_created, id) >= (?, ?) ORDER BY time_created, id",
+        (session, *start),
+    )
+    for message in messages:
+        parts = select(connection, "SELECT * FROM part WHERE message_id = ? ORDER BY id", (message["id"],))
+        yield message, list(parts)
+
+
+def export(connection: sqlite3.Connection, key: str, folder: Path, outputs: Path) -> bool:
+    """Bring this folder up to date; False if there is no such session. `outputs`: where long results of tools are."""
+    sessions = tree(connection, key)
+    if not sessions:
+        return False
+    odd = [session for session in sessions if not is_session(session)]
+    if odd:
+        raise Corrupt(
+            f"opencode's database has {odd[0]!r} below {key}, which is no name of a session. Delete it there."
+        )
+    make_folder(folder)
+    sweep(folder)
+    kept = _kept(folder, key)
+    sheets = [_sheet(connection, session, kept, folder, outputs) for session in sessions]
+    for stray in folder.glob("ses_*"):
+        if stray.name not in sessions:
+            shutil.rmtree(stray)
+    save(folder, Manifest(key, sheets))
+    return True
+
+
+def _kept(folder: Path, key: str) -> Manifest | None:
+    """What the folder holds from the last time; None if it was left half done, and is to be made anew."""
+    try:
+        manifest = load(folder)
+    except Corrupt:
+        return None
+    return manifest if manifest.key == key else None
+
+
+def _sheet(connection: sqlite3.Connection, session: str, kept: Manifest | None, folder: Path, outputs: Path) -> Sheet:
+    last = kept.sheet(session) if kept else None
+    messages, of_messages = _count(connection, "message", session)
+    parts, of_parts = _count(connection, "part", session)
+    updated = max(of_messages, of_parts)
+    number = last.pieces if last else 0
+    if last is None or (last.messages, last.parts, last.updated) != (messages, parts, updated):
+        (folder / MANIFEST).unlink(missing_ok=True)  # until all is written, the folder is not whole
+        number = _write_pieces(connection, session, last, folder, outputs)
+    return Sheet(session, messages, parts, updated, number, _small_rows(connection, session))
+
+
+def _count(connection: sqlite3.Connection, table: str, session: str) -> tuple[int, int]:
+    """How many rows there are, and when one was changed last."""
+    query = f"SELECT count(*), coalesce(max(time_updated), 0) FROM {table} WHERE session_id = ?"  # noqa: S608
+    count, updated = connection.execute(query, (session,)).fetchone()
+    return count, updated
+
+
+def _small_rows(connection: sqlite3.Connection, session: str) -> dict[str, list[dict[str, msgspec.Raw]]]:
+    found = {"session": list(select(connection, "SELECT * FROM session WHERE id = ?", (session,)))}
+    for table in small_tables(connection):
+        query = f'SELECT * FROM "{table}" WHERE session_id = ? ORDER BY rowid'  # noqa: S608
+        found[table] = list(select(connection, query, (session,)))
+    return {table: [opened(row) for row in rows] for table, rows in found.items() if rows}
+
+
+def _write_pieces(connection: sqlite3.Connection, session: str, last: Sheet | None, folder: Path, outputs: Path) -> int:
+    """Write the pieces from the first that is out of date; how many there are then."""
+    number, start = _first_stale(connection, session, last, folder)
+    home = folder / session
+    held = bytearray()
+    for message, parts in message_rows(connection, session, start):
+        held += encode("message", message)
+        for part in parts:
+            held += encode("part", part)
+        if len(held) >= LARGE:
+            _put_piece(home / f"{number:06d}.jsonl", bytes(held), folder, outputs)
+            held.clear()
+            number += 1
+    if held:
+        _put_piece(home / f"{number:06d}.jsonl", bytes(held), folder, outputs)
+        number += 1
+    for path in pieces(folder, session)[number:]:
+        path.unlink()
+    return number
+
+
+def _put_piece(path: Path, data: bytes, folder: Path, outputs: Path) -> None:
+    put_if_changed(path, data)
+    for name in set(_OUTPUT.findall(data)):
+        source = outputs / name.decode()
+        target = folder / OUTPUTS / name.decode()
+        if not target.exists() and source.is_file():
+            put_if_changed(target, source.read_bytes())
+
+
+def _first_stale(connection: sqlite3.Connection, session: str, last: Sheet | None, folder: Path) -> tuple[int, _Spot]:
+    """The number of the first piece to write anew, and where it begins.
+
+    Rows that are newer than the last export, or as new, lie in it or behind it. What lies before must have as many rows
+    as then; else something was taken away there, and all is written anew.
+    """
+    paths = pieces(folder, session)
+    if last is None or len(paths) != last.pieces:
+        return 0, _START
+    try:
+        return _stale_since(connection, session, last, paths)
+    except Corrupt:
+        return 0, _START  # the copy is damaged, not what it is a copy of
+
+
+def _stale_since(connection: sqlite3.Connection, session: str, last: Sheet, paths: list[Path]) -> tuple[int, _Spot]:
+    changed = connection.execute(
+        "SELECT time_created, id FROM message WHERE session_id = ?1 AND (time_updated >= ?2 OR id IN "
+        "(SELECT message_id FROM part WHERE session_id = ?1 AND time_updated >= ?2)) ORDER BY time_created, id LIMIT 1",
+        (session, last.updated),
+    ).fetchone()
+    spots = [_first_of(path) for path in paths]
+    number = max((at for at, spot in enumerate(spots) if changed is None or spot <= changed), default=0)
+    if number == 0:
+        return 0, _START
+    again = [decode(line, str(path))[0] for path in paths[number:] for line in path.read_bytes().splitlines()]
+    before = connection.execute(
+        "SELECT count(DISTINCT message.id), count(part.id) FROM message LEFT JOIN part ON part.message_id = message.id "
+        "WHERE message.session_id = ? AND (message.time_created, message.id) < (?, ?)",
+        (session, *spots[number]),
+    ).fetchone()
+    if before != (last.messages - again.count("message"), last.parts - again.count("part")):
+        return 0, _START
+    return number, spots[number]
+
+
+def _first_of(path: Path) -> _Spot:
+    with path.open("rb") as file:
+        _, row = decode(file.readline(), str(path))
+    return row["time_created"], row["id"]

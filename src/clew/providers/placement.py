@@ -1,0 +1,325 @@
+"""Brings a conversation to where a provider's program looks for it, and takes it from there into the store.
+
+What the program keeps travels as it is, as a tree of blobs. Where the program's own form of what the thread holds is not to
+be had, because another provider or the built-in agent did the last turns, because the thread was rewound into the middle of
+a turn, or because a crash came before it was captured, it is written anew from the messages on record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+
+import msgspec
+from blake3 import blake3
+
+from clew.agent.journal import Journal
+from clew.checkpointers import Checkpointer
+from clew.errors import ClewError, ProviderError
+from clew.log import Checkpoint, ProviderKey
+from clew.messages import Assistant, Message, Tool, ToolCall, ToolResult, User, plain_text, tool_calls
+from clew.messages.dialects import Loss
+from clew.providers.base import Conversation, Provider, Standing
+from clew.providers.registry import BUILT_IN_AGENT, find_provider
+from clew.providers.translate.move import write_for
+from clew.threads import Thread
+from clew.workspace import Workspace
+
+__all__ = ["Placed", "Placing", "alone", "current_provider", "staging_folder", "sweep_staging"]
+
+log = logging.getLogger("clew.providers")
+_DISOWNED = "-"
+"""Stands for a log that no thread has, so that what is known by the name is never gone on with."""
+_KEPT_FOR = 14 * 86_400.0
+"""Seconds after which our own copy of a session that nobody has gone on with is removed."""
+
+
+def current_provider(state: Checkpoint) -> str:
+    """Who did the last turns of a thread."""
+    named = state.limits.get("provider")
+    return named if isinstance(named, str) else BUILT_IN_AGENT
+
+
+class Placed(msgspec.Struct, frozen=True):
+    """Where the conversation goes on."""
+
+    key: str
+    losses: tuple[Loss, ...] = ()
+    """What of it this provider cannot hold, if it was written anew."""
+
+
+class Placing:
+    """One thread's conversation at one provider."""
+
+    def __init__(self, provider: Provider, store: Checkpointer, thread: Thread) -> None:
+        self._provider = provider
+        self._store = store
+        self._thread_id = thread.thread_id
+        self._log_id = thread.head.log_id
+        self._said: int | None = None
+        """How many messages the program kept when it was last looked at after a prompt."""
+
+    async def place(self, state: Checkpoint, asked_key: str = "") -> Placed:
+        """See to it that the conversation is where the program finds it, and say by which key. `asked_key` is from a handle,
+        for a thread that knows none."""
+        known = state.providers.get(self._provider.name)
+        if known is None and not state.messages and not state.providers:
+            return Placed(asked_key or self._provider.new_key())
+        if known is None:
+            return await self._write(state, "")
+        covers = _covers(known, state)
+        if _in_line(known, state, self._log_id) and (covers or current_provider(state) == self._provider.name):
+            return await self._go_on(known, state, covers)
+        return await self._install(known, "") if covers and known.native else await self._write(state, "")
+
+    async def _go_on(self, known: ProviderKey, state: Checkpoint, covers: bool) -> Placed:
+        """Under the same key: with what is on this machine, unless that is less than what is on record."""
+        standing = await self._standing(self._provider, known)
+        log.info("thread %r: its %s session here is %s", self._thread_id, self._provider.name, standing)
+        if standing == "ahead" or (standing == "same" and not _done_since(known, state)):
+            return Placed(known.key)
+        if covers and known.native:
+            return await self._install(known, known.key if standing in ("absent", "behind") else "")
+        if not state.messages:
+            return Placed(known.key)
+        return await self._write(state, known.key if standing == "absent" else "")
+
+    async def _standing(self, provider: Provider, known: ProviderKey) -> Standing:
+        """How what is on this machine stands to what is on record."""
+        folder = staging_folder(provider, known.key)
+        if not await asyncio.to_thread(provider.export, known.key, folder):
+            return "absent"
+        if not known.native:
+            return "same" if _marked(folder)[:2] in ((), (self._log_id, known.messages)) else "apart"
+        if (await Workspace(folder, self._store).snapshot()).digest == known.native:
+            return "same"
+        async with self._restored(known.native) as kept:
+            return await asyncio.to_thread(provider.standing, known.key, kept)
+
+    async def then_and_now(self, state: Checkpoint) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
+        """What the session held when it was captured last, and what it holds on this machine now; nothing twice unless the
+        one has only been added to since, and the thread has only gone on."""
+        known = state.providers.get(self._provider.name)
+        if known is None or not _in_line(known, state, self._log_id):
+            return (), ()
+        standing = await self._standing(self._provider, known)
+        folder = staging_folder(self._provider, known.key)
+        if standing == "ahead":
+            async with self._restored(known.native) as kept:
+                then = (await asyncio.to_thread(self._provider.read, kept)).messages
+            return then, (await asyncio.to_thread(self._provider.read, folder)).messages
+        if known.native or standing != "same":
+            return (), ()
+        now = (await asyncio.to_thread(self._provider.read, folder)).messages
+        marked = _marked(folder)
+        return now[: marked[2] if marked else 0], now
+
+    async def _install(self, known: ProviderKey, key: str) -> Placed:
+        key = key or self._provider.new_key()
+        async with self._restored(known.native) as folder:
+            await asyncio.to_thread(self._provider.install_session, key, folder)
+        log.info("thread %r: its %s session is put in place as %s", self._thread_id, self._provider.name, key)
+        return Placed(key)
+
+    async def _write(self, state: Checkpoint, key: str) -> Placed:
+        key = key or self._provider.new_key()
+        conversation = await self.conversation(state)
+        with _scratch() as folder:
+            lost = await asyncio.to_thread(
+                write_for, self._provider, conversation, current_provider(state), key, folder
+            )
+            await asyncio.to_thread(self._provider.install_session, key, folder)
+        log.info("thread %r: written as a %s session, %s", self._thread_id, self._provider.name, key)
+        return Placed(key, lost)
+
+    async def conversation(self, state: Checkpoint) -> Conversation:
+        """As whoever did the last turns keeps it: on this machine, if that is more than is on record, for it may have been
+        gone on with there; else as it is on record. Where neither holds all, from the messages on record."""
+        known = state.providers.get(current_provider(state))
+        if known is not None:
+            source = find_provider(known.provider)(self._provider.place)
+            standing = await self._standing(source, known)
+            if _only_went_on(state) and (standing == "ahead" or (standing == "same" and not _done_since(known, state))):
+                found = await asyncio.to_thread(source.read, staging_folder(source, known.key))
+                return _without_last_prompts(found, len(state.history) - _end(state))
+            if known.native and _covers(known, state):
+                async with self._restored(known.native) as folder:
+                    return await asyncio.to_thread(source.read, folder)
+        return Conversation(
+            messages=state.messages, cwd=str(self._provider.place.cwd), title=state.title, model=state.model
+        )
+
+    async def unsettled(self, key: str) -> tuple[ToolCall, ...]:
+        """The calls that the program keeps without a result at the end of the conversation: not all programs tell of a call
+        before it is done. If what it keeps cannot be read, that is the program's to tell."""
+        folder = staging_folder(self._provider, key)
+        try:
+            if not await asyncio.to_thread(self._provider.export, key, folder):
+                return ()
+            messages = (await asyncio.to_thread(self._provider.read, folder)).messages
+        except (ClewError, OSError) as error:
+            log.warning("thread %r: what %s keeps: %s", self._thread_id, self._provider.name, error)
+            return ()
+        asked = [place for place, message in enumerate(messages) if isinstance(message, User)]
+        last = messages[asked[-1] :] if asked else messages
+        done = {block.call_id for message in last for block in message.content if isinstance(block, ToolResult)}
+        return tuple(call for message in last for call in tool_calls(message) if call.id not in done)
+
+    async def has_kept(self, state: Checkpoint, key: str, prompt: str, answer: str) -> bool:
+        """Whether the program's own session holds this prompt, which it was asked just now, and its answer. Versions that
+        are too old write it elsewhere, and on a full disk some write nothing and answer all the same. If what is there
+        cannot be read, that is the program's to tell."""
+        folder = staging_folder(self._provider, key)
+        known = state.providers.get(self._provider.name)
+        try:
+            if not await asyncio.to_thread(self._provider.export, key, folder):
+                return False
+            messages = (await asyncio.to_thread(self._provider.read, folder)).messages
+        except OSError as error:
+            log.warning("thread %r: what %s keeps: %s", self._thread_id, self._provider.name, error)
+            return False
+        except ClewError:
+            return True
+        self._said = len(messages)
+        if known is not None and _marked(folder) == (self._log_id, known.messages, self._said):
+            return False
+        return _ends_with(messages, prompt, answer)
+
+    async def disown(self, journal: Journal, key: str) -> None:
+        """Put on record that the program's own session lacks something: the next prompt goes to a new one, which is written
+        from the messages on record."""
+        await journal.record(ProviderKey(self._provider.name, key, thread=_DISOWNED))
+
+    async def capture(self, journal: Journal, key: str, *, natively: bool = True) -> bool:
+        """Take what the program keeps by now into the store; False if it keeps nothing under this key. Not `natively`, it
+        stays on this machine. How much of the thread it holds is noted there."""
+        folder = staging_folder(self._provider, key)
+        if not await asyncio.to_thread(self._provider.export, key, folder):
+            return False
+        digest = (await Workspace(folder, self._store).snapshot()).digest if natively else ""
+        length = journal.thread.messages
+        await journal.record(ProviderKey(self._provider.name, key, digest, self._log_id, length))
+        if not natively and self._said is None:
+            self._said = len((await asyncio.to_thread(self._provider.read, folder)).messages)
+        if self._said is not None:
+            await asyncio.to_thread(_mark, folder, self._log_id, length, self._said)
+        return True
+
+    @asynccontextmanager
+    async def _restored(self, digest: str) -> AsyncIterator[Path]:
+        with _scratch() as folder:
+            await Workspace(folder, self._store).restore(digest)
+            yield folder
+
+
+def staging_folder(provider: Provider, key: str) -> Path:
+    """Our own copy of what a provider keeps, of which a snapshot is cheap: only what has changed is read. It may be lost."""
+    cache = Path(provider.place.env.get("XDG_CACHE_HOME") or provider.place.home / ".cache")
+    return cache / "clew" / "providers" / provider.name / blake3(key.encode()).hexdigest()[:32]
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """A folder that is gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="clew-") as top:
+        folder = Path(top, "session")
+        folder.mkdir()
+        yield folder
+
+
+@contextmanager
+def alone(provider: Provider, key: str) -> Iterator[None]:
+    """While no other process of this machine works on the same session: where two have no store in common, nothing else
+    would keep them apart."""
+    import fcntl
+
+    lock = staging_folder(provider, key).with_suffix(".lock")
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ProviderError(
+                provider.name, "another process on this machine works on this session", "Wait for it, or stop it."
+            ) from None
+        yield
+
+
+def sweep_staging(provider: Provider) -> None:
+    """Remove our copies of sessions that nobody has gone on with for long: they are made again when they are needed."""
+    oldest = time.time() - _KEPT_FOR
+    for entry in staging_folder(provider, "").parent.glob("*"):
+        with suppress(FileNotFoundError):
+            if entry.stat().st_mtime < oldest:
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+
+
+def _mark(folder: Path, log_id: str, messages: int, said: int) -> None:
+    folder.with_suffix(".mark").write_text(f"{log_id} {messages} {said}")
+
+
+def _marked(folder: Path) -> tuple[()] | tuple[str, int, int]:
+    """Of which log, and of how much of it, what is here was noted to be, and how many messages it held itself."""
+    try:
+        log_id, messages, said = folder.with_suffix(".mark").read_text().split()
+    except (FileNotFoundError, ValueError):
+        return ()
+    return log_id, int(messages), int(said)
+
+
+def _ends_with(messages: Sequence[Message], prompt: str, answer: str) -> bool:
+    """Whether this answer stands behind this prompt, before which a note may stand. Programs change white space, and may
+    clean a prompt of what cannot be seen, or sum it up: where it is not found, the last one is taken for it."""
+    asked = [place for place, message in enumerate(messages) if type(message) is User]
+    if not asked:
+        return False
+    found = (at for at in reversed(asked) if _solid(plain_text(messages[at])).endswith(_solid(prompt)))
+    place = next(found, asked[-1])
+    said = "".join(_solid(plain_text(message)) for message in messages[place + 1 :] if type(message) is Assistant)
+    return _solid(answer) in said
+
+
+def _solid(text: str) -> str:
+    return "".join(text.split())
+
+
+def _covers(known: ProviderKey, state: Checkpoint) -> bool:
+    """Whether what the provider kept then is all that the thread holds now."""
+    return known.messages == _end(state)
+
+
+def _end(state: Checkpoint) -> int:
+    """The place in the history after the last message that the model sees."""
+    return state.view[-1][1] if state.view else 0
+
+
+def _only_went_on(state: Checkpoint) -> bool:
+    """Whether nothing was rewound but prompts that were never answered."""
+    return len(state.view) <= 1 and all(type(message) is User for message in state.history[_end(state) :])
+
+
+def _without_last_prompts(conversation: Conversation, taken_back: int) -> Conversation:
+    """Without the prompt at the end that was taken back, if it was: it is asked again. A note before it is part of it."""
+    messages = conversation.messages
+    if taken_back and messages and type(messages[-1]) is User:
+        messages = messages[:-1]
+    return msgspec.structs.replace(conversation, messages=messages)
+
+
+def _done_since(known: ProviderKey, state: Checkpoint) -> bool:
+    """Whether there are responses or results on record that the provider did not keep then."""
+    return any(type(message) in (Assistant, Tool) for message in state.history[known.messages :])
+
+
+def _in_line(known: ProviderKey, state: Checkpoint, log_id: str) -> bool:
+    """Whether the thread has only gone on since: no rewind, and no fork or copy of another."""
+    if known.thread not in ("", log_id):
+        return False
+    start = state.view[-1][0] if state.view else 0
+    return _end(state) == len(state.history) and start <= known.messages

@@ -1,0 +1,360 @@
+"""Runs a provider's program so that neither can hang the other, and nothing of it outlives this process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from clew._runtime.aio import settle
+from clew.checkpointers import Owner
+from clew.errors import InvalidInput, UsageError
+from clew.providers.base import Command, Place
+from clew.threads.leases import provably_dead, this_process
+
+__all__ = ["CannotRun", "Ended", "is_binary", "on_path", "problem_of", "reap", "run"]
+
+
+MARK = "CLEW_PROVIDER_OF"
+"""The variable in the environment of every process that was started for a provider: which process it belongs to."""
+_GUARD = Path(__file__).with_name("_guard.py")
+NOT_STARTED, SAYS_WHY = 127, "clew cannot start "
+"""How the guard ends, and how its words begin, where the system does not start the program."""
+_PIECE = 2**16
+_KEPT = 2**16
+"""Characters kept of the end of what a program writes to its standard error."""
+GRACE = 5.0
+"""Seconds that a program has to end by itself once it is interrupted."""
+
+
+class CannotRun(Exception):
+    """The system does not run this program; says which and why."""
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """How a program ended."""
+
+    status: int
+    """Its exit status; below 0, the number of the signal that ended it."""
+    stderr: str
+    """The end of what it wrote there."""
+
+
+async def run(
+    command: Command,
+    place: Place,
+    on_line: Callable[[bytes], None],
+    *,
+    timeout: float | None = None,
+    stop: asyncio.Future[None] | None = None,
+) -> Ended:
+    """Run a program to its end; `on_line` gets each line of its standard output as it comes.
+
+    Cancelled, or after `timeout` seconds, the program is interrupted as by Ctrl+C, so that it can put its own things in
+    order, and what is left of it a moment later is killed: nothing of it runs any more when this returns or raises, and
+    `on_line` has had all it said. The same if `on_line` raises, or somebody sets an exception on `stop`: that is raised. If
+    this process is killed, the program is killed within milliseconds. `CannotRun` if the system does not start it.
+    """
+    _check(command, place)
+    reading, lifeline = os.pipe()
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-I", "-S", str(_GUARD), str(reading), str(os.getpid()), "--", *command.argv),
+            cwd=place.cwd,
+            env={**place.env, **command.env, MARK: _mark()},
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+            pass_fds=[reading],
+        )
+    except BaseException:
+        os.close(lifeline)
+        raise
+    finally:
+        os.close(reading)
+    broken: asyncio.Future[None] = asyncio.get_running_loop().create_future() if stop is None else stop
+    talking: asyncio.Future[Any] = asyncio.gather(
+        _write(process, command.stdin), _read_lines(process, on_line, broken), _read_end(process)
+    )
+    try:
+        async with asyncio.timeout(timeout):
+            either: list[asyncio.Future[Any]] = [talking, broken]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if broken.done():
+                broken.result()
+            _, _, stderr = await asyncio.shield(talking)
+            status = await process.wait()
+    except BaseException:
+        await settle(_stop(process, lifeline, talking))
+        raise
+    finally:
+        os.close(lifeline)
+        await settle(_let_go(process, talking, broken))
+    if status == NOT_STARTED and stderr.startswith(SAYS_WHY):
+        raise CannotRun(stderr.removeprefix(SAYS_WHY))
+    return Ended(status, stderr)
+
+
+def _check(command: Command, place: Place) -> None:
+    if os.name == "nt":
+        raise UsageError(
+            "the programs of providers are run on Linux and macOS: Windows has no way to end all they start."
+        )
+    if not place.cwd.is_dir():
+        raise InvalidInput(f"{place.cwd} is no folder, so nothing can work there. Make it, or give another cwd.")
+    words = [*command.argv, *place.env, *place.env.values(), *command.env, *command.env.values()]
+    if any("\0" in word for word in words):
+        raise InvalidInput("an argument or a variable for the provider's program holds a NUL character. Take it out.")
+
+
+def _mark() -> str:
+    return msgspec.json.encode(this_process()).decode()
+
+
+async def _stop(process: asyncio.subprocess.Process, lifeline: int, talking: asyncio.Future[Any]) -> None:
+    """Interrupt the program, and wait a moment for its end."""
+    with suppress(BrokenPipeError):
+        os.write(lifeline, bytes([signal.SIGINT]))
+    await asyncio.wait([talking, asyncio.ensure_future(process.wait())], timeout=GRACE)
+
+
+async def _let_go(
+    process: asyncio.subprocess.Process, talking: asyncio.Future[Any], broken: asyncio.Future[None]
+) -> None:
+    """With the lifeline closed all of it ends. An error while it was read has been raised, or comes after another."""
+    await asyncio.wait([talking])
+    if not talking.cancelled():
+        talking.exception()
+    if broken.done():
+        broken.exception()
+    await process.wait()
+
+
+async def _write(process: asyncio.subprocess.Process, data: bytes) -> None:
+    """A program that does not read all of it says why in its own way."""
+    stdin = process.stdin
+    assert stdin is not None  # noqa: S101
+    with suppress(BrokenPipeError, ConnectionResetError):
+        stdin.write(data)
+        await stdin.drain()
+    with suppress(BrokenPipeError, ConnectionResetError):
+        stdin.close()
+        await stdin.wait_closed()
+
+
+async def _read_lines(
+    process: asyncio.subprocess.Process, on_line: Callable[[bytes], None], broken: asyncio.Future[None]
+) -> None:
+    """Lines of any length: a picture in a tool's result is one. An error of `on_line` is told at once, and what comes after
+    is read and dropped: a program that cannot write would never end."""
+    stdout = process.stdout
+    assert stdout is not None  # noqa: S101
+    waiting: list[bytes] = []
+    while piece := await stdout.read(_PIECE):
+        first, *others = piece.split(b"\n")
+        waiting.append(first)
+        for line in others:
+            _tell(b"".join(waiting), on_line, broken)
+            waiting = [line]
+    if last := b"".join(waiting):
+        _tell(last, on_line, broken)
+
+
+def _tell(line: bytes, on_line: Callable[[bytes], None], broken: asyncio.Future[None]) -> None:
+    if broken.done():
+        return
+    try:
+        on_line(line)
+    except Exception as error:  # noqa: BLE001 - raised by whoever waits
+        broken.set_exception(error)
+
+
+async def _read_end(process: asyncio.subprocess.Process) -> str:
+    stderr = process.stderr
+    assert stderr is not None  # noqa: S101
+    kept = b""
+    while piece := await stderr.read(_PIECE):
+        kept = (kept + piece)[-_KEPT:]
+    return kept.decode(errors="replace").strip()
+
+
+def reap() -> list[int]:
+    """Kill what was started for a provider by a process that is gone, and the pids of it: what is left where even the
+    guard was killed. Linux only: elsewhere one process cannot see another's environment."""
+    spared = _line_of(os.getpid())
+    return [pid for pid, owner in _marked() if pid not in spared and provably_dead(owner) and _kill(pid)]
+
+
+def _line_of(pid: int) -> set[int]:
+    """A process and all that it comes from."""
+    found: set[int] = set()
+    while pid > 0 and pid not in found:
+        found.add(pid)
+        try:
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            break
+    return found
+
+
+def _marked() -> list[tuple[int, Owner]]:
+    start = f"{MARK}=".encode()
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (folder / "environ").read_bytes().split(b"\0")
+        except OSError:  # ended, or somebody else's
+            continue
+        for word in words:
+            if word.startswith(start):
+                with suppress(msgspec.MsgspecError):
+                    found.append((int(folder.name), msgspec.json.decode(word.removeprefix(start), type=Owner)))
+    return found
+
+
+def _kill(pid: int) -> bool:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+_ELF = b"\x7fELF"
+_MACH_O = (b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
+_BINARIES = (_ELF, *_MACH_O, b"MZ")
+_MACHINES = {3: "x86", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
+"""What the number in an ELF file says that it is for."""
+_NAMES = {"amd64": "x86_64", "arm64": "aarch64"}
+_HEAD = 4096
+
+
+def on_path(name: str, env: Mapping[str, str]) -> Path | None:
+    """Return the program of this name on the PATH. If nothing of that name can be run, return the first entry that has it,
+    for `problem_of` to say what is wrong with it; None if there is none at all."""
+    path = env.get("PATH", "")
+    found = shutil.which(name, path=path)
+    if found is not None:
+        return Path(found)
+    entries = (Path(folder, name) for folder in path.split(os.pathsep) if folder)
+    return next((entry for entry in entries if os.path.lexists(entry)), None)
+
+
+def is_binary(path: Path) -> bool:
+    """Whether this is a native program, and no script. What cannot be read is taken for one: a script could not be run."""
+    try:
+        with path.open("rb") as file:
+            return file.read(4).startswith(_BINARIES)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+
+
+def problem_of(path: Path, env: Mapping[str, str]) -> str:
+    """Say why this file cannot be run here; empty if it can. A file that looks wrong is started once, as a system can be set
+    up to run what it does not run by itself."""
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        return f"{path}: {error.strerror}"
+    if stat.S_ISDIR(mode):
+        return f"{path} is a folder, and no program"
+    if not stat.S_ISREG(mode):
+        return f"{path} is no program"
+    if not os.access(path, os.X_OK):
+        return f"this user may not run {path}: it is not marked as a program (chmod +x marks it)"
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD)
+    except OSError:
+        return ""  # what may be run and not read: the system says the rest
+    looks = _looks_wrong(path, head, env)
+    return looks if looks and not _starts(path, env) else ""
+
+
+def _looks_wrong(path: Path, head: bytes, env: Mapping[str, str]) -> str:
+    if head.startswith(b"#!"):
+        return _script(path, head, env)
+    if head.startswith(_ELF):
+        return _elf(path, head)
+    if head.startswith(_MACH_O):
+        return "" if sys.platform == "darwin" else f"{path} is a program for macOS"
+    if head.startswith(b"MZ"):
+        return "" if sys.platform == "win32" else f"{path} is a program for Windows"
+    if not head:
+        return f"{path} is empty"
+    return (
+        f"{path} is no program but a stand-in for one: it was installed without its install script (npm's --ignore-scripts) "
+        "and without the package for this system (npm's --omit=optional)"
+    )
+
+
+def _script(path: Path, head: bytes, env: Mapping[str, str]) -> str:
+    words = os.fsdecode(head[2:].split(b"\n")[0]).split()
+    if words and os.path.basename(words[0]) == "env" and os.path.exists(words[0]):
+        needed = next((word for word in words[1:] if not word.startswith("-") and "=" not in word), "")
+        if needed and shutil.which(needed, path=env.get("PATH", "")) is None:
+            return f"{path} is a script for {needed}, which is not on the PATH"
+    elif not words or not os.path.exists(words[0]):
+        return f"{path} is a script for {words[0] if words else 'nothing'}, which is not there"
+    return ""
+
+
+def _elf(path: Path, head: bytes) -> str:
+    if sys.platform != "linux":
+        return f"{path} is a program for Linux"
+    order = "big" if head[5:6] == b"\x02" else "little"
+    machine = int.from_bytes(head[18:20], order)  # type: ignore[arg-type]
+    here = _NAMES.get(platform.machine().lower(), platform.machine().lower())
+    named = _MACHINES.get(machine, f"another kind of processor (number {machine})")
+    if named != here:
+        return f"{path} is a program for {named}, and this is {here}"
+    loader = _loader(head)
+    return f"{path} needs {loader}, which is not there: it is for another kind of Linux" if _is_gone(loader) else ""
+
+
+def _loader(head: bytes) -> str:
+    """The path of the dynamic loader that a 64-bit program for little-endian machines names; empty if it names none."""
+    start, size, count = (int.from_bytes(head[at : at + n], "little") for at, n in ((32, 8), (54, 2), (56, 2)))
+    for at in range(start, min(start + size * count, len(head) - 56), size or 56):
+        if int.from_bytes(head[at : at + 4], "little") == 3:
+            where = int.from_bytes(head[at + 8 : at + 16], "little")
+            return os.fsdecode(head[where : where + 256].split(b"\0")[0])
+    return ""
+
+
+def _is_gone(loader: str) -> bool:
+    return bool(loader) and not os.path.exists(loader)
+
+
+def _starts(path: Path, env: Mapping[str, str]) -> bool:
+    try:
+        process = subprocess.Popen(  # noqa: S603 - the program that is about to be run in any case
+            [path, "--version"],
+            env=dict(env),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+    except OSError:
+        return False
+    try:
+        return process.wait(timeout=5.0) not in (126, 127)
+    except subprocess.TimeoutExpired:
+        return True
+    finally:
+        process.kill()
+        process.wait()

@@ -1,0 +1,201 @@
+"""What a provider's program says, on record as it comes: words before the response is whole, calls before their results."""
+
+from __future__ import annotations
+
+import asyncio
+
+from clew.agent.events import Event, Retrying, TextDelta, ThinkingDelta, ToolFinished, ToolStarted
+from clew.agent.journal import Journal
+from clew.agent.run import Emit
+from clew.log import MessageAdded, Streamed, ToolIntent, ToolOutcome
+from clew.messages import Assistant, Block, Message, Text, Thinking, Tool, ToolCall, ToolResult, tool_calls, user
+from clew.providers.events import Delta, Failed, Finished, Happening, Response, Result, Retry
+
+__all__ = ["Recorder"]
+
+
+class Recorder:
+    """The happenings of one prompt, to the thread's log and to whoever watches.
+
+    Nothing waits for the disk: the program would not wait either. What was taken is durable a moment later, all that came
+    meanwhile in one write, so an event costs the same however long the thread is.
+    """
+
+    def __init__(self, journal: Journal, emit: Emit, *, pieces: bool = True) -> None:
+        """Without `pieces` only what is whole is kept: what must not be on record could lie across two of them."""
+        self._pieces = pieces
+        self._journal = journal
+        self._thread = journal.thread
+        self._emit = emit
+        self._id = ""
+        self._model = ""
+        self._blocks: list[Block] = []
+        self._said = ""
+        self._thought = ""
+        """What was streamed of the block that comes next."""
+        self._calls: dict[str, tuple[int, int, ToolCall]] = {}
+        """The calls on record that have no result yet, by the vendor's id, with their places."""
+        self._whole: list[Assistant] = []
+        """Responses that are whole, and wait for results of the calls of the one before them."""
+        self._early: dict[str, ToolResult] = {}
+        """Results of calls of those responses, by the vendor's id."""
+        self._retries = 1
+        self.may_be_charged = False
+        """Whether the program tried again after a request that may have been charged, and that nobody counted."""
+        self._writing: asyncio.Task[None] | None = None
+        self._dirty = False
+        self.children: dict[str, list[Message]] = {}
+        """What sub-agents were asked and said, by the call that started them."""
+        self.ending: Finished | Failed | None = None
+        self.model = ""
+
+    def take(self, happening: Happening) -> None:
+        """`LeaseLost` if the thread has another holder by now."""
+        if isinstance(happening, Delta):
+            self._delta(happening)
+        elif isinstance(happening, Response):
+            self._response(happening)
+        elif isinstance(happening, Result):
+            self._result(happening)
+        elif isinstance(happening, Retry):
+            self._retries += 1
+            self.may_be_charged = self.may_be_charged or not happening.is_refused
+            self._emit(Retrying(self._retries, happening.seconds, happening.reason))
+        elif isinstance(happening, Finished | Failed):
+            self._close()
+            if isinstance(happening, Finished):
+                self._calls.clear()  # what has no result by now gets none: nothing waits for it any more
+                self._add_whole()
+            self.ending = self.ending or happening
+
+    async def settle(self) -> None:
+        """All that was taken is durable when this returns."""
+        self._close()
+        if self._writing is not None:
+            await self._writing
+        await self._journal.flush()
+
+    def _delta(self, delta: Delta) -> None:
+        block = Thinking(delta.text) if delta.thinking else Text(delta.text)
+        self._stream(Streamed((block,), delta.child))
+        if delta.child:
+            return
+        if delta.thinking:
+            self._thought += delta.text
+            self._emit(ThinkingDelta(delta.text))
+        else:
+            self._said += delta.text
+            self._emit(TextDelta(delta.text))
+
+    def _response(self, response: Response) -> None:
+        if response.child:
+            self._stream(Streamed(response.blocks, response.child))
+            self._child(response.child).append(Assistant(response.blocks, response.model))
+            return
+        if response.id != self._id or not response.id:
+            self._close()
+        self._id, self._model = response.id, response.model or self._model
+        self.model = self._model
+        self._blocks += response.blocks
+        for block in response.blocks:
+            self._tell(block)
+
+    def _tell(self, block: Block) -> None:
+        """A block that is whole: what was not streamed of it before is kept now."""
+        event: Event | None = None
+        if isinstance(block, Text):
+            known, self._said = self._said, ""
+            event = None if block.text == known else TextDelta(block.text.removeprefix(known))
+        elif isinstance(block, Thinking):
+            known, self._thought = self._thought, ""
+            event = None if block.text == known else ThinkingDelta(block.text.removeprefix(known))
+        elif isinstance(block, ToolCall):
+            event = ToolStarted(block.name, block.id, block.arguments)
+        if isinstance(event, TextDelta):
+            self._stream(Streamed((Text(event.text),)))
+        elif isinstance(event, ThinkingDelta):
+            self._stream(Streamed((Thinking(event.text),)))
+        elif not isinstance(block, Text | Thinking):
+            self._keep(Streamed((block,)))  # it is whole, and a call may begin at once: it is on record in any case
+        if event is not None:
+            self._emit(event)
+
+    def _close(self) -> None:
+        """The response is whole: it takes the place of its pieces. Its calls may have begun by now."""
+        if self._blocks:
+            self._whole.append(Assistant(tuple(self._blocks), self._model))
+            self._blocks, self._id, self._said, self._thought = [], "", "", ""
+        self._add_whole()
+
+    def _add_whole(self) -> None:
+        """Add the responses that are whole to the thread. One waits while calls of the one before it run: in a thread only
+        the last response has calls that wait for results, and a result of an earlier one would be lost. Its pieces are on
+        record meanwhile."""
+        while self._whole and not self._calls:
+            message = self._whole.pop(0)
+            self._keep(MessageAdded(message))
+            place = self._thread.messages - 1
+            calls = tool_calls(message)
+            self._calls |= {call.id: (place, index, call) for index, call in enumerate(calls)}
+            if calls:
+                self._keep(*(ToolIntent(place, index) for index in range(len(calls))))
+            if waiting := self._waiting_blocks():
+                self._keep(Streamed(waiting))
+            for call in calls:
+                if early := self._early.pop(call.id, None):
+                    self._settle_call(early)
+
+    def _waiting_blocks(self) -> tuple[Block, ...]:
+        """The blocks that are in no message of the thread yet, as far as they may be kept in pieces."""
+        blocks = [*(block for message in self._whole for block in message.content), *self._blocks]
+        return tuple(block for block in blocks if self._pieces or isinstance(block, ToolCall))
+
+    def _result(self, happening: Result) -> None:
+        result = happening.result
+        if happening.child:
+            self._stream(Streamed((result,), happening.child))
+            self._child(happening.child).append(Tool((result,)))
+            return
+        if result.call_id not in self._calls:
+            self._close()
+        waiting = {call.id: call for message in self._whole for call in tool_calls(message)}
+        if result.call_id in self._calls:
+            call = self._settle_call(result)
+            self._add_whole()
+        elif result.call_id in waiting:
+            call = waiting[result.call_id]
+            self._early[call.id] = result
+        else:
+            self._keep(MessageAdded(Tool((result,))))
+            return
+        self._emit(ToolFinished(call.name, call.id, result))
+
+    def _settle_call(self, result: ToolResult) -> ToolCall:
+        place, index, call = self._calls.pop(result.call_id)
+        self._keep(ToolOutcome(place, index, result))
+        return call
+
+    def _child(self, call_id: str) -> list[Message]:
+        """The conversation with a sub-agent, which begins with its task."""
+        if call_id not in self.children:
+            self._close()
+            call = self._calls[call_id][2] if call_id in self._calls else None
+            asked = call.arguments.get("prompt") if call is not None and isinstance(call.arguments, dict) else None
+            self.children[call_id] = [user(asked if isinstance(asked, str) and asked else "(its task is not known)")]
+        return self.children[call_id]
+
+    def _stream(self, piece: Streamed) -> None:
+        if self._pieces:
+            self._keep(piece)
+
+    def _keep(self, *entries: Streamed | MessageAdded | ToolIntent | ToolOutcome) -> None:
+        self._journal.hold(*entries)
+        self._dirty = True
+        if self._writing is None:
+            self._writing = asyncio.ensure_future(self._write())
+
+    async def _write(self) -> None:
+        while self._dirty:
+            self._dirty = False
+            await self._journal.write()
+        self._writing = None

@@ -1,0 +1,1 @@
+"""Conversations in the words of another agent: its tools, its ids, its forms."""

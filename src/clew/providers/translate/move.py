@@ -1,0 +1,180 @@
+"""Moves a conversation from one agent to another: Claude Code, Codex, opencode, and the built-in one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from pathlib import Path
+from types import EllipsisType
+
+import msgspec
+
+from clew.agent.handles import read_handle
+from clew.agent.stores import Store
+from clew.checkpointers import Checkpointer
+from clew.errors import InvalidInput, SessionNotFound
+from clew.log import Call, Checkpoint, Described, MessageAdded, StatusChanged
+from clew.messages import Message, Text, Tool, ToolResult
+from clew.messages.dialects import Loss
+from clew.messages.dialects.arrange import NO_RESULT
+from clew.providers.base import Conversation, Place, Provider
+from clew.providers.registry import BUILT_IN_AGENT, default_place, find_provider, provider_name
+from clew.providers.translate.fit import fit
+from clew.threads import Thread
+
+__all__ = ["Translated", "for_provider", "translate", "write_for"]
+
+_NOT_RUN = "The call was not made: the work stopped before it."
+
+
+class Translated(msgspec.Struct, frozen=True, kw_only=True):
+    """A conversation in its new place, beside the old one, which is as it was."""
+
+    provider: str
+    key: str
+    """By which the provider goes on with it; the thread's id for the built-in agent."""
+    cwd: str
+    """The folder it is for."""
+    losses: tuple[Loss, ...] = ()
+    """What did not fit, with its place in the conversation it comes from."""
+
+
+def for_provider(conversation: Conversation, source: str, target: str) -> tuple[Conversation, tuple[Loss, ...]]:
+    """The conversation of `source` in the words of `target`, and what did not fit. Pure.
+
+    Both are providers by name, or `clew` for the built-in agent. Tool calls are those of the target's tools where it has a
+    counterpart, ids are such as all vendors take, thinking stays where the target can give it back, and messages with
+    nothing in them are left out. What the target's own form cannot hold beyond that, its `write` tells.
+    """
+    fitted = fit(conversation, provider_name(source), provider_name(target))
+    return fitted.conversation, fitted.losses
+
+
+def write_for(target: Provider, conversation: Conversation, source: str, key: str, folder: Path) -> tuple[Loss, ...]:
+    """Write the conversation of `source` into a folder in the target's own form, and say all that did not fit, each with its
+    place in the conversation as it was given."""
+    fitted = fit(conversation, provider_name(source), target.name)
+    written = target.write(fitted.conversation, key, folder)
+    found = [*conversation.losses, *fitted.losses, *(_placed(loss, fitted.origins) for loss in written)]
+    return tuple(sorted(set(found), key=lambda loss: (loss.message, -1 if loss.block is None else loss.block)))
+
+
+def _placed(loss: Loss, origins: tuple[int, ...]) -> Loss:
+    known = 0 <= loss.message < len(origins)
+    return msgspec.structs.replace(loss, message=origins[loss.message]) if known else loss
+
+
+async def translate(
+    session: str | os.PathLike[str],
+    *,
+    source: str,
+    to: str,
+    place: Place | None = None,
+    checkpointer: Checkpointer | str | EllipsisType | None = ...,
+    thread_id: str | None = None,
+) -> Translated:
+    """Write a session of one agent as a session of another, and put it where that one looks for it.
+
+    `session` is a native session that Clew needs never have seen, by its key, a part of it that no other has, or its path.
+    With `source="clew"` it is a thread of the store, by its id or a handle; with `to="clew"` it becomes one, which an agent
+    goes on with: `agent.resume(prompt, thread_id=…)`. `thread_id` names that; left out, the session's key does.
+
+    `place` says where the sessions are, and for which folder the new one is: without it, those of this user, and the folder
+    that the session was in if that is there.
+    """
+    source, to = provider_name(source), provider_name(to)
+    if BUILT_IN_AGENT not in (source, to):
+        return await asyncio.to_thread(_between_providers, str(session), source, to, place)
+    store = Store(checkpointer)
+    try:
+        if source == to:
+            raise InvalidInput("from 'clew' to 'clew' there is nothing to translate. Fork the thread: Thread.fork")
+        if to == BUILT_IN_AGENT:
+            key, conversation = await asyncio.to_thread(_read, str(session), source, place)
+            return await _to_thread_of(store.open(), thread_id or f"{source}:{key}", conversation, source)
+        name = read_handle(str(session)).session_id
+        conversation = _of_thread(await Thread.load(store.open(), name))
+        return await asyncio.to_thread(_write, conversation, source, to, place)
+    finally:
+        await store.close()
+
+
+def _between_providers(session: str, source: str, to: str, place: Place | None) -> Translated:
+    """To the same provider, for another folder say, it goes as it is kept there."""
+    if source != to:
+        find_provider(to)
+        _, conversation = _read(session, source, place)
+        return _write(conversation, source, to, place)
+    with tempfile.TemporaryDirectory(prefix="clew-") as scratch:
+        folder = Path(scratch, "session")
+        _, conversation = _read(session, source, place, folder)
+        target = _provider(to, place, conversation)
+        key = target.new_key()
+        target.install_session(key, folder)
+    return Translated(provider=to, key=key, cwd=str(target.place.cwd))
+
+
+def _read(session: str, source: str, place: Place | None, folder: Path | None = None) -> tuple[str, Conversation]:
+    """The key and the conversation of a native session; what holds it is brought into the folder, if one is given."""
+    provider = find_provider(source)(place or default_place())
+    key = provider.find(session)
+    if key is None:
+        raise SessionNotFound(source, session)
+    with tempfile.TemporaryDirectory(prefix="clew-") as scratch:
+        folder = folder or Path(scratch, "session")
+        if not provider.export(key, folder):
+            raise SessionNotFound(source, session)
+        conversation = provider.read(folder)
+    if not conversation.messages:
+        raise InvalidInput(f"the {source} session {key!r} has no messages yet, so there is nothing to translate.")
+    return key, conversation
+
+
+def _write(conversation: Conversation, source: str, to: str, place: Place | None) -> Translated:
+    target = _provider(to, place, conversation)
+    key = target.new_key()
+    with tempfile.TemporaryDirectory(prefix="clew-") as scratch:
+        folder = Path(scratch, "session")
+        folder.mkdir()
+        losses = write_for(target, conversation, source, key, folder)
+        target.install_session(key, folder)
+    return Translated(provider=to, key=key, cwd=str(target.place.cwd), losses=losses)
+
+
+def _provider(name: str, place: Place | None, conversation: Conversation) -> Provider:
+    """In the given place, or in this user's own and the folder of the conversation, if that is on this machine."""
+    cwd = conversation.cwd
+    return find_provider(name)(place or default_place(cwd if cwd and os.path.isdir(cwd) else None))
+
+
+def _of_thread(state: Checkpoint) -> Conversation:
+    """A thread as its model sees it now. Calls that are open get a result that says how far they came."""
+    messages: tuple[Message, ...] = state.messages
+    if state.calls:
+        messages = (*messages, Tool(tuple(_standing(call) for call in state.calls)))
+    if not messages:
+        raise InvalidInput("this thread has no messages yet, so there is nothing to translate.")
+    losses: tuple[Loss, ...] = ()
+    if state.system_prompt:
+        why = "a session of a provider keeps none; give it with each prompt: Agent(provider=…, system_prompt=…)"
+        losses = (Loss(0, None, "the system prompt", why),)
+    return Conversation(messages=messages, title=state.title, model=state.model, losses=losses)
+
+
+def _standing(call: Call) -> ToolResult:
+    if call.result is not None:
+        return call.result
+    words = NO_RESULT if call.status == "in_doubt" else _NOT_RUN
+    return ToolResult(call.call.id, (Text(words),), is_error=True)
+
+
+async def _to_thread_of(store: Checkpointer, thread_id: str, conversation: Conversation, source: str) -> Translated:
+    if await store.head(thread_id) is not None:
+        raise InvalidInput(f"there is a thread {thread_id!r} in this store already. Give another: thread_id=…")
+    fitted = fit(conversation, source, BUILT_IN_AGENT)
+    entries = [MessageAdded(message) for message in fitted.conversation.messages]
+    async with Thread.open(store, thread_id) as thread:
+        await thread.append(Described(title=conversation.title or None), *entries, StatusChanged("done"))
+    losses = (*conversation.losses, *fitted.losses)
+    return Translated(provider=BUILT_IN_AGENT, key=thread_id, cwd=conversation.cwd, losses=losses)

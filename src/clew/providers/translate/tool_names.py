@@ -1,0 +1,276 @@
+"""Tool calls in the words of another agent: the names and arguments of its own tools, where it has one of the same kind.
+
+Every side's tools are read to one form for all and written from it. A call is one that happened: it is never run again, and
+reads to the next model like one of its own. What has no counterpart stays as it is, under its own name: all sides take any.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import Any, NamedTuple
+
+import msgspec
+
+from clew.messages import ToolCall
+from clew.providers.translate.tool_forms import SIDES, Fields, Form
+
+__all__ = ["Change", "Edit", "Mapped", "Written", "as_patch", "from_patch", "map_call"]
+
+
+_CUSTOM = {"openai-responses": {"type": "custom_tool_call"}}
+"""What marks a call whose argument is a text and no object: so Codex's `apply_patch` is called."""
+_RELATIVE = frozenset({"clew", "codex"})
+"""Sides that name files as seen from the folder they work in; the others name them from the root."""
+_OBJECTS_ONLY = frozenset({"claude_code", "opencode"})
+
+
+class Mapped(NamedTuple):
+    """A call for another side, and what did not fit: what it is, and why. Without losses it comes back as it was."""
+
+    call: ToolCall
+    losses: tuple[tuple[str, str], ...] = ()
+
+
+def map_call(call: ToolCall, source: str, target: str, *, cwd: str = "") -> Mapped:
+    """This call of `source` as one of `target`: providers by name, and `clew` for the built-in tools.
+
+    `cwd` is the folder the conversation was in, for sides that name files relative to it. The id is kept, and so is all of a
+    call that is of neither side's tools. If there are no losses, mapping it back gives the same name and arguments.
+    """
+    if source == target:
+        return Mapped(call)
+    there, left = _carry(call, source, target, cwd)
+    if left:
+        why = f"{there.name} has no such argument"
+        return Mapped(there, tuple((f"{_named(name)} of a call of {call.name}", why) for name in left))
+    back, _ = _carry(there, target, source, cwd)
+    if back.name != call.name or _spelt(back.arguments) != _spelt(call.arguments):
+        return Mapped(there, ((f"the form of a call of {call.name}", f"as {there.name} it is said differently"),))
+    return Mapped(there)
+
+
+def _carry(call: ToolCall, source: str, target: str, cwd: str) -> tuple[ToolCall, list[str]]:
+    """The call on the other side, and the arguments it has no place for there."""
+    form = _form_called(call.name, source)
+    arguments = {"input": call.arguments} if _is_text_patch(call, source) else call.arguments
+    if form is not None and isinstance(arguments, dict):
+        fields, left = _read(form, arguments)
+        if isinstance(fields.get("path"), str):
+            fields["path"] = _path(fields["path"], source, target, cwd)
+        written = _write(form.kind, fields, source, target, cwd)
+        if written is not None:
+            return _made(call, target, *written[:2]), left + written[2]
+    if target in _OBJECTS_ONLY and not isinstance(call.arguments, dict):
+        return ToolCall(call.id, call.name, {"input": call.arguments}), []
+    return call, []
+
+
+def _is_text_patch(call: ToolCall, source: str) -> bool:
+    return source == "codex" and call.name == "apply_patch" and isinstance(call.arguments, str)
+
+
+def _made(call: ToolCall, target: str, name: str, arguments: Fields) -> ToolCall:
+    if target == "codex" and name == "apply_patch":
+        return ToolCall(call.id, name, arguments["input"], _CUSTOM)
+    return ToolCall(call.id, name, arguments)
+
+
+def _form_called(name: str, side: str) -> Form | None:
+    return next((form for form in SIDES.get(side, ()) if form.name == name), None)
+
+
+def _form_for(kind: str, side: str) -> Form | None:
+    return next((form for form in SIDES.get(side, ()) if form.kind == kind), None)
+
+
+def _read(form: Form, arguments: Fields) -> tuple[Fields, list[str]]:
+    fields = {form.arguments[name]: value for name, value in arguments.items() if name in form.arguments}
+    left = [name for name in arguments if name not in form.arguments]
+    if form.read is None:
+        return fields, left
+    read = form.read(dict(fields))
+    return read, left + [name for name, common in form.arguments.items() if common in fields and common not in read]
+
+
+def _write(kind: str, fields: Fields, source: str, target: str, cwd: str) -> tuple[str, Fields, list[str]] | None:
+    """The name and arguments of the target's tool of this kind, and what does not fit; None if it has none for this."""
+    if kind == "patch" and target != "codex":
+        plain = _plain_change(fields, source, target, cwd)
+        written = _write(*plain, source, target, cwd) if plain else None
+        if written is not None and not written[2]:
+            return written
+    if kind in ("write", "edit", "edits") and target == "codex":
+        patch = _patch_of(kind, fields)
+        return None if patch is None else ("apply_patch", {"input": patch}, ["replace_all"] if "all" in fields else [])
+    form = _form_for(kind, target)
+    if form is None or not form.fits(fields):
+        return None
+    if kind == "shell" and "folder" in fields and "folder" not in form.arguments.values():
+        fields = _in_its_folder(fields, cwd)
+    if form.write is not None:
+        fields = form.write(dict(fields))
+    names = {common: name for name, common in form.arguments.items()}
+    arguments = {names[common]: value for common, value in fields.items() if common in names}
+    return form.name, arguments, [common for common in fields if common not in names]
+
+
+def _plain_change(fields: Fields, source: str, target: str, cwd: str) -> tuple[str, Fields] | None:
+    """A patch as a file that is written or edited."""
+    text = fields.get("patch")
+    change = from_patch(text) if isinstance(text, str) else None
+    if change is None:
+        return None
+    path = _path(change.path, "codex", target, cwd)
+    if _path(path, target, "codex", cwd) != change.path:
+        return None
+    if isinstance(change, Written):
+        return "write", {"path": path, "content": change.content}
+    if len(change.edits) == 1:
+        return "edit", {"path": path, "old": change.edits[0].old, "new": change.edits[0].new}
+    return "edits", {"path": path, "edits": [{"old": edit.old, "new": edit.new} for edit in change.edits]}
+
+
+def _patch_of(kind: str, fields: Fields) -> str | None:
+    """The patch that does what this call does; None if that takes more than its words tell."""
+    path = fields.get("path")
+    if not isinstance(path, str) or fields.get("all", False) is not False:
+        return None
+    if kind == "write":
+        content = fields.get("content")
+        return as_patch(Written(path, content)) if isinstance(content, str) else None
+    edits = fields.get("edits") if kind == "edits" else [{"old": fields.get("old"), "new": fields.get("new")}]
+    if not isinstance(edits, list) or not all(
+        isinstance(edit, dict) and edit.keys() == {"old", "new"} for edit in edits
+    ):
+        return None
+    if not all(isinstance(text, str) for edit in edits for text in edit.values()):
+        return None
+    return as_patch(Change(path, tuple(Edit(edit["old"], edit["new"]) for edit in edits)))
+
+
+def _path(path: str, source: str, target: str, cwd: str) -> str:
+    """A file's name as the target says it. Without a folder to go by, as it is."""
+    if not cwd.startswith("/") or cwd == "/" or (source in _RELATIVE) == (target in _RELATIVE):
+        return path
+    folder = cwd.rstrip("/")
+    if target not in _RELATIVE:
+        return path if path.startswith("/") or not path else folder if path == "." else f"{folder}/{path}"
+    if path == folder:
+        return "."
+    inside = path.removeprefix(f"{folder}/")
+    return path if inside.startswith("/") or not inside else inside
+
+
+def _in_its_folder(fields: Fields, cwd: str) -> Fields:
+    """A command that was given a folder, for a tool that has none: it goes there itself, unless it is there already."""
+    folder, command = fields["folder"], fields.get("command")
+    if not isinstance(folder, str) or not isinstance(command, str):
+        return fields
+    there = {name: value for name, value in fields.items() if name != "folder"}
+    return there if folder == cwd else {**there, "command": f"cd {shlex.quote(folder)} && {command}"}
+
+
+def _named(argument: str) -> str:
+    """An argument's name, if it is one: a model may have written anything."""
+    known = argument.isidentifier() and len(argument) <= 40
+    return f"the argument {argument!r}" if known else "an argument"
+
+
+def _spelt(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=repr)
+
+
+_BEGIN, _END = "*** Begin Patch", "*** End Patch"
+_ADD, _UPDATE = "*** Add File: ", "*** Update File: "
+_HUNK = "@@"
+
+
+class Written(msgspec.Struct, frozen=True):
+    """A file with a whole new content."""
+
+    path: str
+    content: str
+
+
+class Edit(msgspec.Struct, frozen=True):
+    """One text in place of another."""
+
+    old: str
+    new: str
+
+
+class Change(msgspec.Struct, frozen=True):
+    """Edits of one file, one after the other."""
+
+    path: str
+    edits: tuple[Edit, ...]
+
+
+def from_patch(text: str) -> Written | Change | None:
+    """What a patch does, if that can be said otherwise and said back to the letter."""
+    lines = text.split("\n")
+    if lines[:1] != [_BEGIN] or lines[-2:] != [_END, ""] or len(lines) < 5:
+        return None
+    head, body = lines[1], lines[2:-2]
+    found: Written | Change | None = None
+    if head.startswith(_ADD) and all(line.startswith("+") for line in body):
+        found = Written(head.removeprefix(_ADD), "".join(f"{line[1:]}\n" for line in body))
+    elif head.startswith(_UPDATE) and body[0] == _HUNK:
+        edits = _edits(body)
+        found = Change(head.removeprefix(_UPDATE), edits) if edits else None
+    return found if found is not None and as_patch(found) == text else None
+
+
+def as_patch(change: Written | Change) -> str | None:
+    """The patch that does the same; None if none does, for all that can be told from the texts."""
+    if not change.path or change.path != change.path.strip() or "\n" in change.path:
+        return None
+    if isinstance(change, Written):
+        lines = _lines(change.content)
+        body = [f"+{line}" for line in lines] if lines else None
+        head = _ADD
+    else:
+        hunks = [_hunk(edit) for edit in change.edits]
+        whole = [hunk for hunk in hunks if hunk is not None]
+        body = [line for hunk in whole for line in hunk] if len(whole) == len(hunks) else None
+        head = _UPDATE
+    return "\n".join([_BEGIN, head + change.path, *body, _END, ""]) if body else None
+
+
+def _edits(body: list[str]) -> tuple[Edit, ...]:
+    """The texts before and after each hunk; none if a line is of another kind."""
+    hunks: list[tuple[list[str], list[str]]] = []
+    for line in body:
+        if line == _HUNK:
+            hunks.append(([], []))
+        elif line[:1] not in (" ", "-", "+"):
+            return ()
+        else:
+            old, new = hunks[-1]
+            if line[0] != "+":
+                old.append(line[1:] + "\n")
+            if line[0] != "-":
+                new.append(line[1:] + "\n")
+    return tuple(Edit("".join(old), "".join(new)) for old, new in hunks)
+
+
+def _hunk(edit: Edit) -> list[str] | None:
+    """The lines of a hunk: those that both texts begin with, what goes, what comes, and those that both end with."""
+    old, new = _lines(edit.old), _lines(edit.new)
+    if not old or new is None or old == new:
+        return None
+    shorter = min(len(old), len(new))
+    before = next((n for n in range(shorter) if old[n] != new[n]), shorter)
+    after = next((n for n in range(shorter - before) if old[-1 - n] != new[-1 - n]), shorter - before)
+    kept = [f" {line}" for line in old[:before]]
+    gone = [f"-{line}" for line in old[before : len(old) - after]]
+    come = [f"+{line}" for line in new[before : len(new) - after]]
+    return [_HUNK, *kept, *gone, *come, *(f" {line}" for line in old[len(old) - after :])]
+
+
+def _lines(text: str) -> list[str] | None:
+    """The lines of a text that is nothing but whole lines, with ends that a patch keeps."""
+    if "\r" in text or (text and not text.endswith("\n")):
+        return None
+    return text.split("\n")[:-1]
