@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 import clew
 from clew import advice
 from clew.advice import KINDS, budget_words, quoted
-from clew.cli._budgets import read_budget
-from clew.cli._commands import COMMANDS
+from clew.cli.app import COMMANDS
+from clew.cli.quantities import read_budget
 from tests.servers.npm import VERSIONS
 
 SOURCE = Path(clew.__file__).parent

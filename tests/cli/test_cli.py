@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from clew import __version__
-from clew.cli.demo import _view
+from clew.cli.commands.demo import _view
 from clew.demo.views import PlainView
 
 ROOT = Path(__file__).parent.parent.parent

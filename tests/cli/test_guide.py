@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from clew.cli._commands import COMMANDS
-from clew.cli._failures import EXIT_CODES
+from clew.cli.app import COMMANDS
+from clew.cli.failures import EXIT_CODES
 from tests.cli.commands import Samples, objects
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "command.md").read_text()

@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
-from clew.cli._commands import COMMANDS
+from clew.cli.app import COMMANDS
 from clew.messages import assistant, user
 from clew.providers.base import Conversation, Place
 from clew.providers.registry import find_provider

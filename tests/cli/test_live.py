@@ -18,7 +18,7 @@ from clew.agent import (
     ToolStarted,
     TurnStarted,
 )
-from clew.cli.live import Ended, LiveView
+from clew.cli.output.live import Ended, LiveView
 from clew.messages import Image, Json, Text, ToolResult
 
 

@@ -13,7 +13,7 @@ from tests.cli.commands import environment
 
 _FINDING = """
 import sys
-from clew.cli._output import working
+from clew.cli.output.console import working
 with working("Looking", 2) as tick:
     tick(1)
     print("found")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from clew import open_checkpointer
-from clew.cli import _stores
-from clew.cli._stores import shown_store
+from clew.cli import stores
+from clew.cli.stores import shown_store
 from tests.cli.commands import Samples, clew, objects
 
 pytestmark = pytest.mark.slow
@@ -61,7 +61,7 @@ def test_a_store_that_cannot_be_looked_at_is_not_taken_for_one_that_is_not_there
     ],
 )
 def test_a_command_that_is_shown_has_no_password(url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    _stores._say_where_credentials_go.cache_clear()
+    stores._say_where_credentials_go.cache_clear()
     assert [shown_store(url), shown_store(url)] == ["", ""]
     (said,) = capsys.readouterr().err.splitlines()
     assert "CLEW_STORE" in said
@@ -70,7 +70,7 @@ def test_a_command_that_is_shown_has_no_password(url: str, capsys: pytest.Captur
 
 @pytest.mark.parametrize("url", ["sqlite:////my files/clew.db", "file:/a@b", "http://127.0.0.1:8420", "s3://b@c/d"])
 def test_a_url_without_credentials_is_shown_as_it_is(url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    _stores._say_where_credentials_go.cache_clear()
+    stores._say_where_credentials_go.cache_clear()
     assert shown_store(url) == url
     assert shown_store(None) == ""
     assert capsys.readouterr().err == ""

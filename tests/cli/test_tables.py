@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from clew.cli._tables import Cell, Column, laid_out
-from clew.cli._text import clean, cut, one_line
+from clew.cli.output.console import clean, cut, one_line
+from clew.cli.output.tables import Cell, Column, laid_out
 
 COLUMNS = [
     Column("id"),

@@ -15,8 +15,7 @@ import pytest
 
 from clew import Thread, open_checkpointer
 from clew.checkpointers import Checkpointer, Head, MemoryCheckpointer
-from clew.cli._following import Follower
-from clew.cli.tailing import _follow
+from clew.cli.commands.tail import Follower, _follow
 from clew.log import Frame, MessageAdded, StatusChanged, Streamed, ToolIntent, ToolOutcome
 from clew.messages import Text, ToolCall, ToolResult, assistant, user
 from clew.threads.views.timeline import TimelineReader

@@ -2,15 +2,62 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import inspect
+from importlib import import_module
+from typing import Annotated, Any, NamedTuple
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from clew import __version__
-from clew.cli._failures import EXIT_CODES
-from clew.cli._lazy import LazyGroup
+from clew.cli.failures import EXIT_CODES
 
-__all__ = ["app", "main"]
+__all__ = ["COMMANDS", "Entry", "LazyGroup", "app", "main"]
+
+
+class LazyGroup(TyperGroup):
+    """Help for all of them is made from the table of commands alone, and fits a screen."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in COMMANDS:
+            return None
+        if ctx.resilient_parsing:  # a shell asks what there is
+            return TyperCommand(cmd_name, help=COMMANDS[cmd_name].summary)
+        return _imported(cmd_name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """To complete the words after a command, a shell needs that one with all its options."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, _imported(name) if name in COMMANDS and ctx.resilient_parsing else command, rest
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        formatter.write(f"Usage: {ctx.command_path} COMMAND [OPTIONS]\n\n{self.help}\n\n")
+        panel = ""
+        for name, entry in COMMANDS.items():
+            shown, panel = (entry.panel if entry.panel != panel else ""), entry.panel
+            group, command = typer.style(f"{shown:<14}", bold=True), typer.style(f"{name:<9}", fg="cyan")
+            formatter.write(f"{group} {command} {entry.summary}\n")
+        formatter.write(f"\n{self.epilog}\n")
+
+
+def _imported(name: str) -> Any:
+    module, _, function = COMMANDS[name].place.partition(":")
+    app = typer.Typer(add_completion=False, context_settings={"help_option_names": ["-h", "--help"]})
+    command = getattr(import_module(f"clew.cli.{module}"), function)
+    app.command(name, help=_flowing(command.__doc__))(command)
+    return typer.main.get_command(app)
+
+
+def _flowing(text: str) -> str:
+    """Help whose paragraphs fill the lines of any terminal. One that begins with \\b keeps its own."""
+    paragraphs = inspect.cleandoc(text).split("\n\n")
+    return "\n\n".join(
+        part.removeprefix("\b\n") if part.startswith("\b") else part.replace("\n", " ") for part in paragraphs
+    )
+
 
 _CODES = [f"{code} {meaning}" for code, meaning in EXIT_CODES.items()]
 _EPILOG = f"""\
@@ -49,3 +96,41 @@ def clew(
 
 def main() -> None:
     app(prog_name="clew")
+
+
+class Entry(NamedTuple):
+    panel: str
+    place: str
+    """`module:function` below `clew.cli`."""
+    summary: str
+    """The first sentence of its own help, and with it the line of its own in `clew --help`: up to 55 characters."""
+
+
+COMMANDS: dict[str, Entry] = {
+    "run": Entry("Work", "running:run", "Give an agent a task, and watch it work."),
+    "resume": Entry("Work", "resuming:resume", "Go on with a thread where it stopped, or tell it more."),
+    "ls": Entry("Look", "listing:ls", "List the threads of a store, the newest first."),
+    "show": Entry("Look", "showing:show", "Show a thread: what was said, done, and went wrong."),
+    "tail": Entry("Look", "tailing:tail", "Follow a thread while another process works on it."),
+    "diff": Entry("Look", "differing:diff", "Show what changed between two turns, files included."),
+    "files": Entry("Look", "filing:files", "List the files of a thread, or bring a copy of them."),
+    "search": Entry("Look", "searching:search", "Find words in the titles and messages of all threads."),
+    "stats": Entry("Look", "stats:stats", "Count threads, tokens, dollars and storage."),
+    "why": Entry("Look", "why:why", "Say what a thread waits for, and what to do about it."),
+    "fork": Entry("Change", "forking:fork", "Start a new thread from a turn of another."),
+    "rewind": Entry("Change", "rewinding:rewind", "Go back to the end of an earlier turn."),
+    "unlock": Entry("Change", "unlocking:unlock", "Take a thread's lease from whoever has it."),
+    "rm": Entry("Change", "removing:rm", "Remove threads from the store."),
+    "prune": Entry("Keep", "pruning:prune", "Remove old threads."),
+    "gc": Entry("Keep", "collecting:gc", "Free what no thread needs any more."),
+    "verify": Entry("Keep", "verifying:verify", "Check that all that is stored is whole."),
+    "export": Entry("Keep", "archiving:export", "Write a thread to a file."),
+    "import": Entry("Keep", "archiving:import_", "Bring a thread back from a file."),
+    "copy": Entry("Keep", "copying:copy", "Copy threads to another store."),
+    "sessions": Entry("Coding agents", "native:sessions", "List the sessions of Claude Code, Codex and opencode."),
+    "adopt": Entry("Coding agents", "native:adopt", "Take a session of a coding agent into a thread."),
+    "move": Entry("Coding agents", "native:move", "Carry a session from one coding agent to another."),
+    "doctor": Entry("Machine", "doctoring:doctor", "Check that all Clew needs is here and in order."),
+    "serve": Entry("Machine", "serve:serve", "Serve a store over HTTP, with an inspector for people."),
+    "demo": Entry("Machine", "demo:demo", "Kill an agent inside a tool, and resume it, offline."),
+}

@@ -1,0 +1,110 @@
+"""`clew copy`: threads from one store to another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clew.cli.failures import told
+from clew.cli.options import Json
+
+if TYPE_CHECKING:
+    from clew.checkpointers import Checkpointer
+    from clew.threads.ops.copy import Copied
+    from clew.threads.ops.verify import Verdict
+
+__all__ = ["copy"]
+
+_FAILED, _CORRUPT = 1, 6
+
+
+@told
+def copy(
+    source: Annotated[str, typer.Argument(metavar="SRC", help="The URL of the store that has the threads.")],
+    target: Annotated[str, typer.Argument(metavar="DST", help="The URL of the store that is to have them.")],
+    threads: Annotated[
+        list[str] | None, typer.Argument(metavar="[ID...]", help="Which; without any, all of them.")
+    ] = None,
+    verify: Annotated[bool, typer.Option("--verify", help="Then read every byte of the copies.")] = False,
+    json: Json = False,
+) -> None:
+    """Copy threads to another store.
+
+    With their files. Run again after a crash, or later: what is there already is left alone, what has grown since is
+    brought up to date. A copy is seen by nobody before it is whole. With CLEW_KEY both stores are read and written with
+    that key.
+
+    \b
+    Examples:
+      clew copy sqlite:///clew.db file:backup --verify
+    """
+    import asyncio
+
+    from clew.cli.output.console import print_json, size
+
+    copied, verdicts = asyncio.run(_copy(source, target, threads or [], verify))
+    damaged = [verdict for verdict in verdicts if not verdict.sound]
+    if json:
+        print_json(
+            {
+                "copied": copied.ids,
+                "skipped": copied.skipped,
+                "failed": copied.failed,
+                "bytes": copied.bytes,
+                "verified": [verdict.thread_id for verdict in verdicts if verdict.sound] if verify else None,
+                "damaged": {verdict.thread_id: [str(one) for one in verdict.problems] for verdict in damaged},
+            }
+        )
+    else:
+        for thread_id in copied.ids:
+            typer.echo(f"{thread_id}: copied")
+        for thread_id, reason in copied.failed.items():
+            typer.echo(f"{thread_id}: not copied: {reason}", err=True)
+        for verdict in damaged:
+            for problem in verdict.problems:
+                typer.echo(f"{verdict.thread_id}: {problem}", err=True)
+        checked = f"; {len(verdicts) - len(damaged)} verified" if verify else ""
+        said = f"{len(copied.ids)} copied ({size(copied.bytes)}), {len(copied.skipped)} there already{checked}."
+        typer.secho(said, dim=True, err=True)
+    if damaged or copied.failed:
+        raise typer.Exit(_CORRUPT if damaged else _FAILED)
+
+
+async def _copy(source: str, target: str, given: Sequence[str], verify: bool) -> tuple[Copied, list[Verdict]]:
+    from clew import Thread
+    from clew.cli.output.console import working
+    from clew.cli.stores import find_thread, opened
+
+    async with opened(source) as here, opened(target, "made") as there:
+        if given:
+            ids = dict.fromkeys([await find_thread(here, text) for text in given])
+            copied = await _copy_some(here, there, list(ids))
+        else:
+            with working("Copying") as tick:
+                copied = await Thread.copy_all(here, there, progress=tick)
+        verdicts = []
+        if verify:
+            checked = [*copied.ids, *copied.skipped]
+            with working("Verifying", len(checked)) as tick:
+                for done, thread_id in enumerate(checked, start=1):
+                    verdicts.append(await Thread.verify(there, thread_id))
+                    tick(done, len(checked))
+    return copied, verdicts
+
+
+async def _copy_some(here: Checkpointer, there: Checkpointer, ids: Sequence[str]) -> Copied:
+    """Those that are named, each with its own bar; the first that cannot be copied ends it."""
+    from clew.cli.output.console import working
+    from clew.threads.ops.copy import Copied, transfer
+
+    done: list[str] = []
+    skipped: list[str] = []
+    size = 0
+    for number, thread_id in enumerate(ids, start=1):
+        with working(f"Copying, {number} of {len(ids)}") as tick:
+            outcome = await transfer(here, there, thread_id, thread_id, tick)
+        (done if outcome.written else skipped).append(thread_id)
+        size += outcome.bytes
+    return Copied(tuple(done), tuple(skipped), {}, size)

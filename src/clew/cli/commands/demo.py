@@ -1,0 +1,70 @@
+"""`clew demo`: see an agent killed with SIGKILL and resumed, and what that cost."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clew.cli.failures import told
+
+if TYPE_CHECKING:
+    from clew.demo.views import View
+
+__all__ = ["demo"]
+
+
+@told
+def demo(
+    keep: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Work in this folder, which must be new or empty, and leave all there."),
+    ] = None,
+    plain: Annotated[bool, typer.Option("--plain", help="Text without colours and movement, as in a pipe.")] = False,
+) -> None:
+    """Kill an agent inside a tool, and resume it, offline.
+
+    With SIGKILL, and in a new process, on SQLite, within a few seconds; then it is compared with an undisturbed run. Ends
+    with 1 if anything was lost or repeated.
+
+    \b
+    Examples:
+      clew demo --keep ./demo
+    """
+    from clew.demo import run_demo
+
+    with _folder(keep) as folder:
+        try:
+            report = run_demo(Path(folder), _view(plain))
+        except OSError as error:
+            typer.echo(f"Error: {error}", err=True)
+            raise typer.Exit(1) from None
+    if keep is not None:
+        typer.echo(f"\nAll of it is in {folder}")
+    if not report.is_whole:
+        raise typer.Exit(1)
+
+
+def _folder(keep: Path | None) -> AbstractContextManager[str]:
+    if keep is None:
+        return tempfile.TemporaryDirectory(prefix="clew-demo-")
+    if keep.exists() and not (keep.is_dir() and not any(keep.iterdir())):
+        raise typer.BadParameter(f"{keep} is not a new or empty folder. Name another.", param_hint="--keep")
+    return nullcontext(os.path.abspath(keep))
+
+
+def _view(plain: bool) -> View:
+    from clew.demo.views import PlainView
+
+    if plain or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
+        return PlainView(sys.stdout)
+    from rich.console import Console
+
+    from clew.demo.pretty import PrettyView
+
+    return PrettyView(Console(file=sys.stdout))

@@ -1,0 +1,152 @@
+"""`clew diff`: what a thread's conversation and files became between two turns."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from clew.cli.failures import told
+from clew.cli.options import Json, Store, ThreadId
+
+if TYPE_CHECKING:
+    from clew.checkpointers import Checkpointer
+    from clew.log import Checkpoint
+    from clew.messages import Message
+    from clew.workspace import Change, Difference
+
+__all__ = ["diff"]
+
+_LONGEST = 400
+"""Characters of a block of a message that are shown."""
+_COLOURS = {"-": "red", "+": "green", "@": "cyan"}
+
+
+@told
+def diff(
+    thread: ThreadId,
+    a: Annotated[int, typer.Argument(metavar="A", help="From the end of this turn; 0 is before the first.")],
+    b: Annotated[
+        int | None, typer.Argument(metavar="B", help="To the end of this one; without it, to where it is now.")
+    ] = None,
+    messages: Annotated[bool, typer.Option("--messages", help="Only the conversation.")] = False,
+    files: Annotated[bool, typer.Option("--files", help="Only the files.")] = False,
+    json: Json = False,
+    store: Store = None,
+) -> None:
+    """Show what changed between two turns, files included.
+
+    Messages that came or went, and files line by line. The part about files is a patch that `git apply` takes. Text of
+    messages is cut; --json has all of it.
+
+    \b
+    Examples:
+      clew diff trip 2 4
+      clew diff trip 0 --files
+    """
+    from clew.cli.stores import on_store
+
+    async def work(opened: Checkpointer) -> None:
+        from clew.cli.stores import find_thread
+        from clew.log import Rewound, fold
+        from clew.threads import Thread
+        from clew.threads.ops.fork import check_turn
+        from clew.workspace.compare import compare
+
+        thread_id = await find_thread(opened, thread)
+        state = await Thread.load(opened, thread_id)
+        turns = a, state.turns if b is None else b
+        for turn in turns:
+            check_turn(thread_id, state, turn)
+        old = fold([Rewound(turn=a)], state)
+        new = state if b is None else fold([Rewound(turn=b)], state)
+        changed = await compare(opened, old.workspace, new.workspace, text=True) if files or not messages else None
+        said = _changes(old, new) if messages or not files else None
+        if json:
+            _print_json(thread_id, turns, said, changed)
+        else:
+            _print(said, changed)
+
+    on_store(store, work)
+
+
+class _Said:
+    """The messages that only the one or only the other state has."""
+
+    def __init__(self, gone: Sequence[Message], new: Sequence[Message]) -> None:
+        self.gone, self.new = gone, new
+
+    def __bool__(self) -> bool:
+        return bool(self.gone or self.new)
+
+
+def _changes(old: Checkpoint, new: Checkpoint) -> _Said:
+    """By their places in the history: a message that was said twice is two."""
+
+    def places(state: Checkpoint) -> dict[int, Message]:
+        return {place: state.history[place] for start, stop in state.view for place in range(start, stop)}
+
+    before, after = places(old), places(new)
+    return _Said(
+        [message for place, message in before.items() if place not in after],
+        [message for place, message in after.items() if place not in before],
+    )
+
+
+def _object(change: Change) -> dict[str, Any]:
+    import msgspec
+
+    modes = {name: None if mode is None else f"{mode:04o}" for name, mode in _modes(change)}
+    return {**msgspec.structs.asdict(change), **modes}
+
+
+def _modes(change: Change) -> list[tuple[str, int | None]]:
+    return [("mode", change.mode), ("old_mode", change.old_mode)]
+
+
+def _print_json(thread_id: str, turns: tuple[int, int], said: _Said | None, changed: Difference | None) -> None:
+    from clew.cli.output.console import print_json
+    from clew.threads.views.render import plain_object
+
+    document: dict[str, Any] = {"thread_id": thread_id, "from": turns[0], "to": turns[1]}
+    if said is not None:
+        document["removed"] = [plain_object(message) for message in said.gone]
+        document["added"] = [plain_object(message) for message in said.new]
+    if changed is not None:
+        document["files"] = [_object(change) for change in changed.changes]
+    print_json(document)
+
+
+def _print(said: _Said | None, changed: Difference | None) -> None:
+    from rich.text import Text
+
+    from clew.cli.output.console import console, hint
+    from clew.cli.output.conversation import said_lines
+
+    out = console()
+    for sign, style, found in (("-", "red", said.gone), ("+", "green", said.new)) if said is not None else ():
+        for line in (line for message in found for line in said_lines(message, _LONGEST)):
+            out.print(Text(f"{sign} {line}", style), soft_wrap=True)
+    if said and changed:
+        out.print()
+    if changed:
+        _print_patch(changed.text())
+    if not said and not changed:
+        hint("Nothing differs.")
+
+
+def _print_patch(patch: str) -> None:
+    """In colours and made safe on a terminal; in a pipe to the letter, or no program could apply it."""
+    from rich.text import Text
+
+    from clew.cli.output.console import clean, console
+
+    out = console()
+    if not out.is_terminal:
+        sys.stdout.write(patch)
+        return
+    for line in clean(patch).rstrip("\n").split("\n"):
+        style = "bold" if line.startswith(("---", "+++")) else _COLOURS.get(line[:1], "")
+        out.print(Text(line, style), soft_wrap=True)

@@ -1,0 +1,137 @@
+"""`clew files`: the files of a thread, as its snapshots hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from clew.cli.failures import told
+from clew.cli.options import Json, Store, ThreadId, Yes
+
+if TYPE_CHECKING:
+    from clew.checkpointers import Checkpointer
+    from clew.log import WorkspaceSnapshot
+    from clew.workspace.reader import Listed
+
+__all__ = ["files"]
+
+
+@told
+def files(
+    thread: ThreadId,
+    turn: Annotated[
+        int | None, typer.Option("--turn", metavar="N", help="As of the end of this turn; without it, the newest.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Put a copy of them there, in place of the list.")
+    ] = None,
+    yes: Yes = False,
+    json: Json = False,
+    store: Store = None,
+) -> None:
+    """List the files of a thread, or bring a copy of them.
+
+    As its snapshots hold them. The copy goes into a new or empty folder. One that holds something is asked about first:
+    it is then made exactly what the snapshot says, and what it held is snapshotted before.
+
+    \b
+    Examples:
+      clew files trip
+      clew files trip --turn 2 --out ./trip-then
+    """
+    from clew.cli.stores import on_store
+
+    async def work(opened: Checkpointer) -> None:
+        from clew.cli.output.console import hint
+        from clew.cli.stores import find_thread
+
+        thread_id = await find_thread(opened, thread)
+        kept, missing = await _snapshot(opened, thread_id, turn)
+        if out is not None:
+            await _copy(opened, thread_id, kept, out, yes, json)
+        else:
+            await _list(opened, thread_id, kept, json)
+        if missing and not json:
+            hint(f"{missing.capitalize()}: calls after that may have changed others.")
+
+    on_store(store, work)
+
+
+async def _snapshot(store: Checkpointer, thread_id: str, turn: int | None) -> tuple[WorkspaceSnapshot, str]:
+    """The snapshot of a turn, and which turn it is of if that is an older one."""
+    from clew.agent.workspace import unkept
+    from clew.errors import InvalidInput
+    from clew.threads import Thread
+
+    state = await Thread.load(store, thread_id, at_turn=turn)
+    if state.workspace is None:
+        when = "" if turn is None else f" as of turn {turn}"
+        why = "it had no workspace then" if state.changing is None else "it was stopped before they were kept"
+        raise InvalidInput(f"thread {thread_id!r} has no files on record{when}: {why}.")
+    return state.workspace, unkept(state)
+
+
+async def _list(store: Checkpointer, thread_id: str, kept: WorkspaceSnapshot, json: bool) -> None:
+    from clew.cli.output.console import hint, many, print_json, size
+    from clew.workspace.reader import list_snapshot
+
+    found = await list_snapshot(store, kept)
+    if json:
+        for one in found:
+            print_json(_object(one))
+        return
+    _print_tree(found)
+    count = sum(one.what == "file" for one in found)
+    hint(f"{many(count, 'file')}, {size(kept.size)}")
+
+
+def _object(one: Listed) -> dict[str, Any]:
+    import msgspec
+
+    return {**msgspec.structs.asdict(one), "mode": f"{one.mode:04o}"}
+
+
+def _print_tree(found: Sequence[Listed]) -> None:
+    """Each name below its folder, with its size, when it was changed, and what else there is to it."""
+    from clew.cli.output.console import size
+    from clew.cli.output.tables import Cell, Column, print_table
+    from clew.cli.quantities import clock
+
+    rows = []
+    for one in found:
+        depth, name = one.path.count("/"), one.path.rpartition("/")[2]
+        sign = {"folder": "/", "link": f" -> {one.target}"}.get(one.what, "*" if one.mode & 0o111 else "")
+        style = {"folder": "bold blue", "link": "cyan"}.get(one.what, "green" if one.mode & 0o111 else "")
+        weight = "" if one.size is None else size(one.size)
+        rows.append([Cell("  " * depth + name + sign, style), Cell(weight), Cell(clock(one.modified_at), "dim")])
+    print_table([Column("name", gives_way=True), Column("size", right=True), Column("changed", spare=1)], rows)
+
+
+async def _copy(store: Checkpointer, thread_id: str, kept: WorkspaceSnapshot, out: Path, yes: bool, json: bool) -> None:
+    import asyncio
+
+    from clew.cli.output.console import confirm, hint, many, print_json, working
+    from clew.workspace import Workspace
+
+    if await asyncio.to_thread(_holds_something, out):
+        confirm(f"{out} is not empty. Make it exactly what {thread_id!r} had, and delete what else is there?", yes)
+    with working("Copying", kept.files) as tick:
+        restored = await Workspace(out, store).restore(kept, progress=tick)
+    before = None if restored.before_restore is None else restored.before_restore.digest
+    if json:
+        print_json({"thread_id": thread_id, "out": str(out), "files": kept.files, "size": kept.size, "before": before})
+        return
+    typer.echo(f"{many(kept.files, 'file')} copied to {out}")
+    if before is not None:
+        hint(f"What was there before is the snapshot {before}, which is safe for half a day.")
+
+
+def _holds_something(out: Path) -> bool:
+    from clew.errors import InvalidInput
+
+    if out.exists() and not out.is_dir():
+        raise InvalidInput(f"{out} is no folder. Name one that is new or empty.")
+    return out.is_dir() and any(out.iterdir())

@@ -1,0 +1,75 @@
+"""`clew fork`: another thread that goes on from a turn of this one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clew.cli.failures import told
+from clew.cli.options import Json, Store, ThreadId
+
+if TYPE_CHECKING:
+    from clew.agent.way_forward import Way
+    from clew.checkpointers import Checkpointer, Head
+
+__all__ = ["fork"]
+
+
+@told
+def fork(
+    thread: ThreadId,
+    turn: Annotated[
+        int | None, typer.Option("--turn", metavar="N", help="From the end of this turn; without it, from where it is.")
+    ] = None,
+    frame: Annotated[
+        int | None,
+        typer.Option("--frame", metavar="N", help="From what it was after this many frames: undoes a rewind."),
+    ] = None,
+    new_id: Annotated[
+        str | None, typer.Option("--as", metavar="NEW", help="The new thread's id; without it, one is made.")
+    ] = None,
+    store: Store = None,
+    json: Json = False,
+) -> None:
+    """Start a new thread from a turn of another.
+
+    Prints its id. The first one stays as it is, and may be running. Large values are shared, and spend starts at nothing.
+    A tool call that was open there is in doubt in the fork.
+
+    \b
+    Examples:
+      clew fork trip --turn 2
+      clew fork trip --turn 2 --as trip-by-train
+    """
+    from clew.cli.output.console import hint, print_json
+    from clew.cli.stores import on_store, shown_store
+
+    head, parent, at, way = on_store(store, lambda opened: _fork(opened, thread, turn, frame, new_id))
+    if json:
+        print_json({"thread_id": head.thread_id, "parent": parent, "turn": at, "frame": frame})
+        return
+    typer.echo(head.thread_id)
+    hint(f"To go on{way.words(shown_store(store))}")
+
+
+async def _fork(
+    store: Checkpointer, given: str, turn: int | None, frame: int | None, new_id: str | None
+) -> tuple[Head, str, int, Way]:
+    from clew import Thread
+    from clew.agent.way_forward import way_of
+    from clew.cli.stores import find_thread, free_id
+    from clew.errors import InvalidInput
+    from clew.threads.ops.fork import check_turn
+    from clew.threads.ops.fork import fork as fork_thread
+    from clew.threads.reader import state_after
+
+    if turn is not None and frame is not None:
+        raise InvalidInput("--turn and --frame both say where the fork begins. Give one of them.")
+    thread_id = await find_thread(store, given)
+    state = await (Thread.load(store, thread_id) if frame is None else state_after(store, thread_id, frame))
+    at = state.turns if turn is None else turn
+    check_turn(thread_id, state, at)
+    name = await free_id(store, f"{thread_id}-at-{at}") if new_id is None else new_id
+    head = await fork_thread(store, thread_id, state, name, at)
+    return head, thread_id, at, await way_of(store, head)

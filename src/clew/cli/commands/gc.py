@@ -1,0 +1,52 @@
+"""`clew gc`: what no thread reaches any more, removed."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from clew.cli.failures import told
+from clew.cli.options import Json, Store, Yes
+
+__all__ = ["gc"]
+
+
+@told
+def gc(
+    grace: Annotated[
+        str, typer.Option("--grace", metavar="TIME", help="Leave alone what somebody has touched since: 1d, 12h.")
+    ] = "1d",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
+    yes: Yes = False,
+    store: Store = None,
+    json: Json = False,
+) -> None:
+    """Free what no thread needs any more.
+
+    Large values and files that no thread reaches are removed, and it is said how much that was. Safe while others
+    write. A grace below a day asks first: what a restore has kept of a folder may go with it.
+
+    \b
+    Examples:
+      clew gc
+      clew gc --dry-run --grace 1h
+    """
+    from datetime import timedelta
+
+    from clew import Thread
+    from clew.cli.output.console import confirm, print_json, size, working
+    from clew.cli.quantities import duration
+    from clew.cli.stores import on_store
+
+    untouched = duration(grace, "--grace")
+    if untouched < timedelta(days=1) and not dry_run:
+        confirm(f"A grace of {grace} is less than a day: also what a restore has kept of a folder may go. Go on?", yes)
+    with working("Looking at threads and values") as tick:
+        found = on_store(store, lambda opened: Thread.gc(opened, grace=untouched, dry_run=dry_run, progress=tick))
+    if json:
+        print_json(found)
+        return
+    done = "would be removed" if dry_run else "removed"
+    untouched_ones = f"of {found.examined} that nobody has touched for {grace}"
+    typer.echo(f"{found.deleted} values {done} {untouched_ones}: {size(found.freed)}")

@@ -1,0 +1,261 @@
+"""`clew ls`: the threads of a store, from their heads alone."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from clew.cli.failures import told
+from clew.cli.options import Json, Store
+
+if TYPE_CHECKING:
+    from clew.checkpointers import Checkpointer, Head, HeadQuery
+    from clew.cli.output.tables import Cell, Column
+    from clew.errors import Corrupt
+
+__all__ = ["ls"]
+
+
+class StatusName(StrEnum):
+    """As `clew.checkpointers.Status`, for the command line."""
+
+    RUNNING = "running"
+    WAITING = "waiting"
+    INTERRUPTED = "interrupted"
+    FAILED = "failed"
+    DONE = "done"
+
+
+_PAUSE = 1.0
+"""Seconds between two looks, when watching."""
+
+
+@told
+def ls(
+    status: Annotated[
+        list[StatusName] | None,
+        typer.Option(
+            "--status",
+            metavar="STATUS",
+            help="Only running, waiting, interrupted, failed or done; may be given several times.",
+        ),
+    ] = None,
+    agent: Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Only of this agent.")] = None,
+    tag: Annotated[
+        list[str] | None,
+        typer.Option("--tag", metavar="NAME=VALUE", help="Only with this tag; several must all be set."),
+    ] = None,
+    prefix: Annotated[str, typer.Option("--prefix", metavar="TEXT", help="Only ids that begin so.")] = "",
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="TIME", help="Only changed since: 30m, 12h, 2d, 1w or a date.")
+    ] = None,
+    text: Annotated[str, typer.Option("--text", metavar="TEXT", help="Only with this text in the title.")] = "",
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, metavar="N", help="How many at most.")] = 50,
+    everything: Annotated[bool, typer.Option("--all", "-a", help="All there are, however many.")] = False,
+    children: Annotated[bool, typer.Option("--children", help="Also the threads of agents that are tools.")] = False,
+    watch: Annotated[
+        bool,
+        typer.Option("--watch", "-w", help="Go on showing them, until Ctrl+C; with --json, each one that changes."),
+    ] = False,
+    json: Json = False,
+    store: Store = None,
+) -> None:
+    """List the threads of a store, the newest first.
+
+    Their status, what they are about, what they cost, who works on them now. A thread that was running when its process
+    died is shown as interrupted. No log is read, however many there are.
+
+    \b
+    Examples:
+      clew ls --status waiting --status interrupted
+      clew ls --agent planner --since 2d
+      clew ls --json --all
+    """
+    from clew.checkpointers import HeadQuery
+    from clew.cli import quantities
+    from clew.cli.stores import on_store
+    from clew.errors import InvalidInput
+
+    query = HeadQuery(
+        prefix=prefix,
+        status=tuple(one.value for one in status) if status else None,
+        agent=agent,
+        tags=_tags(tag or []),
+        updated_after=quantities.since(since),
+        title=text,
+    )
+    most = None if everything else limit
+    if watch and not json:
+        from clew.cli.output.console import console
+
+        if not console().is_terminal:
+            raise InvalidInput("--watch draws on a terminal, and this is none. In a pipe use --watch --json.")
+    shown = functools.partial(_print, url=store)
+    work = _watch_json if watch and json else _watch if watch else _print_json if json else shown
+    on_store(store, lambda opened: work(opened, query, most, children))
+
+
+def _tags(given: Sequence[str]) -> dict[str, str]:
+    from clew.errors import InvalidInput
+
+    found = {}
+    for one in given:
+        name, equals, value = one.partition("=")
+        if not name or not equals:
+            raise InvalidInput(f"{one!r} is no tag to look for. Write --tag name=value.")
+        found[name] = value
+    return found
+
+
+class _Listed(NamedTuple):
+    heads: list[Head]
+    more: bool
+    """Whether there are more than were asked for."""
+    damage: Corrupt | None
+    """What names those that cannot be listed."""
+
+    def end(self) -> None:
+        """To be called once the heads have been shown."""
+        if self.damage is not None:
+            raise self.damage
+
+
+async def _listed(store: Checkpointer, query: HeadQuery, most: int | None, children: bool) -> _Listed:
+    """So many heads at most. How many of a page are children is not known before."""
+    import msgspec
+
+    from clew.errors import Corrupt
+    from clew.threads import Thread
+    from clew.threads.heads import is_child
+
+    found: list[Head] = []
+    damage: Corrupt | None = None
+    query = msgspec.structs.replace(query, limit=None if most is None else most + 1)
+    while True:
+        page: list[Head] = []
+        try:
+            async for head in Thread.list(store, query):
+                page.append(head)
+        except Corrupt as error:
+            damage = error
+        found += page if children else [head for head in page if not is_child(head)]
+        if most is None or query.limit is None:
+            return _Listed(found, False, damage)
+        if len(found) > most or len(page) < query.limit:
+            return _Listed(found[:most], len(found) > most, damage)
+        query = query.after(page[-1])
+
+
+async def _print_json(store: Checkpointer, query: HeadQuery, most: int | None, children: bool) -> None:
+    from clew.cli.output.console import print_json
+    from clew.cli.output.heads import head_object
+
+    listed = await _listed(store, query, most, children)
+    for head in listed.heads:
+        print_json(head_object(head))
+    listed.end()
+
+
+async def _print(
+    store: Checkpointer, query: HeadQuery, most: int | None, children: bool, url: str | None = None
+) -> None:
+    from clew import advice
+    from clew.checkpointers import HeadQuery
+    from clew.cli.output.console import hint
+    from clew.cli.output.tables import is_plain, print_table
+    from clew.cli.stores import shown_store
+
+    listed = await _listed(store, query, most, children)
+    heads = listed.heads
+    if heads:
+        print_table(_columns(), _rows(heads, signs=not is_plain()))
+    elif listed.damage is None:
+        start = f"There are no threads yet. Start one: {advice.start(store=shown_store(url))}"
+        hint(start if query == HeadQuery() else "No such thread in this store.")
+    if listed.more:
+        hint(f"The newest {len(heads)}; there are more: --limit N, or --all.")
+    listed.end()
+
+
+async def _watch(store: Checkpointer, query: HeadQuery, most: int | None, children: bool) -> None:
+    import asyncio
+
+    from rich.live import Live
+    from rich.text import Text
+
+    from clew.cli.output.console import console
+    from clew.cli.output.tables import laid_out, styled
+
+    out = console()
+    with Live(console=out, auto_refresh=False) as live:
+        while True:
+            room = max(1, out.height - 3)
+            listed = await _listed(store, query, room if most is None else min(most, room), children)
+            lines = [styled(line) for line in laid_out(_columns(), _rows(listed.heads), out.width)]
+            lines.append(Text(f"{len(listed.heads)}{' of more' if listed.more else ''} · Ctrl+C ends", "dim"))
+            live.update(Text("\n").join(lines), refresh=True)
+            listed.end()
+            await asyncio.sleep(_PAUSE)
+
+
+async def _watch_json(store: Checkpointer, query: HeadQuery, most: int | None, children: bool) -> None:
+    import asyncio
+
+    from clew.cli.output.console import print_json
+    from clew.cli.output.heads import head_object
+
+    known: dict[str, object] = {}
+    while True:
+        listed = await _listed(store, query, most, children)
+        for head in reversed(listed.heads):
+            shown = head_object(head)
+            if shown.get("holder"):
+                shown["holder"].pop("expires_at")
+            if known.get(head.thread_id) != shown:
+                known[head.thread_id] = shown
+                print_json(head_object(head))
+        listed.end()
+        await asyncio.sleep(_PAUSE)
+
+
+def _columns() -> list[Column]:
+    from clew.cli.output.tables import Column
+
+    return [
+        Column("id"),
+        Column("status"),
+        Column("title", gives_way=True),
+        Column("agent", spare=3),
+        Column("model", spare=5),
+        Column("turns", right=True),
+        Column("tokens", right=True, spare=2),
+        Column("cost", right=True, spare=1),
+        Column("age", right=True),
+        Column("holder", spare=4),
+    ]
+
+
+def _rows(heads: Sequence[Head], *, signs: bool = True) -> list[list[Cell]]:
+    from clew.cli.output.console import ago, count, dollars, one_line
+    from clew.cli.output.heads import holder, status_cell
+    from clew.cli.output.tables import Cell
+
+    return [
+        [
+            Cell(one_line(head.thread_id), "bold"),
+            status_cell(head.status) if signs else Cell(head.status),
+            Cell(one_line(head.title)),
+            Cell(one_line(head.agent)),
+            Cell(one_line(head.model)),
+            Cell(str(head.turns)),
+            Cell(count(head.input_tokens + head.output_tokens)),
+            Cell(dollars(head.cost_usd)),
+            Cell(ago(head.updated_at)),
+            Cell(one_line(holder(head))),
+        ]
+        for head in heads
+    ]

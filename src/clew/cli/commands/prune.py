@@ -1,0 +1,111 @@
+"""`clew prune`: old threads deleted, by age, count, status, tags or id."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from clew.cli.failures import told
+from clew.cli.options import Json, Store, Yes
+from clew.cli.output.console import many
+
+if TYPE_CHECKING:
+    from clew.threads.ops.prune import Pruned
+
+__all__ = ["prune"]
+
+
+@told
+def prune(
+    older_than: Annotated[
+        str | None, typer.Option("--older-than", metavar="TIME", help="Those that nobody has changed since: 30d, 12h.")
+    ] = None,
+    keep: Annotated[
+        int | None, typer.Option("--keep", metavar="N", help="All but the newest N of those meant.")
+    ] = None,
+    status: Annotated[
+        list[str] | None,
+        typer.Option("--status", metavar="STATUS", help="Those in this state; may be given several times."),
+    ] = None,
+    tag: Annotated[
+        list[str] | None,
+        typer.Option("--tag", metavar="NAME=VALUE", help="Those with this tag; may be given several times."),
+    ] = None,
+    prefix: Annotated[str, typer.Option("--prefix", metavar="TEXT", help="Those whose id begins so.")] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    yes: Yes = False,
+    store: Store = None,
+    json: Json = False,
+) -> None:
+    """Remove old threads.
+
+    Those that meet every condition given; at least one must be. What would go is listed first. A thread that a live
+    process holds never goes. Large values stay until `clew gc`.
+
+    \b
+    Examples:
+      clew prune --older-than 30d --status done --dry-run
+      clew prune --keep 100 --yes
+    """
+    from clew.cli.output.console import print_json
+
+    conditions = _conditions(older_than, keep, status, tag, prefix)
+    if not (dry_run or yes):
+        planned = _prune(store, conditions, dry_run=True)
+        if not planned.deleted:
+            dry_run = True
+        else:
+            _ask(planned)
+    pruned = _prune(store, conditions, dry_run=dry_run)
+    if json:
+        print_json(pruned)
+    else:
+        _tell(pruned)
+
+
+def _conditions(
+    older_than: str | None, keep: int | None, status: list[str] | None, tag: list[str] | None, prefix: str
+) -> dict[str, Any]:
+    """As `Thread.prune` takes them; it checks the rest."""
+    from clew.cli.quantities import duration
+    from clew.errors import InvalidInput
+
+    if older_than is None and keep is None and not (status or tag or prefix):
+        raise InvalidInput(
+            "without a condition this would delete every thread. Give --older-than, --keep, --status, --tag or --prefix."
+        )
+    for text in tag or ():
+        if "=" not in text:
+            raise InvalidInput(f"--tag {text!r} has no value. Write --tag name=value.")
+    return {
+        "older_than": None if older_than is None else duration(older_than, "--older-than"),
+        "keep": keep,
+        "status": tuple(status) if status else None,
+        "tags": dict(text.split("=", 1) for text in tag or ()),
+        "prefix": prefix,
+    }
+
+
+def _prune(url: str | None, conditions: dict[str, Any], *, dry_run: bool) -> Pruned:
+    from clew import Thread
+    from clew.cli.output.console import working
+    from clew.cli.stores import on_store
+
+    with working("Looking" if dry_run else "Deleting") as tick:
+        return on_store(url, lambda store: Thread.prune(store, **conditions, dry_run=dry_run, progress=tick))
+
+
+def _ask(planned: Pruned) -> None:
+    from clew.cli.output.console import confirm
+
+    typer.echo("\n".join(planned.deleted), err=True)
+    confirm(f"Delete {many(len(planned.deleted), 'thread')}? {planned.kept} stay.", False)
+
+
+def _tell(pruned: Pruned) -> None:
+    for thread_id in pruned.deleted:
+        typer.echo(thread_id)
+    busy = f", {len(pruned.busy)} of them in use" if pruned.busy else ""
+    done = "would be deleted" if pruned.dry_run else "deleted"
+    typer.secho(f"{many(len(pruned.deleted), 'thread')} {done}; {pruned.kept} stay{busy}.", dim=True, err=True)

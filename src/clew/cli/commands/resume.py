@@ -1,0 +1,269 @@
+"""`clew resume`: a thread goes on where it was, with what it was started with."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from clew.cli.failures import EXIT_CODES, told
+from clew.cli.options import Json, Store, complete_thread
+from clew.cli.setups import (
+    Asked,
+    BudgetOption,
+    McpOption,
+    ModelOption,
+    NameOption,
+    PermissionsOption,
+    ProviderOption,
+    SystemOption,
+    TimeoutOption,
+    ToolOption,
+    TurnsOption,
+    WorkspaceOption,
+    check_timeout,
+)
+
+if TYPE_CHECKING:
+    from clew.agent.way_forward import Way
+    from clew.checkpointers import Checkpointer, Head
+    from clew.cli.output.live import Ended
+    from clew.cli.stores import Absent
+    from clew.cli.work import Job
+    from clew.log import Checkpoint
+
+__all__ = ["resume"]
+
+_NOT_FOUND = next(code for code, meaning in EXIT_CODES.items() if meaning == "not found")
+_SHOWN = 5
+
+
+@told
+def resume(
+    thread: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="ID",
+            help="A thread: its id, any beginning of it that no other has, or a handle.",
+            autocompletion=complete_thread,
+        ),
+    ] = None,
+    prompt: Annotated[
+        str | None, typer.Argument(metavar="PROMPT", help="What is asked next; without it, it goes on by itself.")
+    ] = None,
+    last: Annotated[
+        bool, typer.Option("--last", "-l", help="The thread that was worked on last and that nobody works on now.")
+    ] = False,
+    answer: Annotated[
+        str | None, typer.Option("--answer", "-a", metavar="TEXT|JSON", help="The answer to what it waits for.")
+    ] = None,
+    model: ModelOption = None,
+    provider: ProviderOption = None,
+    workspace: WorkspaceOption = None,
+    tool: ToolOption = None,
+    mcp: McpOption = None,
+    budget: BudgetOption = None,
+    max_turns: TurnsOption = None,
+    without_tools: Annotated[
+        bool, typer.Option("--without-tools", help="Go on without tools that only the program has which made it.")
+    ] = False,
+    system: SystemOption = None,
+    permissions: PermissionsOption = None,
+    timeout: TimeoutOption = None,
+    name: NameOption = None,
+    store: Store = None,
+    json: Json = False,
+) -> None:
+    """Go on with a thread where it stopped, or tell it more.
+
+    No response on record is asked for again, and no tool that must not run
+    twice does. Model, tools, folder and limits are those on record; options
+    say what is to be otherwise, and --provider takes the thread to another
+    agent (`clew` is the built-in one). A thread that waits is answered with
+    --answer, or at the terminal; a prompt to it is kept, and is asked after
+    the answer.
+
+    \b
+    Examples:
+      clew resume --last
+      clew resume trip "Add the museum."
+      clew resume trip "Now in French." --model openai:gpt-5
+    """
+    from clew import advice
+    from clew.cli.output.live import live_view
+    from clew.cli.stores import on_store, shown_store
+    from clew.cli.work import ask, read_answer, work_on
+    from clew.errors import InvalidInput
+
+    check_timeout(timeout)
+    if last and prompt is not None:
+        raise InvalidInput(f"--last says which thread is meant, and so does {thread!r}. Give one of them.")
+    if last:
+        thread, prompt = None, thread
+    if prompt is not None and not prompt.strip():
+        raise InvalidInput("the prompt is empty. Say what is to be done, or leave it out to go on without one.")
+    asked = Asked(
+        model=model,
+        provider=provider,
+        workspace=workspace,
+        tool=tool,
+        mcp=mcp,
+        budget=budget,
+        max_turns=max_turns,
+        system=system,
+        permissions=permissions,
+        name=name,
+    )
+    said = None if answer is None else read_answer(answer)
+    absent: Absent = "empty" if thread is not None and _is_of_provider(thread) else "refused"
+    found = on_store(store, lambda opened: _find(opened, thread, last, prompt, asked, store), absent)
+    if said is not None and found.job.setup.provider:
+        raise InvalidInput(
+            f"--answer: {found.job.setup.provider} asks nothing that is answered later. Give what is to be said as a "
+            f"prompt: {advice.resume(found.job.thread_id, advice.PROMPT, store=shown_store(store))}"
+        )
+    job = found.job._replace(prompt=prompt, answer=said, timeout=timeout, without_tools=without_tools)
+    standing = _standing(found, job, shown_store(store))
+    if standing is not None:
+        with live_view(json) as view:
+            view.end(standing)
+        is_asked_here = found.way is not None and found.way.thread_id == standing.thread_id  # not a sub-agent's
+        answered = ask(standing.questions, json) if standing.questions and is_asked_here else None
+        if answered is None:
+            raise typer.Exit(0 if standing.status == "done" else 1)
+        job = job._replace(answer=answered)
+    work_on(job, store, json)
+
+
+def _is_of_provider(given: str) -> bool:
+    """Whether this is the handle of a session at a provider, which may be on this machine and in no store."""
+    from clew.agent.handles import read_handle
+    from clew.errors import InvalidInput
+
+    try:
+        return bool(read_handle(given).provider)
+    except InvalidInput:
+        return False  # an id may look like a handle that is none
+
+
+class _Found(NamedTuple):
+    job: Job
+    head: Head | None = None
+    """None for a session that the store does not know."""
+    state: Checkpoint | None = None
+    way: Way | None = None
+    """How it goes on; a sub-agent's does with the thread that asked for it."""
+
+
+async def _find(
+    store: Checkpointer, given: str | None, last: bool, prompt: str | None, asked: Asked, url: str | None
+) -> _Found:
+    from clew import Thread
+    from clew.agent.prompts import prompts_waiting
+    from clew.agent.way_forward import way_of
+    from clew.cli.stores import find_thread, shown_store
+    from clew.cli.work import taken_up
+    from clew.errors import ThreadNotFound, UsageError
+
+    if given is None:
+        thread_id = await _last(store, url) if last else await _unnamed(store)
+    else:
+        try:
+            thread_id = await find_thread(store, given)
+        except ThreadNotFound:
+            if (job := _by_handle(given, asked)) is None:
+                raise
+            return _Found(job)
+    state = await Thread.load(store, thread_id)
+    head = await store.head(thread_id)
+    way = None if head is None else await way_of(store, head, state)
+    if way is not None and prompt is None and not (state.messages or prompts_waiting(state)):
+        error = UsageError(f"thread {thread_id!r} has no prompt to go on with: nothing was asked, or all was rewound.")
+        error.add_note(f"To {'go on' if way.prompt is None else 'ask it'}{way.words(shown_store(url))}")
+        raise error
+    return _Found(taken_up(thread_id, state, asked), head, state, way)
+
+
+async def _resumable(store: Checkpointer) -> AsyncIterator[Head]:
+    """Threads that nobody works on, the one that was worked on last first; without those of sub-agents."""
+    from clew import Thread
+    from clew.agent.subagents import is_child
+    from clew.threads.leases import is_live
+
+    async for head in Thread.list(store):
+        if not is_child(head) and not is_live(head.lease):
+            yield head
+
+
+async def _last(store: Checkpointer, url: str | None) -> str:
+    from clew import advice
+    from clew.cli.stores import shown_store
+
+    async for head in _resumable(store):
+        return head.thread_id
+    start = advice.start(store=shown_store(url))
+    typer.echo(f"Error: there is no thread in this store that could go on. Start one: {start}", err=True)
+    raise typer.Exit(_NOT_FOUND)
+
+
+async def _unnamed(store: Checkpointer) -> str:
+    from clew.cli.output.console import ago, one_line
+    from clew.errors import UsageError
+
+    error = UsageError("which thread? Give its id, or --last for the one that was worked on last.")
+    shown = 0
+    async for head in _resumable(store):
+        error.add_note(
+            f"{one_line(head.thread_id)} · {head.status} · {ago(head.updated_at)} ago · {one_line(head.title, 60)}"
+        )
+        if (shown := shown + 1) == _SHOWN:
+            break
+    raise error
+
+
+def _by_handle(given: str, asked: Asked) -> Job | None:
+    """A session of a provider that this store does not know goes on if it is on this machine."""
+    import os
+
+    from clew.agent.handles import read_handle
+    from clew.agent.settings import Setup
+    from clew.cli.setups import merged
+    from clew.cli.work import Job
+    from clew.providers.registry import BUILT_IN_AGENT, provider_name
+
+    handle = read_handle(given)
+    if handle.provider in ("", BUILT_IN_AGENT):
+        return None
+    setup = merged(Setup(provider=provider_name(handle.provider), folder=os.getcwd()), asked)
+    return Job(setup, handle.session_id, handle=given)
+
+
+def _standing(found: _Found, job: Job, store: str) -> Ended | None:
+    """How a thread stands with which nothing can be done, unless more is said: it is done, or waits for an answer.
+    None if there is a prompt: on a thread that waits it goes on record, and is asked after the answer."""
+    from clew.agent.prompts import prompts_waiting
+    from clew.agent.questions import open_questions
+    from clew.cli.output.live import Ended
+
+    head, state, way = found.head, found.state, found.way
+    if head is None or state is None or way is None or job.answer is not None or job.prompt is not None:
+        return None
+    questions = tuple(open_questions(state))
+    if not questions and state.status != "done":
+        return None
+    return Ended(
+        thread_id=head.thread_id,
+        status="waiting" if questions else "done",
+        resume=way.command(store),
+        go_on=way.words(store),
+        program_budget=way.program_budget,
+        reason="" if questions else "nothing is left to do",
+        questions=questions,
+        prompts=tuple(prompt.text for prompt in prompts_waiting(state)) if questions else (),
+        turns=head.turns,
+        input_tokens=head.input_tokens,
+        output_tokens=head.output_tokens,
+        cost_usd=head.cost_usd,
+        seconds=state.seconds,
+    )

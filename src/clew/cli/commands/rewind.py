@@ -1,0 +1,216 @@
+"""`clew rewind`: a thread back at the end of an earlier turn, with its files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from clew.cli.failures import told
+from clew.cli.options import Json, Store, ThreadId, Yes
+
+if TYPE_CHECKING:
+    from clew.agent.rewind import RewindDone
+    from clew.checkpointers import Checkpointer
+    from clew.log import Checkpoint, WorkspaceSnapshot
+    from clew.workspace import Restored, Workspace
+
+__all__ = ["rewind"]
+
+_SHOWN = 20
+
+
+class _Asked(NamedTuple):
+    """What the user wants to go back."""
+
+    turn: int | None
+    frame: int | None
+    files: bool
+    conversation: bool
+    folder: Path | None
+    yes: bool
+
+
+@told
+def rewind(
+    thread: ThreadId,
+    turn: Annotated[int | None, typer.Option("--turn", metavar="N", help="Back to the end of this turn.")] = None,
+    files: Annotated[bool, typer.Option("--files", help="The files only; the conversation goes on as it is.")] = False,
+    conversation: Annotated[
+        bool, typer.Option("--conversation", help="The conversation only; the files stay as they are.")
+    ] = False,
+    workspace: Annotated[
+        Path | None,
+        typer.Option("--workspace", metavar="DIR", help="The folder of its files, where it is not on record."),
+    ] = None,
+    frame: Annotated[
+        int | None,
+        typer.Option(
+            "--frame", metavar="N", help="With --files: as they were after this many frames; undoes a rewind."
+        ),
+    ] = None,
+    yes: Yes = False,
+    store: Store = None,
+    json: Json = False,
+) -> None:
+    """Go back to the end of an earlier turn.
+
+    The conversation, and its files where the thread has some. What came after stays on record, and what was spent stays
+    spent. Ends by saying how to undo it. The folder is snapshotted before it is changed, and what changes in it is
+    shown first.
+
+    \b
+    Examples:
+      clew rewind trip --turn 2 --conversation
+      clew rewind trip --turn 2 --workspace ./trip --yes
+      clew rewind trip --turn 1 --files --workspace ./trip --yes
+    """
+    from clew import advice
+    from clew.cli.output.console import print_json
+    from clew.cli.stores import on_store, shown_store
+    from clew.errors import InvalidInput
+
+    if files and conversation:
+        raise InvalidInput("--files and --conversation each leave out the other. Give neither for both.")
+    if (turn is None) == (frame is None):
+        raise InvalidInput("say where to go back to: --turn N, or with --files also --frame N.")
+    if frame is not None and not files:
+        then = advice.fork(thread, frame, store=shown_store(store))
+        raise InvalidInput(f"--frame goes with --files. For the conversation as it was then: {then}")
+    asked = _Asked(turn, frame, files, conversation, workspace, yes)
+    done, folder = on_store(store, lambda opened: _rewind(opened, thread, asked))
+    undo = _undo(done, folder, asked, store)
+    if json:
+        print_json(_as_json(done, folder, asked, undo))
+        return
+    for line in _lines(done, folder, asked):
+        typer.echo(line)
+    if undo:
+        typer.secho("\n".join(["To undo it:", *(f"  {command}" for command in undo)]), dim=True, err=True)
+
+
+async def _rewind(store: Checkpointer, given: str, asked: _Asked) -> tuple[RewindDone, Path | None]:
+    from clew import Thread
+    from clew.agent.rewind import rewind as rewind_thread
+    from clew.cli.stores import find_thread
+    from clew.threads.reader import state_after
+    from clew.workspace import Workspace
+
+    thread_id = await find_thread(store, given)
+    now = await Thread.load(store, thread_id)
+    if asked.frame is None:
+        then = await Thread.load(store, thread_id, at_turn=asked.turn)
+    else:
+        then = await state_after(store, thread_id, asked.frame)
+    files, folder = _target(thread_id, now, then, asked)
+    workspace = None if folder is None else Workspace(folder, store)
+    place = None if workspace is None else workspace.path
+    if workspace is not None and files is not None:
+        await _ask(workspace, files, asked)
+    to_turn = None if asked.files else asked.turn
+    return await rewind_thread(store, thread_id, to_turn, files=files, workspace=workspace), place
+
+
+def _target(
+    thread_id: str, now: Checkpoint, then: Checkpoint, asked: _Asked
+) -> tuple[WorkspaceSnapshot | None, Path | None]:
+    """The files to bring back, and where; neither, if only the conversation is to go back."""
+    from clew.agent.settings import setup_of
+    from clew.errors import InvalidInput
+
+    if asked.conversation or (now.workspace is None and not asked.files):
+        return None, None
+    if then.workspace is None:
+        if asked.files:
+            raise InvalidInput(f"thread {thread_id!r} has no files on record at that point.")
+        return None, None
+    if asked.folder is not None:
+        return then.workspace, asked.folder
+    recorded = Path(str(now.limits.get("cwd") or setup_of(now).workspace))
+    if recorded.is_absolute() and recorded.is_dir():
+        return then.workspace, recorded
+    raise InvalidInput(
+        f"thread {thread_id!r} has files, and which folder of this machine they belong in is not on record. "
+        "Give it with --workspace DIR, or leave the files alone with --conversation."
+    )
+
+
+async def _ask(workspace: Workspace, files: WorkspaceSnapshot, asked: _Asked) -> None:
+    """Show what changes in a folder that holds something, and let the user say no."""
+    from clew.cli.output.console import confirm
+
+    if asked.yes or _is_empty(workspace.path):
+        return
+    changes = (await workspace.diff(None, files)).changes
+    if not changes:
+        return
+    listed = [f"  {change.kind} {change.path}" for change in changes[:_SHOWN]]
+    more = [f"  and {len(changes) - _SHOWN} more"] if len(changes) > _SHOWN else []
+    typer.echo("\n".join([f"In {workspace.path}:", *listed, *more]), err=True)
+    confirm("Make these changes? What is there now is snapshotted first.", asked.yes)
+
+
+def _is_empty(folder: Path) -> bool:
+    return not folder.is_dir() or not any(folder.iterdir())
+
+
+def _lines(done: RewindDone, folder: Path | None, asked: _Asked) -> list[str]:
+    lines = []
+    if not asked.files:
+        lines.append(f"{done.thread_id}: back at the end of turn {asked.turn} of {done.turns}")
+    if done.restored is not None:
+        what = done.restored
+        changed = (
+            f"{what.written} written, {what.deleted} deleted" if what.written or what.deleted else "nothing to change"
+        )
+        lines.append(f"{folder}: as at {_point(asked)}: {changed}")
+        lines += [f"  kept: {left.path} ({left.reason})" for left in what.kept]
+    elif not asked.conversation:
+        lines.append(f"{done.thread_id}: no files on record at {_point(asked)}; those in its folder stay as they are")
+    return lines
+
+
+def _point(asked: _Asked) -> str:
+    return f"the end of turn {asked.turn}" if asked.frame is None else f"frame {asked.frame}"
+
+
+def _undo(done: RewindDone, folder: Path | None, asked: _Asked, url: str | None) -> list[str]:
+    """The commands that bring back what was there: the conversation as a fork, the files in their folder."""
+    from clew import advice
+    from clew.cli.stores import shown_store
+
+    commands = []
+    if not asked.files and asked.turn is not None and asked.turn < done.turns:
+        commands.append(advice.fork(done.thread_id, done.frames, store=shown_store(url)))
+    if folder is not None and done.restored is not None and _changed_something(done.restored):
+        commands.append(advice.restore_files(done.thread_id, done.frames, str(folder), store=shown_store(url)))
+    return commands
+
+
+def _changed_something(restored: Restored) -> bool:
+    return restored.before_restore is not None and bool(restored.written or restored.deleted)
+
+
+def _as_json(done: RewindDone, folder: Path | None, asked: _Asked, undo: list[str]) -> dict[str, Any]:
+    return {
+        "thread_id": done.thread_id,
+        "turn": asked.turn,
+        "turns_before": done.turns,
+        "frames_before": done.frames,
+        "conversation": not asked.files,
+        "files": None if done.restored is None else _files(done.restored, folder),
+        "undo": undo,
+    }
+
+
+def _files(restored: Restored, folder: Path | None) -> dict[str, Any]:
+    before = restored.before_restore
+    return {
+        "folder": str(folder),
+        "written": restored.written,
+        "touched": restored.touched,
+        "deleted": restored.deleted,
+        "kept": [left.path for left in restored.kept],
+        "before": None if before is None else before.digest,
+    }

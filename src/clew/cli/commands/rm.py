@@ -1,0 +1,135 @@
+"""`clew rm`: threads deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from clew.cli.failures import told
+from clew.cli.options import Json, Store, Yes, complete_thread
+
+if TYPE_CHECKING:
+    from clew.checkpointers import Checkpointer, Head
+
+__all__ = ["rm"]
+
+_SHOWN = 10
+
+
+@told
+def rm(
+    threads: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="ID...",
+            help="Threads: their ids, or any beginnings that no other has.",
+            autocompletion=complete_thread,
+        ),
+    ],
+    children: Annotated[bool, typer.Option("--children", help="The threads of their sub-agents too.")] = False,
+    purge: Annotated[
+        bool, typer.Option("--purge", help="Also their large values and files that no other thread has, at once.")
+    ] = False,
+    yes: Yes = False,
+    store: Store = None,
+    json: Json = False,
+) -> None:
+    """Remove threads from the store.
+
+    This cannot be undone. Forks are threads of their own, and stay. A thread that a live process holds is never deleted.
+    Large values stay until `clew gc`, unless --purge.
+
+    \b
+    Examples:
+      clew rm report --yes
+      clew rm trip old --purge --yes
+    """
+    from clew import advice
+    from clew.cli.output.console import hint, print_json, size
+    from clew.cli.stores import on_store, shown_store
+
+    def tell(gone: dict[str, Any]) -> None:
+        if json:
+            print_json(gone)
+        else:
+            freed = f", {gone['blobs']} values with it ({size(gone['freed'])})" if purge else ""
+            typer.echo(f"{gone['thread_id']}: deleted{freed}")
+
+    on_store(store, lambda opened: _remove(opened, threads, children, purge, yes, tell, store))
+    if not (json or purge):
+        hint(f"Large values that no other thread has stay until: {advice.collect(store=shown_store(store))}")
+
+
+async def _remove(
+    store: Checkpointer,
+    given: Sequence[str],
+    children: bool,
+    purge: bool,
+    yes: bool,
+    tell: Callable[[dict[str, Any]], None],
+    url: str | None,
+) -> None:
+    """All are found, and free, before the first is deleted."""
+    from clew.cli.output.console import confirm
+    from clew.cli.stores import find_any
+
+    named = await find_any(store, given)
+    doomed = dict.fromkeys([*named, *[child for name in named for child in await _below(store, name, children)]])
+    heads = {name: await _free_head(store, name) for name in doomed}
+    listed = ", ".join([*doomed][:_SHOWN]) + (f" and {len(doomed) - _SHOWN} more" if len(doomed) > _SHOWN else "")
+    what = "thread" if len(doomed) == 1 else f"{len(doomed)} threads"
+    confirm(f"Delete {what} {listed}{', with their large values' if purge else ''}?", yes)
+    for name, head in heads.items():
+        tell(await _delete(store, name, head, purge, url))
+
+
+async def _below(store: Checkpointer, thread_id: str, wanted: bool) -> list[str]:
+    """The threads of sub-agents, and of theirs."""
+    from clew.agent.subagents import is_child
+    from clew.checkpointers import HeadQuery
+
+    if not wanted:
+        return []
+    children = [head.thread_id async for head in store.heads(HeadQuery(parent=thread_id)) if is_child(head)]
+    return [found for child in children for found in [child, *await _below(store, child, wanted)]]
+
+
+async def _free_head(store: Checkpointer, thread_id: str) -> Head | None:
+    """The head of a thread that nobody works on; None if it is damaged, and nobody can."""
+    from clew.errors import Corrupt
+    from clew.threads.leases import check_free
+
+    try:
+        head = await store.head(thread_id)
+        if head is not None:
+            check_free(head)
+    except Corrupt:
+        return None
+    return head
+
+
+async def _delete(
+    store: Checkpointer, thread_id: str, head: Head | None, purge: bool, url: str | None
+) -> dict[str, Any]:
+    """With its lease taken at the place where it was looked at: whoever opened it meanwhile keeps it."""
+    from clew import Thread, advice
+    from clew.cli.stores import shown_store
+    from clew.errors import Corrupt
+    from clew.threads.ops.purge import fence
+
+    if head is not None:
+        await fence(store, head, "deleting")
+    blobs = freed = 0
+    if purge:
+        try:
+            purged = await Thread.purge(store, thread_id)
+        except Corrupt as damage:
+            rest = advice.collect(store=shown_store(url))
+            damage.add_note(f"What it refers to cannot be told. Delete it without --purge, and then: {rest}")
+            raise
+        blobs, freed = purged.blobs, purged.freed
+    else:
+        await store.delete(thread_id)
+    return {"thread_id": thread_id, "deleted": True, "blobs": blobs, "freed": freed}

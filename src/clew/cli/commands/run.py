@@ -1,0 +1,122 @@
+"""`clew run`: a task, worked on in view, and on record from its first word."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clew.cli.failures import told
+from clew.cli.options import Json, Store
+from clew.cli.setups import (
+    Asked,
+    BudgetOption,
+    McpOption,
+    ModelOption,
+    NameOption,
+    PermissionsOption,
+    ProviderOption,
+    SystemOption,
+    TimeoutOption,
+    ToolOption,
+    TurnsOption,
+    WorkspaceOption,
+    check_timeout,
+)
+
+if TYPE_CHECKING:
+    from clew.checkpointers import Checkpointer
+    from clew.cli.work import Job
+
+__all__ = ["run"]
+
+
+@told
+def run(
+    task: Annotated[
+        str, typer.Argument(metavar="TASK", help="What is to be done; - reads it from the standard input.")
+    ],
+    model: ModelOption = None,
+    provider: ProviderOption = None,
+    workspace: WorkspaceOption = None,
+    tool: ToolOption = None,
+    mcp: McpOption = None,
+    thread: Annotated[
+        str | None, typer.Option("--thread", metavar="ID", help="The thread's name; one that is there goes on.")
+    ] = None,
+    budget: BudgetOption = None,
+    max_turns: TurnsOption = None,
+    system: SystemOption = None,
+    permissions: PermissionsOption = None,
+    timeout: TimeoutOption = None,
+    name: NameOption = None,
+    store: Store = None,
+    json: Json = False,
+) -> None:
+    """Give an agent a task, and watch it work.
+
+    Stopped in any way, `clew resume` goes on where it was.
+
+    The agent is a model (--model, or CLEW_MODEL) with the tools it is given,
+    and with tools for files where there is a --workspace. Or it is a coding
+    agent (--provider). What it was started with goes on record, and a resume
+    needs none of it again. In a pipe the answer alone is on stdout. Ends with
+    0 if the task is done, and with 1 if it stopped short of that.
+
+    \b
+    Examples:
+      clew run "Plan a trip to Paris." --model openai:gpt-5 -w ./paris
+      clew run "Which files are large?" -w . --permissions full --budget 2usd
+    """
+    from clew.cli.stores import on_store
+    from clew.cli.work import work_on
+
+    check_timeout(timeout)
+    asked = Asked(
+        model=model,
+        provider=provider,
+        workspace=workspace,
+        tool=tool,
+        mcp=mcp,
+        budget=budget,
+        max_turns=max_turns,
+        system=system,
+        permissions=permissions,
+        name=name,
+    )
+    prompt = _prompt(task)
+    job = on_store(store, lambda opened: _job(opened, thread, asked), "made") if thread else _new(asked)
+    work_on(job._replace(prompt=prompt, timeout=timeout), store, json)
+
+
+def _prompt(task: str) -> str:
+    from clew import advice
+    from clew.errors import InvalidInput
+
+    text = sys.stdin.read() if task == "-" else task
+    if not text.strip():
+        raise InvalidInput(f"the task is empty. Say what is to be done: {advice.start()}")
+    return text
+
+
+def _new(asked: Asked) -> Job:
+    from clew.agent.settings import Setup
+    from clew.cli.setups import merged
+    from clew.cli.work import Job
+
+    return Job(merged(Setup(folder=os.getcwd()), asked))
+
+
+async def _job(store: Checkpointer, thread_id: str, asked: Asked) -> Job:
+    """On a thread that is there, what is not said is as it was: the same command again goes on after a crash."""
+    from clew import Thread
+    from clew.cli.work import taken_up
+    from clew.errors import ThreadNotFound
+
+    try:
+        state = await Thread.load(store, thread_id)
+    except ThreadNotFound:
+        return _new(asked)._replace(thread_id=thread_id)
+    return taken_up(thread_id, state, asked)

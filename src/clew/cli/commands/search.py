@@ -1,0 +1,192 @@
+"""`clew search`: threads by what was said in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clew.cli.failures import told
+from clew.cli.options import Json, Store
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from clew.checkpointers import Checkpointer, Head, HeadQuery
+    from clew.errors import ClewError
+    from clew.threads.reader import Progress
+    from clew.threads.views.search import Found, Hit
+
+__all__ = ["search"]
+
+_HITS = 3
+"""Places in a thread that are shown."""
+
+
+@told
+def search(
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="Words as they stand there, in upper or lower case.")],
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, metavar="N", help="How many threads at most.")] = 20,
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="TIME", help="Only threads changed since: 12h, 2d, 1w or a date.")
+    ] = None,
+    scan: Annotated[bool, typer.Option("--scan", help="Read every thread, also where the store has an index.")] = False,
+    json: Json = False,
+    store: Store = None,
+) -> None:
+    """Find words in the titles and messages of all threads.
+
+    Also in what was called and returned; the newest come first. Every thread is read, unless the store has an index
+    (OpenSearch), which knows titles and what index_text was told. Threads that cannot be read are named at the end,
+    with their exit code.
+
+    \b
+    Examples:
+      clew search "the tower"
+      clew search paris --since 7d --json
+    """
+    from clew.checkpointers import HeadQuery
+    from clew.cli import quantities
+    from clew.cli.stores import on_store
+    from clew.threads.views.search import pattern_of
+
+    pattern_of(text)
+    query = HeadQuery(updated_after=quantities.since(since))
+    unread: list[tuple[Head, ClewError]] = []
+
+    async def work(opened: Checkpointer) -> None:
+        show = _Shown(text, json)
+        if not scan and await _by_index(opened, text, query, limit, show):
+            return
+        await _by_scan(opened, text, query, limit, show, unread)
+
+    on_store(store, work)
+    _say_unread(unread)
+
+
+class _Shown:
+    """What was found, as it is found."""
+
+    def __init__(self, text: str, json: bool) -> None:
+        from clew.cli.output.console import console
+
+        self.out = console()
+        self.count = 0
+        self._text = text
+        self._json = json
+
+    def add(self, found: Found) -> None:
+        self.count += 1
+        (_print_json if self._json else self._print)(found)
+
+    def _print(self, found: Found) -> None:
+        from rich.text import Text
+
+        from clew.cli.output.console import ago, one_line
+        from clew.cli.output.heads import status_cell
+
+        out, head = self.out, found.head
+        if self.count > 1:
+            out.print()
+        sign, style = status_cell(head.status)
+        line = Text().append(one_line(head.thread_id), "bold").append(f"  {sign}", style)
+        line.append(f" · {one_line(head.title)} · {ago(head.updated_at)} ago", "dim")
+        out.print(line, soft_wrap=True)
+        for hit in found.hits[:_HITS]:
+            self._print_hit(out, hit)
+        if len(found.hits) > _HITS:
+            out.print(f"  … {len(found.hits) - _HITS} more in this thread", style="dim")
+
+    def _print_hit(self, out: Console, hit: Hit) -> None:
+        from rich.text import Text
+
+        from clew.cli.output.console import one_line
+        from clew.threads.views.search import pattern_of
+
+        where = hit.where if hit.turn is None else f"turn {hit.turn}, {hit.where}"
+        line = Text().append(f"  {where}: ", "cyan")
+        words = Text(one_line(hit.text))
+        words.highlight_regex(pattern_of(self._text), "bold yellow")
+        out.print(line.append_text(words), soft_wrap=True)
+
+
+def _print_json(found: Found) -> None:
+    from clew.cli.output.console import print_json
+    from clew.cli.output.heads import head_object
+    from clew.threads.views.render import plain_object
+
+    print_json({**head_object(found.head), "hits": plain_object(found.hits)})
+
+
+async def _by_index(store: Checkpointer, text: str, query: HeadQuery, limit: int, shown: _Shown) -> bool:
+    """Whether the store has one."""
+    from clew.checkpointers.opensearch.store import MOST_FOUND, OpenSearchCheckpointer
+    from clew.cli.output.console import hint
+    from clew.threads.heads import is_hidden
+    from clew.threads.views.search import Found
+
+    if not isinstance(store, OpenSearchCheckpointer):
+        return False
+    for head in await store.search(text, limit=min(limit, MOST_FOUND)):
+        if query.matches(head) and not is_hidden(head):
+            shown.add(Found(head, ()))
+    hint("By the store's index, which knows titles and what index_text was told; --scan reads every thread.")
+    return True
+
+
+async def _by_scan(
+    store: Checkpointer,
+    text: str,
+    query: HeadQuery,
+    limit: int,
+    shown: _Shown,
+    unread: list[tuple[Head, ClewError]],
+) -> None:
+    from contextlib import aclosing
+
+    from clew.cli.output.console import hint
+    from clew.threads.views.search import search as scan
+
+    more = False
+    with _working(shown.out) as tick:
+        finding = scan(store, text, query, unreadable=lambda *both: unread.append(both), progress=tick)
+        async with aclosing(finding) as found:
+            async for one in found:
+                more = shown.count == limit
+                if more:
+                    break
+                shown.add(one)
+    if more:
+        hint(f"The first {limit}; there are more: --limit N.")
+    elif not shown.count:
+        hint("No thread of this store has it.")
+
+
+@contextmanager
+def _working(out: Console) -> Iterator[Progress]:
+    """A progress bar: on the standard error, or where results appear on a terminal too, below them."""
+    from clew.cli.output.console import working
+
+    if not out.is_terminal:
+        with working("Searching") as tick:
+            yield tick
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+    from rich.progress import Progress as Bar
+
+    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()]
+    with Bar(*columns, console=out, transient=True) as bar:
+        task = bar.add_task("Searching", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _say_unread(unread: list[tuple[Head, ClewError]]) -> None:
+    """Threads that were not searched are no threads without it: the command fails, by the first of them."""
+    from clew.cli.failures import exit_code
+
+    for head, error in unread:
+        typer.echo(f"Error: thread {head.thread_id!r} could not be read: {error}", err=True)
+    if unread:
+        raise typer.Exit(exit_code(unread[0][1]))

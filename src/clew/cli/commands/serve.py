@@ -1,0 +1,111 @@
+"""`clew serve`: a store for other machines, over HTTP."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from clew.cli.failures import told
+
+__all__ = ["serve"]
+
+
+@told
+def serve(
+    store: Annotated[
+        str | None, typer.Option(metavar="URL", help="The store to serve; without it, the default one.")
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="The address to listen on. Without tokens, only one of this machine.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port to listen on; 0 takes any that is free.")] = 8420,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Who may do what: a JSON object a line, as --new-token prints it."),
+    ] = None,
+    rate: Annotated[float | None, typer.Option(help="Requests a second for each token; without it, no limit.")] = None,
+    burst: Annotated[
+        int | None, typer.Option(help="Requests at once after a quiet time; without it, one second's.")
+    ] = None,
+    max_blob_mib: Annotated[int, typer.Option("--max-blob-mib", metavar="MIB", help="The largest blob.")] = 64,
+    tls_cert: Annotated[Path | None, typer.Option(metavar="FILE", help="The certificate, with its chain.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="The key of the certificate.")] = None,
+    grace: Annotated[
+        float, typer.Option(metavar="SECONDS", help="How long what is under way may take at the end.")
+    ] = 30.0,
+    access_log: Annotated[bool, typer.Option(help="Write a JSON line for each request on the standard error.")] = True,
+    new_token: Annotated[
+        bool, typer.Option("--new-token", help="Print a fresh token and its line for the file, and end.")
+    ] = False,
+    namespace: Annotated[str, typer.Option(help="With --new-token: the tenant's namespace; * is all of them.")] = "",
+    scopes: Annotated[str, typer.Option(help="With --new-token: some of read,write,admin.")] = "read,write",
+    label: Annotated[str, typer.Option(help="With --new-token: its name in the access log.")] = "",
+) -> None:
+    """Serve a store over HTTP, with an inspector for people.
+
+    Clients open http://host:port with the token in CLEW_TOKEN, browsers with it in the form they are shown; on this machine
+    alone none is needed. Tokens may also be given in CLEW_SERVE_TOKENS.
+
+    \b
+    Examples:
+      clew serve
+      clew serve --new-token --namespace '*' >> tokens.jsonl
+      clew serve --token-file tokens.jsonl --host 0.0.0.0
+    """
+    if new_token:
+        _print_token(namespace, scopes, label)
+        return
+    _serve(store, host, port, token_file, rate, burst, max_blob_mib, tls_cert, tls_key, grace, access_log)
+
+
+def _print_token(namespace: str, scopes: str, label: str) -> None:
+    """The secret is on the standard error, so that the standard output can be appended to the file as it is."""
+    from clew.server.tokens import new_token
+
+    secret, line = new_token(namespace, scopes.split(","), label)
+    typer.echo(f"The token, shown this once: {secret}\nIts line for the token file:", err=True)
+    typer.echo(line)
+
+
+def _serve(
+    store: str | None,
+    host: str,
+    port: int,
+    token_file: Path | None,
+    rate: float | None,
+    burst: int | None,
+    max_blob_mib: int,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    grace: float,
+    access_log: bool,
+) -> None:
+    from clew.checkpointers.registry import default_url
+    from clew.errors import MissingExtra
+
+    try:
+        from clew.server import Settings
+        from clew.server import serve as run
+        from clew.server.tokens import parse_tokens, read_tokens
+    except ImportError:
+        raise MissingExtra("clew serve", "server") from None
+    tokens = read_tokens(token_file) if token_file else ()
+    tokens += parse_tokens(os.environ.get("CLEW_SERVE_TOKENS", ""))
+    run(
+        Settings(
+            store=store or default_url(),
+            host=host,
+            port=port,
+            tokens=tokens,
+            rate=rate,
+            burst=burst,
+            max_blob=max_blob_mib * 2**20,
+            tls_cert=tls_cert,
+            tls_key=tls_key,
+            access_log=access_log,
+            grace=grace,
+        )
+    )

@@ -1,0 +1,232 @@
+"""`clew show`: what was said and done on a thread."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from clew.cli.failures import told
+from clew.cli.options import Json, Store, ThreadId
+
+if TYPE_CHECKING:
+    from clew.checkpointers import Checkpointer, Head
+    from clew.log import Checkpoint
+    from clew.threads.views.timeline import Timeline, TimelineReader
+
+__all__ = ["show"]
+
+_ENDINGS = frozenset({"crashed", "done", "failed", "interrupted", "waiting"})
+"""Marks that come after what was asked last, where that has no answer yet."""
+
+
+@told
+def show(
+    thread: ThreadId,
+    turn: Annotated[
+        str | None, typer.Option("--turn", metavar="N", help="Only this turn, or these: 3, 2..5, 2.. or ..5.")
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="Results and thinking in full, and the system prompt.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="The messages that the model sees, as JSON, one a line.")] = False,
+    entries: Annotated[bool, typer.Option("--entries", help="The log, entry by entry, with times.")] = False,
+    json: Json = False,
+    store: Store = None,
+) -> None:
+    """Show a thread: what was said, done, and went wrong.
+
+    Prompts, answers, calls with their results, and where it crashed, was resumed, rewound or moved. Long results are
+    cut, and say how to see them. What was rewound is dim. Nothing is changed, and a thread that somebody works on can
+    be read too.
+
+    \b
+    Examples:
+      clew show trip
+      clew show trip --turn 2..4 --full
+      clew show report --entries
+    """
+    from clew.cli.stores import on_store
+    from clew.errors import InvalidInput
+
+    if entries and (raw or turn is not None):
+        raise InvalidInput("--entries shows the whole log. Leave out --raw and --turn.")
+    wanted = None if turn is None else _turns(turn)
+
+    async def work(opened: Checkpointer) -> None:
+        from clew.cli.stores import find_thread
+        from clew.threads.views.timeline import reader_of
+
+        thread_id = await find_thread(opened, thread)
+        if entries:
+            await _entries(opened, thread_id, json)
+            return
+        reader, head = await reader_of(opened, thread_id)
+        start, stop = _positions(reader, wanted)
+        if raw:
+            _raw(reader.checkpoint, wanted)
+        elif json:
+            _json(reader, head, start, stop, everything=wanted is None)
+        else:
+            _print(reader, head, start, stop, everything=wanted is None, full=full)
+
+    on_store(store, work)
+
+
+def _turns(given: str) -> tuple[int, int | None]:
+    """The first and the last turn that are meant; None is the last there is."""
+    from clew.errors import InvalidInput
+
+    first, dots, last = given.partition("..")
+    try:
+        if not dots:
+            return int(first), int(first)
+        return int(first or 1), int(last) if last else None
+    except ValueError:
+        raise InvalidInput(f"--turn {given!r} names no turns. Write a number, or 2..5, 2.. or ..5.") from None
+
+
+def _positions(reader: TimelineReader, wanted: tuple[int, int | None] | None) -> tuple[int, int]:
+    from clew.errors import InvalidInput
+
+    if wanted is None:
+        return 0, reader.total
+    turns = reader.checkpoint.turns
+    first, last = wanted[0], turns if wanted[1] is None else wanted[1]
+    start, end = reader.position_of(first), reader.position_of(last)
+    if start is None or end is None or first > last:
+        has = f"turns 1 to {turns}" if turns else "no turn yet"
+        asked = f"{first}..{last}" if first != last else str(first)
+        raise InvalidInput(f"thread {reader.thread_id!r} has {has}; there is no turn {asked} to show.")
+    return start, end + 1
+
+
+def _print(reader: TimelineReader, head: Head, start: int, stop: int, *, everything: bool, full: bool) -> None:
+    from clew.cli.output.console import console
+    from clew.cli.output.conversation import Pen, in_order
+    from clew.threads.views.timeline import is_abandoned
+
+    timeline = reader.timeline(start, stop, abandoned=is_abandoned(head))
+    pen = Pen(console(), full=full)
+    if everything:
+        _print_head(pen, head, timeline, full)
+    happened = in_order([turn for turn in timeline.turns if everything or not turn.rewound], timeline.marks)
+    ending = 0
+    while everything and ending < len(happened) and getattr(happened[-1 - ending], "kind", "") in _ENDINGS:
+        ending += 1
+    for what in happened[: len(happened) - ending]:
+        pen.happened(what)
+    if everything:
+        for message in timeline.pending:
+            pen.prompt(message)
+        pen.words(timeline.partial, head.turns + 1)
+    for what in happened[len(happened) - ending :]:
+        pen.happened(what)
+
+
+def _print_head(pen: Any, head: Head, timeline: Timeline, full: bool) -> None:
+    from clew.agent.workspace import unkept
+    from clew.cli.output.console import ago, count, dollars, many, one_line, size
+    from clew.cli.output.heads import shown_status, status_cell
+
+    sign, style = status_cell(shown_status(head))
+    files = timeline.checkpoint.workspace
+    facts = [
+        one_line(head.agent),
+        one_line(head.model),
+        many(head.turns, "turn"),
+        f"{count(head.input_tokens + head.output_tokens)} tokens",
+        dollars(head.cost_usd),
+        f"{many(files.files, 'file')}, {size(files.size)}" if files else "",
+        unkept(timeline.checkpoint) if shown_status(head) != "running" else "",
+        f"{ago(head.updated_at)} ago",
+    ]
+    pen.line(f"{one_line(head.thread_id)}  {one_line(timeline.checkpoint.title)}", "bold")
+    pen.line(f"{sign} · " + " · ".join(fact for fact in facts if fact), style)
+    pen.line()
+    if full and timeline.checkpoint.system_prompt:
+        pen.text(timeline.checkpoint.system_prompt, "dim", indent=0)
+        pen.line()
+
+
+def _json(reader: TimelineReader, head: Head, start: int, stop: int, *, everything: bool) -> None:
+    import msgspec
+
+    from clew.cli.output.console import print_json
+    from clew.cli.output.conversation import in_order
+    from clew.cli.output.heads import head_object, shown_status
+    from clew.threads.views.render import plain_object
+    from clew.threads.views.timeline import Mark, is_abandoned
+
+    timeline = reader.timeline(start, stop, abandoned=is_abandoned(head))
+    turns = [turn for turn in timeline.turns if everything or not turn.rewound]
+    print_json(
+        {
+            **head_object(msgspec.structs.replace(head, status=shown_status(head), title=timeline.checkpoint.title)),
+            "reason": timeline.checkpoint.reason,
+            "system_prompt": timeline.checkpoint.system_prompt,
+            "timeline": [
+                {"type": "mark" if isinstance(what, Mark) else "turn", **plain_object(what)}
+                for what in in_order(turns, timeline.marks)
+            ],
+            "exchanges": _exchanges(timeline.checkpoint, shown_status(head)),
+            "pending": plain_object(timeline.pending),
+            "partial": plain_object(timeline.partial),
+        }
+    )
+
+
+def _exchanges(state: Checkpoint, status: Any) -> list[dict[str, Any]]:
+    """Each prompt of the current line of work with how it ended, why, and what it cost; null is what is not known."""
+    import msgspec
+
+    from clew.agent.exchanges import exchanges_in
+
+    return [
+        {
+            "prompt_id": found.prompt_id,
+            "prompt": found.prompt,
+            "provider": found.provider,
+            "model": found.model,
+            "status": found.status,
+            "reason": found.reason,
+            "usage": None if found.spent.usage is None else msgspec.structs.asdict(found.spent.usage),
+            "cost_usd": found.spent.cost,
+            "seconds": round(found.spent.seconds, 6),
+        }
+        for found in exchanges_in(msgspec.structs.replace(state, status=status))
+    ]
+
+
+def _raw(state: Checkpoint, wanted: tuple[int, int | None] | None) -> None:
+    from clew.cli.output.console import print_json
+    from clew.threads.views.render import plain_object
+
+    for message in state.messages if wanted is None else _messages(state, wanted):
+        print_json(plain_object(message))
+
+
+def _messages(state: Checkpoint, wanted: tuple[int, int | None]) -> list[Any]:
+    """What these turns added to the conversation."""
+
+    def places(turn: int) -> list[int]:
+        return [place for start, stop in state.marks[turn] for place in range(start, stop)]
+
+    before = set(places(wanted[0] - 1))
+    last = state.turns if wanted[1] is None else wanted[1]
+    return [state.history[place] for place in places(last) if place not in before]
+
+
+async def _entries(store: Checkpointer, thread_id: str, json: bool) -> None:
+    from clew.cli.output.console import console
+    from clew.cli.output.conversation import Pen, entry_text, print_entry
+    from clew.errors import ThreadNotFound
+    from clew.threads.views.entries import read_lines
+
+    head = await store.head(thread_id)
+    if head is None:
+        raise ThreadNotFound(thread_id)
+    pen = Pen(console())
+    async for line in read_lines(store, head):
+        if json:
+            print_entry(line)
+        else:
+            pen.line(entry_text(line))

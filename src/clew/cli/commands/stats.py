@@ -1,0 +1,153 @@
+"""`clew stats`: what the threads of a store add up to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from clew.cli.failures import told
+from clew.cli.options import Json, Store
+
+if TYPE_CHECKING:
+    from clew.checkpointers import Checkpointer
+    from clew.cli.output.tables import Cell
+    from clew.threads.views.totals import Total, Totals
+
+__all__ = ["stats"]
+
+_DAYS = 30
+_BAR = 24
+
+
+@told
+def stats(
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="TIME", help="Only threads changed since: 12h, 2d, 1w or a date.")
+    ] = None,
+    json: Json = False,
+    store: Store = None,
+) -> None:
+    """Count threads, tokens, dollars and storage.
+
+    By status, by agent and by day, with the room that the store takes. What a thread cost counts for the day of its
+    last change. No log is read. What a store elsewhere takes is not known here.
+
+    \b
+    Examples:
+      clew stats
+      clew stats --since 7d --json
+    """
+    from clew.checkpointers import HeadQuery
+    from clew.cli import quantities
+    from clew.cli.stores import on_store
+
+    query = HeadQuery(updated_after=quantities.since(since))
+
+    async def work(opened: Checkpointer) -> None:
+        from clew.threads import Thread
+        from clew.threads.views.totals import add_up, stored_bytes
+
+        totals = await add_up(Thread.list(opened, query))
+        (_print_json if json else _print)(totals, stored_bytes(opened))
+
+    on_store(store, work)
+
+
+def _print_json(totals: Totals, stored: int | None) -> None:
+    import msgspec
+
+    from clew.cli.output.console import print_json
+
+    def listed(name: str, found: Mapping[Any, Total]) -> list[dict[str, Any]]:
+        return [{name: key, **msgspec.structs.asdict(found[key])} for key in sorted(found)]
+
+    print_json(
+        {
+            **msgspec.structs.asdict(totals.all),
+            "by_status": listed("status", totals.by_status),
+            "by_agent": listed("agent", totals.by_agent),
+            "by_day": listed("day", totals.by_day),
+            "stored_bytes": stored,
+        }
+    )
+
+
+def _print(totals: Totals, stored: int | None) -> None:
+    from clew.cli.output.console import hint, many, size
+    from clew.cli.output.heads import status_style
+    from clew.cli.output.tables import Cell, is_plain
+
+    room = "" if stored is None else f" · {size(stored)} stored"
+    whole = totals.all
+    facts = [many(whole.threads, "thread"), many(whole.turns, "turn"), f"{_tokens(whole)} tokens", _money(whole)]
+    typer.echo(" · ".join(facts) + room)
+    if not whole.threads:
+        hint("No such thread in this store.")
+        return
+    statuses = [(Cell(status, status_style(status)), total) for status, total in totals.by_status.items()]
+    _section("status", sorted(statuses, key=lambda item: -item[1].threads))
+    agents = [(Cell(_name(agent)), total) for agent, total in totals.by_agent.items()]
+    _section("agent", sorted(agents, key=lambda item: (-item[1].cost_usd, -item[1].threads)))
+    days = [(Cell(str(day)), totals.by_day[day]) for day in sorted(totals.by_day)[-_DAYS:]]
+    _section("day", days, bars=not is_plain())
+    if len(totals.by_day) > _DAYS:
+        hint(f"The last {_DAYS} days with any change; --json has all {len(totals.by_day)}.")
+
+
+def _section(name: str, found: Sequence[tuple[Cell, Total]], bars: bool = False) -> None:
+    from clew.cli.output.tables import Cell, Column, print_table
+
+    columns = [
+        Column(name, gives_way=True),
+        Column("threads", right=True),
+        Column("turns", right=True),
+        Column("tokens", right=True),
+        Column("cost", right=True),
+    ]
+    rows = [
+        [key, Cell(str(total.threads)), Cell(str(total.turns)), Cell(_tokens(total)), Cell(_money(total))]
+        for key, total in found
+    ]
+    if bars:
+        columns.append(Column("", spare=1))
+        for row, height in zip(rows, _heights([total for _, total in found]), strict=True):
+            row.append(Cell(_bar(height), "cyan"))
+    typer.echo()
+    print_table(columns, rows)
+
+
+def _heights(totals: Sequence[Total]) -> list[float]:
+    """How long each bar is, of 1: by dollars, or by tokens where nobody knows any price."""
+    values = [total.cost_usd for total in totals]
+    if not any(values):
+        values = [float(total.input_tokens + total.output_tokens) for total in totals]
+    highest = max(values, default=0.0)
+    return [value / highest if highest else 0.0 for value in values]
+
+
+def _bar(height: float) -> str:
+    eighths = round(_BAR * 8 * height)
+    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+
+
+def _tokens(total: Total) -> str:
+    from clew.cli.output.console import count
+
+    return count(total.input_tokens + total.output_tokens)
+
+
+def _money(total: Total) -> str:
+    """With a sign where nobody knows what some of it cost."""
+    from clew.cli.output.console import dollars
+
+    if total.unpriced == total.threads:
+        return dollars(None) if total.threads else dollars(0.0)
+    return dollars(total.cost_usd) + (" + ?" if total.unpriced else "")
+
+
+def _name(agent: str) -> str:
+    from clew.cli.output.console import one_line
+
+    return one_line(agent) or "(no name)"

@@ -1,0 +1,304 @@
+"""`clew tail`: follow a thread while somebody works on it, on this machine or any other."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Protocol
+
+import typer
+
+from clew.cli.failures import told
+from clew.cli.options import Json, Store, ThreadId
+from clew.cli.output.conversation import Pen, in_order
+
+if TYPE_CHECKING:
+    from clew.checkpointers import Checkpointer, Head
+    from clew.log import Frame, Streamed
+    from clew.threads.views.timeline import TimelineReader, TimelineTurn
+
+__all__ = ["Follower", "JsonView", "PrintView", "View", "tail"]
+
+
+_SHORTEST, _LONGEST = 0.1, 2.0
+"""Seconds between two looks at a thread: few while it moves, more while it does not."""
+_PATIENCE = 30.0
+"""Seconds that a store which is away is waited for, once it has been there."""
+
+
+@told
+def tail(
+    thread: ThreadId,
+    turns: Annotated[
+        int, typer.Option("--turns", "-n", min=0, metavar="N", help="Begin with so many turns that are there already.")
+    ] = 3,
+    wait: Annotated[bool, typer.Option("--wait", help="If there is no such thread yet, wait for it.")] = False,
+    forever: Annotated[
+        bool, typer.Option("--forever", "-f", help="Go on when nobody works on it, until Ctrl+C.")
+    ] = False,
+    json: Json = False,
+    store: Store = None,
+) -> None:
+    """Follow a thread while another process works on it.
+
+    What is said and done appears as it goes on record, whoever works on it and wherever. Ends when nobody works on it
+    any more: done, failed, waiting for an answer, interrupted or crashed. With --json, each entry of the log.
+
+    \b
+    Examples:
+      clew tail trip
+      clew tail trip --turns 0 --json
+    """
+    from clew.cli.stores import on_store, shown_store
+
+    async def work(opened: Checkpointer) -> None:
+        from clew.cli.output.console import console
+        from clew.cli.output.conversation import Pen
+
+        thread_id = await _found(opened, thread, wait)
+
+        def begin() -> Follower:
+            view = JsonView(opened, turns) if json else PrintView(Pen(console()), turns)
+            return Follower(opened, thread_id, view)
+
+        head = await _follow(opened, thread_id, begin, forever)
+        if not json:
+            _say_end(head, shown_store(store))
+
+    on_store(store, work, "made" if wait else "refused")
+
+
+async def _found(store: Checkpointer, given: str, wait: bool) -> str:
+    from clew.cli.output.console import hint
+    from clew.cli.stores import find_thread
+    from clew.errors import ThreadNotFound
+
+    try:
+        return await find_thread(store, given)
+    except ThreadNotFound as absent:
+        if not wait:
+            raise
+        thread_id = absent.thread_id
+    hint(f"Waiting for thread {thread_id!r} …")
+    pause = _SHORTEST
+    while await store.head(thread_id) is None:
+        await asyncio.sleep(pause)
+        pause = min(_LONGEST, pause * 1.5)
+    return thread_id
+
+
+async def _follow(store: Checkpointer, thread_id: str, begin: Callable[[], Follower], forever: bool) -> Head:
+    """Show what comes, until nobody works on it any more. A thread deleted and made again is followed from its start."""
+    from clew.errors import ThreadNotFound
+    from clew.threads.views.timeline import is_abandoned
+
+    follower, log_id, pause = begin(), "", _SHORTEST
+    while True:
+        head = await _patiently(store, thread_id)
+        if head is None:
+            raise ThreadNotFound(thread_id)
+        if log_id and head.log_id != log_id:
+            follower = begin()
+        log_id = head.log_id
+        moved = await follower.catch_up(head)
+        if not forever and (head.status != "running" or is_abandoned(head)):
+            follower.end(head)
+            return head
+        pause = _SHORTEST if moved else min(_LONGEST, pause * 1.5)
+        await asyncio.sleep(pause)
+
+
+async def _patiently(store: Checkpointer, thread_id: str) -> Head | None:
+    """The head, from a store that may be away for a moment."""
+    from clew.cli.output.console import hint
+    from clew.errors import Unavailable
+
+    until, told_of_it = time.monotonic() + _PATIENCE, False
+    while True:
+        try:
+            return await store.head(thread_id)
+        except Unavailable as error:
+            if time.monotonic() > until:
+                raise
+            if not told_of_it:
+                hint(f"Waiting for the store: {error}")
+                told_of_it = True
+            await asyncio.sleep(_LONGEST)
+
+
+def _say_end(head: Head, store: str) -> None:
+    from clew import advice
+    from clew.cli.output.console import hint
+    from clew.cli.output.heads import shown_status
+
+    status = shown_status(head)
+    if status != "done":
+        hint(f"Nobody works on it now: it is {status}. To see what to do: {advice.why(head.thread_id, store=store)}")
+
+
+class View(Protocol):
+    """Where what happens is shown."""
+
+    async def begin(self, reader: TimelineReader, head: Head) -> None:
+        """All that was there when the following began has been read."""
+
+    def add(self, reader: TimelineReader, frame: Frame) -> None:
+        """A frame that has come since, for the reader to take in."""
+
+    def end(self, reader: TimelineReader, head: Head) -> None:
+        """Nobody works on the thread any more."""
+
+
+class Follower:
+    """Reads a log up to its end, again and again."""
+
+    def __init__(self, store: Checkpointer, thread_id: str, view: View) -> None:
+        from clew.threads.views.timeline import TimelineReader
+
+        self._store = store
+        self._view = view
+        self._reader = TimelineReader(thread_id)
+
+    async def catch_up(self, head: Head) -> bool:
+        """Show what is new as of this head; whether anything was."""
+        from clew.threads.reader import decoded, frames
+        from clew.threads.views.timeline import reader_of
+
+        reader = self._reader
+        if head.frames == reader.frames:
+            return False
+        if not reader.frames:
+            await reader_of(self._store, head.thread_id, head=head, reader=reader)
+            await self._view.begin(reader, head)
+            return True
+        async for number, data in frames(self._store, head, start=reader.frames, previous=reader.digest):
+            self._view.add(reader, await decoded(self._store, head.thread_id, number, data))
+        return True
+
+    def end(self, head: Head) -> None:
+        self._view.end(self._reader, head)
+
+
+class JsonView:
+    """Each entry of the log, from the first of the turns to begin with."""
+
+    def __init__(self, store: Checkpointer, turns: int) -> None:
+        self._store = store
+        self._turns = turns
+
+    async def begin(self, reader: TimelineReader, head: Head) -> None:
+        from clew.cli.output.conversation import print_entry
+        from clew.threads.views.entries import read_lines
+
+        turns = _last(reader, self._turns)
+        start = turns[0].frame if turns else reader.frames if reader.total or not self._turns else 0
+        async for line in read_lines(self._store, head, start):
+            print_entry(line)
+
+    def add(self, reader: TimelineReader, frame: Frame) -> None:
+        from clew.cli.output.conversation import print_entry
+        from clew.threads.views.entries import lines_of
+
+        for line in lines_of(reader.frames, frame):
+            print_entry(line)
+        reader.feed(frame)
+
+    def end(self, reader: TimelineReader, head: Head) -> None:
+        """The entries have said all."""
+
+
+class PrintView:
+    """The conversation. A call is told of when it is asked for, and again with its result."""
+
+    def __init__(self, pen: Pen, turns: int) -> None:
+        self._pen = pen
+        self._turns = turns
+        self._told: dict[int, set[int]] = {}
+        """The calls whose results were shown, by the position of their turn."""
+        self._streaming = ""
+        self._crash_told = False
+
+    async def begin(self, reader: TimelineReader, head: Head) -> None:
+        from clew.threads.views.timeline import is_abandoned
+
+        self._crash_told = is_abandoned(head)
+        start = max(0, reader.total - self._turns)
+        timeline = reader.timeline(start, abandoned=self._crash_told)
+        self._told = {turn.position: _with_result(turn) for turn in reader.timeline(max(0, reader.total - 1)).turns}
+        for what in in_order(timeline.turns, timeline.marks if self._turns else ()):
+            self._pen.happened(what)
+        if self._turns:
+            for message in timeline.pending:
+                self._pen.prompt(message)
+            self._pen.words(timeline.partial, reader.checkpoint.turns + 1)
+
+    def add(self, reader: TimelineReader, frame: Frame) -> None:
+        from clew.log import MessageAdded, Streamed
+        from clew.messages import System, User
+        from clew.threads.views.timeline import Mark
+
+        for entry in frame.entries:
+            if isinstance(entry, MessageAdded) and isinstance(entry.message, System | User):
+                self._end_stream()
+                self._pen.prompt(entry.message)
+            elif isinstance(entry, Streamed) and not entry.call:
+                self._stream(entry, reader.checkpoint.turns + 1)
+        for what in reader.feed(frame):
+            if isinstance(what, Mark):
+                self._end_stream()
+                self._pen.mark(what)
+            else:
+                self._turn(what)
+
+    def end(self, reader: TimelineReader, head: Head) -> None:
+        from clew.threads.views.timeline import is_abandoned
+
+        self._end_stream()
+        if is_abandoned(head) and not self._crash_told:
+            self._pen.mark(reader.timeline(-1, abandoned=True).marks[-1])
+
+    def _turn(self, turn: TimelineTurn) -> None:
+        told = self._told.get(turn.position)
+        if told is None:
+            if not self._end_stream():
+                self._pen.heading(turn)
+                self._pen.words(turn.blocks, turn.number)
+            for call in turn.calls:
+                self._pen.asked(call)
+        for call in turn.calls:
+            if call.result is not None and call.index not in (told or ()):
+                self._pen.call(call)
+                self._pen.result(call, turn.number)
+        self._told[turn.position] = _with_result(turn)
+
+    def _stream(self, entry: Streamed, turn: int) -> None:
+        """Words as they come. The response that they become is not written again."""
+        from clew.messages import Text, Thinking
+
+        for block in entry.blocks:
+            if isinstance(block, Text | Thinking):
+                kind = "text" if isinstance(block, Text) else "thinking"
+                if not self._streaming:
+                    self._pen.gap()
+                    self._pen.line(f"Turn {turn}", "dim")
+                elif self._streaming != kind:
+                    self._pen.piece("\n")
+                self._streaming = kind
+                self._pen.piece(block.text, "" if kind == "text" else "dim italic")
+
+    def _end_stream(self) -> bool:
+        """Whether there was one."""
+        if not self._streaming:
+            return False
+        self._streaming = ""
+        self._pen.piece("\n")
+        return True
+
+
+def _last(reader: TimelineReader, turns: int) -> tuple[TimelineTurn, ...]:
+    return reader.timeline(max(0, reader.total - turns)).turns if turns else ()
+
+
+def _with_result(turn: TimelineTurn) -> set[int]:
+    return {call.index for call in turn.calls if call.result is not None}

@@ -1,0 +1,63 @@
+"""`clew unlock`: a thread taken from whoever held it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clew.cli.failures import told
+from clew.cli.options import Json, Store, ThreadId, Yes
+
+if TYPE_CHECKING:
+    from clew.checkpointers import Checkpointer, Lease
+
+__all__ = ["unlock"]
+
+
+@told
+def unlock(
+    thread: ThreadId,
+    force: Annotated[bool, typer.Option("--force", help="Also from a process that is alive; asks first.")] = False,
+    yes: Yes = False,
+    store: Store = None,
+    json: Json = False,
+) -> None:
+    """Take a thread's lease from whoever has it.
+
+    From a process that is gone, so that nobody has to wait for it to run out. A resume on the same machine does so by
+    itself. With --force also from a live process: it can write nothing more, and learns of it at its next step.
+
+    \b
+    Examples:
+      clew unlock report
+    """
+    import logging
+
+    from clew.cli.output.console import print_json
+    from clew.cli.stores import on_store
+
+    logging.getLogger("clew.threads").addHandler(logging.NullHandler())  # whom it was taken from is said below
+    thread_id, lease, was_live = on_store(store, lambda opened: _unlock(opened, thread, force, yes))
+    holder = None if lease is None else str(lease.owner)
+    if json:
+        expires = None if lease is None else lease.expires_at
+        print_json({"thread_id": thread_id, "holder": holder, "was_live": was_live, "expires_at": expires})
+    elif holder is None:
+        typer.echo(f"{thread_id}: nobody holds it")
+    else:
+        typer.echo(f"{thread_id}: taken from {holder}, which {'was still working' if was_live else 'is gone'}")
+
+
+async def _unlock(store: Checkpointer, given: str, force: bool, yes: bool) -> tuple[str, Lease | None, bool]:
+    from clew.cli.output.console import confirm
+    from clew.cli.stores import find_thread
+    from clew.threads.leases import is_live
+    from clew.threads.maintenance import unlock as unlock_thread
+
+    thread_id = await find_thread(store, given)
+    head = await store.head(thread_id)
+    was_live = head is not None and is_live(head.lease)
+    if head is not None and head.lease is not None and was_live and force:
+        confirm(f"{thread_id} is held by {head.lease.owner}, which is alive. Take it all the same?", yes)
+    return thread_id, await unlock_thread(store, thread_id, takeover=force), was_live

@@ -1,0 +1,135 @@
+"""`clew verify`: is all that a store holds whole? And what can be saved of what is not."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clew.cli.failures import told
+from clew.cli.options import Json, Store, Yes, complete_thread
+
+if TYPE_CHECKING:
+    from clew.checkpointers import Checkpointer
+    from clew.threads.ops.verify import Verdict
+
+__all__ = ["verify"]
+
+_CORRUPT = 6
+
+
+@told
+def verify(
+    threads: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[ID...]", help="Threads; without any, all of the store.", autocompletion=complete_thread
+        ),
+    ] = None,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Save what is whole of a damaged thread as a new one; asks first.")
+    ] = False,
+    yes: Yes = False,
+    store: Store = None,
+    json: Json = False,
+) -> None:
+    """Check that all that is stored is whole.
+
+    Every byte of the threads is read, and what is wrong is said in a line for each. Nothing is changed. Ends with 6 if
+    anything is wrong.
+    With --repair a damaged thread is saved up to its last good frame, under another id, and stays as it is. One that is
+    encrypted, and whose key is not here, is left alone.
+
+    \b
+    Examples:
+      clew verify
+      clew verify trip --json
+    """
+    from clew.cli.stores import on_store
+
+    damaged = on_store(store, lambda opened: _verify(opened, threads or [], repair, yes, json, store))
+    if damaged:
+        raise typer.Exit(_CORRUPT)
+
+
+async def _verify(store: Checkpointer, given: list[str], repair: bool, yes: bool, json: bool, url: str | None) -> int:
+    """How many threads are damaged, or cannot be read for want of a key."""
+    from clew.cli.output.console import print_json, working
+
+    with working("Verifying") as tick:
+        seen = [verdict async for verdict in _verdicts(store, given, tick)]
+    for verdict in seen:
+        if json:
+            print_json(verdict)
+        else:
+            for problem in verdict.problems:
+                typer.echo(f"{verdict.thread_id}: {problem}" if verdict.thread_id else problem.what)
+    if not json:
+        typer.secho(_summary(seen, given, repair, url), dim=True, err=True)
+    damaged = [verdict for verdict in seen if not verdict.sound]
+    for verdict in damaged if repair else ():
+        if not verdict.key_missing:  # what a key would open is not damaged
+            await _repair(store, verdict, yes, json, url)
+    return len(damaged)
+
+
+def _summary(seen: list[Verdict], given: list[str], repair: bool, url: str | None) -> str:
+    """The verdict without an id is about what no listing shows."""
+    from clew import advice
+    from clew.cli.output.console import many
+    from clew.cli.stores import shown_store
+
+    named = [verdict for verdict in seen if verdict.thread_id]
+    locked = [verdict for verdict in named if verdict.key_missing]
+    damaged = [verdict for verdict in named if not verdict.sound and not verdict.key_missing]
+    threads = many(len(named), "thread")
+    found = [f"{len(damaged)} of {threads} damaged"] if damaged else []
+    if locked:
+        found.append(f"{len(locked)} of {threads} cannot be read without a key: give it {advice.KEY_IN_SHELL}")
+    said = "; ".join(found) or f"{threads}, all sound"
+    unlisted = "; not all of the store can be listed" if len(named) < len(seen) else ""
+    which = damaged[0].thread_id if len(given) == 1 and damaged else ""
+    if not damaged or repair:
+        return f"{said}{unlisted}."
+    return f"{said}{unlisted}. To save what is whole: {advice.repair(which, store=shown_store(url))}"
+
+
+async def _verdicts(
+    store: Checkpointer, given: list[str], tick: Callable[[int, int | None], None]
+) -> AsyncIterator[Verdict]:
+    from clew import Thread
+    from clew.cli.stores import find_any
+
+    if not given:
+        async for verdict in Thread.verify_all(store, progress=tick):
+            yield verdict
+        return
+    found = await find_any(store, given)
+    for done, thread_id in enumerate(found, start=1):
+        yield await Thread.verify(store, thread_id)
+        tick(done, len(found))
+
+
+async def _repair(store: Checkpointer, verdict: Verdict, yes: bool, json: bool, url: str | None) -> None:
+    from clew import Thread, advice
+    from clew.cli.output.console import agreed, hint, print_json
+    from clew.cli.stores import free_id, shown_store
+    from clew.errors import Corrupt, NewerFormat, WrongKey
+
+    thread_id = verdict.thread_id
+    if not thread_id:
+        return
+    new_id = await free_id(store, f"{thread_id}-repaired")
+    if not agreed(f"Save {thread_id} up to its last good frame as {new_id}?", yes):
+        return
+    try:
+        head = await Thread.repair(store, thread_id, new_id)
+    except (Corrupt, NewerFormat, WrongKey) as error:
+        typer.echo(f"{error}", err=True)
+        return
+    if json:
+        print_json({"thread_id": thread_id, "repaired_as": new_id, "turns": head.turns, "frames": head.frames})
+        return
+    typer.echo(f"{thread_id}: saved as {new_id}, {head.turns} turns")
+    hint(f"Once you are content with it: {advice.remove(thread_id, store=shown_store(url))}")

@@ -1,0 +1,187 @@
+"""`clew why`: what a thread is waiting for, and who holds it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from clew.cli.failures import told
+from clew.cli.options import Json, Store, ThreadId
+
+if TYPE_CHECKING:
+    from clew.agent.way_forward import Holder, Standing
+    from clew.checkpointers import Checkpointer
+    from clew.cli.output.conversation import Pen
+
+__all__ = ["why"]
+
+_LONGEST = 400
+
+
+@told
+def why(thread: ThreadId, json: Json = False, store: Store = None) -> None:
+    """Say what a thread waits for, and what to do about it.
+
+    Answers, a model, a process that holds it; what is in doubt, what went wrong last. Ends with the one command that
+    goes on from there; for a thread of a program whose tools only that has, with the call that does so there. Nothing is
+    changed.
+
+    \b
+    Examples:
+      clew why report
+      clew why trip --json
+    """
+    from clew.cli.stores import on_store, shown_store
+
+    async def work(opened: Checkpointer) -> None:
+        from clew.agent.way_forward import standing_of
+        from clew.cli.stores import find_thread
+
+        standing = await standing_of(opened, await find_thread(opened, thread))
+        (_print_json if json else _print)(standing, shown_store(store))
+
+    on_store(store, work)
+
+
+def _print(standing: Standing, store: str) -> None:
+    from clew.cli.output.console import console, one_line
+    from clew.cli.output.conversation import Pen
+
+    pen = Pen(console())
+    pen.line(f"{one_line(standing.head.thread_id)}  {one_line(standing.title)}", "bold")
+    _print_status(pen, standing)
+    if standing.holder is not None:
+        pen.line(_held(standing.holder))
+    _print_calls(pen, standing)
+    if standing.asked_at is not None:
+        pen.line(f"The model was asked {_when(standing.asked_at)}, and has not answered yet.")
+    for prompt in standing.prompts:
+        pen.line(f"To be asked then: {one_line(prompt, _LONGEST)}")
+    if standing.unaccounted:
+        pen.line(f"{standing.unaccounted} model call(s) have no answer on record, and may have been paid for.", "dim")
+    if standing.files:
+        pen.line(f"{standing.files.capitalize()}: calls after that may have changed others.", "dim")
+    _print_questions(pen, standing, store)
+    if standing.is_empty:
+        pen.line("There is no prompt to go on with: nothing was asked, or all was rewound.")
+    pen.gap()
+    if standing.status != "running" and standing.way.tools:
+        pen.line(f"Its tools are in the program that made it: {', '.join(map(one_line, standing.way.tools))}", "dim")
+    pen.command("Go on", f": {_next(standing, store)}" if standing.status == "running" else standing.way.words(store))
+
+
+def _print_status(pen: Pen, standing: Standing) -> None:
+    from clew.cli.output.console import one_line
+    from clew.cli.output.heads import status_cell
+
+    sign, style = status_cell(standing.status)
+    last = standing.last
+    if last is not None and last.kind in ("crashed", "failed", "interrupted", "waiting", "done"):
+        text = one_line(last.text).removeprefix(f"{standing.status}: ").removeprefix(standing.status)
+        when = "" if last.at is None else f" · {_when(last.at)}"
+        pen.line(f"{sign}{': ' if text else ''}{text}{when}", style)
+    else:
+        pen.line(sign, style)
+
+
+def _print_calls(pen: Pen, standing: Standing) -> None:
+    from clew.cli.output.conversation import call_text
+
+    for call in standing.calls:
+        begun = "" if call.started_at is None else f", begun {_when(call.started_at)}"
+        if call.status == "in doubt":
+            pen.line(f"In doubt: {call_text(call.call)}{begun}. Nobody knows whether it took effect.", "bold red")
+            pen.line("The tool says what then: run it again, ask a person, or tell the model.", "dim", 2)
+        elif call.status != "waiting":
+            pen.line(f"{call.status.capitalize()}: {call_text(call.call)}{begun}")
+
+
+def _print_questions(pen: Pen, standing: Standing, store: str) -> None:
+    from clew.cli.output.console import one_line
+
+    for question in standing.questions:
+        pen.gap()
+        pen.line(f"{question.tool} asks ({question.kind}): {one_line(question.text, _LONGEST)}", "yellow")
+        if question.arguments:
+            pen.shortened(_as_json(question.arguments), standing.head.turns, "dim")
+        pen.command("  Answer", f": {standing.way.answering(question, store)}", "")
+
+
+def _held(holder: Holder) -> str:
+    from clew.cli.output.console import one_line
+
+    who = f"{one_line(str(holder.owner))}"
+    if not holder.is_live:
+        return f"Held by nobody: {who} {'is gone' if holder.is_gone else 'let its lease run out'}."
+    seen = "which is alive on this machine" if holder.is_here else "which cannot be seen from here"
+    return f"Held by {who}, {seen}; its lease ends {_when(holder.expires_at)} unless it goes on."
+
+
+def _when(moment: Any) -> str:
+    """On the clock, and how far away that is."""
+    from datetime import UTC, datetime
+
+    from clew.cli.output.console import ago
+    from clew.cli.quantities import clock, span
+
+    now = datetime.now(UTC)
+    away = f"in {span((moment - now).total_seconds())}" if moment > now else f"{ago(moment, now)} ago"
+    return f"at {clock(moment)} ({away})"
+
+
+def _next(standing: Standing, store: str) -> str:
+    """The one command that goes on from there."""
+    from clew import advice
+
+    if standing.status == "running":
+        return advice.tail(standing.head.thread_id, store=store)
+    return standing.way.command(store)
+
+
+def _as_json(value: Any) -> str:
+    import msgspec
+
+    from clew.threads.views.render import plain_object
+
+    return msgspec.json.encode(plain_object(value), enc_hook=repr).decode()
+
+
+def _print_json(standing: Standing, store: str) -> None:
+    from clew.cli.output.console import print_json
+    from clew.threads.views.render import plain_object
+
+    holder, last = standing.holder, standing.last
+    print_json(
+        {
+            "thread_id": standing.head.thread_id,
+            "title": standing.title,
+            "status": standing.status,
+            "reason": standing.reason,
+            "turns": standing.head.turns,
+            "holder": None if holder is None else _holder_object(holder),
+            "questions": [
+                {"id": asked.id, **plain_object(asked), "answer": standing.way.answering(asked, store)}
+                for asked in standing.questions
+            ],
+            "calls": plain_object(standing.calls),
+            "asked_at": standing.asked_at,
+            "prompts": standing.prompts,
+            "unaccounted": standing.unaccounted,
+            "files": standing.files,
+            "last": None if last is None else {"kind": last.kind, "text": last.text, "at": last.at},
+            "next": _next(standing, store),
+            "program_tools": standing.way.tools,
+            "program_budget": standing.way.program_budget,
+        }
+    )
+
+
+def _holder_object(holder: Holder) -> dict[str, Any]:
+    return {
+        "host": holder.owner.host,
+        "pid": holder.owner.pid,
+        "label": holder.owner.label,
+        "expires_at": holder.expires_at,
+        "is_live": holder.is_live,
+        "is_here": holder.is_here,
+        "is_gone": holder.is_gone,
+    }

@@ -1,0 +1,111 @@
+"""A resume proved on a store: an agent killed with SIGKILL inside a tool, and resumed by another process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+
+from clew.cli.commands.doctor import Finding
+from clew.cli.doctor_worker import IN_TOOL
+
+__all__ = ["prove_resume"]
+
+_PATIENCE = 120.0
+_WANTED = {"status": "done", "turns": 3, "asked": 1, "ran": []}
+"""Of the process that resumes: it asks the model for the last response alone, and runs no tool again."""
+
+
+async def prove_resume(url: str | None) -> Finding:
+    from clew.checkpointers.registry import default_url
+    from clew.cli.commands.doctor import scratch_id
+
+    given = default_url() if url is None else url
+    if given.lower().startswith("memory:"):
+        return Finding("resume", "warning", "a store in memory ends with its process", "Name another with --store.")
+    thread_id, began = scratch_id(), time.perf_counter()
+    env = {**os.environ, "CLEW_STORE": given}
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            failed = await _start_and_kill(thread_id, env) or await _resume(thread_id, env)
+    except TimeoutError:
+        failed = f"it was not done within {_PATIENCE:.0f} s"
+    finally:
+        left = await _remove(given, thread_id)
+    if failed or left:
+        advice = "Agents cannot rely on this store before this is mended."
+        return Finding("resume", "problem", failed or left, advice)
+    took = time.perf_counter() - began
+    what = (
+        f"an agent was killed inside a tool and resumed in another process: nothing asked or run twice ({took:.1f} s)"
+    )
+    return Finding("resume", "ok", what)
+
+
+async def _remove(url: str, thread_id: str) -> str:
+    """What went wrong, if the thread could not be removed."""
+    from clew.checkpointers import open_checkpointer
+    from clew.errors import ClewError
+
+    try:
+        async with open_checkpointer(url) as store:
+            await store.delete(thread_id)
+    except ClewError as error:
+        return f"the thread of the test could not be removed: {error}"
+    return ""
+
+
+async def _start_and_kill(thread_id: str, env: Mapping[str, str]) -> str:
+    """What went wrong, if anything did: a process that works, and is killed in the middle of its second tool."""
+    worker = await _worker(thread_id, env)
+    try:
+        line = (await _line(worker)).strip()
+    finally:
+        if worker.returncode is None:
+            worker.kill()
+        _, said = await worker.communicate()
+    return "" if line == IN_TOOL else f"the agent did not get to work: {_last(said)}"
+
+
+async def _resume(thread_id: str, env: Mapping[str, str]) -> str:
+    worker = await _worker(thread_id, env)
+    try:
+        output, said = await worker.communicate()
+    except BaseException:
+        if worker.returncode is None:
+            worker.kill()
+        raise
+    try:
+        found = json.loads(output)
+    except ValueError:
+        return f"the agent did not resume: {_last(said)}"
+    wrong = [
+        f"{name} is {found.get(name)!r}, not {want!r}" for name, want in _WANTED.items() if found.get(name) != want
+    ]
+    return f"the resume was not exact: {', '.join(wrong)}" if wrong else ""
+
+
+async def _worker(thread_id: str, env: Mapping[str, str]) -> asyncio.subprocess.Process:
+    """In a group of its own, so that Ctrl+C reaches this process alone, which ends it."""
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", "clew.cli.doctor_worker", thread_id),
+        env=env,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        process_group=0,
+    )
+
+
+async def _line(worker: asyncio.subprocess.Process) -> str:
+    assert worker.stdout is not None  # noqa: S101 - it is piped
+    return (await worker.stdout.readline()).decode(errors="replace")
+
+
+def _last(said: bytes) -> str:
+    """The last line of an error, which is the error itself."""
+    lines = said.decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "its process ended and said nothing"

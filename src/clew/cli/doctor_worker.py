@@ -1,0 +1,52 @@
+"""`python -m clew.cli.doctor_worker THREAD`: the agent of `clew doctor --live`, in a process of its own.
+
+The process that is killed and the one that resumes run this same code, on the store that CLEW_STORE names: a URL may hold
+credentials, and arguments of a process can be read by others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+
+from clew.agent import Agent
+from clew.testing.scripted_model import ScriptedModel, call
+from clew.tools import tool
+
+__all__ = ["IN_TOOL", "main"]
+
+IN_TOOL = "in the second tool"
+_LONG = 600.0
+_PROMPT = "Do the first, then the second."
+
+
+async def work(thread_id: str) -> None:
+    ran: list[str] = []
+
+    @tool(effect="once")
+    async def first() -> str:
+        """The first."""
+        ran.append("first")
+        return "done"
+
+    @tool(effect="once")
+    async def second() -> str:
+        """The second, which takes long enough to be killed in."""
+        ran.append("second")
+        print(IN_TOOL, flush=True)
+        await asyncio.sleep(_LONG)
+        return "done"
+
+    model = ScriptedModel([call("first"), call("second"), "Both are done."])
+    async with Agent(model, name="clew doctor", tools=[first, second]) as agent:
+        result = await agent.run(_PROMPT, thread_id=thread_id)
+    print(json.dumps({"status": result.status, "turns": result.turns, "asked": model.calls, "ran": ran}), flush=True)
+
+
+def main() -> None:
+    asyncio.run(work(sys.argv[1]))
+
+
+if __name__ == "__main__":
+    main()

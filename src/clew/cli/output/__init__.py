@@ -1,0 +1,1 @@
+"""What commands print: for people on a terminal, in pipes, and as JSON."""

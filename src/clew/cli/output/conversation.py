@@ -1,0 +1,276 @@
+"""A conversation written for people: prompts, words, thinking, calls with their results, and what happened in between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from clew.cli.output.console import clean, count, cut, dollars, many, one_line, size
+from clew.cli.quantities import clock, span
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from clew.messages import Block, Message
+    from clew.threads.views.entries import Line
+    from clew.threads.views.timeline import Mark, TimelineCall, TimelineTurn
+
+__all__ = ["Pen", "call_text", "entry_text", "in_order", "print_entry", "said_lines"]
+
+
+_LINES = 8
+_LONGEST_LINE = 400
+"""How much of a result or of thinking is shown, unless all of it is asked for."""
+_ARGUMENT, _ARGUMENTS = 60, 120
+
+_MARKS = {
+    "crashed": ("✗", "bold red"),
+    "failed": ("✗", "red"),
+    "interrupted": ("!", "magenta"),
+    "taken over": ("!", "magenta"),
+    "refused": ("!", "yellow"),
+    "waiting": ("?", "yellow"),
+    "answered": ("✓", "yellow"),
+    "rewound": ("↶", "yellow"),
+    "resumed": ("↻", "green"),
+    "done": ("✓", "green"),
+}
+_CALLS = {
+    "done": ("✓", "green"),
+    "replayed": ("✓", "green"),
+    "running": ("…", "cyan"),
+    "waiting": ("?", "yellow"),
+    "in doubt": ("!", "bold red"),
+    "not started": ("·", "dim"),
+}
+
+
+class Pen:
+    """Writes on a console, as wide as that is. Nothing that was said reaches the terminal as a command."""
+
+    def __init__(self, out: Console, *, full: bool = False) -> None:
+        self._out = out
+        self._full = full
+        self._last = ""
+        """What was written last: a part of a text, a mark, or an empty line."""
+
+    def line(self, text: str = "", style: str = "", indent: int = 0) -> None:
+        """Wrapped on a terminal; in a pipe lines stay as they are."""
+        from rich.text import Text
+
+        self._last = "text" if text else ""
+        whole = Text(text, style)
+        pad = " " * indent
+        if not self._out.is_terminal:
+            self._out.print(Text(pad).append_text(whole), soft_wrap=True)
+            return
+        for wrapped in whole.wrap(self._out, max(20, self._out.width - indent)) or [whole]:
+            wrapped.rstrip()
+            self._out.print(Text(pad).append_text(wrapped), soft_wrap=True)
+
+    def gap(self) -> None:
+        """An empty line, unless there is one."""
+        if self._last:
+            self.line()
+
+    def piece(self, text: str, style: str = "") -> None:
+        """A part of a line, as it comes."""
+        from rich.text import Text
+
+        self._last = "" if text.endswith("\n\n") else "text"
+        self._out.print(Text(clean(text), style), end="", soft_wrap=True)
+
+    def command(self, label: str, words: str, style: str = "bold") -> None:
+        """A line with a command: never wrapped, so that it can be copied whole. It is quoted for a terminal already."""
+        from rich.text import Text
+
+        self._last = "text"
+        self._out.print(Text(label + words, style), soft_wrap=True)
+
+    def text(self, text: str, style: str = "", indent: int = 2) -> None:
+        for line in clean(text).strip("\n").expandtabs(4).split("\n"):
+            self.line(line, style, indent)
+
+    def happened(self, what: TimelineTurn | Mark) -> None:
+        from clew.threads.views.timeline import Mark
+
+        if isinstance(what, Mark):
+            self.mark(what)
+        else:
+            self.turn(what)
+
+    def mark(self, mark: Mark) -> None:
+        sign, style = _MARKS.get(mark.kind, ("─", "dim"))
+        when = f" · {clock(mark.at)}" if mark.at is not None else ""
+        pause = f" after {span(mark.seconds)}" if mark.seconds is not None and mark.seconds >= 1 else ""
+        if self._last != "mark":
+            self.gap()
+        self.line(f"{sign} {one_line(mark.text)}{pause}{when}", style)
+        self._last = "mark"
+
+    def prompt(self, message: Message, style: str = "") -> None:
+        from clew.agent.prompts import is_note
+        from clew.messages import User
+
+        by_user = isinstance(message, User) and not is_note(message)
+        style = style or ("bold" if by_user else "dim")
+        first, *rest = clean("\n".join(map(_words, message.content))).strip("\n").expandtabs(4).split("\n")
+        self.gap()
+        self.line(("> " if by_user else "· ") + first, style)
+        for line in rest:
+            self.line(line, style, 2)
+
+    def turn(self, turn: TimelineTurn) -> None:
+        """All of it, as it is now."""
+        style = "dim" if turn.rewound else ""
+        for message in turn.prompts:
+            self.prompt(message, style)
+        self.heading(turn)
+        self.words(turn.blocks, turn.number, style)
+        for call in turn.calls:
+            self.call(call, style)
+            self.result(call, turn.number, style)
+
+    def heading(self, turn: TimelineTurn) -> None:
+        self.gap()
+        facts = [f"Turn {turn.number}"]
+        facts += ["rewound"] if turn.rewound else []
+        facts += ["from before this log"] if turn.inherited else []
+        facts += [clock(turn.started_at)] if turn.started_at is not None else []
+        facts += [span(turn.seconds)] if turn.seconds is not None else []
+        if turn.usage is not None:
+            facts.append(f"{count(turn.usage.input_tokens + turn.usage.output_tokens)} tokens")
+            facts += [dollars(turn.cost_usd)] if turn.cost_usd is not None else []
+        self.line(" · ".join(facts), "dim")
+
+    def words(self, blocks: Iterable[Block], turn: int, style: str = "") -> None:
+        """What the model said and thought, without its calls."""
+        from clew.messages import Thinking, ToolCall
+
+        for block in blocks:
+            if isinstance(block, Thinking):
+                self.shortened(_words(block), turn, "dim italic")
+            elif not isinstance(block, ToolCall) and (text := _words(block)):
+                self.text(text, style)
+
+    def asked(self, call: TimelineCall) -> None:
+        """A call that nothing is known of yet but that it was asked for."""
+        self.line(f"→ {call_text(call.call)}", "cyan", 2)
+
+    def call(self, call: TimelineCall, style: str = "") -> None:
+        sign, colour = _CALLS[call.status]
+        if call.result is not None and call.result.is_error:
+            sign, colour = "✗", "red"
+        facts: list[str] = [] if call.status == "done" else [call.status]
+        facts += [f"attempt {call.attempts}"] if call.attempts > 1 else []
+        facts += ["was in doubt"] if call.was_in_doubt and call.status != "in doubt" else []
+        facts += [span(call.seconds)] if call.seconds is not None else []
+        self.line(f"{sign} {call_text(call.call)}" + "".join(f" · {fact}" for fact in facts), style or colour, 2)
+
+    def result(self, call: TimelineCall, turn: int, style: str = "") -> None:
+        if call.result is not None:
+            text = "\n".join(_words(part) for part in call.result.content)
+            self.shortened(text, turn, style or ("red" if call.result.is_error else "dim"), indent=4)
+
+    def shortened(self, text: str, turn: int, style: str, indent: int = 2) -> None:
+        """The beginning of it, and how to see the rest."""
+        lines = clean(text).strip("\n").expandtabs(4).split("\n")
+        shown = lines if self._full else [cut(line, _LONGEST_LINE) for line in lines[:_LINES]]
+        for line in shown:
+            self.line(line, style, indent)
+        if shown != lines:
+            left = len(lines) - len(shown)
+            more = many(left, "more line") if left else "it is longer"
+            self.line(f"… {more}: --turn {turn} --full", "dim", indent)
+
+
+def in_order(turns: Iterable[TimelineTurn], marks: Iterable[Mark]) -> list[TimelineTurn | Mark]:
+    """Each mark after the turns that it stands after."""
+    placed: list[tuple[int, int, TimelineTurn | Mark]] = [(turn.position + 1, 0, turn) for turn in turns]
+    placed += [(mark.position, 1, mark) for mark in marks]
+    return [what for _, _, what in sorted(placed, key=lambda each: each[:2])]
+
+
+def call_text(call: Any) -> str:
+    """A call on one line, its arguments cut short: `look_up(city="Paris")`."""
+    given = call.arguments
+    if isinstance(given, dict):
+        text = ", ".join(f"{name}={cut(_json(value), _ARGUMENT)}" for name, value in given.items())
+    else:
+        text = one_line(str(given))
+    return f"{one_line(call.name)}({cut(one_line(text), _ARGUMENTS)})"
+
+
+def said_lines(message: Message, longest: int) -> Iterator[str]:
+    """A message in few lines, each kind of block named."""
+    from clew.messages import Text, Thinking, ToolCall, ToolResult
+
+    for block in message.content:
+        if isinstance(block, ToolCall):
+            yield f"call: {call_text(block)}"
+        elif isinstance(block, ToolResult):
+            words = " ".join(_words(part) for part in block.content)
+            yield f"{'error' if block.is_error else 'result'}: {one_line(words, longest)}"
+        else:
+            role = str(message.__struct_config__.tag)
+            named = "thinking" if isinstance(block, Thinking) else role
+            yield f"{named}: {one_line(_words(block), longest) if isinstance(block, Text | Thinking) else _words(block)}"
+
+
+def _words(block: Any) -> str:
+    """A block in words; for what has none, what it is."""
+    from clew.messages import File, Image, Json, Opaque, Text, Thinking
+
+    if isinstance(block, Text | Thinking):
+        return block.text or ("(not shown by the vendor)" if isinstance(block, Thinking) else "")
+    if isinstance(block, Json):
+        return _json(block.value)
+    if isinstance(block, Image | File):
+        named = block.name if isinstance(block, File) else ""
+        where = size(len(block.data)) if block.data is not None else block.url or block.file_id or ""
+        facts = ", ".join(one_line(fact) for fact in (named, block.media_type, where) if fact)
+        return f"[{'image' if isinstance(block, Image) else 'file'}: {facts}]"
+    if isinstance(block, Opaque):
+        return f"[something of {one_line(block.dialect)} that this version does not know]"
+    return ""
+
+
+def _json(value: Any) -> str:
+    import msgspec
+
+    from clew.threads.views.render import plain_object
+
+    return msgspec.json.encode(plain_object(value), enc_hook=repr).decode()
+
+
+_WORDS, _LONGEST = 120, 160
+_PLACES = frozenset({"message", "index", "turn"})
+"""Numbers of which 0 says something."""
+
+
+def print_entry(line: Line) -> None:
+    """As JSON, all of it."""
+    from clew.cli.output.console import print_json
+
+    print_json({"frame": line.frame, "at": line.at, "kind": line.kind, "entry": line.fields()})
+
+
+def entry_text(line: Line) -> str:
+    """Where it stands, when it was written, what it is, and the beginning of what it says."""
+    import msgspec
+
+    from clew.cli.output.console import cut, one_line
+    from clew.log import MessageAdded
+
+    if isinstance(line.entry, MessageAdded):
+        said = " · ".join(said_lines(line.entry.message, _WORDS))
+    else:
+        said = msgspec.json.encode(_told(line.fields()), enc_hook=str).decode()[1:-1]
+    moment = f"{line.at.astimezone():%Y-%m-%d %H:%M:%S.%f}"[:-3]
+    return f"{line.frame:>5}  {moment}  {line.kind:<11} {cut(one_line(said), _LONGEST)}"
+
+
+def _told(fields: dict[str, Any]) -> dict[str, Any]:
+    """Without what says nothing."""
+    said = {name: _told(value) if isinstance(value, dict) else value for name, value in fields.items()}
+    return {name: value for name, value in said.items() if value or value is False or name in _PLACES}

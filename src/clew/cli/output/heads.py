@@ -1,0 +1,79 @@
+"""How a thread's head is shown: its status by a sign and a colour, its holder, and all of it as JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from clew.cli.output.tables import Cell
+
+if TYPE_CHECKING:
+    from clew.checkpointers import Head, Lease
+
+__all__ = ["head_object", "holder", "shown_status", "status_cell", "status_style"]
+
+_SIGNS = {
+    "running": ("●", "cyan"),
+    "waiting": ("?", "yellow"),
+    "interrupted": ("!", "magenta"),
+    "failed": ("✗", "red"),
+    "done": ("✓", "green"),
+}
+
+
+def shown_status(head: Head) -> str:
+    """Running with nobody alive to run it is a crash, and shown as interrupted."""
+    return "interrupted" if head.status == "running" and _live(head) is None else head.status
+
+
+def status_style(status: str) -> str:
+    return _SIGNS[status][1]
+
+
+def status_cell(status: str) -> Cell:
+    """A sign beside the word, so that colour is not the only thing that tells them apart."""
+    sign, style = _SIGNS[status]
+    return Cell(f"{sign} {status}", style)
+
+
+def holder(head: Head) -> str:
+    """The process that works on it now, in few words; empty if there is none."""
+    lease = _live(head)
+    if lease is None:
+        return ""
+    label = f" ({lease.owner.label})" if lease.owner.label else ""
+    return f"{lease.owner.host}:{lease.owner.pid}{label}"
+
+
+def head_object(head: Head) -> dict[str, Any]:
+    """The keys are the same for every thread and every command. What a lease is proved by is a secret and not among
+    them."""
+    lease = _live(head)
+    return {
+        "thread_id": head.thread_id,
+        "status": head.status,
+        "title": head.title,
+        "agent": head.agent,
+        "model": head.model,
+        "turns": head.turns,
+        "input_tokens": head.input_tokens,
+        "output_tokens": head.output_tokens,
+        "cost_usd": head.cost_usd,
+        "created_at": head.created_at,
+        "updated_at": head.updated_at,
+        "parent": None if head.parent is None else {"thread_id": head.parent[0], "turn": head.parent[1]},
+        "tags": head.tags,
+        "holder": None
+        if lease is None
+        else {
+            "host": lease.owner.host,
+            "pid": lease.owner.pid,
+            "label": lease.owner.label,
+            "expires_at": lease.expires_at,
+        },
+    }
+
+
+def _live(head: Head) -> Lease | None:
+    from clew.threads.leases import is_live
+
+    return head.lease if is_live(head.lease) else None

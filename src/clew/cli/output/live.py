@@ -1,0 +1,284 @@
+"""A run in view: on a terminal all of it, in a pipe the answer with the rest on stderr, or each event as JSON."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TextIO
+
+from clew.cli.output.console import clean, console, count, dollars, errors, one_line
+from clew.cli.output.conversation import call_text
+from clew.cli.quantities import span
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from clew.agent import Event, Question, ToolFinished, ToolReplayed
+    from clew.messages import ToolResult
+
+__all__ = ["Ended", "View", "live_view", "question_text"]
+
+_LONGEST = 160
+_STATUS = {"done": ("✓", "green"), "waiting": ("?", "yellow"), "interrupted": ("!", "magenta")}
+_SLOW = 1.0
+"""Seconds from which on it is said how long a call took."""
+
+
+class Ended(NamedTuple):
+    """What a run came to. What was spent is of the whole thread."""
+
+    thread_id: str
+    status: str
+    resume: str
+    """The command that goes on with it, or the call in the program that made it."""
+    reason: str = ""
+    output: Any = None
+    questions: tuple[Question, ...] = ()
+    turns: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float | None = 0.0
+    seconds: float = 0.0
+    drift: dict[str, Any] = {}  # noqa: RUF012 - never changed
+    prompts: tuple[str, ...] = ()
+    """What is on record and is asked once the questions are answered."""
+    program_budget: dict[str, Any] | None = None
+    """The limits that a call in a program needs of its agent; None if the command says it all."""
+    go_on: str = ""
+    """How it goes on, in words that come after `To go on`; empty if the command says it all."""
+
+
+class View(Protocol):
+    """Who is told of a run."""
+
+    def begin(self, thread_id: str, words: str) -> None:
+        """It begins, or goes on."""
+
+    def show(self, event: Event) -> None:
+        """Something happens."""
+
+    def note(self, text: str) -> None:
+        """Something to know beside it."""
+
+    def pause(self) -> None:
+        """Somebody else is about to write: end the line that is open."""
+
+    def end(self, ended: Ended) -> None:
+        """It is over, for now."""
+
+
+@contextmanager
+def live_view(json: bool) -> Iterator[View]:
+    """Whatever tools print meanwhile is no part of the answer: where that goes into a pipe, theirs goes to stderr."""
+    if not json and sys.stdout.isatty():
+        yield LiveView(console())
+        return
+    out = sys.stdout
+    with redirect_stdout(sys.stderr):
+        yield JsonView(out) if json else LiveView(errors(), out)
+
+
+class LiveView:
+    """For people. With an `answer` apart, what the model says before its last words is a remark among the rest."""
+
+    def __init__(self, out: Console, answer: TextIO | None = None) -> None:
+        self._out = out
+        self._answer = answer
+        self._line = ""
+        """What the open line is made of: text, thinking, or nothing."""
+        self._held: list[str] = []
+        self._said = False
+        """Whether words of the last turn were shown."""
+        self._since: dict[str, float] = {}
+
+    def begin(self, thread_id: str, words: str) -> None:
+        self.note(f"{thread_id}: {words}")
+
+    def show(self, event: Event) -> None:
+        from clew.agent import events as of
+
+        match event:
+            case of.TextDelta(text):
+                self._text(text)
+            case of.ThinkingDelta(text):
+                self._stream(text, "thinking", "dim italic")
+            case of.TurnStarted():
+                self._remark()
+                self._said = False
+            case of.ToolStarted(name, call_id, _, attempt):
+                self._remark()
+                self._since[call_id] = time.monotonic()
+                again = f" · attempt {attempt}" if attempt > 1 else ""
+                self._print(f"● {call_text(event)}{again}", "cyan")
+            case of.ToolFinished() | of.ToolReplayed():
+                self._result(event)
+            case of.ToolInDoubt(name, _, becomes):
+                words = {"asked": "a person is asked"}.get(becomes, becomes)
+                self._print(f"! {one_line(name)} was begun before, and its outcome is not known: {words}", "magenta")
+            case of.Retrying(attempt, after, reason):
+                self._held = []
+                self._print(f"… {one_line(reason, _LONGEST)}; attempt {attempt} in {after:.0f} s", "yellow")
+            case of.Compacted():
+                self._print("… the conversation is long: a summary stands for what came before", "dim")
+            case of.Unwound():
+                self._print("… the conversation is too long: the last turn is taken back", "dim")
+
+    def note(self, text: str) -> None:
+        self._print(text, "dim")
+
+    def pause(self) -> None:
+        if self._line:
+            self._out.print()
+        self._line = ""
+
+    def end(self, ended: Ended) -> None:
+        if ended.output is not None and self._answer is not None:
+            self._held = []
+            self.pause()
+            self._answer.write(_plain(ended.output) + "\n")
+            self._answer.flush()
+        elif ended.output is not None and not self._said:
+            self._text(_plain(ended.output))
+        self._remark()
+        for question in ended.questions:
+            self._print(f"? {question_text(question)}", "yellow")
+        for prompt in ended.prompts:
+            self.note(f"On record, and asked after that is answered: {one_line(prompt, _LONGEST)}")
+        for words in _drift(ended.drift):
+            self.note(words)
+        sign, style = _STATUS[ended.status]
+        said = ended.status + (f": {one_line(ended.reason, _LONGEST)}" if ended.reason else "")
+        tokens = f"{count(ended.input_tokens + ended.output_tokens)} tokens"
+        turns = f"{ended.turns} turn{'' if ended.turns == 1 else 's'}"
+        self._print(" · ".join([f"{sign} {said}", turns, tokens, dollars(ended.cost_usd), span(ended.seconds)]), style)
+        words = ended.go_on or f": {ended.resume}"
+        self._tell(f"{'To answer' if ended.questions else 'To go on'}{words}")
+
+    def _tell(self, command: str) -> None:
+        """A line with a command, which is quoted for a terminal already, and is shown as it is."""
+        from rich.text import Text
+
+        self.pause()
+        self._out.print(Text(command, "dim"), soft_wrap=True)
+
+    def _text(self, text: str) -> None:
+        self._said = True
+        if self._answer is None:
+            self._stream(text, "text", "")
+        else:
+            self._held.append(text)
+
+    def _remark(self) -> None:
+        """What was held back was not the answer."""
+        held, self._held = "".join(self._held), []
+        if held.strip():
+            self._stream(held.strip(), "text", "")
+        self.pause()
+
+    def _stream(self, text: str, kind: str, style: str) -> None:
+        from rich.text import Text
+
+        if self._line != kind:
+            self.pause()
+            text = text.lstrip("\n")
+        if shown := clean(text):
+            self._line = "" if shown.endswith("\n") else kind
+            self._out.print(Text(shown, style), end="", soft_wrap=True)
+
+    def _result(self, event: ToolFinished | ToolReplayed) -> None:
+        from clew.agent import ToolReplayed
+
+        took = time.monotonic() - self._since.pop(event.call_id, time.monotonic())
+        facts = ["from the record"] if isinstance(event, ToolReplayed) else [span(took)] if took >= _SLOW else []
+        words = one_line(_result_words(event.result), _LONGEST) or "(nothing)"
+        sign, style = ("✗", "red") if event.result.is_error else ("↳", "dim")
+        self._print(f"  {sign} {one_line(event.name)}: {words}" + "".join(f" · {fact}" for fact in facts), style)
+
+    def _print(self, text: str, style: str) -> None:
+        from rich.text import Text
+
+        self.pause()
+        self._out.print(Text(clean(text), style), soft_wrap=True)
+
+
+class JsonView:
+    """For programs: `{"type": "started", …}`, the events as they come, and `{"type": "result", …}`, a line each."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+
+    def begin(self, thread_id: str, words: str) -> None:
+        self._write({"type": "started", "thread_id": thread_id})
+
+    def show(self, event: Event) -> None:
+        from clew.agent import RunStarted
+        from clew.threads.views.render import plain_object
+
+        if isinstance(event, RunStarted):  # `begin` has told the thread already
+            return
+        self._write({"type": event.__struct_config__.tag, **plain_object(event)})
+
+    def note(self, text: str) -> None:
+        self._write({"type": "note", "text": text})
+
+    def pause(self) -> None:
+        pass
+
+    def end(self, ended: Ended) -> None:
+        import msgspec
+
+        questions = [{"id": question.id, **msgspec.to_builtins(question)} for question in ended.questions]
+        told = ended._asdict()
+        del told["go_on"]
+        self._write({"type": "result", **told, "questions": questions})
+
+    def _write(self, value: dict[str, Any]) -> None:
+        import msgspec
+
+        self._out.write(msgspec.json.encode(value, enc_hook=str).decode() + "\n")
+        self._out.flush()
+
+
+def question_text(question: Question) -> str:
+    """What is asked, and about which call."""
+    about = f" {call_text(_Call(question.tool, question.arguments))}" if question.kind != "question" else ""
+    return one_line(question.text, 1000) + about
+
+
+def _drift(drift: Mapping[str, Any]) -> Iterator[str]:
+    """What turned out to be other than on record. What the user asked to be so was said before, and so was which tools are
+    gone."""
+    if "files" in drift:
+        yield "Its files were changed since the last turn; they are on record as they are now."
+    if "files_turn" in drift:
+        now, files = drift["files_turn"]
+        yield f"Its files are those of turn {files}, and it is at turn {now}: the model is told."
+    if "changed tools" in drift:
+        yield f"Tools that are not what they were: {', '.join(drift['changed tools'][1])}."
+    if "tools" in drift and (new := sorted(set(drift["tools"][1]) - set(drift["tools"][0]))):
+        yield f"Tools that are not on record: {', '.join(new)}."
+
+
+class _Call(NamedTuple):
+    name: str
+    arguments: Any
+
+
+def _result_words(result: ToolResult) -> str:
+    from clew.messages import Json, Text
+
+    parts = []
+    for block in result.content:
+        if isinstance(block, Text):
+            parts.append(block.text)
+        else:
+            parts.append(_plain(block.value) if isinstance(block, Json) else f"[{block.__struct_config__.tag}]")
+    return "\n".join(parts)
+
+
+def _plain(value: Any) -> str:
+    import msgspec
+
+    return value if isinstance(value, str) else msgspec.json.encode(value, enc_hook=str).decode()

@@ -1,0 +1,115 @@
+"""Rows in columns: as wide as the terminal at most, and in a pipe as wide as they are."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+__all__ = ["Cell", "Column", "is_plain", "laid_out", "print_table", "styled"]
+
+_GAP = 2
+_NARROWEST = 20
+"""No column is cut to less."""
+_FORCING = ("FORCE_COLOR", "TTY_COMPATIBLE")
+
+
+class Column(NamedTuple):
+    name: str
+    right: bool = False
+    """Numbers end at the same place."""
+    gives_way: bool = False
+    """Is cut first where the terminal is narrow."""
+    spare: int = 0
+    """Is left out where that is not enough, the highest first; 0 never is."""
+
+
+class Cell(NamedTuple):
+    text: str
+    style: str = ""
+
+
+Line = list[Cell]
+"""Pieces of text, one after the other, the spaces between them included."""
+
+
+def is_plain() -> bool:
+    """Whether the standard output is surely no terminal: then rich, which takes longer to import than many a command to
+    run, is not needed to find that out."""
+    return not sys.stdout.isatty() and not any(map(os.environ.get, _FORCING))
+
+
+def print_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
+    if is_plain():
+        sys.stdout.write("".join(_plain(line) + "\n" for line in laid_out(columns, rows, None)))
+        sys.stdout.flush()
+        return
+    from clew.cli.output.console import console
+
+    out = console()
+    for line in laid_out(columns, rows, out.width if out.is_terminal else None):
+        out.print(styled(line), soft_wrap=True)
+
+
+def _plain(line: Line) -> str:
+    return "".join(cell.text for cell in line)
+
+
+def styled(line: Line) -> Text:
+    from rich.text import Text
+
+    return Text.assemble(*line, no_wrap=True, overflow="ignore")
+
+
+def laid_out(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int | None) -> list[Line]:
+    """A heading and a line for each row, none longer than the width. Nothing is cut where there is none."""
+    from rich.cells import cell_len
+
+    widths = [
+        max(len(column.name), *(cell_len(row[place].text) for row in rows)) if rows else len(column.name)
+        for place, column in enumerate(columns)
+    ]
+    shown = _fitted(columns, widths, width)
+    heading = [Cell(column.name.upper(), "dim") for column in columns]
+    return [_line(columns, row, widths, shown) for row in (heading, *rows)]
+
+
+def _fitted(columns: Sequence[Column], widths: list[int], width: int | None) -> list[int]:
+    """Which columns are shown; their widths are made to fit."""
+    shown = list(range(len(columns)))
+    if width is None:
+        return shown
+    least = [min(each, _NARROWEST) if column.gives_way else each for column, each in zip(columns, widths, strict=True)]
+    spare = sorted((place for place in shown if columns[place].spare), key=lambda place: columns[place].spare)
+    while spare and _total(least, shown) > width:
+        shown.remove(spare.pop())
+    for place in sorted(shown, key=lambda place: not columns[place].gives_way):
+        excess = max(0, _total(widths, shown) - width)
+        widths[place] = max(min(widths[place], _NARROWEST), widths[place] - excess)
+    return shown
+
+
+def _total(widths: Sequence[int], shown: Sequence[int]) -> int:
+    return sum(widths[place] for place in shown) + _GAP * (len(shown) - 1)
+
+
+def _line(columns: Sequence[Column], row: Sequence[Cell], widths: list[int], shown: list[int]) -> Line:
+    from rich.cells import cell_len, set_cell_size
+
+    line: Line = []
+    gap = ""
+    for place in shown:
+        text, style = row[place]
+        if cell_len(text) > widths[place]:
+            text = set_cell_size(text, max(0, widths[place] - 1)) + "…"
+        pad = " " * (widths[place] - cell_len(text))
+        line.append(Cell(gap + pad if columns[place].right else gap))
+        line.append(Cell(text, style))
+        gap = " " * _GAP if columns[place].right else pad + " " * _GAP
+    while line and not line[-1].text.strip():
+        line.pop()
+    return line

@@ -1,0 +1,370 @@
+"""A prompt to the agent that a setup describes, shown as it is worked on: what `run` and `resume` have in common."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Collection
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import typer
+
+from clew.cli.agents import ToolsMissing, make_agent
+from clew.cli.output.live import Ended, View, live_view, question_text
+
+if TYPE_CHECKING:
+    from clew.agent import Event, Question, RunResult, Session
+    from clew.agent.settings import Setup
+    from clew.agent.way_forward import Way
+    from clew.checkpointers import Checkpointer
+    from clew.cli.setups import Asked
+    from clew.errors import ClewError
+    from clew.log import Checkpoint
+
+__all__ = ["Job", "ask", "read_answer", "taken_up", "work_on", "write_answer"]
+
+
+class Job(NamedTuple):
+    """What is to be done, on which thread, and by whom."""
+
+    setup: Setup
+    thread_id: str = ""
+    """Empty: a new thread, which is given a name."""
+    prompt: str | None = None
+    answer: Any = None
+    timeout: float | None = None
+    before: Checkpoint | None = None
+    """The thread as it is on record; None for a new one."""
+    handle: str = ""
+    """In place of a thread: of a provider's session that the store does not know."""
+    notes: tuple[str, ...] = ()
+    """What is to be said first."""
+    without_tools: bool = False
+    """Whether it may go on without tools that only a program has."""
+
+
+def taken_up(thread_id: str, state: Checkpoint, asked: Asked) -> Job:
+    """To go on with a thread, with what it has on record and what is asked for besides. What differs is said."""
+    import msgspec
+
+    from clew.agent.settings import setup_of
+    from clew.cli.setups import changes, merged
+
+    before = setup_of(state)
+    now = merged(before, asked)
+    then = msgspec.structs.replace(before, model=before.model or state.model, folder=before.folder or now.folder)
+    return Job(now, thread_id, before=state, notes=tuple(changes(then, now)))
+
+
+def work_on(job: Job, store: str | None, json: bool) -> None:
+    """Do it, and show it. On a terminal what the agent asks is asked at once. Ends the command: with 0 if the work is done,
+    with 1 if it stopped short of that."""
+    from clew.cli.stores import on_store
+
+    with live_view(json) as view:
+        ended = on_store(store, lambda opened: _work(opened, job, store, view), "made")
+        while True:
+            view.end(ended)
+            if ended.status != "waiting" or (answer := ask(ended.questions, json)) is None:
+                break
+            ended = on_store(store, partial(_answer, job, ended.thread_id, answer, store, view), "made")
+    raise typer.Exit(0 if ended.status == "done" else 1)
+
+
+async def _answer(job: Job, thread_id: str, answer: Any, url: str | None, view: View, store: Checkpointer) -> Ended:
+    from clew import Thread
+
+    before = await Thread.load(store, thread_id)
+    job = job._replace(thread_id=thread_id, prompt=None, answer=answer, before=before, handle="", notes=())
+    return await _work(store, job, url, view)
+
+
+async def _work(store: Checkpointer, job: Job, url: str | None, view: View) -> Ended:
+    from clew.errors import ClewError, InvalidInput, ThreadBusy, UsageError
+
+    watched = _Watched(view, job, url)
+    async with AsyncExitStack() as stack:
+        try:
+            agent, setup, notes = await make_agent(
+                job.setup, job.thread_id, job.before, store, stack, watched.stopped, without_tools=job.without_tools
+            )
+        except ToolsMissing as missing:
+            await _tell_ways_out(missing, store, job, url)
+            raise
+        job = job._replace(setup=setup)
+        await _take_in(store, job)
+        thread_id = job.thread_id or agent.new_id()
+        session = agent.resume_session(job.handle) if job.handle else agent.start_session(thread_id=thread_id)
+        try:
+            if not job.handle:
+                await _keep(store, thread_id, job)
+            view.begin(thread_id, _who(job))
+            for note in (*job.notes, *notes):
+                view.note(note)
+            result = await watched.run(session)
+        except (InvalidInput, ThreadBusy, UsageError):
+            view.pause()
+            raise
+        except ClewError as error:
+            view.pause()
+            error.add_note(f"To go on{await _after(error, store, thread_id, job, url)}")
+            raise
+        if job.handle:
+            await _keep(store, result.thread_id, job)
+        return await _ended(store, result, job, url)
+
+
+async def _take_in(store: Checkpointer, job: Job) -> None:
+    """Put on record what was done in a provider's own program since its last prompt, before the built-in agent goes on."""
+    if job.setup.provider or job.before is None or not job.before.providers or not job.thread_id:
+        return
+    from clew.providers.native_sync import take_in_thread
+    from clew.providers.registry import default_place
+
+    await take_in_thread(store, job.thread_id, default_place())
+
+
+async def _keep(store: Checkpointer, thread_id: str, job: Job) -> None:
+    """What it is worked on with goes on record, if it is not there already: never later than the work itself."""
+    from clew.agent.settings import keep_setup, kept_setup
+
+    if job.before is None or kept_setup(job.before) != job.setup:
+        await keep_setup(store, thread_id, job.setup)
+
+
+class _Watched:
+    """A run that is shown as it happens."""
+
+    def __init__(self, view: View, job: Job, url: str | None) -> None:
+        self._view = view
+        self._job = job
+        self._url = url
+        self._has_begun = False
+        """Whether anything came of the prompt, which is on record then."""
+
+    async def run(self, session: Session) -> RunResult:
+        running = session.resume(self._job.prompt, answer=self._job.answer, timeout=self._job.timeout)
+        async for event in running:
+            self._has_begun = self._has_begun or _comes_of_prompt(event)
+            self._view.show(event)
+        return await running
+
+    def stopped(self, thread_id: str) -> str:
+        """The command that goes on once a signal has stopped it: with the prompt, if that was not taken in yet."""
+        from clew.agent.way_forward import Way, at_provider, with_prompt
+        from clew.cli.stores import shown_store
+
+        self._view.pause()
+        way = Way(thread_id=thread_id)
+        if self._job.prompt is not None and not self._has_begun:
+            way = with_prompt(way, self._job.prompt)
+        if not self._has_begun and _is_moved(self._job, self._job.before):
+            way = at_provider(way, self._job.setup.provider, self._job.setup.model)
+        return way.command(shown_store(self._url))
+
+
+def _comes_of_prompt(event: Event) -> bool:
+    from clew.agent import events as of
+
+    return isinstance(event, of.TurnStarted | of.ToolStarted | of.ToolReplayed | of.ToolInDoubt | of.Waiting)
+
+
+async def _tell_ways_out(missing: ToolsMissing, store: Checkpointer, job: Job, url: str | None) -> None:
+    """Say what a user can do about tools that only a program has. Each way repeats what was asked for, and allows more where
+    a limit on record is used up: otherwise it would end at once. A sub-agent's thread goes on with its parent's."""
+    from clew import advice
+    from clew.agent.settings import setup_of
+    from clew.agent.way_forward import shown_prompt, way_on
+    from clew.cli.stores import shown_store
+
+    assert job.before is not None  # noqa: S101 - a new thread has no tools of a program
+    way, recorded, setup = way_on(job.thread_id, job.before), setup_of(job.before), job.setup
+    prompt = None if job.prompt is None else shown_prompt(job.prompt)
+    turns = way.max_turns if prompt is None else None  # a new prompt has all its turns
+    if setup.max_turns != recorded.max_turns:
+        turns = setup.max_turns
+    budget = way.budget if setup.budget == recorded.budget else setup.budget
+
+    def command(**more: Any) -> str:
+        return advice.resume(
+            job.thread_id,
+            prompt,
+            answer=None if job.answer is None else write_answer(job.answer),
+            max_turns=turns,
+            budget=() if budget is None else advice.budget_words(**budget.limits) or (advice.NO_BUDGET,),
+            model="" if setup.model in (recorded.model, os.environ.get("CLEW_MODEL")) else setup.model,
+            workspace="" if setup.workspace == recorded.workspace else setup.workspace,
+            store=shown_store(url),
+            **more,
+        )
+
+    if (above := await _way_above(store, job.thread_id)) is not None:
+        words = above.words(shown_store(url))
+        if len(above.questions) == 1 and job.answer is not None and not isinstance(job.answer, dict):
+            same = advice.resume(above.thread_id, answer=write_answer(job.answer), store=shown_store(url))
+            there = advice.resume_in_program(above.thread_id, answer=job.answer)
+            words = f" in {above.program}: {there}" if above.is_program else f": {same}"
+        missing.add_note(f"It is a sub-agent's thread, and goes on with {above.thread_id!r}{words}")
+    else:
+        program = advice.resume_in_program(job.thread_id, prompt, answer=job.answer, max_turns=turns)
+        allowed = f", with {advice.budget_in_program(**budget.limits)}" if budget is not None else ""
+        missing.add_note(f"In the program that made it{allowed}: {program}")
+    given = [*setup.tools, *(f"{advice.MODULE}:{name}" for name in missing.tools)]
+    several = len(missing.tools) > 1
+    missing.add_note(f"With the module that has {'each of them' if several else 'it'}: {command(tools=given)}")
+    if not missing.in_the_middle:
+        missing.add_note(f"Without {'them' if several else 'it'}: {command(without_tools=True)}")
+
+
+async def _way_above(store: Checkpointer, thread_id: str) -> Way | None:
+    """How the thread goes on that a sub-agent's thread goes on with; None for a thread that goes on by itself."""
+    from clew.agent.way_forward import way_of
+
+    head = await store.head(thread_id)
+    way = None if head is None else await way_of(store, head)
+    return None if way is None or way.thread_id == thread_id else way
+
+
+async def _after(error: ClewError, store: Checkpointer, thread_id: str, job: Job, url: str | None) -> str:
+    """How the thread goes on after this error, as far as its record can be read. A prompt that is not on record is repeated,
+    and so is a provider that the thread did not come to; a conversation that does not fit a model needs another one."""
+    from clew import Thread, advice
+    from clew.agent.way_forward import Way, at_provider, way_on, with_prompt
+    from clew.cli.stores import shown_store
+    from clew.errors import ClewError, ContextTooLong
+
+    at = shown_store(url)
+    try:
+        state = await Thread.load(store, thread_id)
+    except ClewError:
+        return Way(thread_id=thread_id).words(at)
+    if isinstance(error, ContextTooLong):
+        return f" with a larger model: {advice.resume(thread_id, model=advice.MODEL, store=at)}"
+    way = way_on(thread_id, state)
+    if job.prompt is not None and _prompts(state) == _prompts(job.before):
+        way = with_prompt(way, job.prompt)
+    elif (above := await _way_above(store, thread_id)) is not None:
+        return above.words(at)
+    if _is_moved(job, state):
+        way = at_provider(way, job.setup.provider, job.setup.model)
+    return way.words(at)
+
+
+def _is_moved(job: Job, now: Checkpoint | None) -> bool:
+    """Whether the thread was to go on at another provider, and is still where it was."""
+    if not job.setup.provider or job.before is None or now is None or not job.before.limits:
+        return False
+    was, is_now = job.before.limits.get("provider"), now.limits.get("provider")
+    return was == is_now != job.setup.provider
+
+
+def _prompts(state: Checkpoint | None) -> int:
+    """How many prompts are on record, those included that wait for the end of a turn."""
+    from clew.agent.prompts import is_prompt, prompts_waiting
+
+    return 0 if state is None else sum(map(is_prompt, state.history)) + len(prompts_waiting(state))
+
+
+def _who(job: Job) -> str:
+    setup = job.setup
+    who = " ".join(filter(None, (setup.provider, setup.model)))
+    if job.before is None or not job.before.history:
+        return who
+    return f"goes on from turn {job.before.turns} with {who}"
+
+
+async def _ended(store: Checkpointer, result: RunResult, job: Job, url: str | None) -> Ended:
+    from clew import Thread
+    from clew.agent.prompts import prompts_waiting
+    from clew.agent.way_forward import way_of, with_prompt
+    from clew.cli.stores import shown_store
+    from clew.errors import ThreadNotFound
+
+    head = await store.head(result.thread_id)
+    if head is None:
+        raise ThreadNotFound(result.thread_id)
+    state = await Thread.load(store, result.thread_id)
+    way = await way_of(store, head, state)
+    is_own = way.thread_id == result.thread_id
+    if result.status == "interrupted" and way.prompt is not None and job.prompt is not None and is_own:
+        way = with_prompt(way, job.prompt)  # a budget refused it, and it is not on record
+    return Ended(
+        thread_id=result.thread_id,
+        status=result.status,
+        resume=way.command(shown_store(url)),
+        go_on=way.words(shown_store(url)),
+        program_budget=way.program_budget,
+        reason="" if result.questions else result.reason,  # `prompts` tells which are not asked yet
+        output=result.output,
+        questions=result.questions,
+        prompts=tuple(prompt.text for prompt in prompts_waiting(state)) if result.questions else (),
+        turns=head.turns,
+        input_tokens=head.input_tokens,
+        output_tokens=head.output_tokens,
+        cost_usd=head.cost_usd,
+        seconds=result.duration,
+        drift=dict(result.drift),
+    )
+
+
+_WANTED = {
+    "approval": "y, n, or why not; nothing leaves it open: ",
+    "question": "Your answer; nothing leaves it open: ",
+    "in doubt": "run, or what it came to; nothing leaves it open: ",
+}
+_YES_OR_NO = {"y": True, "yes": True, "n": False, "no": False}
+
+
+def read_answer(text: str) -> Any:
+    """JSON where it is JSON, and else the words themselves: `yes`, `true`, `{"seats": 2}`; `"42"` is a text."""
+    import json
+
+    from clew.errors import InvalidInput
+
+    if not text.strip():
+        raise InvalidInput("--answer is empty. Give a text, or JSON.")
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return text
+    if found is None:
+        raise InvalidInput("--answer null is no answer. Give a text, or any other JSON.")
+    return found
+
+
+def write_answer(answer: Any) -> str:
+    """Write an answer as --answer takes it: `read_answer` gives the same again."""
+    import json
+
+    from clew.errors import InvalidInput
+
+    try:
+        if isinstance(answer, str) and read_answer(answer) == answer:
+            return answer
+    except InvalidInput:
+        pass
+    return json.dumps(answer, ensure_ascii=False)
+
+
+def ask(questions: Collection[Question], json: bool) -> Any:
+    """A person's answers at this terminal, by the questions' ids; None if there is no terminal, or nobody answers."""
+    if json or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return None
+    answers = {}
+    for question in questions:
+        if len(questions) > 1:
+            sys.stderr.write(f"{question_text(question)}\n")
+        sys.stderr.write(_WANTED[question.kind])
+        sys.stderr.flush()
+        said = sys.stdin.readline().strip()
+        if not said:
+            return None
+        answers[question.id] = _meant(question, said)
+    return answers
+
+
+def _meant(question: Question, said: str) -> Any:
+    """Of a call that is to be approved, y and n are yes and no; what else is said is the reason why not."""
+    return _YES_OR_NO.get(said.lower(), said) if question.kind == "approval" else read_answer(said)
