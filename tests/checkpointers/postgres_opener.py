@@ -6,7 +6,7 @@ import asyncio
 import sys
 
 from clew.checkpointers.postgres.store import PostgresCheckpointer
-from clew.testing._contract_builders import append
+from clew.testing.contract.builders import append
 
 
 async def main(url: str, schema: str, name: str) -> None:

@@ -27,7 +27,7 @@ from clew.checkpointers.files import log as _file_log
 from clew.checkpointers.files.envelope import HEADER, TRAILER
 from clew.checkpointers.heads import thread_key
 from clew.errors import ClewError, Conflict, Corrupt, InvalidInput, MissingBlob, NewerFormat, Unavailable
-from clew.testing._contract_builders import a_head, append, digest_of, every_call, heads, listed, put, state
+from clew.testing.contract.builders import a_head, append, digest_of, every_call, heads, listed, put, state
 from tests.checkpointers.damage import sound_and_damaged
 
 pytestmark = pytest.mark.anyio
@@ -860,7 +860,7 @@ PREAMBLE = """
 import asyncio, os, sys, time
 from clew.checkpointers import FileCheckpointer
 from clew.errors import Conflict, Unavailable
-from clew.testing._contract_builders import append, listed, minute, put
+from clew.testing.contract.builders import append, listed, minute, put
 
 path = sys.argv[1]
 """

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from clew.checkpointers import Head, HeadQuery, Owner
 from clew.checkpointers.heads import micros, thread_key
 from clew.errors import InvalidInput
-from clew.testing._contract_builders import a_head, minute
+from clew.testing.contract.builders import a_head, minute
 
 ids = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=60)
 offsets = st.builds(timezone, st.timedeltas(timedelta(hours=-14), timedelta(hours=14)))

@@ -19,7 +19,7 @@ from clew.checkpointers.http.protocol import END, RECORDS, Broken, RecordReader,
 from clew.checkpointers.http.protocol import Failure as WireFailure
 from clew.checkpointers.http.store import HTTPCheckpointer
 from clew.errors import Corrupt, InvalidInput, MissingExtra, NewerFormat, Unavailable, UsageError
-from clew.testing._contract_builders import append, digest_of, every_call, put
+from clew.testing.contract.builders import append, digest_of, every_call, put
 from tests.server.serving import a_token, serving
 
 pytestmark = pytest.mark.anyio

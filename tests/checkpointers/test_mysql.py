@@ -28,7 +28,7 @@ from clew.checkpointers.mysql import engine
 from clew.checkpointers.mysql.store import MySQLCheckpointer
 from clew.checkpointers.mysql.wire import Connection
 from clew.errors import Corrupt, InvalidInput, MissingExtra, NewerFormat, Unavailable
-from clew.testing._contract_builders import append, every_call, heads, listed, put, state
+from clew.testing.contract.builders import append, every_call, heads, listed, put, state
 from tests.checkpointers.damage import sound_and_damaged
 from tests.servers.mariadb import PASSWORD, MariaDBServer, running_mariadb
 from tests.servers.proxy import Proxy
@@ -157,7 +157,7 @@ async def test_tables_that_were_made_in_part_are_completed(server: MariaDBServer
 _OPENER = """
 import asyncio, sys
 from clew.checkpointers.mysql import MySQLCheckpointer
-from clew.testing._contract_builders import append
+from clew.testing.contract.builders import append
 
 async def main():
     sys.stdin.readline()

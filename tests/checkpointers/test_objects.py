@@ -22,7 +22,7 @@ from clew.checkpointers.objects.store import ObjectCheckpointer
 from clew.checkpointers.packed.format import BLOB_HEADER, dead_record
 from clew.checkpointers.packed.packs import LARGEST, merged_with
 from clew.errors import Conflict, Corrupt, InvalidInput, MissingExtra, NewerFormat, Unavailable
-from clew.testing._contract_builders import all_blobs, append, digest_of, heads, listed, put, state
+from clew.testing.contract.builders import all_blobs, append, digest_of, heads, listed, put, state
 from tests.servers.buckets import WatchedBucket
 from tests.servers.proxy import Proxy
 from tests.servers.rclone import rclone

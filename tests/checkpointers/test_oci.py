@@ -16,9 +16,9 @@ from clew.checkpointers import open_checkpointer
 from clew.checkpointers.objects.oci import OCICheckpointer
 from clew.errors import InvalidInput, MissingExtra, Unavailable
 from clew.testing import OpenStore
-from clew.testing._contract_builders import all_blobs, append, listed, put
-from clew.testing._contract_concurrency import ConcurrencyContract
-from clew.testing._contract_logs import LogContract
+from clew.testing.contract.builders import all_blobs, append, listed, put
+from clew.testing.contract.concurrency import ConcurrencyContract
+from clew.testing.contract.logs import LogContract
 from tests.servers.oci_objects import BUCKET, TENANCY, OCIDouble, oci_double
 from tests.servers.running import free_port, lacking
 

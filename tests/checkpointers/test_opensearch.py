@@ -37,7 +37,7 @@ from clew.errors import (
     Unavailable,
     UsageError,
 )
-from clew.testing._contract_builders import all_blobs, append, digest_of, heads, listed, put, state
+from clew.testing.contract.builders import all_blobs, append, digest_of, heads, listed, put, state
 from tests.servers.opensearch import OpenSearchNode, shared_node
 from tests.servers.proxy import Proxy
 from tests.servers.running import free_port

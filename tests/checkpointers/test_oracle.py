@@ -26,7 +26,7 @@ from clew.checkpointers import HeadQuery, open_checkpointer
 from clew.checkpointers.oracle.sql import Statements
 from clew.checkpointers.oracle.store import OracleCheckpointer
 from clew.errors import Conflict, Corrupt, InvalidInput, MissingBlob, MissingExtra, NewerFormat, Unavailable
-from clew.testing._contract_builders import EPOCH, a_head, append, digest_of, every_call, heads, put
+from clew.testing.contract.builders import EPOCH, a_head, append, digest_of, every_call, heads, put
 from tests.servers.running import free_port
 
 pytestmark = pytest.mark.anyio

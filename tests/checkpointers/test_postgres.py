@@ -21,7 +21,7 @@ from clew.checkpointers.postgres.statements import Statements
 from clew.checkpointers.postgres.store import PostgresCheckpointer
 from clew.checkpointers.postgres.wire import Connection
 from clew.errors import Conflict, Corrupt, InvalidInput, NewerFormat, Unavailable
-from clew.testing._contract_builders import append, digest_of, every_call, heads, listed, minute, put, state
+from clew.testing.contract.builders import append, digest_of, every_call, heads, listed, minute, put, state
 from tests.checkpointers.damage import sound_and_damaged
 from tests.servers.postgres import PostgresServer, running_pooler, running_postgres
 from tests.servers.proxy import Proxy

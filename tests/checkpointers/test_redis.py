@@ -25,7 +25,7 @@ from clew.checkpointers.redis.engine import Call
 from clew.checkpointers.redis.keys import SHARDS, Layout
 from clew.checkpointers.redis.store import RedisCheckpointer
 from clew.errors import Conflict, Corrupt, InvalidInput, MissingExtra, NewerFormat, Unavailable
-from clew.testing._contract_builders import (
+from clew.testing.contract.builders import (
     all_blobs,
     append,
     digest_of,

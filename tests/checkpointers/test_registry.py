@@ -14,7 +14,7 @@ from clew import open_checkpointer
 from clew._runtime import plugins as _plugins
 from clew.checkpointers import FileCheckpointer, MemoryCheckpointer, SQLiteCheckpointer, registry
 from clew.errors import InvalidInput, MissingExtra
-from clew.testing._contract_builders import append
+from clew.testing.contract.builders import append
 
 Plugins = Callable[..., None]
 

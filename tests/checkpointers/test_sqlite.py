@@ -25,7 +25,7 @@ from clew.checkpointers import HeadQuery, SQLiteCheckpointer, open_checkpointer
 from clew.checkpointers.sqlite import engine as _sqlite_engine
 from clew.checkpointers.sqlite import schema
 from clew.errors import ClewError, Conflict, Corrupt, InvalidInput, NewerFormat, Unavailable
-from clew.testing._contract_builders import append, every_call, heads, listed, put, state
+from clew.testing.contract.builders import append, every_call, heads, listed, put, state
 from tests.checkpointers.damage import sound_and_damaged
 
 pytestmark = pytest.mark.anyio
@@ -670,7 +670,7 @@ PREAMBLE = """
 import asyncio, os, sys, time
 from clew.checkpointers import SQLiteCheckpointer
 from clew.errors import Unavailable
-from clew.testing._contract_builders import append, listed, put
+from clew.testing.contract.builders import append, listed, put
 
 path = sys.argv[1]
 """

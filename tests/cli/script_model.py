@@ -10,7 +10,7 @@ from typing import Any
 
 from clew.models.base import ModelEvent, ModelRequest
 from clew.testing import ScriptedModel
-from clew.testing._script_files import read_script
+from clew.testing.model_server.script_files import read_script
 
 __all__ = ["FOLDER", "ScriptModel", "install"]
 

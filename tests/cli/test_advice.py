@@ -738,7 +738,7 @@ def a_token_is_made_by_the_command_that_a_service_without_one_prints(bench: Benc
     bench.told("new_token", open_to_all.stderr)
     empty = bench.do("serve", "--token-file", str(file), *bench.at)
     assert bench.follow(bench.told("new_token", empty.stderr)).returncode == 0
-    from clew.server.tokens import read_tokens
+    from clew.server.auth import read_tokens
 
     assert len(read_tokens(file)) == 1
 

@@ -9,7 +9,7 @@ import pytest
 
 from clew.checkpointers import Checkpointer
 from clew.checkpointers.http.store import HTTPCheckpointer
-from clew.server.tokens import Token
+from clew.server.auth import Token
 from clew.testing import CheckpointerContract, OpenStore
 from tests.sampling import FULL
 from tests.server.serving import Running, a_token, serving

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from clew.demo import DemoFailed, run_demo, running
-from clew.demo.comparing import make_row
+from clew.demo import DemoFailed, run_demo
+from clew.demo import run as running
+from clew.demo.compare import make_row
 from clew.demo.job import TURNS
-from clew.demo.processes import Process
+from clew.demo.process import Process
 from clew.demo.views import PlainView
 from tests.limits import PATIENCE
 

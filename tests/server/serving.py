@@ -10,7 +10,7 @@ from hashlib import sha256
 from typing import Any
 
 from clew.server import Server, Settings, Token
-from clew.server.tokens import SCOPES, Scope
+from clew.server.auth import SCOPES, Scope
 
 __all__ = ["Running", "a_token", "serving"]
 

@@ -13,7 +13,7 @@ import pytest
 from clew.checkpointers import SQLiteCheckpointer
 from clew.checkpointers.http.store import HTTPCheckpointer
 from clew.errors import Unavailable
-from clew.testing._contract_builders import append
+from clew.testing.contract.builders import append
 from tests.sampling import FULL, dice
 from tests.server.serving import Running, serving
 from tests.servers.proxy import Proxy

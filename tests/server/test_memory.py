@@ -12,7 +12,7 @@ import pytest
 
 from clew.checkpointers import SQLiteCheckpointer
 from clew.checkpointers.http.protocol import END, encode_text
-from clew.testing._contract_builders import append
+from clew.testing.contract.builders import append
 from tests.sampling import FULL
 from tests.server.test_command import running
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from clew.checkpointers.checks import check_namespace
 from clew.errors import InvalidInput
-from clew.server.namespaces import in_store
+from clew.server.auth import in_store
 
 TENANTS = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", fullmatch=True)
 INNER = st.text(alphabet=st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=250)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clew.server.rates import Rates
+from clew.server.auth import Rates
 
 
 class Clock:

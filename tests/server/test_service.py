@@ -30,7 +30,7 @@ from clew.checkpointers.http.protocol import (
 )
 from clew.errors import InvalidInput
 from clew.server import Server, Settings
-from clew.testing._contract_builders import a_head, digest_of
+from clew.testing.contract.builders import a_head, digest_of
 from tests.limits import PATIENCE
 from tests.server.serving import Running, a_token, serving
 

@@ -8,7 +8,7 @@ import pytest
 
 from clew.errors import InvalidInput, UsageError
 from clew.server.stores import MOST_OPEN, Stores
-from clew.testing._contract_builders import append
+from clew.testing.contract.builders import append
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,7 @@ from clew.checkpointers import HeadQuery
 from clew.checkpointers.http.protocol import encode_text
 from clew.checkpointers.http.store import HTTPCheckpointer
 from clew.errors import Conflict, MissingBlob
-from clew.testing._contract_builders import all_blobs, append, digest_of
+from clew.testing.contract.builders import all_blobs, append, digest_of
 from tests.sampling import FULL, dice
 from tests.server.serving import Running, a_token, serving
 

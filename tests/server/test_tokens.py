@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from clew.errors import InvalidInput
-from clew.server.tokens import SCOPES, Token, Tokens, new_token, parse_tokens, read_tokens
+from clew.server.auth import SCOPES, Token, Tokens, new_token, parse_tokens, read_tokens
 
 
 def written(tmp_path: Path, *lines: str) -> Path:

@@ -21,7 +21,7 @@ from clew.messages import assistant, user
 from clew.sync import Checkpointer, MemoryCheckpointer, SQLiteCheckpointer, Thread, open_checkpointer
 from clew.sync._blocking import blocking
 from clew.sync._portal import call
-from clew.testing._contract_builders import a_head
+from clew.testing.contract.builders import a_head
 from tests.limits import PATIENCE
 
 TURN = MessageAdded(user("question")), MessageAdded(assistant("answer"))

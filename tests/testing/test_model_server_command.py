@@ -16,7 +16,7 @@ import pytest
 
 from clew.errors import InvalidInput
 from clew.log import Usage
-from clew.testing._script_files import read_script
+from clew.testing.model_server.script_files import read_script
 from tests.limits import PATIENCE
 
 COMMAND = [sys.executable, "-m", "clew.testing.model_server"]

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from clew.demo.running import DemoFailed, run_demo
+from clew.demo.run import DemoFailed, run_demo
 
 __all__ = ["DemoFailed", "run_demo"]

@@ -7,15 +7,31 @@ import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from clew.agent import Agent
-from clew.demo.lines import Asked, Began, InBank, say
+import msgspec
+
+from clew.agent import Agent, ToolFinished, ToolInDoubt, ToolReplayed, TurnFinished
 from clew.models import ModelRequest, Price
 from clew.models.base import ModelEvent
 from clew.testing.scripted_model import Response, ScriptedModel, call, reply, turns_in
 from clew.testing.scripted_model import say as words
 from clew.tools import NOT_DONE, Effect, NotDone, ToolContext, tool
 
-__all__ = ["PROMPT", "THINKING", "THREAD", "TURNS", "Places", "make_agent"]
+__all__ = [
+    "PROMPT",
+    "THINKING",
+    "THREAD",
+    "TURNS",
+    "Asked",
+    "Began",
+    "Ended",
+    "InBank",
+    "Line",
+    "Places",
+    "decode",
+    "make_agent",
+    "say",
+]
+
 
 TURNS = 30
 THREAD = "quarter"
@@ -104,3 +120,45 @@ def _name(number: int) -> str:
 
 def _paid(invoice: str, cents: int) -> str:
     return f"{invoice} is paid: {cents / 100:.2f} euros"
+
+
+class Asked(msgspec.Struct, frozen=True, tag="asked"):
+    """The model is called, for the response of this turn."""
+
+    turn: int
+
+
+class Began(msgspec.Struct, frozen=True, tag="began"):
+    """The body of a tool runs."""
+
+    tool: str
+    invoice: str
+
+
+class InBank(msgspec.Struct, frozen=True, tag="in-bank"):
+    """The money is gone, the tool still waits for the bank's answer, and so its outcome is not on record."""
+
+    turn: int
+    tool: str
+    invoice: str
+
+
+class Ended(msgspec.Struct, frozen=True, tag="ended"):
+    """The run is over: how, and what it measured of itself."""
+
+    status: str
+    turns: int
+    waited: float
+    """Seconds that it waited for its record to be durable."""
+    seconds: float
+    """All of the run."""
+
+
+Line = Asked | Began | InBank | Ended | TurnFinished | ToolFinished | ToolReplayed | ToolInDoubt
+
+_encode = msgspec.json.Encoder().encode
+decode = msgspec.json.Decoder(Line).decode
+
+
+def say(line: Line) -> None:
+    os.write(1, _encode(line) + b"\n")

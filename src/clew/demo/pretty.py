@@ -11,10 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from clew.agent import TurnFinished
-from clew.demo.comparing import Report, Row
-from clew.demo.job import TURNS
-from clew.demo.lines import Asked, Began, Line
-from clew.demo.processes import Process
+from clew.demo.compare import Report, Row
+from clew.demo.job import TURNS, Asked, Began, Line
+from clew.demo.process import Process
 from clew.demo.views import HEADINGS, INTRODUCTION, Role, cells, costs, outcome, verdict
 
 __all__ = ["PrettyView"]

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Literal, Protocol, TextIO
 
 from clew.agent import ToolInDoubt, TurnFinished
-from clew.demo.comparing import Report
-from clew.demo.job import THINKING, TURNS
-from clew.demo.lines import Asked, InBank, Line
-from clew.demo.processes import Process
+from clew.demo.compare import Report
+from clew.demo.job import THINKING, TURNS, Asked, InBank, Line
+from clew.demo.process import Process
 
 __all__ = ["HEADINGS", "INTRODUCTION", "PlainView", "Role", "View", "cells", "costs", "outcome", "verdict"]
 

@@ -11,8 +11,7 @@ import time
 from pathlib import Path
 
 from clew.agent import ToolFinished, ToolInDoubt, ToolReplayed, TurnFinished
-from clew.demo.job import PROMPT, THREAD, Places, make_agent
-from clew.demo.lines import Ended, say
+from clew.demo.job import PROMPT, THREAD, Ended, Places, make_agent, say
 from clew.tools import Effect
 
 __all__ = ["main"]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from clew.server.app import create_app
-from clew.server.running import Server, serve
+from clew.server.auth import Token, new_token, read_tokens
+from clew.server.service import Server, serve
 from clew.server.settings import Settings
-from clew.server.tokens import Token, new_token, read_tokens
 
 __all__ = ["Server", "Settings", "Token", "create_app", "new_token", "read_tokens", "serve"]

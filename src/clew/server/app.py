@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 
 from litestar import Litestar
 
-from clew.server import blobs, threads
 from clew.server.failures import HANDLERS
-from clew.server.gate import Gate
-from clew.server.probes import Probes
+from clew.server.middleware import Gate
+from clew.server.routes import blobs, threads
+from clew.server.routes.probes import Probes
 from clew.server.settings import Settings
 from clew.server.stores import Stores
 

@@ -13,9 +13,10 @@ from litestar.exceptions import HTTPException
 
 from clew.checkpointers.http.protocol import JSON, Code, Failure
 from clew.errors import ClewError, Conflict, Corrupt, InvalidInput, MissingBlob, NewerFormat, Unavailable
-from clew.server.methods import allowed
+from clew.server.openapi import document
 
-__all__ = ["HANDLERS", "Answer", "Refused", "failure_of", "log_failure", "not_allowed", "refusal"]
+__all__ = ["HANDLERS", "Answer", "Refused", "allowed", "failure_of", "log_failure", "not_allowed", "refusal"]
+
 
 STATUS: dict[Code, HTTPStatus] = {
     "absent": HTTPStatus.NOT_FOUND,
@@ -116,3 +117,21 @@ HANDLERS: dict[int | type[Exception], Any] = {
     ClewError: _answer,
     Exception: _answer,
 }
+
+
+_BY_SEGMENTS = {
+    tuple(path.split("/")): ", ".join(sorted(map(str.upper, operations)))
+    for path, operations in document()["paths"].items()
+}
+
+
+def allowed(path: str) -> str:
+    """The methods of this path, for the header `Allow`; empty if there is no such path."""
+    given = tuple(path.split("/"))
+    if given in _BY_SEGMENTS:
+        return _BY_SEGMENTS[given]
+    for segments, methods in _BY_SEGMENTS.items():
+        pairs = zip(segments, given, strict=False)
+        if len(segments) == len(given) and all(wanted == got or wanted.startswith("{") for wanted, got in pairs):
+            return methods
+    return ""

@@ -8,7 +8,7 @@ import msgspec
 
 from clew.checkpointers.base import MAX_APPEND
 from clew.errors import InvalidInput
-from clew.server.tokens import Token
+from clew.server.auth import Token
 
 __all__ = ["MAX_APPEND_BODY", "MAX_SMALL_BODY", "Settings"]
 

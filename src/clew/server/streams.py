@@ -11,8 +11,8 @@ from litestar.response import Stream
 
 from clew.checkpointers import Checkpointer, HeadQuery
 from clew.checkpointers.http.protocol import END, RECORDS, failure_record, record_size
-from clew.server.calls import Call
 from clew.server.failures import Refused, failure_of
+from clew.server.request import Call
 
 __all__ = ["FIRST_FRAMES", "MOST_FRAMES", "blob_records", "digest_records", "frame_records", "head_records", "respond"]
 

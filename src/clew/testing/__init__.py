@@ -9,8 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from clew.testing.contract import CheckpointerContract, OpenStore
-    from clew.testing.model_server import Fault, ModelServer, RecordedRequest
+    from clew.testing.contract.suite import CheckpointerContract, OpenStore
+    from clew.testing.model_server.server import Fault, ModelServer, RecordedRequest
     from clew.testing.scripted_model import Reply, Response, ScriptedModel, call, reply, say, think, turns_in
 
 _HOMES = {

@@ -9,8 +9,19 @@ from clew.errors import ContextTooLong
 from clew.log import Usage
 from clew.messages import Assistant, Text, Thinking, ToolCall
 from clew.models.base import ModelEvent, ModelRequest, ModelResponse, TextDelta, ThinkingDelta
-from clew.testing._replies import Reply, Response, call, estimate, identified, pieces, reply, reply_of, say, think
-from clew.testing._scripts import By, Script, ScriptSource, turns_in
+from clew.testing.model_server.scripts import By, Script, ScriptSource, turns_in
+from clew.testing.replies import (
+    Reply,
+    Response,
+    call,
+    estimate,
+    identified,
+    pieces,
+    reply,
+    reply_of,
+    say,
+    think,
+)
 
 __all__ = ["Reply", "Response", "ScriptedModel", "call", "reply", "say", "think", "turns_in"]
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clew.server.inspector.html import Html, el, join
-from clew.server.inspector.signing_in import Forms, Session, cookie_for, session_of, with_session
+from clew.server.inspector.login import Forms, Session, cookie_for, session_of, with_session
 
 
 @given(st.text(), st.text())

@@ -63,7 +63,7 @@ def serve(
 
 def _print_token(namespace: str, scopes: str, label: str) -> None:
     """The secret is on the standard error, so that the standard output can be appended to the file as it is."""
-    from clew.server.tokens import new_token
+    from clew.server.auth import new_token
 
     secret, line = new_token(namespace, scopes.split(","), label)
     typer.echo(f"The token, shown this once: {secret}\nIts line for the token file:", err=True)
@@ -89,7 +89,7 @@ def _serve(
     try:
         from clew.server import Settings
         from clew.server import serve as run
-        from clew.server.tokens import parse_tokens, read_tokens
+        from clew.server.auth import parse_tokens, read_tokens
     except ImportError:
         raise MissingExtra("clew serve", "server") from None
     tokens = read_tokens(token_file) if token_file else ()

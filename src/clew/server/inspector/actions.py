@@ -14,12 +14,12 @@ from clew.checkpointers.checks import check_namespace, check_thread_id
 from clew.checkpointers.http.protocol import JSON
 from clew.errors import InvalidInput
 from clew.log import Described
+from clew.server.auth import Tokens
 from clew.server.inspector.layout import thread_url
+from clew.server.inspector.login import Session, cookie_for, no_cookie
 from clew.server.inspector.plain_pages import describe_page, fork_page, login_page, rewind_page
-from clew.server.inspector.signing_in import Session, cookie_for, no_cookie
 from clew.server.inspector.threads_page import read_tags
 from clew.server.inspector.visits import HEADERS, AnyRequest, Desk, Visit, check_proof, form_of, html, turn_of
-from clew.server.tokens import Tokens
 from clew.threads import Thread
 from clew.threads.maintenance import upkeep
 from clew.threads.ops.fork import check_turn, fork

@@ -12,7 +12,7 @@ from clew.log import FoldedState, Frame, LeaseTaken, Logged, ProviderKey, Unknow
 from clew.messages import Assistant, System, Text, ToolCall, ToolResult, User, plain_text
 from clew.server.inspector.html import Html, el
 from clew.server.inspector.layout import Viewer, page, thread_url
-from clew.server.inspector.wording import compact, moment, one_line, plural, pretty
+from clew.server.inspector.text import compact, moment, one_line, plural, pretty
 from clew.threads.reader import decoded, frames
 
 __all__ = ["PAGE", "entries_page", "read_stretch"]

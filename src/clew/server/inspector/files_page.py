@@ -11,7 +11,7 @@ from clew.errors import InvalidInput
 from clew.log import Checkpoint, WorkspaceSnapshot
 from clew.server.inspector.html import Html, el, join
 from clew.server.inspector.layout import Viewer, empty, field, page, thread_url
-from clew.server.inspector.wording import plural, size
+from clew.server.inspector.text import plural, size
 from clew.workspace import Change, Limits
 from clew.workspace.compare import compare
 from clew.workspace.manifest import FileNode, FolderNode, LinkNode, shown

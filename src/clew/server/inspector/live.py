@@ -12,9 +12,9 @@ from clew.checkpointers import Checkpointer
 from clew.errors import ClewError, Unavailable
 from clew.server.inspector.html import el
 from clew.server.inspector.layout import Viewer
-from clew.server.inspector.reading import Readers
 from clew.server.inspector.thread_page import WINDOW, header_facts, questions_form, resume_box
 from clew.server.inspector.threads_page import list_threads, rows
+from clew.server.inspector.timelines import Readers
 from clew.server.inspector.turns import cell, mark_id, mark_row, pending, tick, turn_row
 from clew.server.stores import Use
 from clew.threads.views.timeline import Mark, TimelineTurn, is_abandoned

@@ -13,7 +13,7 @@ from clew.errors import ClewError, Corrupt
 from clew.server.inspector.charts import bars
 from clew.server.inspector.html import Child, Html, el, join
 from clew.server.inspector.layout import STATUS_WORDS, Viewer, damage_note, empty, page
-from clew.server.inspector.wording import cost, count, duration, plural, size, tokens
+from clew.server.inspector.text import cost, count, duration, plural, size, tokens
 from clew.threads import Thread
 from clew.threads.views.timeline import reader_of
 

@@ -14,6 +14,7 @@ from litestar.response import Stream
 from clew.agent.way_forward import way_of
 from clew.checkpointers import Checkpointer, Head, HeadQuery
 from clew.errors import InvalidInput, ThreadNotFound
+from clew.server.auth import EVERY_NAMESPACE
 from clew.server.failures import Refused
 from clew.server.inspector.assets import asset
 from clew.server.inspector.entries_page import entries_page, read_stretch
@@ -24,7 +25,6 @@ from clew.server.inspector.thread_page import WINDOW, thread_page, window_html
 from clew.server.inspector.threads_page import list_threads, threads_page
 from clew.server.inspector.troubles import DAMAGE, damaged
 from clew.server.inspector.visits import HEADERS, AnyRequest, Visit, html
-from clew.server.tokens import EVERY_NAMESPACE
 from clew.threads import Thread, to_markdown
 from clew.threads.heads import is_part
 from clew.threads.views.timeline import TimelineReader, is_abandoned

@@ -11,8 +11,8 @@ from clew.agent.workspace import unkept
 from clew.checkpointers import Head
 from clew.server.inspector.html import Html, el, join
 from clew.server.inspector.layout import Viewer, page, status_badge, thread_url
+from clew.server.inspector.text import cost, count, duration, moment, plural, pretty, tokens
 from clew.server.inspector.turns import pending, strip, tick, timeline_items
-from clew.server.inspector.wording import cost, count, duration, moment, plural, pretty, tokens
 from clew.threads.leases import is_live
 from clew.threads.views.timeline import Timeline, TimelineReader, is_abandoned
 

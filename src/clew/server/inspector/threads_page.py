@@ -14,7 +14,7 @@ from clew.checkpointers.heads import Status
 from clew.errors import Corrupt, InvalidInput
 from clew.server.inspector.html import Html, el, join
 from clew.server.inspector.layout import STATUS_WORDS, Viewer, damage_note, empty, field, page, status_badge, thread_url
-from clew.server.inspector.wording import cost, count, moment, tokens
+from clew.server.inspector.text import cost, count, moment, tokens
 from clew.threads import Thread
 from clew.threads.leases import is_live
 

@@ -23,12 +23,12 @@ from clew.errors import (
     UsageError,
     WrongKey,
 )
-from clew.server.calls import KEY, Call
 from clew.server.failures import STATUS, Refused, log_failure
 from clew.server.inspector.html import Html, el
 from clew.server.inspector.layout import Viewer
 from clew.server.inspector.plain_pages import error_page, verdict_html
 from clew.server.inspector.visits import Desk, Visit, html, viewer_of
+from clew.server.request import KEY, Call
 from clew.threads import Thread
 
 __all__ = ["DAMAGE", "HANDLERS", "damaged", "refusal_page"]

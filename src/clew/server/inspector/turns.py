@@ -24,7 +24,7 @@ from clew.messages import (
 )
 from clew.server.inspector.html import Html, el, join
 from clew.server.inspector.layout import thread_url
-from clew.server.inspector.wording import compact, cost, duration, moment, one_line, pretty, size, tokens
+from clew.server.inspector.text import compact, cost, duration, moment, one_line, pretty, size, tokens
 from clew.threads.views.timeline import Mark, Timeline, TimelineCall, TimelineTurn
 
 __all__ = ["cell", "mark_id", "mark_row", "pending", "strip", "tick", "timeline_items", "turn_row"]

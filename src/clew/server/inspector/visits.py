@@ -13,17 +13,16 @@ from litestar import Request, Response
 from clew.checkpointers.http.protocol import NAMESPACE_HEADER, decode_text
 from clew.checkpointers.registry import default_url
 from clew.errors import InvalidInput
-from clew.server.bodies import whole
-from clew.server.calls import KEY, Call
+from clew.server.auth import EVERY_NAMESPACE, Scope, in_store
 from clew.server.failures import Refused
 from clew.server.inspector.html import Html
 from clew.server.inspector.layout import Viewer
-from clew.server.inspector.reading import Readers
-from clew.server.inspector.signing_in import Forms
-from clew.server.namespaces import in_store
+from clew.server.inspector.login import Forms
+from clew.server.inspector.timelines import Readers
+from clew.server.request import KEY, Call
 from clew.server.settings import Settings
 from clew.server.stores import Use
-from clew.server.tokens import EVERY_NAMESPACE, Scope
+from clew.server.wire import whole
 
 __all__ = ["HEADERS", "AnyRequest", "Desk", "Visit", "check_proof", "form_of", "html", "turn_of", "viewer_of"]
 

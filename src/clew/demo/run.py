@@ -1,0 +1,62 @@
+"""The demo from its start to its table."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+
+from clew.demo.compare import Report, compare, look
+from clew.demo.job import Places
+from clew.demo.process import Process, run_worker
+from clew.demo.views import Role, View
+from clew.errors import ClewError
+from clew.tools import Effect
+
+__all__ = ["KILL_AT", "DemoFailed", "run_demo"]
+
+KILL_AT = 17
+
+
+class DemoFailed(ClewError):
+    """A process of the demo did not end as it was meant to, so that there is nothing to compare."""
+
+    def __init__(self, role: Role, ended: int) -> None:
+        how = f"by signal {-ended}" if ended < 0 else f"with code {ended}"
+        super().__init__(f"the {role} process of the demo ended {how}, and not as it should. What it said is above.")
+
+
+def run_demo(folder: Path, view: View, *, effect: Effect = "once") -> Report:
+    """Do the work undisturbed; do it again in a process that is killed and another that resumes it; and compare."""
+    alone, disturbed = folder / "undisturbed", folder / "killed"
+    for place in (alone, disturbed):
+        Places(place).store.parent.mkdir(parents=True)
+    view.open()
+    try:
+        undisturbed = _run("undisturbed", alone, view, effect)
+        killed = _run("killed", disturbed, view, effect)
+        at_kill = asyncio.run(look(Places(disturbed)))
+        resumed = _run("resumed", disturbed, view, effect)
+    finally:
+        view.close()
+    wanted, found = asyncio.run(look(Places(alone))), asyncio.run(look(Places(disturbed)))
+    report = compare(undisturbed, wanted, killed, at_kill, resumed, found)
+    view.show(report)
+    return report
+
+
+def _run(role: Role, folder: Path, view: View, effect: Effect) -> Process:
+    process = run_worker(
+        folder,
+        lambda pid: view.began(role, pid),
+        lambda line: view.heard(role, line),
+        kill_at=KILL_AT if role == "killed" else 0,
+        effect=effect,
+    )
+    as_meant = (
+        process.ended == -signal.SIGKILL if role == "killed" else process.result is not None and not process.ended
+    )
+    if not as_meant:
+        raise DemoFailed(role, process.ended)
+    view.ended(role, process)
+    return process

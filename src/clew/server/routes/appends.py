@@ -1,0 +1,69 @@
+"""The append, straight from ASGI: what an agent waits for at every barrier. Routing it would double what HTTP adds here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from clew.checkpointers.base import MAX_APPEND, MAX_FRAME
+from clew.checkpointers.http.protocol import Append, log_tag
+from clew.errors import Conflict
+from clew.server.failures import Answer, Refused, failure_of, refusal
+from clew.server.request import Call
+from clew.server.settings import MAX_APPEND_BODY
+from clew.server.wire import decoded
+
+__all__ = ["TEMPLATE", "answer", "is_append", "tags"]
+
+Headers = Mapping[bytes, bytes]
+
+_PREFIX, _SUFFIX = "/v1/threads/", "/frames"
+TEMPLATE = "/v1/threads/{thread}/frames"
+
+
+def is_append(method: str, path: str) -> bool:
+    return method == "POST" and path.startswith(_PREFIX) and path.endswith(_SUFFIX) and path.count("/") == 4
+
+
+async def answer(call: Call, path: str, headers: Headers, receive: Any) -> Answer:
+    """Append frames, refs and a head as one, if the log is where the body and the conditions say.
+
+    The very same append made again succeeds and changes nothing, whatever its conditions: it has been carried out.
+    """
+    try:
+        tag = await _append(call, path[len(_PREFIX) : -len(_SUFFIX)], headers, receive)
+    except Exception as error:  # noqa: BLE001 - whatever it was, it is told as all failures are
+        return refusal(failure_of(error))
+    return 200, [(b"content-length", b"0"), (b"etag", tag.encode())], b""
+
+
+async def _append(call: Call, thread: str, headers: Headers, receive: Any) -> str:
+    call.need("write")
+    thread_id = call.thread_id(thread)
+    body = await decoded(receive, headers, Append, MAX_APPEND_BODY, json=False)
+    sizes = [len(frame) for frame in body.frames]
+    if sum(sizes) > MAX_APPEND or max(sizes, default=0) > MAX_FRAME:
+        raise Refused(
+            "too_large",
+            f"a frame has up to {MAX_FRAME} bytes and an append up to {MAX_APPEND}. Put large values in blobs.",
+        )
+    head = body.head
+    _check_conditions(headers, thread_id, log_tag(body.at, head.log_id), is_first=not body.at)
+    async with call.store() as store:
+        await store.append(thread_id, body.frames, at=body.at, head=head, refs=body.refs)
+    return log_tag(head.frames, head.log_id)
+
+
+def _check_conditions(headers: Headers, thread_id: str, here: str, *, is_first: bool) -> None:
+    """The position that an append names in its body is the one that its headers allow."""
+    match = headers.get(b"if-match")
+    if match is not None and (is_first if match.strip() == b"*" else here not in tags(match)):
+        raise Conflict(thread_id, f"If-Match does not allow an append to the log {here}")
+    none = headers.get(b"if-none-match")
+    if none is not None and (not is_first if none.strip() == b"*" else here in tags(none)):
+        raise Conflict(thread_id, f"If-None-Match does not allow an append to the log {here}")
+
+
+def tags(header: bytes) -> set[str]:
+    """The entity tags that a condition lists."""
+    return {tag.strip() for tag in header.decode("latin-1").split(",")}

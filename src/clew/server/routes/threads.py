@@ -1,0 +1,81 @@
+"""The routes of threads: heads, frames, refs, listings. Appends have a way of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from blake3 import blake3
+from litestar import Request, Response, delete, get, post
+
+from clew.checkpointers import HeadQuery
+from clew.checkpointers.http.protocol import JSON, LOG_HEADER, MSGPACK, Digests, log_tag
+from clew.server.failures import Refused
+from clew.server.request import entered
+from clew.server.routes.appends import tags
+from clew.server.settings import MAX_SMALL_BODY
+from clew.server.streams import frame_records, head_records, respond
+from clew.server.wire import decoded, numbers
+
+__all__ = ["ROUTES", "encoded"]
+
+AnyRequest = Request[Any, Any, Any]
+
+
+@get("/v1/threads/{thread:str}")
+async def head(request: AnyRequest) -> Response[bytes]:
+    """The head of a thread, with a tag of its own and that of the log."""
+    call = entered(request, "read")
+    async with call.store() as store:
+        found = await store.head(call.thread_id(request.path_params["thread"]))
+    if found is None:
+        raise Refused("absent", "there is no such thread")
+    tag = f'"{blake3(msgspec.msgpack.encode(found)).hexdigest(16)}"'
+    headers = {"etag": tag, LOG_HEADER: log_tag(found.frames, found.log_id)}
+    if tag in tags(call.headers.get(b"if-none-match", b"")):
+        return Response(b"", status_code=304, headers=headers, media_type=MSGPACK)
+    return encoded(request, found, headers)
+
+
+@delete("/v1/threads/{thread:str}", status_code=200)
+async def remove(request: AnyRequest) -> Response[bytes]:
+    """Delete a thread. One that is absent is no error."""
+    call = entered(request, "write")
+    async with call.store() as store:
+        await store.delete(call.thread_id(request.path_params["thread"]))
+    return Response(b"", media_type=MSGPACK)
+
+
+@get("/v1/threads/{thread:str}/frames")
+async def read(request: AnyRequest) -> Response[Any]:
+    """Frames in order, as records. None for a thread that is absent."""
+    call = entered(request, "read")
+    given = numbers(request, "start", "stop")
+    thread_id = call.thread_id(request.path_params["thread"])
+    return await respond(frame_records(call, thread_id, given.get("start", 0), given.get("stop")))
+
+
+@get("/v1/threads/{thread:str}/refs")
+async def refs(request: AnyRequest) -> Response[bytes]:
+    """The blobs that a thread's frames point at."""
+    call = entered(request, "read")
+    async with call.store() as store:
+        found = await store.refs(call.thread_id(request.path_params["thread"]))
+    return encoded(request, Digests(sorted(found)))
+
+
+@post("/v1/threads/query", status_code=200)
+async def query(request: AnyRequest) -> Response[Any]:
+    """The heads that match a query, as records of msgpack."""
+    call = entered(request, "read")
+    return await respond(head_records(call, await decoded(request.receive, call.headers, HeadQuery, MAX_SMALL_BODY)))
+
+
+ROUTES = [head, remove, read, refs, query]
+
+
+def encoded(request: AnyRequest, value: msgspec.Struct, headers: dict[str, str] | None = None) -> Response[bytes]:
+    """In msgpack for those who ask for it, in JSON for all others."""
+    if MSGPACK in request.headers.get("accept", ""):
+        return Response(msgspec.msgpack.encode(value), media_type=MSGPACK, headers=headers)
+    return Response(msgspec.json.encode(value), media_type=JSON, headers=headers)

@@ -1,0 +1,125 @@
+"""Running the service on uvicorn: where it may listen, and how it stops."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import socket
+import sys
+from types import FrameType
+
+import msgspec
+import uvicorn
+
+from clew import advice
+from clew.errors import InvalidInput, Unavailable
+from clew.server.app import create_app
+from clew.server.middleware import Gate
+from clew.server.settings import Settings
+
+__all__ = ["Server", "serve"]
+
+_KEEP_ALIVE = 75
+"""Seconds that an idle connection stays open: longer than a client keeps one, so that it is the client who closes it."""
+
+logger = logging.getLogger("clew.server")
+
+
+class Server(uvicorn.Server):
+    """Stops in order: new requests get 503 while those under way finish, then the store is closed, then it ends."""
+
+    def __init__(self, settings: Settings) -> None:
+        _check_place(settings)
+        self._settings = settings
+        self.gate: Gate = create_app(settings)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._draining: asyncio.Task[None] | None = None
+        super().__init__(
+            uvicorn.Config(
+                self.gate,
+                host=settings.host,
+                port=settings.port,
+                ssl_certfile=settings.tls_cert,
+                ssl_keyfile=settings.tls_key,
+                ws="none",
+                access_log=False,
+                log_config=None,
+                server_header=False,
+                timeout_keep_alive=_KEEP_ALIVE,
+                timeout_graceful_shutdown=max(1, round(settings.grace)),
+            )
+        )
+
+    @property
+    def port(self) -> int:
+        """Where it listens, once it has started."""
+        return int(self.servers[0].sockets[0].getsockname()[1])
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+        if self.started:
+            scheme = "https" if self._settings.tls_cert else "http"
+            host = f"[{self._settings.host}]" if ":" in self._settings.host else self._settings.host
+            self._say({"event": "listening", "url": f"{scheme}://{host}:{self.port}"})
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """The first signal stops it in order, a second one at once. Either way it has ended as it was told to."""
+        if self._draining is not None or self._loop is None:
+            self.should_exit = self.force_exit = True
+        else:
+            self._loop.call_soon_threadsafe(self.stop)
+
+    def stop(self) -> None:
+        """Stop in order. From another thread, hand this to the loop."""
+        if self._draining is None:
+            self._say({"event": "stopping", "under_way": self.gate.under_way})
+            self._draining = asyncio.get_running_loop().create_task(self._drain())
+
+    async def _drain(self) -> None:
+        await self.gate.drain(self._settings.grace)
+        self.should_exit = True
+
+    def _say(self, event: dict[str, object]) -> None:
+        logger.info(msgspec.json.encode(event).decode())
+
+
+def serve(settings: Settings) -> None:
+    """Serve until a signal ends it. Logs are JSON lines on the standard error."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    root = logging.getLogger("clew.server")
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    root.propagate = False
+    server = Server(settings)
+    if settings.tokens and settings.tls_cert is None and not _is_local(settings.host):
+        server._say(
+            {"event": "warning", "message": "without TLS, tokens travel in the clear. Use --tls-cert and --tls-key."}
+        )
+    try:
+        server.run()
+    except SystemExit:
+        raise Unavailable(
+            f"{settings.host}:{settings.port} cannot be listened on: it is taken, or not of this machine. Choose another."
+        ) from None
+
+
+def _check_place(settings: Settings) -> None:
+    if not settings.tokens and not _is_local(settings.host):
+        raise InvalidInput(
+            f"{settings.host!r} can be reached from other machines, and there are no tokens: anybody could read and "
+            f"delete everything. Give --token-file ({advice.new_token()} makes a token), or listen on 127.0.0.1."
+        )
+
+
+def _is_local(host: str) -> bool:
+    """Whether all that this name stands for is reached from this machine alone."""
+    if not host:
+        return False
+    try:
+        found = {str(info[4][0]) for info in socket.getaddrinfo(host, None)}
+    except OSError:
+        raise InvalidInput(f"{host!r} is no address or name of this machine") from None
+    return all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in found)

@@ -1,0 +1,88 @@
+"""Reading what a client sends: never more than the limit, and always as the struct that is expected."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+from litestar import Request
+
+from clew.checkpointers.http.protocol import JSON, MSGPACK, OCTETS
+from clew.errors import InvalidInput
+from clew.server.failures import Refused
+
+__all__ = ["decoded", "numbers", "octets", "whole"]
+
+
+T = TypeVar("T")
+
+Headers = Mapping[bytes, bytes]
+
+
+async def decoded(receive: Any, headers: Headers, kind: type[T], limit: int, *, json: bool = True) -> T:
+    """The body as this struct: msgpack, or JSON where that can hold it."""
+    form = _form(headers)
+    if form != MSGPACK and not (json and form == JSON):
+        raise InvalidInput(f"a body of {form or 'no type'}; send {MSGPACK}{f' or {JSON}' if json else ''}")
+    body = await whole(receive, headers, limit)
+    try:
+        if form == JSON:
+            return msgspec.json.decode(body, type=kind)
+        return msgspec.msgpack.decode(body, type=kind)
+    except (msgspec.MsgspecError, RecursionError, OverflowError, ValueError) as error:
+        raise InvalidInput(f"the body is no {kind.__name__}: {error}") from None
+
+
+async def octets(receive: Any, headers: Headers, limit: int) -> bytes:
+    """The body as plain bytes."""
+    if (form := _form(headers)) != OCTETS:
+        raise InvalidInput(f"a body of {form or 'no type'}; send {OCTETS}")
+    return bytes(await whole(receive, headers, limit))
+
+
+async def whole(receive: Any, headers: Headers, limit: int) -> bytes | bytearray:
+    """The body, refused as soon as it is known to be larger than this."""
+    length = headers.get(b"content-length", b"")
+    if length.isdigit() and int(length) > limit:
+        raise _too_large(limit)
+    body: bytes | bytearray = b""
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] != "http.request":
+            raise InvalidInput("the client went away before it had sent all of its request")
+        part = message.get("body", b"")
+        more = message.get("more_body", False)
+        if len(body) + len(part) > limit:
+            raise _too_large(limit)
+        if not body:
+            body = bytearray(part) if more else part
+        else:
+            body += part
+    return body
+
+
+def _form(headers: Headers) -> str:
+    return headers.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip().lower()
+
+
+def _too_large(limit: int) -> Refused:
+    return Refused(
+        "too_large", f"the body has more than the {limit} bytes that are the limit here. Nothing was written."
+    )
+
+
+_LONGEST = 40
+
+
+def numbers(request: Request[Any, Any, Any], *names: str) -> dict[str, int]:
+    """Those of these that are given. A misspelt one is refused: a read of everything would be the wrong answer to it."""
+    found: dict[str, int] = {}
+    for name, text in request.query_params.multi_items():
+        if name not in names or name in found:
+            raise InvalidInput(f"{name[:40]!r} is no parameter here, or is given twice; known are {', '.join(names)}")
+        if not (text.isascii() and text.isdecimal()) or len(text) > _LONGEST:
+            raise InvalidInput(f"{name} is a whole number from 0 on, not {text[:40]!r}")
+        found[name] = int(text)
+    return found

@@ -1,0 +1,166 @@
+"""Sizes, positions and values: what no store could accept is the same clear error on all of them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from clew.checkpointers.base import MAX_APPEND, MAX_FRAME, Checkpointer
+from clew.checkpointers.heads import HeadQuery, Lease, Owner
+from clew.errors import InvalidInput
+from clew.testing.contract.builders import OpenStore, a_head, append, digest_of, heads, listed, state
+
+_NAIVE = datetime(2026, 1, 1)
+_DIGEST = "0" * 64
+_BAD_DIGESTS = [
+    "",
+    "abc",
+    _DIGEST[1:],
+    _DIGEST + "0",
+    "A" * 64,
+    "g" * 64,
+    " " + _DIGEST[1:],
+    "\u0661" * 64,
+    "../" + "a" * 61,
+]
+
+
+class LimitContract:
+    """Bad input is `InvalidInput`, and nothing is written."""
+
+    async def test_a_frame_of_the_largest_size_is_kept_and_a_larger_one_refused(self, open_store: OpenStore) -> None:
+        store = open_store()
+        largest = _noise(MAX_FRAME)
+        await append(store, "thread", largest)
+        with pytest.raises(InvalidInput):
+            await append(store, "thread", b"small", largest + b"x", at=1)
+        assert await store.read("thread") == [largest]
+
+    async def test_an_append_of_the_largest_size_is_kept_and_a_larger_one_refused(self, open_store: OpenStore) -> None:
+        store = open_store()
+        frames = [_noise(MAX_FRAME)] * (MAX_APPEND // MAX_FRAME)
+        with pytest.raises(InvalidInput):
+            await append(store, "thread", *frames, b"x")
+        assert await state(store, "thread") == ([], None, set())
+        await append(store, "thread", *frames)
+        assert await store.read("thread") == frames
+
+    async def test_an_append_of_many_small_frames_is_one(self, open_store: OpenStore) -> None:
+        store = open_store()
+        frames = [b"%d" % number for number in range(3000)]
+        await append(store, "thread", *frames)
+        assert await store.read("thread") == frames
+        assert await store.read("thread", start=2990, stop=2992) == frames[2990:2992]
+
+    async def test_a_position_below_zero_is_invalid(self, open_store: OpenStore) -> None:
+        store = open_store()
+        await append(store, "thread", b"one", b"two")
+        with pytest.raises(InvalidInput):
+            await append(store, "thread", b"new", at=-1)
+        for start, stop in [(-1, None), (0, -1), (-2, -1), (-2, 1)]:
+            with pytest.raises(InvalidInput):
+                await store.read("thread", start=start, stop=stop)
+        assert await store.read("thread") == [b"one", b"two"]
+
+    async def test_a_head_of_another_thread_is_invalid(self, open_store: OpenStore) -> None:
+        store = open_store()
+        with pytest.raises(InvalidInput):
+            await store.append("thread", [b"frame"], at=0, head=a_head("Thread"))
+        assert await listed(store) == []
+
+    async def test_a_head_that_miscounts_the_frames_is_invalid(self, open_store: OpenStore) -> None:
+        store = open_store()
+        await append(store, "thread", b"one")
+        for frames in (0, 1, 3, -1):
+            with pytest.raises(InvalidInput):
+                await store.append("thread", [b"two"], at=1, head=a_head("thread", frames))
+        with pytest.raises(InvalidInput):
+            await store.append("thread", [], at=1, head=a_head("thread", 2))
+        assert await store.read("thread") == [b"one"]
+
+    async def test_values_that_a_head_cannot_have_are_invalid(self, open_store: OpenStore) -> None:
+        store = open_store()
+        owner = Owner(host="host", boot="boot", pid=1, started="1")
+        bad: dict[str, Any] = {
+            "created_at": _NAIVE,
+            "updated_at": _NAIVE,
+            "lease": Lease(owner=owner, token="t", expires_at=_NAIVE),  # noqa: S106
+            "status": "sleeping",
+            "title": "lone \ud800",
+            "agent": "lone \ud800",
+            "log_id": "lone \ud800",
+            "tags": {"lone \ud800": ""},
+            "parent": ("lone \ud800", 1),
+            "input_tokens": 2**70,
+        }
+        for name, value in bad.items():
+            with pytest.raises(InvalidInput):
+                pytest.fail(f"{name} was taken: {await append(store, 'thread', b'frame', **{name: value})!r}")
+        assert await state(store, "thread") == ([], None, set())
+
+    async def test_values_that_a_query_cannot_have_are_invalid(self, open_store: OpenStore) -> None:
+        store = open_store()
+        await append(store, "thread", b"frame")
+        bad: list[dict[str, Any]] = [
+            {"updated_after": _NAIVE},
+            {"updated_before": _NAIVE},
+            {"status": "sleeping"},
+            {"status": ("done", "sleeping")},
+            {"limit": -1},
+            {"prefix": "lone \ud800"},
+            {"agent": "lone \ud800"},
+            {"parent": "lone \ud800"},
+            {"title": "lone \ud800"},
+            {"tags": {"lone": "\ud800"}},
+        ]
+        cursors = [
+            "",
+            ":",
+            "x",
+            "12",
+            f"12:{_DIGEST}0",
+            f"x:{_DIGEST}",
+            f"--1:{_DIGEST}",
+            "1:" + "z" * 64,
+            f"²:{_DIGEST}",
+        ]
+        cursors += [f"{2**70}:{_DIGEST}", f"1:{_DIGEST}\n"]
+        bad += [{"cursor": cursor} for cursor in cursors]
+        for conditions in bad:
+            with pytest.raises(InvalidInput):
+                pytest.fail(f"{conditions} was taken: {await heads(store, HeadQuery(**conditions))!r}")
+
+    async def test_a_malformed_digest_is_invalid_for_every_method(self, open_store: OpenStore) -> None:
+        store = open_store()
+        for bad in _BAD_DIGESTS:
+            for name, call in _calls_with(store, bad).items():
+                with pytest.raises(InvalidInput):
+                    pytest.fail(f"{name} took the digest {bad!r}: {await call()!r}")
+        assert await listed(store) == []
+
+    async def test_a_time_below_zero_is_invalid(self, open_store: OpenStore) -> None:
+        store = open_store()
+        with pytest.raises(InvalidInput):
+            _ = [digest async for digest in store.blobs(untouched_for=timedelta(seconds=-1))]
+        with pytest.raises(InvalidInput):
+            await store.delete_blobs([digest_of(b"blob")], untouched_for=timedelta(seconds=-1))
+
+
+def _calls_with(store: Checkpointer, digest: str) -> dict[str, Callable[[], Awaitable[object]]]:
+    """A call of every method that takes digests, by name."""
+    return {
+        "append": lambda: append(store, "thread", b"frame", refs=[digest_of(b"blob"), digest]),
+        "put_blobs": lambda: store.put_blobs({digest: b"blob"}),
+        "get_blobs": lambda: store.get_blobs([digest]),
+        "missing_blobs": lambda: store.missing_blobs([digest]),
+        "delete_blobs": lambda: store.delete_blobs([digest], untouched_for=timedelta(0)),
+    }
+
+
+def _noise(size: int) -> bytes:
+    """Bytes that do not compress, the same each time."""
+    return random.Random(size).randbytes(size)  # noqa: S311 - not for secrets

@@ -1,0 +1,325 @@
+"""Listing heads: every condition, both orders, pages, and listings while others write."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any, Literal
+
+from clew.checkpointers.base import Checkpointer
+from clew.checkpointers.heads import STATUSES, Head, HeadQuery
+from clew.testing.contract.builders import OpenStore, append, heads, listed, minute
+
+
+class ListingContract:
+    """`heads`: what matches, newest first, each thread once."""
+
+    # Conditions
+
+    async def test_the_empty_query_lists_all_newest_first(self, open_store: OpenStore) -> None:
+        store = open_store()
+        for number in (2, 0, 3, 1):
+            await append(store, f"thread {number}", b"frame", updated_at=minute(number))
+        assert await heads(store) == await heads(store, HeadQuery())
+        assert await listed(store) == ["thread 3", "thread 2", "thread 1", "thread 0"]
+
+    async def test_a_listing_shows_the_heads_as_of_the_last_append(self, open_store: OpenStore) -> None:
+        store, other = open_store(), open_store()
+        await append(store, "a", b"one", updated_at=minute(1))
+        await append(store, "b", b"one", updated_at=minute(2))
+        head = await append(store, "a", b"two", at=1, updated_at=minute(3), title="moved")
+        assert (await heads(other))[0] == head
+        assert await listed(other) == ["a", "b"]
+
+    async def test_a_prefix_is_compared_letter_for_letter(self, open_store: OpenStore) -> None:
+        ids = [
+            "user/1",
+            "user/10",
+            "User/1",
+            "user_1",
+            "user%1",
+            "user*",
+            "us",
+            "\U0001f9f5 a",
+            "\U0001f9f5 b",
+            "e\u0301",
+            "é",
+        ]
+        store = await _with_threads(open_store, *({"thread_id": thread_id} for thread_id in ids))
+        for prefix in ["", "u", "user", "user/", "user/1", "User", "user_", "user%", "user*", "%", "*", "_", "?", "[",
+                       "\\", "USER", "\U0001f9f5", "\U0001f9f5 b", "e", "é", "user/1/", "'", "\0"]:  # fmt: skip
+            expected = sorted(thread_id for thread_id in ids if thread_id.startswith(prefix))
+            assert sorted(await listed(store, prefix=prefix)) == expected, prefix
+
+    async def test_text_in_the_title_is_found_in_upper_and_lower_case(self, open_store: OpenStore) -> None:
+        titles = [
+            "Plan a trip",
+            "plan b",
+            "100% done",
+            "100 done",
+            "a_b",
+            "aXb",
+            "Élan",
+            "",
+            "back\\slash",
+            "it's [ok]*",
+        ]
+        store = await _with_threads(open_store, *({"thread_id": f"t {t}", "title": t} for t in titles))
+        for text in [
+            "",
+            "plan",
+            "PLAN",
+            "a TRIP",
+            "%",
+            "0%",
+            "_",
+            "a_b",
+            "élan",
+            "ÉLAN",
+            "\\",
+            "*",
+            "[OK]",
+            "'",
+            "none",
+        ]:
+            expected = sorted(f"t {title}" for title in titles if text.casefold() in title.casefold())
+            assert sorted(await listed(store, title=text)) == expected, text
+
+    async def test_a_status_or_several_select_threads(self, open_store: OpenStore) -> None:
+        store = await _with_threads(open_store, *({"thread_id": status, "status": status} for status in STATUSES))
+        for status in STATUSES:
+            assert await listed(store, status=status) == [status]
+            assert await listed(store, status=(status,)) == [status]
+        assert sorted(await listed(store, status=("done", "failed"))) == ["done", "failed"]
+        assert sorted(await listed(store, status=STATUSES)) == sorted(STATUSES)
+        assert await listed(store, status=()) == []
+
+    async def test_an_agent_selects_its_threads_and_no_others(self, open_store: OpenStore) -> None:
+        agents = ["planner", "Planner", "planner 2", "", "%"]
+        store = await _with_threads(open_store, *({"thread_id": f"of {agent}", "agent": agent} for agent in agents))
+        for agent in agents:
+            assert await listed(store, agent=agent) == [f"of {agent}"]
+        assert await listed(store, agent="plan") == []
+        assert len(await listed(store, agent=None)) == len(agents)
+
+    async def test_every_given_tag_must_have_its_value(self, open_store: OpenStore) -> None:
+        store = await _with_threads(
+            open_store,
+            {"thread_id": "none"},
+            {"thread_id": "a1", "tags": {"a": "1"}},
+            {"thread_id": "a2", "tags": {"a": "2"}},
+            {"thread_id": "a1 b1", "tags": {"a": "1", "b": "1"}},
+            {"thread_id": "odd", "tags": {"a.b": "x", "$.a": "1", "": ""}},
+        )
+        assert sorted(await listed(store, tags={"a": "1"})) == ["a1", "a1 b1"]
+        assert await listed(store, tags={"a": "1", "b": "1"}) == ["a1 b1"]
+        assert await listed(store, tags={"a": "1", "b": "2"}) == []
+        assert await listed(store, tags={"A": "1"}) == []
+        assert await listed(store, tags={"a.b": "x"}) == await listed(store, tags={"$.a": "1"}) == ["odd"]
+        assert await listed(store, tags={"": ""}) == ["odd"]
+        assert len(await listed(store, tags={})) == 5
+
+    async def test_a_parent_selects_its_forks_and_children(self, open_store: OpenStore) -> None:
+        store = await _with_threads(
+            open_store,
+            {"thread_id": "p"},
+            {"thread_id": "fork 1", "parent": ("p", 0)},
+            {"thread_id": "fork 2", "parent": ("p", 7)},
+            {"thread_id": "of another", "parent": ("P", 0)},
+            {"thread_id": "grandchild", "parent": ("fork 1", 1)},
+        )
+        assert sorted(await listed(store, parent="p")) == ["fork 1", "fork 2"]
+        assert await listed(store, parent="P") == ["of another"]
+        assert await listed(store, parent="absent") == []
+
+    async def test_moments_of_change_bound_a_listing(self, open_store: OpenStore) -> None:
+        store = await _with_threads(
+            open_store, *({"thread_id": f"{n}", "updated_at": minute(n), "created_at": minute(-n)} for n in range(5))
+        )
+        assert await listed(store, updated_after=minute(2)) == ["4", "3", "2"]
+        assert await listed(store, updated_before=minute(2)) == ["1", "0"]
+        assert await listed(store, updated_after=minute(1), updated_before=minute(3)) == ["2", "1"]
+        assert await listed(store, updated_after=minute(3), updated_before=minute(3)) == []
+        assert await listed(store, updated_after=minute(2) + timedelta(microseconds=1)) == ["4", "3"]
+        assert await listed(store, updated_before=minute(2) + timedelta(microseconds=1)) == ["2", "1", "0"]
+
+    async def test_conditions_combined_must_all_hold(self, open_store: OpenStore) -> None:
+        store = open_store()
+        made = await _population(store, 60)
+        queries: list[dict[str, Any]] = [
+            {"prefix": "user/", "status": "done"},
+            {"status": ("done", "failed"), "agent": "planner", "title": "TRIP"},
+            {"tags": {"team": "blue"}, "parent": "user/3", "updated_after": minute(2)},
+            {"prefix": "job_", "tags": {"team": "red"}, "updated_before": minute(6), "order": "created"},
+            {"title": "plan", "agent": "", "updated_after": minute(1), "updated_before": minute(8), "limit": 4},
+            {"prefix": "user/", "tags": {"team": "blue"}, "title": "t", "limit": 3, "order": "created"},
+            {"prefix": "user/", "limit": 5},
+            {"agent": "planner", "limit": 6, "order": "created"},
+        ]
+        found = 0
+        for conditions in queries:
+            query = HeadQuery(**conditions)
+            assert await heads(store, query) == _expected(made, query), conditions
+            found += len(_expected(made, query))
+        assert found > 20, "the queries find too little to mean anything"
+
+    # Order, limits and pages
+
+    async def test_both_orders_are_newest_first_and_break_ties_the_same_way_each_time(
+        self, open_store: OpenStore
+    ) -> None:
+        store, other = open_store(), open_store()
+        made = await _population(store, 40)
+        for order in _ORDERS:
+            query = HeadQuery(order=order)
+            assert await heads(store, query) == await heads(other, query) == _expected(made, query)
+
+    async def test_a_limit_gives_the_newest(self, open_store: OpenStore) -> None:
+        store = open_store()
+        made = await _population(store, 10)
+        for limit in (0, 1, 9, 10, 11, 2**70):
+            query = HeadQuery(limit=limit)
+            assert await heads(store, query) == _expected(made, query)
+
+    async def test_pages_hold_every_thread_once(self, open_store: OpenStore) -> None:
+        store, other = open_store(), open_store()
+        made = await _population(store, 250)
+        for query in (HeadQuery(limit=7), HeadQuery(limit=7, order="created")):
+            paged = await _pages(other, query)
+            assert len(paged) == 250
+            assert paged == _expected(made, HeadQuery(order=query.order))
+
+    async def test_pages_of_a_selection_hold_every_match_once(self, open_store: OpenStore) -> None:
+        store = open_store()
+        made = await _population(store, 60)
+        for conditions in [
+            {"tags": {"team": "blue"}},
+            {"title": "trip"},
+            {"prefix": "user/"},
+            {"status": ("done", "running")},
+        ]:
+            for order in _ORDERS:
+                query = HeadQuery(order=order, **conditions)  # type: ignore[arg-type]
+                expected = _expected(made, query)
+                assert len(expected) > 8
+                assert await _pages(store, HeadQuery(order=order, limit=4, **conditions)) == expected  # type: ignore[arg-type]
+
+    async def test_a_cursor_holds_when_its_thread_is_gone(self, open_store: OpenStore) -> None:
+        store = open_store()
+        made = await _population(store, 12)
+        query = HeadQuery(limit=5)
+        first = await heads(store, query)
+        await store.delete(first[-1].thread_id)
+        assert await heads(store, query.after(first[-1])) == _expected(made, HeadQuery())[5:10]
+
+    async def test_a_cursor_beyond_the_last_head_gives_nothing(self, open_store: OpenStore) -> None:
+        store = open_store()
+        made = await _population(store, 5)
+        last = _expected(made, HeadQuery())[-1]
+        assert await heads(store, HeadQuery().after(last)) == []
+        for moment in (-(10**17), 10**17):
+            found = await heads(store, HeadQuery(cursor=f"{moment}:{'0' * 64}"))
+            assert len(found) == (5 if moment > 0 else 0)
+
+    # While others write
+
+    async def test_a_listing_holds_untouched_threads_once_while_others_come_and_go(self, open_store: OpenStore) -> None:
+        store, writer = open_store(), open_store()
+        still = {f"still {n}" for n in range(60)}
+        for n, thread_id in enumerate(sorted(still)):
+            await append(store, thread_id, b"frame", updated_at=minute(n), created_at=minute(n))
+        listing = True
+
+        async def churn(lane: int) -> None:
+            moment = 0
+            while listing:
+                moment += 1
+                thread_id = f"moving {lane} {moment % 3}"
+                head = await writer.head(thread_id)
+                if moment % 5 == 0:
+                    await writer.delete(thread_id)
+                else:
+                    at = 0 if head is None else head.frames
+                    created = minute(moment % 60) if head is None else head.created_at
+                    await append(writer, thread_id, b"frame", at=at, updated_at=minute(moment), created_at=created)
+                await asyncio.sleep(0)
+
+        async def watch() -> None:
+            nonlocal listing
+            try:
+                for order in _ORDERS * 3:
+                    whole = [head.thread_id async for head in _slowly(store, HeadQuery(order=order))]
+                    _each_once(whole, still)
+                    paged = [head.thread_id for head in await _pages(store, HeadQuery(order=order, limit=7))]
+                    _each_once([thread_id for thread_id in paged if thread_id in still], still)
+            finally:
+                listing = False
+
+        await asyncio.wait_for(asyncio.gather(watch(), *(churn(lane) for lane in range(3))), timeout=60)
+
+    async def test_a_listing_that_is_given_up_does_no_harm(self, open_store: OpenStore) -> None:
+        store = open_store()
+        await _population(store, 10)
+        for _ in range(5):
+            async for head in store.heads():
+                assert head.frames == 1
+                break
+        assert len(await listed(store)) == 10
+
+
+_ORDERS: tuple[Literal["updated"], Literal["created"]] = ("updated", "created")
+
+
+async def _with_threads(open_store: OpenStore, *threads: dict[str, Any]) -> Checkpointer:
+    """A store with one thread for each of these sets of head fields."""
+    store = open_store()
+    await asyncio.gather(*(append(store, thread.pop("thread_id"), b"frame", **thread) for thread in threads))
+    return store
+
+
+async def _population(store: Checkpointer, size: int) -> list[Head]:
+    """Threads of many kinds, several of each moment, so that ties matter."""
+    agents, titles = ["planner", "writer", ""], ["Plan a trip", "Trip report", "Plan nothing", ""]
+    return await asyncio.gather(
+        *(
+            append(
+                store,
+                f"user/{number}" if number % 3 else f"job_{number}",
+                b"frame",
+                status=STATUSES[number % len(STATUSES)],
+                agent=agents[number % 7 % 3],
+                title=titles[number % 4],
+                tags={"team": "blue" if number % 2 else "red", "n": str(number)},
+                parent=("user/3", number) if number % 2 else None,
+                created_at=minute(number % 6),
+                updated_at=minute(number * 7 % 10),
+            )
+            for number in range(size)
+        )
+    )
+
+
+def _expected(made: list[Head], query: HeadQuery) -> list[Head]:
+    return sorted(filter(query.matches, made), key=query.position, reverse=True)[: query.limit]
+
+
+async def _pages(store: Checkpointer, query: HeadQuery) -> list[Head]:
+    """Everything the query lists, asked for page by page."""
+    found: list[Head] = []
+    while page := await heads(store, query):
+        assert query.limit is not None
+        assert len(page) <= query.limit
+        found += page
+        query = query.after(page[-1])
+    return found
+
+
+async def _slowly(store: Checkpointer, query: HeadQuery) -> Any:
+    async for head in store.heads(query):
+        yield head
+        await asyncio.sleep(0)
+
+
+def _each_once(seen: list[str], wanted: set[str]) -> None:
+    assert len(seen) == len(set(seen)), f"listed twice: {sorted(name for name in seen if seen.count(name) > 1)}"
+    assert wanted <= set(seen), f"left out: {sorted(wanted - set(seen))}"

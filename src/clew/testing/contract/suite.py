@@ -1,0 +1,75 @@
+"""The proof of a store: one test class, the same for every backend, with a test for each promise of the waist."""
+
+from __future__ import annotations
+
+import pytest
+
+_PARTS = ("blobs", "concurrency", "ids", "lifetime", "limits", "listing", "logs", "model")
+pytest.register_assert_rewrite(*(f"clew.testing._contract_{part}" for part in _PARTS))  # a failed assert shows values
+
+from clew.checkpointers.base import Checkpointer  # noqa: E402
+from clew.testing.contract.blobs import BlobContract  # noqa: E402
+from clew.testing.contract.builders import OpenStore  # noqa: E402
+from clew.testing.contract.concurrency import ConcurrencyContract  # noqa: E402
+from clew.testing.contract.ids import IdContract  # noqa: E402
+from clew.testing.contract.lifetime import LifetimeContract  # noqa: E402
+from clew.testing.contract.limits import LimitContract  # noqa: E402
+from clew.testing.contract.lists import ListingContract  # noqa: E402
+from clew.testing.contract.logs import LogContract  # noqa: E402
+from clew.testing.contract.reference import ModelContract  # noqa: E402
+
+__all__ = ["CheckpointerContract", "OpenStore"]
+
+
+class CheckpointerContract(
+    LogContract,
+    ConcurrencyContract,
+    IdContract,
+    LimitContract,
+    ListingContract,
+    BlobContract,
+    LifetimeContract,
+    ModelContract,
+):
+    """Everything a `Checkpointer` promises, as tests. Subclass it, say how your store is opened, and run pytest.
+
+        class TestMyStore(CheckpointerContract):
+            @pytest.fixture
+            async def open_store(self, tmp_path):
+                opened = []
+
+                def open_store(namespace=""):
+                    opened.append(MyCheckpointer(tmp_path / "store", namespace))
+                    return opened[-1]
+
+                yield open_store
+                for store in opened:
+                    await store.close()
+
+    `open_store(namespace="")` opens another checkpointer on the same underlying store each time it is called, as a second
+    connection does. The store is empty when a test starts. The fixture closes what it opened; some tests close earlier,
+    and closing twice is no error.
+
+    `unreachable_store` is optional: a checkpointer whose store cannot be reached. Without it, the tests that tell
+    unreachable from absent are skipped.
+
+    The tests run on asyncio through the pytest plugin that anyio brings. Each is also a plain coroutine function of the
+    one fixture it takes, so it can be run by hand against a store made to break it.
+    """
+
+    pytestmark = pytest.mark.anyio
+
+    @pytest.fixture
+    def anyio_backend(self) -> str:
+        """Checkpointers run on asyncio."""
+        return "asyncio"
+
+    @pytest.fixture
+    def open_store(self) -> OpenStore:
+        """Override this: a callable that opens another checkpointer on the same store each time."""
+        raise NotImplementedError(f"{type(self).__name__} needs a fixture open_store; see CheckpointerContract")
+
+    @pytest.fixture
+    def unreachable_store(self) -> Checkpointer:
+        """Override this where a store can be out of reach: a checkpointer whose store is."""
+        pytest.skip("no unreachable_store fixture: this store is never out of reach, or its test does not say how")

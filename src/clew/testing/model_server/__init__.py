@@ -1,0 +1,1 @@
+"""A server that speaks as three vendors do, and says what a test tells it to."""

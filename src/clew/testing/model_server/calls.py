@@ -1,0 +1,223 @@
+"""One model call: what the script says to it, what goes wrong, and the answer in the vendor's words."""
+
+from __future__ import annotations
+
+import math
+import time
+import uuid
+from typing import Any
+
+import msgspec
+
+from clew.errors import ClewError, ContextTooLong, ModelUnavailable
+from clew.log import Usage
+from clew.models.base import ModelRequest
+from clew.testing.model_server.faults import Fault, Faults
+from clew.testing.model_server.http import EVENTS, JSON, Abandoned, Exchange
+from clew.testing.model_server.openai_responses import RESPONSES
+from clew.testing.model_server.records import RecordedRequest
+from clew.testing.model_server.refusals import refusal
+from clew.testing.model_server.scripts import By, Script, turns_in
+from clew.testing.model_server.wire import Answer, Body, Event, Problem, Wire
+from clew.testing.replies import Reply, estimate, identified, reply_of, say
+
+__all__ = ["Calling", "Refused", "read_body"]
+
+_NOT_JSON = '{"type": "broken'
+_BODY = msgspec.json.Decoder(dict[str, Any])
+
+
+class Refused(Exception):
+    """The request gets an error, and it is the client's fault or the script's."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.message)
+        self.problem = problem
+
+
+def read_body(body: bytes) -> Body:
+    try:
+        return _BODY.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise Refused(Problem(status=400, message="the body is not a JSON object")) from None
+
+
+class Calling:
+    """Answers model calls from a script."""
+
+    def __init__(
+        self,
+        script: Script,
+        *,
+        by: By,
+        faults: Faults,
+        delay: float,
+        usage: Usage | None,
+        context_window: int | None,
+        strict: bool,
+    ) -> None:
+        self._script = script
+        self._by = by
+        self._faults = faults
+        self._delay = delay
+        self._usage = usage
+        self._context_window = context_window
+        self._strict = strict
+        self._answered = 0
+        self._stored: dict[str, list[Any]] = {}
+        """Conversations, as items, that a later request may name by `previous_response_id`."""
+
+    async def answer(self, wire: Wire, record: RecordedRequest, exchange: Exchange) -> None:
+        try:
+            record.outcome = "answered" if await self._answer(wire, record, exchange) else "failed"
+        except Refused as refused:
+            record.outcome, record.reason = "refused", refused.problem.message
+            await _send_problem(wire, refused.problem, exchange)
+        except (Abandoned, ConnectionError):
+            record.outcome = "abandoned"
+            raise
+
+    async def _answer(self, wire: Wire, record: RecordedRequest, exchange: Exchange) -> bool:
+        """Whether the client got a whole and true answer."""
+        body = self._continued(wire, record.body or {})
+        record.request = request = _read(wire, body)
+        self._check(wire, request)
+        fault = self._faults.take(record.call)
+        reply, number = Reply(), self._answered if self._by == "order" else turns_in(request)
+        self._answered += fault.answers
+        if not fault.stops:
+            said = await self._say(request, number)
+            if isinstance(said, Fault):
+                fault, reply = said, say(said.saying) if said.saying else reply
+            else:
+                reply = said
+        await exchange.pause(self._delay + reply.delay + fault.first_byte)
+        if fault.reset:
+            await exchange.reset()
+        elif fault.stops and fault.problem is not None:
+            await _send_problem(wire, fault.problem, exchange)
+        else:
+            answer = self._written(wire, reply, request, number, body)
+            if fault.hang:
+                await _send_words(wire, answer, body, fault, exchange)
+                record.outcome = "hanging"
+                await exchange.pause(math.inf)
+            else:
+                await _send(wire, answer, body, fault, exchange)
+            if fault.answers:
+                self._store(wire, answer, body)
+        return fault.answers
+
+    async def _say(self, request: ModelRequest, number: int) -> Reply | Fault:
+        """What the script says; an error in it is told the client as an error that it does not try again."""
+        try:
+            said = await self._script.response(request, number)
+            return said if isinstance(said, Fault) else reply_of(said)
+        except (ConnectionError, TimeoutError):
+            return Fault(reset=True)
+        except Exception as error:  # noqa: BLE001 - whatever the user's script raises
+            if isinstance(error, ContextTooLong):
+                return Fault(overflow=True)
+            if isinstance(error, ModelUnavailable):
+                return Fault(status=error.status or 503)
+            message = str(error) if isinstance(error, ClewError) else f"the script raised {error!r}"
+            raise Refused(Problem(status=400, message=message)) from None
+
+    def _check(self, wire: Wire, request: ModelRequest) -> None:
+        message = refusal(request.messages, wire.dialect) if self._strict else None
+        if message is not None:
+            raise Refused(Problem(status=400, message=message))
+        size = estimate(request.messages, request.system, request.tools, ()).input_tokens
+        if self._context_window is not None and size > self._context_window:
+            raise Refused(Problem(status=400, overflow=True, window=self._context_window, size=size))
+
+    def _written(self, wire: Wire, reply: Reply, request: ModelRequest, number: int, body: Body) -> Answer:
+        content = identified(reply.content, number, wire.call_prefix)
+        usage = reply.usage or self._usage or estimate(request.messages, request.system, request.tools, content)
+        return Answer(
+            id=uuid.uuid4().hex,
+            number=number,
+            created=int(time.time()),
+            model=reply.model or str(body.get("model", "")),
+            content=content,
+            stop=reply.stop,
+            usage=usage,
+        )
+
+    def _continued(self, wire: Wire, body: Body) -> Body:
+        """The request with the conversation that it only names."""
+        name = body.get("previous_response_id")
+        if wire is not RESPONSES or name is None:
+            return body
+        if name not in self._stored:
+            raise Refused(Problem(status=400, message=f"Previous response with id '{name}' not found."))
+        return {**body, "input": [*self._stored[name], *_items(body)]}
+
+    def _store(self, wire: Wire, answer: Answer, body: Body) -> None:
+        if wire is RESPONSES and body.get("store", True):
+            whole = wire.whole(answer, body)
+            self._stored[whole["id"]] = [*_items(body), *whole["output"]]
+
+
+def _items(body: Body) -> list[Any]:
+    given = body.get("input") or []
+    return [{"role": "user", "content": given}] if isinstance(given, str) else list(given)
+
+
+def _read(wire: Wire, body: Body) -> ModelRequest:
+    for key in ("model", *wire.needed):
+        if not body.get(key):
+            raise Refused(Problem(status=400, message=f"{key}: Field required"))
+    try:
+        return wire.request(body)
+    except ClewError as error:
+        raise Refused(Problem(status=400, message=str(error))) from None
+    except (TypeError, AttributeError, msgspec.ValidationError):
+        raise Refused(Problem(status=400, message="tools or options of a form that this API does not take")) from None
+
+
+async def _send_problem(wire: Wire, problem: Problem, exchange: Exchange) -> None:
+    wait = {} if problem.retry_after is None else {"retry-after": f"{problem.retry_after:g}"}
+    await exchange.send(problem.status, {**JSON, **wait}, msgspec.json.encode(wire.error(problem)))
+
+
+async def _send(wire: Wire, answer: Answer, body: Body, fault: Fault, exchange: Exchange) -> None:
+    if body.get("stream"):
+        await _send_events(wire, answer, body, fault, exchange)
+        return
+    whole = msgspec.json.encode(wire.whole(answer, body))
+    if fault.error_after is not None and fault.problem is not None:
+        await _send_problem(wire, fault.problem, exchange)
+    elif fault.malformed:
+        await exchange.send(200, JSON, _NOT_JSON.encode())
+    else:
+        await exchange.send(200, JSON, whole, only=None if fault.drop_after is None else len(whole) // 2)
+
+
+async def _send_words(wire: Wire, answer: Answer, body: Body, fault: Fault, exchange: Exchange) -> None:
+    """A stream up to the last word, and not its end."""
+    if not body.get("stream"):
+        return
+    await exchange.start(EVENTS)
+    events = wire.events(answer, body)
+    while events and not wire.is_delta(events[-1]):
+        events.pop()
+    for event in events:
+        await exchange.pause(fault.between)
+        await exchange.chunk(event.encoded())
+
+
+async def _send_events(wire: Wire, answer: Answer, body: Body, fault: Fault, exchange: Exchange) -> None:
+    await exchange.start(EVENTS)
+    for sent, event in enumerate(wire.events(answer, body)):
+        if sent:
+            await exchange.pause(fault.between)
+        if sent == fault.error_after and fault.problem is not None:
+            await exchange.chunk(wire.stream_error(fault.problem, answer, body, sent).encoded())
+            break
+        if sent == fault.drop_after:
+            await exchange.cut()
+            return
+        broken = fault.malformed and sent == 1
+        await exchange.chunk((Event(event.name, _NOT_JSON) if broken else event).encoded())
+    await exchange.end()

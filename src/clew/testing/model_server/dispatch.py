@@ -1,0 +1,133 @@
+"""From a connection to the part of the server that answers: which API a request speaks, and all that is no model call."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+
+from clew.errors import ClewError
+from clew.testing.model_server.anthropic import ANTHROPIC
+from clew.testing.model_server.calls import Calling, Refused, read_body
+from clew.testing.model_server.http import JSON, Abandoned, BadRequest, Exchange, HttpRequest, read_request
+from clew.testing.model_server.openai_chat import CHAT
+from clew.testing.model_server.openai_responses import RESPONSES
+from clew.testing.model_server.records import RecordedRequest, Records, without_secrets
+from clew.testing.model_server.wire import Problem, Wire
+from clew.testing.replies import estimate
+
+__all__ = ["Answering"]
+
+_WIRES = {"/chat/completions": CHAT, "/messages": ANTHROPIC, "/responses": RESPONSES}
+"""By the ending of the path, so that any base URL will do."""
+_COUNT = "/messages/count_tokens"
+_RELEASED = "2025-01-01T00:00:00Z"
+
+
+class Answering:
+    """Serves connections. All of it runs on the server's own event loop."""
+
+    def __init__(self, calling: Calling, records: Records, *, key: str | None, models: tuple[str, ...]) -> None:
+        self._calling = calling
+        self._records = records
+        self._key = key
+        self._models = models
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection, until either side ends it."""
+        exchange = Exchange(reader, writer)
+        try:
+            while not exchange.broken and (request := await read_request(reader, writer)) is not None:
+                await self._exchange(request, exchange)
+                if not request.keeps_alive:
+                    return
+        except BadRequest as error:
+            await exchange.send(400, JSON, msgspec.json.encode({"error": {"message": str(error)}}))
+        except (Abandoned, ConnectionError):
+            return
+
+    async def _exchange(self, request: HttpRequest, exchange: Exchange) -> None:
+        path = request.path.rstrip("/")
+        wire = next((wire for ending, wire in _WIRES.items() if path.endswith(ending)), None)
+        record = RecordedRequest(
+            method=request.method, path=request.path, headers=without_secrets(request.headers), body=None
+        )
+        is_call = wire is not None and request.method == "POST"
+        if is_call and wire is not None:
+            record.dialect = wire.dialect
+        problem = self._problem_of_key(request)
+        try:
+            record.body = read_body(request.body) if request.body else None
+        except Refused as refused:
+            problem = problem or refused.problem
+        self._records.add(record, is_call=is_call)
+        if problem is not None:
+            await _refuse(wire or _vendor(request), problem, record, exchange)
+        elif is_call and wire is not None:
+            await self._calling.answer(wire, record, exchange)
+        else:
+            await self._answer_other(request, path, record, exchange)
+
+    def _problem_of_key(self, request: HttpRequest) -> Problem | None:
+        given = request.headers.get("x-api-key") or request.headers.get("authorization", "").removeprefix("Bearer ")
+        if self._key is None or given == self._key:
+            return None
+        return Problem(status=401, message="Incorrect API key provided." if given else "No API key was given.")
+
+    async def _answer_other(self, request: HttpRequest, path: str, record: RecordedRequest, exchange: Exchange) -> None:
+        vendor = _vendor(request)
+        try:
+            body = self._other(request, path, record, vendor)
+        except Refused as refused:
+            await _refuse(vendor, refused.problem, record, exchange)
+            return
+        record.outcome = "answered"
+        await exchange.send(200, JSON, msgspec.json.encode(body), hide=request.method == "HEAD")
+
+    def _other(self, request: HttpRequest, path: str, record: RecordedRequest, vendor: Wire) -> Any:
+        if path.endswith(_COUNT) and request.method == "POST":
+            return {"input_tokens": _count(record)}
+        if request.method in ("GET", "HEAD"):
+            if path in ("", "/v1"):
+                return {}
+            if path.endswith("/models"):
+                return self._list(vendor)
+            parent, _, name = path.rpartition("/")
+            if parent.endswith("/models") and name in self._models:
+                return _model(name, vendor)
+        if "upgrade" in request.headers:
+            raise Refused(Problem(status=426, message="this server speaks HTTP and server-sent events alone"))
+        raise Refused(Problem(status=404, message=f"no {request.method} {request.path} here"))
+
+    def _list(self, vendor: Wire) -> dict[str, Any]:
+        data = [_model(name, vendor) for name in self._models]
+        if vendor is not ANTHROPIC:
+            return {"object": "list", "data": data}
+        ends = {"first_id": self._models[0], "last_id": self._models[-1]} if data else {}
+        return {"data": data, "has_more": False, **ends}
+
+
+def _vendor(request: HttpRequest) -> Wire:
+    """Whose words to use where the path does not tell: Anthropic's clients always say their version."""
+    return ANTHROPIC if "anthropic-version" in request.headers or "/messages" in request.path else CHAT
+
+
+def _model(name: str, vendor: Wire) -> dict[str, Any]:
+    if vendor is ANTHROPIC:
+        return {"type": "model", "id": name, "display_name": name, "created_at": _RELEASED, "lifecycle": "active"}
+    return {"id": name, "object": "model", "created": 1735689600, "owned_by": "clew"}
+
+
+def _count(record: RecordedRequest) -> int:
+    try:
+        record.dialect = ANTHROPIC.dialect
+        record.request = asked = ANTHROPIC.request(record.body or {})
+    except ClewError as error:
+        raise Refused(Problem(status=400, message=str(error))) from None
+    return estimate(asked.messages, asked.system, asked.tools, ()).input_tokens
+
+
+async def _refuse(wire: Wire, problem: Problem, record: RecordedRequest, exchange: Exchange) -> None:
+    record.outcome, record.reason = "refused", problem.message
+    await exchange.send(problem.status, JSON, msgspec.json.encode(wire.error(problem)), hide=record.method == "HEAD")

@@ -1,0 +1,136 @@
+"""Scripts in JSON, for servers that are started from a command line."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from clew.errors import InvalidInput
+from clew.log import Usage
+from clew.messages import Opaque, ToolCall, plain_text
+from clew.models.base import ModelRequest
+from clew.testing.model_server.faults import Fault
+from clew.testing.model_server.scripts import By, Script, turns_in
+from clew.testing.replies import Reply, call, reply, say, think
+
+__all__ = ["ScriptFile", "read_script"]
+
+
+class _Call(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    arguments: Any = {}
+    id: str = ""
+
+
+class _Counted(msgspec.Struct, forbid_unknown_fields=True):
+    """`Usage`, by name."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+    reasoning_tokens: int = 0
+
+
+class _Response(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Thinking, then words, then calls; or a fault alone."""
+
+    think: str | None = None
+    say: str | None = None
+    call: _Call | None = None
+    calls: list[_Call] = []
+    opaque: dict[str, Any] | None = None
+    """A block or item of a vendor's own: `{"dialect": "openai-responses", "value": {…}}`."""
+    usage: _Counted | None = None
+    stop: str = ""
+    model: str = ""
+    delay: float = 0
+    fault: Fault | None = None
+
+    def read(self) -> Reply | Fault:
+        if self.fault is not None:
+            return self.fault
+        parts: list[Any] = []
+        parts += [think(self.think)] if self.think is not None else []
+        parts += [say(self.say)] if self.say is not None else []
+        parts += [Opaque(self.opaque["dialect"], self.opaque["value"])] if self.opaque else []
+        for asked in [*([self.call] if self.call else []), *self.calls]:
+            parts.append(
+                ToolCall(asked.id, asked.name, asked.arguments) if asked.id else call(asked.name, asked.arguments)
+            )
+        usage = Usage(*msgspec.structs.astuple(self.usage)) if self.usage else None
+        return reply(*parts, usage=usage, stop=self.stop, model=self.model, delay=self.delay)
+
+
+class _Rule(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Responses for requests of another kind: those that name a conversation, say, beside the conversation itself."""
+
+    responses: list[str | _Response]
+    model: str = "*"
+    """A pattern for the name of the model."""
+    contains: str = ""
+    """A text of the instructions or of a message."""
+    repeat: bool = False
+    """Give the last response again and again."""
+
+
+class ScriptFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """What a script's file holds. A list alone is its responses."""
+
+    responses: list[str | _Response] = []
+    rules: list[_Rule] = []
+    """Asked in order, before `responses`; the first that fits answers."""
+    by: By = "turns"
+    faults: dict[int, Fault] = {}
+    """By the number of the call, from 1 on."""
+    fault: Fault | None = None
+    """For all calls that have none of their own."""
+    key: str | None = None
+    delay: float = 0
+    context_window: int | None = None
+    models: tuple[str, ...] = ("scripted",)
+    strict: bool = True
+
+    def script(self) -> Any:
+        """The script of a `ModelServer`."""
+        plain = [_read(response) for response in self.responses]
+        if not self.rules:
+            return plain
+        rules = [(rule, [_read(response) for response in rule.responses]) for rule in self.rules]
+
+        async def respond(request: ModelRequest) -> Any:
+            for rule, responses in rules:
+                if _fits(rule, request):
+                    number = turns_in(request)
+                    number = min(number, len(responses) - 1) if rule.repeat else number
+                    return await Script(responses).response(request, number)
+            return await Script(plain).response(request, turns_in(request))
+
+        return respond
+
+
+def _read(response: str | _Response) -> str | Reply | Fault:
+    return response if isinstance(response, str) else response.read()
+
+
+def _fits(rule: _Rule, request: ModelRequest) -> bool:
+    if not fnmatchcase(str(request.options.get("model", "")), rule.model):
+        return False
+    return any(rule.contains in text for text in (request.system, *map(plain_text, request.messages)))
+
+
+def read_script(path: Path) -> ScriptFile:
+    """The script in this file, or an `InvalidInput` that says what is amiss in it."""
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise InvalidInput(f"{path}: {error.strerror or error}") from None
+    try:
+        if text.lstrip().startswith(b"["):
+            return ScriptFile(responses=msgspec.json.decode(text, type=list[str | _Response]))
+        return msgspec.json.decode(text, type=ScriptFile)
+    except msgspec.DecodeError as error:
+        raise InvalidInput(f"{path} is no script: {error}") from None

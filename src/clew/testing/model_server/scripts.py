@@ -1,0 +1,56 @@
+"""Which response a conversation gets next."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Literal
+
+from clew.errors import InvalidInput, UsageError
+from clew.messages import Assistant
+from clew.models.base import ModelRequest
+from clew.testing.replies import Reply, Response
+
+__all__ = ["By", "Script", "ScriptSource", "turns_in"]
+
+By = Literal["turns", "order"]
+ScriptSource = Sequence[Response] | Assistant | Reply | Callable[[ModelRequest], Response | Awaitable[Response]]
+"""A text alone, which is a sequence too, is a script of that one response."""
+
+
+def turns_in(request: ModelRequest) -> int:
+    """How many responses the request's conversation already holds: the place of the next one in a script."""
+    return sum(isinstance(message, Assistant) for message in request.messages)
+
+
+class Script:
+    """Responses in a list, or a function that gives them. Holds no place: that is the conversation's, or the caller's."""
+
+    def __init__(self, source: object) -> None:
+        self._ask: Callable[[ModelRequest], Any] | None = None
+        self._responses: tuple[Any, ...] = ()
+        if isinstance(source, (str, Assistant, Reply)):
+            self._responses = (source,)
+        elif callable(source):
+            self._ask = source
+        elif isinstance(source, Sequence):
+            self._responses = tuple(source)
+        else:
+            raise InvalidInput(f"a script is a list of responses or a function, not {type(source).__name__}")
+
+    async def response(self, request: ModelRequest, number: int) -> Any:
+        """The response with this number, counted from 0, as the script holds it."""
+        if self._ask is not None:
+            given = self._ask(request)
+            return await given if inspect.isawaitable(given) else given
+        if number >= len(self._responses):
+            raise UsageError(past_the_end(len(self._responses), number))
+        return self._responses[number]
+
+
+def past_the_end(length: int, number: int) -> str:
+    held = {0: "no response", 1: "1 response"}.get(length, f"{length} responses")
+    return (
+        f"the script has {held}, and response {number + 1} was asked for. Add it to the script, "
+        "or look for what makes the agent go on: each response after which it calls the model again needs another."
+    )

@@ -1,0 +1,240 @@
+"""A server that speaks as three vendors do, and says what a test tells it to."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Future
+from types import TracebackType
+
+from clew.errors import UsageError
+from clew.log import Usage
+from clew.messages import Assistant
+from clew.models.base import ModelRequest
+from clew.testing.model_server.calls import Calling
+from clew.testing.model_server.dispatch import Answering
+from clew.testing.model_server.faults import Fault, Faults
+from clew.testing.model_server.records import RecordedRequest, Records
+from clew.testing.model_server.scripts import By, Script
+from clew.testing.replies import Reply, Response
+
+__all__ = ["Fault", "ModelServer", "RecordedRequest", "ServerThread"]
+
+
+ServerScript = (
+    Sequence[Response | Fault]
+    | Assistant
+    | Reply
+    | Callable[[ModelRequest], Response | Fault | Awaitable[Response] | Awaitable[Response | Fault]]
+)
+
+
+class ModelServer:
+    """An HTTP server on 127.0.0.1 that speaks Anthropic messages, OpenAI chat completions and OpenAI responses.
+
+        async with ModelServer([call("add", a=1, b=2), "It is 3."]) as server:
+            client = AsyncAnthropic(base_url=server.anthropic_url, api_key="any")
+
+    The script is that of `ScriptedModel`, and so is the choice: the response whose place in the list is the number of
+    assistant turns in the request, so that a client that was killed, or tries again, gets the response it is due. With
+    `by="order"` each call takes the next one, unless a fault stops it. A function gets a `ModelRequest`, whoever asks; it
+    runs on the server's thread. A `Fault` is a response too. Past the end of the list, and for what the vendor would
+    refuse, the answer has status 400.
+
+    It is a context manager, sync and async; the server runs on a thread of its own either way. Works with any client
+    and any other process: a coding agent's command line, say, with the variables of `env()`.
+    """
+
+    def __init__(
+        self,
+        script: ServerScript = (),
+        *,
+        port: int = 0,
+        by: By = "turns",
+        faults: Fault | Mapping[int, Fault] | None = None,
+        key: str | None = None,
+        delay: float = 0,
+        usage: Usage | None = None,
+        context_window: int | None = None,
+        models: tuple[str, ...] = ("scripted",),
+        strict: bool = True,
+        on_request: Callable[[RecordedRequest], None] | None = None,
+    ) -> None:
+        """`faults`: for all calls, or by the number of the call, from 1 on. `key`: the API key that requests must have.
+        `delay`: seconds before each answer. `usage`: of responses that have none, in place of an estimate.
+        `context_window`: a request whose estimate is larger is told so in the vendor's words. `models`: those that
+        `GET /v1/models` names; others are answered too. `strict`: refuse conversations that the vendor would refuse, a
+        call without its result above all. `on_request`: called with each request as it comes, on the server's thread."""
+        self._records = Records(on_request)
+        self._faults = Faults(faults)
+        calling = Calling(
+            Script(script),
+            by=by,
+            faults=self._faults,
+            delay=delay,
+            usage=usage,
+            context_window=context_window,
+            strict=strict,
+        )
+        self._answering = Answering(calling, self._records, key=key, models=models)
+        self._port = port
+        self._thread: ServerThread | None = None
+        self._key = key
+
+    def start(self) -> None:
+        """Listen. What a `with` block does on entry."""
+        if self._thread is not None:
+            raise UsageError("this ModelServer is running already; make another one for a second port")
+        thread = ServerThread(self._answering.serve, "127.0.0.1", self._port)
+        self._port = thread.start()
+        self._thread = thread
+
+    def close(self) -> None:
+        """Stop, dropping calls on the way. What was recorded can still be read."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.stop()
+
+    @property
+    def url(self) -> str:
+        if not self._port:
+            raise UsageError("this ModelServer has no port yet: use it in a with block, or call start()")
+        return f"http://127.0.0.1:{self._port}"
+
+    @property
+    def anthropic_url(self) -> str:
+        """The base URL that Anthropic's clients take."""
+        return self.url
+
+    @property
+    def openai_url(self) -> str:
+        """The base URL that OpenAI's clients take."""
+        return f"{self.url}/v1"
+
+    def env(self) -> dict[str, str]:
+        """Environment variables that lead the vendors' clients, and programs built on them, here."""
+        key = self._key or "scripted"
+        return {
+            "ANTHROPIC_BASE_URL": self.anthropic_url,
+            "ANTHROPIC_API_KEY": key,
+            "OPENAI_BASE_URL": self.openai_url,
+            "OPENAI_API_KEY": key,
+        }
+
+    @property
+    def requests(self) -> list[RecordedRequest]:
+        """Every request so far, in the order in which they came, tries that failed among them."""
+        return list(self._records.requests)
+
+    @property
+    def calls(self) -> int:
+        """How many model calls came, tries that failed among them."""
+        return self._records.calls
+
+    async def wait_for(self, calls: int, timeout: float = 10) -> None:
+        """Return once there have been that many model calls, answered or not; `TimeoutError` if they do not come."""
+        try:
+            await asyncio.wait_for(asyncio.wrap_future(self._records.when(calls)), timeout)
+        except TimeoutError:
+            raise TimeoutError(self._missing(calls, timeout)) from None
+
+    def wait_for_blocking(self, calls: int, timeout: float = 10) -> None:
+        """`wait_for` where there is no event loop."""
+        try:
+            self._records.when(calls).result(timeout)
+        except TimeoutError:
+            raise TimeoutError(self._missing(calls, timeout)) from None
+
+    def _missing(self, calls: int, timeout: float) -> str:
+        return f"{self.calls} of {calls} model calls came within {timeout:g} s"
+
+    def fail(self, fault: Fault, calls: int | None = 1) -> None:
+        """Let the next so many calls go wrong; None: all from now on that have no fault of their own."""
+        self._faults.add(fault, calls)
+
+    def heal(self) -> None:
+        """No faults from now on."""
+        self._faults.clear()
+
+    def __enter__(self) -> ModelServer:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> ModelServer:
+        self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+if __name__ == "__main__":
+    from clew.testing.model_server.command import main
+
+    main()
+
+
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+class ServerThread:
+    """Listens from `start` to `stop`. Both may be called from any thread, and block for no longer than that takes."""
+
+    def __init__(self, serve: Serve, host: str, port: int) -> None:
+        self._serve = serve
+        self._address = (host, port)
+        self._ready: Future[int] = Future()
+        self._stop: asyncio.Event | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+        self._thread = threading.Thread(target=self._run, name="clew-model-server", daemon=True)
+
+    def start(self) -> int:
+        """The port it listens on."""
+        self._thread.start()
+        return self._ready.result()
+
+    def stop(self) -> None:
+        if self._loop is not None and self._stop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended already
+                self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._main())
+        except BaseException as error:  # handed to whoever started it
+            if self._ready.done():
+                raise
+            self._ready.set_exception(error)
+
+    async def _main(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        server = await asyncio.start_server(self._connected, *self._address, limit=2**20)
+        self._ready.set_result(server.sockets[0].getsockname()[1])
+        await self._stop.wait()
+        server.close()
+        for task in self._connections:
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+        await asyncio.sleep(0)  # connections that were just closed say so to the loop
+
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.get_running_loop().create_task(self._connection(reader, writer))
+        self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
+
+    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await self._serve(reader, writer)
+        finally:
+            writer.close()
