@@ -23,7 +23,7 @@ from clew.testing import Response, ScriptedModel, call
 from clew.threads import to_json, to_markdown
 from clew.threads.views.timeline import read_timeline
 from tests.agent.endings import ENDINGS, REFUSAL, VENDOR_WORDS, Endings, make_agent
-from tests.cli.commands import clew, objects
+from tests.cli.command_line import clew, objects
 from tests.server.inspector.looking import thread
 from tests.server.serving import serving
 

@@ -35,9 +35,9 @@ from clew.providers.base import Place
 from clew.providers.registry import find_provider
 from clew.server.inspector.layout import thread_url
 from clew.testing import ScriptedModel, call
-from tests.cli import commands
-from tests.cli.commands import Samples, path_with_clew
-from tests.cli.test_native import Machine as NativeMachine
+from tests.cli import command_line
+from tests.cli.command_line import Samples, path_with_clew
+from tests.cli.commands.test_sessions import Machine as NativeMachine
 from tests.cli.workshop import Workshop
 from tests.server.serving import a_token, serving
 from tests.servers.clis import cli_path
@@ -93,7 +93,7 @@ class Bench(Workshop):
 
     def do(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
         """A command in the workshop's folder."""
-        return commands.clew(*arguments, cwd=self.folder, env={**self.env, **env})
+        return command_line.clew(*arguments, cwd=self.folder, env={**self.env, **env})
 
     def told(self, kind: str, shown: str) -> str:
         """The advice of this kind that is printed there, whole. Of two that begin alike it is the longer one."""
@@ -107,7 +107,7 @@ class Bench(Workshop):
         return subprocess.run(
             ["sh", "-c", command],
             cwd=self.elsewhere,
-            env=commands.environment(None, {**self.env, **env}),
+            env=command_line.environment(None, {**self.env, **env}),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -120,7 +120,7 @@ class Bench(Workshop):
             monkeypatch.setenv(name, value)
         words = shlex.split(command)
         assert words[0] == "clew"
-        with commands.terminal(*words[1:], cwd=self.elsewhere) as shown:
+        with command_line.terminal(*words[1:], cwd=self.elsewhere) as shown:
             shown.wait_for("[y/N]")
             shown.type(says)
             shown.end()
@@ -366,7 +366,7 @@ def a_thread_of_a_program_goes_on_there_with_its_tools_and_a_larger_limit(
     shown = bench.do("why", "t", *bench.at).stdout
     limits = bench.told("budget_in_program", shown)
     larger = eval(f"dict({limits})", {"Budget": Budget})["budget"]
-    (told,) = commands.objects(bench.do("why", "t", "--json", *bench.at))
+    (told,) = command_line.objects(bench.do("why", "t", "--json", *bench.at))
     assert (told["program_budget"], told["next"]) == (larger.limits, bench.told("resume_in_program", shown))
     agent = own_agent(bench, budget=larger)
     before = bench.state("t").turns
@@ -418,12 +418,12 @@ def a_program_that_a_signal_stopped_is_run_again_by_the_command_that_it_prints(
     )
     running = subprocess.Popen(
         [sys.executable, str(program)],
-        env=commands.environment(None, bench.env),
+        env=command_line.environment(None, bench.env),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=commands.hear_signals,
+        preexec_fn=command_line.hear_signals,
     )
     bench.until("napping")
     running.send_signal(signal.SIGINT)
@@ -662,7 +662,7 @@ def a_program_that_is_missing_is_installed_by_the_line_that_is_told(bench: Bench
 @functools.cache
 def _pip() -> list[str]:
     """A pip of our own: an environment that uv made has none."""
-    home = commands._scratch("pip")
+    home = command_line._scratch("pip")
     subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
     return [str(home / "bin" / "python"), "-m", "pip"]
 
@@ -670,7 +670,7 @@ def _pip() -> list[str]:
 @functools.cache
 def _wheel() -> Path:
     """A wheel of what is tested."""
-    folder = commands._scratch("wheel")
+    folder = command_line._scratch("wheel")
     subprocess.run(
         [*_pip(), "wheel", "--no-deps", "--quiet", "--wheel-dir", str(folder), str(ROOT)],
         check=True,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clew.testing import ModelServer
-from tests.cli.commands import Samples
+from tests.cli.command_line import Samples
 from tests.cli.workshop import Workshop
 
 pytestmark = pytest.mark.slow

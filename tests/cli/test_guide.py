@@ -9,7 +9,7 @@ import pytest
 
 from clew.cli.app import COMMANDS
 from clew.cli.failures import EXIT_CODES
-from tests.cli.commands import Samples, objects
+from tests.cli.command_line import Samples, objects
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "command.md").read_text()
 KEYS = re.compile(r"^\| `clew ([^`]+)` \| ((?:those of|`).*) \|$", re.MULTILINE)

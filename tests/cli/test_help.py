@@ -23,7 +23,7 @@ from clew.messages import assistant, user
 from clew.providers.base import Conversation, Place
 from clew.providers.registry import find_provider
 from clew.testing import ModelServer
-from tests.cli.commands import Samples, clew, environment, hear_signals, path_with_clew
+from tests.cli.command_line import Samples, clew, environment, hear_signals, path_with_clew
 from tests.sampling import sampled
 from tests.servers.clis import cli_path
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from blake3 import blake3
 
-from tests.cli.commands import Samples, clew, environment
+from tests.cli.command_line import Samples, clew, environment
 
 pytestmark = pytest.mark.slow
 

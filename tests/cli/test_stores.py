@@ -9,7 +9,7 @@ import pytest
 from clew import open_checkpointer
 from clew.cli import stores
 from clew.cli.stores import shown_store
-from tests.cli.commands import Samples, clew, objects
+from tests.cli.command_line import Samples, clew, objects
 
 pytestmark = pytest.mark.slow
 

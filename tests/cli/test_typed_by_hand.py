@@ -12,7 +12,7 @@ from clew.checkpointers import open_checkpointer
 from clew.messages import plain_text
 from clew.providers import adopt
 from clew.testing import ModelServer
-from tests.cli.commands import clew
+from tests.cli.command_line import clew
 from tests.providers.claude_code.homes import keep, key_of, machine
 
 pytestmark = pytest.mark.slow

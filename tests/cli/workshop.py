@@ -13,8 +13,8 @@ from typing import Any
 
 from clew import Thread, open_checkpointer
 from clew.log import Checkpoint
-from tests.cli import commands
-from tests.cli.commands import Terminal, clew
+from tests.cli import command_line
+from tests.cli.command_line import Terminal, clew
 from tests.cli.script_model import FOLDER, install
 
 __all__ = ["Workshop"]
@@ -91,12 +91,12 @@ class Workshop:
         run = subprocess.Popen(
             [sys.executable, "-m", "clew", *arguments],
             cwd=self.folder,
-            env=commands.environment(self.url, self.env),
+            env=command_line.environment(self.url, self.env),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            preexec_fn=commands.hear_signals,
+            preexec_fn=command_line.hear_signals,
         )
         try:
             yield run
@@ -109,7 +109,7 @@ class Workshop:
     def terminal(self, *arguments: str, monkeypatch: Any) -> Iterator[Terminal]:
         for name, value in self.env.items():
             monkeypatch.setenv(name, value)
-        with commands.terminal(*arguments, store=self.url, cwd=self.folder) as shown:
+        with command_line.terminal(*arguments, store=self.url, cwd=self.folder) as shown:
             yield shown
 
     def until(self, name: str) -> None:

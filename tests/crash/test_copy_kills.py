@@ -14,7 +14,7 @@ from clew.threads.heads import is_part
 from tests.crash.processes import FULL, Speaker, url_of
 from tests.sampling import dice, sampled
 from tests.threads.moving import KEY, write_long
-from tests.threads.test_copying import assert_equal
+from tests.threads.ops.test_copy import assert_equal
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.crash]
 

@@ -23,7 +23,7 @@ from clew.messages import Tool, ToolResult, User, plain_text
 from clew.models.base import ModelRequest
 from clew.server.inspector.layout import thread_url
 from clew.testing import ModelServer, Response, call
-from tests.cli.commands import environment, path_with_clew
+from tests.cli.command_line import environment, path_with_clew
 
 pytestmark = [
     pytest.mark.anyio,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clew import Thread, open_checkpointer
-from tests.cli.commands import Samples, objects, terminal
+from tests.cli.command_line import Samples, objects, terminal
 from tests.cli.workshop import Workshop
 
 pytestmark = pytest.mark.slow

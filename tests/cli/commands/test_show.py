@@ -9,7 +9,7 @@ import pytest
 from clew import Thread, open_checkpointer
 from clew.log import MessageAdded, ProviderKey, Rewound, StateSet, StatusChanged, ToolOutcome
 from clew.messages import Json, Text, Thinking, ToolCall, ToolResult, assistant, user
-from tests.cli.commands import Samples, clew, objects, terminal
+from tests.cli.command_line import Samples, clew, objects, terminal
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 

@@ -17,7 +17,7 @@ from clew.agent.prompts import is_prompt
 from clew.agent.settings import kept_setup
 from clew.messages import plain_text
 from clew.testing import ScriptedModel, call
-from tests.cli.commands import Samples, objects
+from tests.cli.command_line import Samples, objects
 from tests.cli.workshop import Workshop
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]

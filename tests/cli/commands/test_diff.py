@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import Samples, objects, terminal
+from tests.cli.command_line import Samples, objects, terminal
 
 
 @pytest.fixture(scope="module")

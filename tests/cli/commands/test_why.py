@@ -13,7 +13,7 @@ from clew.agent.events import QUESTIONS, Question
 from clew.checkpointers import Lease, Owner
 from clew.log import MessageAdded, ModelCallStarted, StateSet, StatusChanged, ToolIntent
 from clew.messages import ToolCall, assistant, user
-from tests.cli.commands import Samples, clew, objects
+from tests.cli.command_line import Samples, clew, objects
 
 pytestmark = pytest.mark.anyio
 

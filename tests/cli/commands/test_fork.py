@@ -8,7 +8,7 @@ import pytest
 
 from clew import Thread, open_checkpointer
 from clew.messages import plain_text
-from tests.cli.commands import Samples, clew, objects
+from tests.cli.command_line import Samples, clew, objects
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 

@@ -14,7 +14,7 @@ from clew import Thread, open_checkpointer
 from clew.messages import Text, ToolCall, ToolResult, assistant, plain_text, tool, user
 from clew.providers.base import Conversation, Place
 from clew.providers.registry import find_provider
-from tests.cli.commands import Samples, clew, objects
+from tests.cli.command_line import Samples, clew, objects
 from tests.cli.workshop import Workshop
 from tests.e2e.desk import desk
 

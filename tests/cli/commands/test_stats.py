@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import Samples, clew, objects, terminal
+from tests.cli.command_line import Samples, clew, objects, terminal
 
 pytestmark = pytest.mark.slow
 

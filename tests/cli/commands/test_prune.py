@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import Samples, objects, terminal
+from tests.cli.command_line import Samples, objects, terminal
 
 pytestmark = pytest.mark.slow
 

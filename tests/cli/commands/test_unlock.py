@@ -10,7 +10,7 @@ import pytest
 from clew import Thread, open_checkpointer
 from clew.errors import LeaseLost
 from clew.log import StatusChanged
-from tests.cli.commands import Samples, objects, terminal
+from tests.cli.command_line import Samples, objects, terminal
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 

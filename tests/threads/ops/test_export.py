@@ -38,7 +38,7 @@ from clew.threads.ops.archive import Manifest, TarWriter
 from clew.threads.ops.export import export, import_
 from clew.threads.ops.gc import below
 from tests.threads.moving import KEY, OTHER, store_of, stores, write_long, write_rich
-from tests.threads.test_copying import assert_equal
+from tests.threads.ops.test_copy import assert_equal
 
 pytestmark = pytest.mark.anyio
 

@@ -10,7 +10,7 @@ from clew import Thread, open_checkpointer
 from clew.checkpointers.opensearch.store import OpenSearchCheckpointer
 from clew.log import MessageAdded
 from clew.messages import assistant, user
-from tests.cli.commands import Samples, clew, objects, terminal
+from tests.cli.command_line import Samples, clew, objects, terminal
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ import pytest
 
 from clew import Thread, open_checkpointer
 from clew.log import Checkpoint
-from tests.cli.commands import Samples, objects, terminal
+from tests.cli.command_line import Samples, objects, terminal
 from tests.cli.workshop import Workshop
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from clew import Thread, open_checkpointer
-from tests.cli.commands import Samples, clew, objects
+from tests.cli.command_line import Samples, clew, objects
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from tests.cli.commands import environment
+from tests.cli.command_line import environment
 
 _FINDING = """
 import sys

@@ -19,7 +19,7 @@ from clew.cli.commands.tail import Follower, _follow
 from clew.log import Frame, MessageAdded, StatusChanged, Streamed, ToolIntent, ToolOutcome
 from clew.messages import Text, ToolCall, ToolResult, assistant, user
 from clew.threads.views.timeline import TimelineReader
-from tests.cli.commands import Samples, clew, hear_signals, objects
+from tests.cli.command_line import Samples, clew, hear_signals, objects
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 

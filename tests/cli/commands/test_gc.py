@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from clew import open_checkpointer
-from tests.cli.commands import Samples, objects
+from tests.cli.command_line import Samples, objects
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 

@@ -8,7 +8,7 @@ import pytest
 
 from clew import Thread, Workspace, open_checkpointer
 from clew.log import StatusChanged
-from tests.cli.commands import Samples, clew, objects, terminal
+from tests.cli.command_line import Samples, clew, objects, terminal
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 

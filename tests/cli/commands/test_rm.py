@@ -11,7 +11,7 @@ from clew import Agent, Thread, open_checkpointer
 from clew.log import MessageAdded
 from clew.messages import user
 from clew.testing import ScriptedModel, call
-from tests.cli.commands import Samples, objects, terminal
+from tests.cli.command_line import Samples, objects, terminal
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from clew import Thread, open_checkpointer
-from tests.cli.commands import Samples, clew, objects
+from tests.cli.command_line import Samples, clew, objects
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 

@@ -15,7 +15,7 @@ from clew import open_checkpointer
 from clew.agent.settings import kept_setup
 from clew.messages import plain_text
 from clew.testing import ModelServer, Response, call, reply, say
-from tests.cli.commands import objects
+from tests.cli.command_line import objects
 from tests.cli.workshop import Workshop
 
 pytestmark = pytest.mark.anyio

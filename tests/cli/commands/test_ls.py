@@ -14,7 +14,7 @@ import pytest
 from clew import Thread, open_checkpointer
 from clew.log import Described, MessageAdded, StatusChanged, ThreadStarted
 from clew.messages import user
-from tests.cli.commands import Samples, clew, objects, terminal
+from tests.cli.command_line import Samples, clew, objects, terminal
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
