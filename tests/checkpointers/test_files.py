@@ -986,10 +986,10 @@ asyncio.run(main())
 async def test_a_child_forked_during_an_append_does_not_keep_its_lock(path: Path) -> None:
     code = """
 import warnings
-from clew.checkpointers import _files
+from clew._runtime import files
 warnings.simplefilter("ignore", DeprecationWarning)
 children = []
-real = _files.sync
+real = files.sync
 
 def forking(fd):
     child = os.fork()
@@ -1002,9 +1002,9 @@ def forking(fd):
 async def main():
     store = FileCheckpointer(path)
     await append(store, "thread", b"one")
-    _files.sync = forking
+    files.sync = forking
     await append(store, "thread", b"two", at=1)
-    _files.sync = real
+    files.sync = real
     await append(store, "thread", b"three", at=2)
     print(await store.read("thread"), os.waitpid(children[0], os.WNOHANG) == (0, 0))
     os.kill(children[0], 9)

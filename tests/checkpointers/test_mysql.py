@@ -96,9 +96,9 @@ def test_a_bad_url_is_invalid_and_its_password_is_not_shown(url: str, says: str)
 
 
 def test_without_its_driver_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.startswith("clew.checkpointers._mysql")]:
+    for name in [name for name in sys.modules if name.startswith("clew.checkpointers.mysql.")]:
         monkeypatch.delitem(sys.modules, name)
-        monkeypatch.delattr(clew.checkpointers, name.rpartition(".")[2])
+        monkeypatch.delattr(clew.checkpointers.mysql, name.rpartition(".")[2])
     monkeypatch.setitem(sys.modules, "asyncmy", None)
     with pytest.raises(MissingExtra, match=r"clew\[mysql\]"):
         MySQLCheckpointer("mysql://host/work")

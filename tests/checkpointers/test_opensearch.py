@@ -24,9 +24,9 @@ from opensearchpy import AsyncOpenSearch, AsyncTransport
 
 from clew.checkpointers import open_checkpointer
 from clew.checkpointers.heads import HeadQuery, thread_key
-from clew.checkpointers.objects.bucket import Clock
 from clew.checkpointers.opensearch.schema import FORMAT
 from clew.checkpointers.opensearch.store import OpenSearchCheckpointer
+from clew.checkpointers.packed.clock import Clock
 from clew.errors import (
     Conflict,
     Corrupt,

@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from queue import SimpleQueue
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
-__all__ = ["Calls", "Job", "WorkerPool", "cancel_and_wait", "deliver", "new_job", "settle", "settle_all", "settling"]
+__all__ = [
+    "Calls",
+    "Job",
+    "Locks",
+    "WorkerPool",
+    "cancel_and_wait",
+    "deliver",
+    "new_job",
+    "settle",
+    "settle_all",
+    "settling",
+    "together",
+]
 
 
 T = TypeVar("T")
@@ -193,3 +206,26 @@ class Calls:
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()
+
+
+async def together(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """Run these side by side; once all have ended, give their results or raise the first error."""
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return [result for result in results if not isinstance(result, BaseException)]
+
+
+class Locks:
+    """A lock for each key, held while the object is changed from here: a process is never in its own way, and servers that
+    make those who meet at one object wait for long are spared it."""
+
+    def __init__(self) -> None:
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    def __getitem__(self, key: str) -> asyncio.Lock:
+        lock = self._locks.get(key)
+        if lock is None:
+            lock = self._locks[key] = asyncio.Lock()
+        return lock

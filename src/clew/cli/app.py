@@ -46,7 +46,7 @@ class LazyGroup(TyperGroup):
 def _imported(name: str) -> Any:
     module, _, function = COMMANDS[name].place.partition(":")
     app = typer.Typer(add_completion=False, context_settings={"help_option_names": ["-h", "--help"]})
-    command = getattr(import_module(f"clew.cli.{module}"), function)
+    command = getattr(import_module(f"clew.cli.commands.{module}"), function)
     app.command(name, help=_flowing(command.__doc__))(command)
     return typer.main.get_command(app)
 
@@ -101,36 +101,36 @@ def main() -> None:
 class Entry(NamedTuple):
     panel: str
     place: str
-    """`module:function` below `clew.cli`."""
+    """`module:function` below `clew.cli.commands`."""
     summary: str
     """The first sentence of its own help, and with it the line of its own in `clew --help`: up to 55 characters."""
 
 
 COMMANDS: dict[str, Entry] = {
-    "run": Entry("Work", "running:run", "Give an agent a task, and watch it work."),
-    "resume": Entry("Work", "resuming:resume", "Go on with a thread where it stopped, or tell it more."),
-    "ls": Entry("Look", "listing:ls", "List the threads of a store, the newest first."),
-    "show": Entry("Look", "showing:show", "Show a thread: what was said, done, and went wrong."),
-    "tail": Entry("Look", "tailing:tail", "Follow a thread while another process works on it."),
-    "diff": Entry("Look", "differing:diff", "Show what changed between two turns, files included."),
-    "files": Entry("Look", "filing:files", "List the files of a thread, or bring a copy of them."),
-    "search": Entry("Look", "searching:search", "Find words in the titles and messages of all threads."),
+    "run": Entry("Work", "run:run", "Give an agent a task, and watch it work."),
+    "resume": Entry("Work", "resume:resume", "Go on with a thread where it stopped, or tell it more."),
+    "ls": Entry("Look", "ls:ls", "List the threads of a store, the newest first."),
+    "show": Entry("Look", "show:show", "Show a thread: what was said, done, and went wrong."),
+    "tail": Entry("Look", "tail:tail", "Follow a thread while another process works on it."),
+    "diff": Entry("Look", "diff:diff", "Show what changed between two turns, files included."),
+    "files": Entry("Look", "files:files", "List the files of a thread, or bring a copy of them."),
+    "search": Entry("Look", "search:search", "Find words in the titles and messages of all threads."),
     "stats": Entry("Look", "stats:stats", "Count threads, tokens, dollars and storage."),
     "why": Entry("Look", "why:why", "Say what a thread waits for, and what to do about it."),
-    "fork": Entry("Change", "forking:fork", "Start a new thread from a turn of another."),
-    "rewind": Entry("Change", "rewinding:rewind", "Go back to the end of an earlier turn."),
-    "unlock": Entry("Change", "unlocking:unlock", "Take a thread's lease from whoever has it."),
-    "rm": Entry("Change", "removing:rm", "Remove threads from the store."),
-    "prune": Entry("Keep", "pruning:prune", "Remove old threads."),
-    "gc": Entry("Keep", "collecting:gc", "Free what no thread needs any more."),
-    "verify": Entry("Keep", "verifying:verify", "Check that all that is stored is whole."),
-    "export": Entry("Keep", "archiving:export", "Write a thread to a file."),
-    "import": Entry("Keep", "archiving:import_", "Bring a thread back from a file."),
-    "copy": Entry("Keep", "copying:copy", "Copy threads to another store."),
-    "sessions": Entry("Coding agents", "native:sessions", "List the sessions of Claude Code, Codex and opencode."),
-    "adopt": Entry("Coding agents", "native:adopt", "Take a session of a coding agent into a thread."),
-    "move": Entry("Coding agents", "native:move", "Carry a session from one coding agent to another."),
-    "doctor": Entry("Machine", "doctoring:doctor", "Check that all Clew needs is here and in order."),
+    "fork": Entry("Change", "fork:fork", "Start a new thread from a turn of another."),
+    "rewind": Entry("Change", "rewind:rewind", "Go back to the end of an earlier turn."),
+    "unlock": Entry("Change", "unlock:unlock", "Take a thread's lease from whoever has it."),
+    "rm": Entry("Change", "rm:rm", "Remove threads from the store."),
+    "prune": Entry("Keep", "prune:prune", "Remove old threads."),
+    "gc": Entry("Keep", "gc:gc", "Free what no thread needs any more."),
+    "verify": Entry("Keep", "verify:verify", "Check that all that is stored is whole."),
+    "export": Entry("Keep", "export:export", "Write a thread to a file."),
+    "import": Entry("Keep", "export:import_", "Bring a thread back from a file."),
+    "copy": Entry("Keep", "copy:copy", "Copy threads to another store."),
+    "sessions": Entry("Coding agents", "sessions:sessions", "List the sessions of Claude Code, Codex and opencode."),
+    "adopt": Entry("Coding agents", "sessions:adopt", "Take a session of a coding agent into a thread."),
+    "move": Entry("Coding agents", "sessions:move", "Carry a session from one coding agent to another."),
+    "doctor": Entry("Machine", "doctor:doctor", "Check that all Clew needs is here and in order."),
     "serve": Entry("Machine", "serve:serve", "Serve a store over HTTP, with an inspector for people."),
     "demo": Entry("Machine", "demo:demo", "Kill an agent inside a tool, and resume it, offline."),
 }

@@ -1,6 +1,6 @@
 """Runs a program and sees to it that nothing of it is left: run as a script, between Clew and a provider's program.
 
-    python -I -S _guard.py LIFELINE PARENT -- PROGRAM ARGUMENT…
+    python -I -S guard.py LIFELINE PARENT -- PROGRAM ARGUMENT…
 
 LIFELINE is the number of a descriptor that its starter holds the other end of. When that is closed, be it because the
 starter was killed, every process below this one is killed. A byte on it is a signal for the program. When the program

@@ -28,7 +28,7 @@ __all__ = ["CannotRun", "Ended", "is_binary", "on_path", "problem_of", "reap", "
 
 MARK = "CLEW_PROVIDER_OF"
 """The variable in the environment of every process that was started for a provider: which process it belongs to."""
-_GUARD = Path(__file__).with_name("_guard.py")
+_GUARD = Path(__file__).with_name("guard.py")
 NOT_STARTED, SAYS_WHY = 127, "clew cannot start "
 """How the guard ends, and how its words begin, where the system does not start the program."""
 _PIECE = 2**16

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from clew.testing.scripted_model import Reply, Response, ScriptedModel, call, reply, say, think, turns_in
 
 _HOMES = {
-    "CheckpointerContract": "clew.testing.contract",
-    "Fault": "clew.testing.model_server",
-    "ModelServer": "clew.testing.model_server",
-    "OpenStore": "clew.testing.contract",
-    "RecordedRequest": "clew.testing.model_server",
+    "CheckpointerContract": "clew.testing.contract.suite",
+    "Fault": "clew.testing.model_server.server",
+    "ModelServer": "clew.testing.model_server.server",
+    "OpenStore": "clew.testing.contract.suite",
+    "RecordedRequest": "clew.testing.model_server.server",
     "Reply": "clew.testing.scripted_model",
     "Response": "clew.testing.scripted_model",
     "ScriptedModel": "clew.testing.scripted_model",

@@ -26,9 +26,10 @@ from clew.checkpointers.checks import (
 )
 from clew.checkpointers.heads import Head, HeadQuery, micros
 from clew.checkpointers.objects.blobs import OWNED, ObjectBlobs
-from clew.checkpointers.objects.bucket import Bucket, Clock, Listed, PatientBucket, probe
+from clew.checkpointers.objects.bucket import Bucket, Listed, PatientBucket, probe
 from clew.checkpointers.objects.heads import ObjectHeads
 from clew.checkpointers.objects.threads import ObjectThreads
+from clew.checkpointers.packed.clock import Clock
 from clew.checkpointers.packed.format import DEAD_SIZE
 from clew.errors import Corrupt
 

@@ -18,9 +18,11 @@ from datetime import timedelta
 from itertools import islice
 from typing import TypeVar
 
+from clew._runtime.aio import Locks, together
 from clew.checkpointers.checks import check_stored_blob
 from clew.checkpointers.heads import micros
-from clew.checkpointers.objects.bucket import Clock, Found, Listed, Locks, PatientBucket, Refused, Tag, together
+from clew.checkpointers.objects.bucket import Found, Listed, PatientBucket, Refused, Tag
+from clew.checkpointers.packed.clock import Clock
 from clew.checkpointers.packed.format import (
     BLOB_HEADER,
     DEAD_SIZE,

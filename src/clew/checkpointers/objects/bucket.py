@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar
-from weakref import WeakValueDictionary
+from typing import Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
 from clew.checkpointers.heads import micros
+from clew.checkpointers.packed.clock import Clock
 from clew.checkpointers.packed.format import unique_name
 from clew.errors import InvalidInput, Unavailable
 
 __all__ = [
     "Bucket",
-    "Clock",
     "Found",
     "Listed",
-    "Locks",
     "PatientBucket",
     "Refused",
     "Tag",
     "Transient",
     "probe",
-    "together",
 ]
 
 
@@ -159,42 +156,8 @@ class _Patience:
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
 
-async def together(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """Run these side by side; once all have ended, give their results or raise the first error."""
-    results = await asyncio.gather(*calls, return_exceptions=True)
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-    return [result for result in results if not isinstance(result, BaseException)]
-
-
-class Locks:
-    """A lock for each key, held while the object is changed from here: a process is never in its own way, and servers that
-    make those who meet at one object wait for long are spared it."""
-
-    def __init__(self) -> None:
-        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-
-    def __getitem__(self, key: str) -> asyncio.Lock:
-        lock = self._locks.get(key)
-        if lock is None:
-            lock = self._locks[key] = asyncio.Lock()
-        return lock
-
-
 NOTICED = 3_000_000
 """Microseconds that the two clocks have to differ by: the store's is told to the second only."""
-
-
-class Clock:
-    """The store's clock, as far as it differs from this machine's by more than a moment."""
-
-    def __init__(self, ahead: int = 0) -> None:
-        self._ahead = ahead
-
-    def now(self) -> int:
-        """Microseconds since 1970."""
-        return time.time_ns() // 1000 + self._ahead
 
 
 async def probe(bucket: PatientBucket, root: str, where: str) -> Clock:

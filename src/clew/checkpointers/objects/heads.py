@@ -14,8 +14,9 @@ import msgspec
 import zstandard
 from blake3 import blake3
 
+from clew._runtime.aio import together
 from clew.checkpointers.heads import Head, HeadQuery
-from clew.checkpointers.objects.bucket import Listed, PatientBucket, together
+from clew.checkpointers.objects.bucket import Listed, PatientBucket
 from clew.checkpointers.objects.threads import HEAD_PART, read_parts
 from clew.errors import Corrupt, Unavailable
 

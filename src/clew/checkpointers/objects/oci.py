@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Literal, TypeVar, get_args
 
-from clew._runtime.aio import WorkerPool
+from clew._runtime.aio import WorkerPool, together
 from clew.checkpointers.objects.base import BucketCheckpointer
-from clew.checkpointers.objects.bucket import Found, Listed, Refused, Tag, Transient, together
+from clew.checkpointers.objects.bucket import Found, Listed, Refused, Tag, Transient
 from clew.checkpointers.objects.clouds import plain_http
 from clew.checkpointers.objects.store import check_prefix, parse_url
 from clew.errors import InvalidInput, MissingExtra, Unavailable

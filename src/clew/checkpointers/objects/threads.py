@@ -15,9 +15,10 @@ from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
+from clew._runtime.aio import Locks, together
 from clew.checkpointers.heads import Head, thread_key
 from clew.checkpointers.objects.blobs import ObjectBlobs
-from clew.checkpointers.objects.bucket import Locks, PatientBucket, Refused, Tag, together
+from clew.checkpointers.objects.bucket import PatientBucket, Refused, Tag
 from clew.checkpointers.packed.format import (
     VERSION,
     BadObject,

@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Itera
 from datetime import timedelta
 from typing import Any, NamedTuple, TypeVar
 
+from clew._runtime.aio import together
 from clew.checkpointers.checks import check_stored_blob
-from clew.checkpointers.objects.bucket import together
 from clew.checkpointers.opensearch.documents import read_bytes
 from clew.checkpointers.opensearch.engine import Answer, Engine
 from clew.checkpointers.opensearch.schema import Indices

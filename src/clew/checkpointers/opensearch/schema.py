@@ -14,8 +14,8 @@ import logging
 import time
 from typing import Any
 
-from clew.checkpointers.objects.bucket import Clock
 from clew.checkpointers.opensearch.engine import Answer, Engine, Options
+from clew.checkpointers.packed.clock import Clock
 from clew.errors import InvalidInput, NewerFormat, Unavailable
 
 __all__ = ["FORMAT", "Indices"]

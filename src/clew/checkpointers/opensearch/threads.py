@@ -16,8 +16,8 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from clew._runtime.aio import Locks, together
 from clew.checkpointers.heads import Head, thread_key
-from clew.checkpointers.objects.bucket import Locks, together
 from clew.checkpointers.opensearch.blobs import Blobs
 from clew.checkpointers.opensearch.documents import HEAD, LOG, Log, read_bytes, read_head, read_log, thread_document
 from clew.checkpointers.opensearch.engine import Answer, Engine

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from clew.checkpointers.objects.bucket import PatientBucket, together
+from clew._runtime.aio import together
 from clew.checkpointers.packed.format import BadObject, Pack, PackTable, make_pack, pack_table
 from clew.errors import Corrupt
+
+if TYPE_CHECKING:
+    from clew.checkpointers.objects.bucket import PatientBucket
 
 __all__ = ["PackGone", "Packs", "merged_with"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-_PARTS = ("blobs", "concurrency", "ids", "lifetime", "limits", "listing", "logs", "model")
-pytest.register_assert_rewrite(*(f"clew.testing._contract_{part}" for part in _PARTS))  # a failed assert shows values
+_PARTS = ("blobs", "concurrency", "ids", "lifetime", "limits", "lists", "logs", "reference")
+pytest.register_assert_rewrite(*(f"clew.testing.contract.{part}" for part in _PARTS))  # a failed assert shows values
 
 from clew.checkpointers.base import Checkpointer  # noqa: E402
 from clew.testing.contract.blobs import BlobContract  # noqa: E402

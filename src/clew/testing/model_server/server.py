@@ -177,12 +177,6 @@ class ModelServer:
         self.close()
 
 
-if __name__ == "__main__":
-    from clew.testing.model_server.command import main
-
-    main()
-
-
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 

@@ -1,0 +1,7 @@
+"""`python -m clew.testing.model_server script.json`."""
+
+from __future__ import annotations
+
+from clew.testing.model_server.command import main
+
+main()
