@@ -101,11 +101,11 @@ def _written_out() -> Iterator[str]:
 def test_no_other_module_writes_out_a_command() -> None:
     """But for names: of the process that did something, of what is explained, of what needs an extra."""
     assert [re.sub(r":\d+", "", where) for where in _written_out()] == [
-        "cli/_proving_worker.py: clew doctor",
-        "cli/_store_checkups.py: clew doctor",
-        "cli/archiving.py: clew export",
-        "cli/native.py: clew sessions",
-        "cli/serve.py: clew serve",
+        "cli/commands/doctor.py: clew doctor",
+        "cli/commands/export.py: clew export",
+        "cli/commands/serve.py: clew serve",
+        "cli/commands/sessions.py: clew sessions",
+        "cli/doctor_worker.py: clew doctor",
         "demo/worker.py: clew demo",
         "server/inspector/troubles.py: clew verify",
     ]

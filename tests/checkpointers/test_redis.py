@@ -301,7 +301,9 @@ async def test_a_thread_that_moves_while_it_is_listed_comes_once(
     server: Server, prefix: str, store: Checkpointer
 ) -> None:
     count = 2500
-    await asyncio.gather(*(append(store, f"{n}", b"one", updated_at=minute(n)) for n in range(count)))
+    for start in range(0, count, 100):
+        batch = range(start, start + 100)
+        await asyncio.gather(*(append(store, f"{n}", b"one", updated_at=minute(n)) for n in batch))
     async with RedisCheckpointer(server.url, prefix=prefix) as writer:
         seen = []
         async for head in store.heads():

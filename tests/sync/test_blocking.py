@@ -100,7 +100,7 @@ def test_errors_keep_their_type_and_show_both_sides(store: Checkpointer) -> None
         Thread.load(store, "nope")
     files = [frame.filename for frame in traceback.extract_tb(caught.value.__traceback__)]
     assert files[0] == __file__
-    assert files[-1].endswith("loading.py")
+    assert files[-1].endswith("reader.py")
     assert len([name for name in files if "/clew/sync/" in name]) <= 5
     assert not any("asyncio" in name for name in files)
 
