@@ -5,22 +5,29 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 from blake3 import blake3
 
+from clew.cli.app import COMMANDS
 from clew.log import Checkpoint, FoldedState, Usage
 from clew.log.entries import KnownEntry
 from clew.messages import Block, Message
 
 ROOT = Path(__file__).parent.parent
-GUIDES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+GUIDES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 WITH_PROGRAMS = {"another-machine.md", "out-of-quota.md", "providers.md"}
 """Their examples need coding agents' programs: tests/e2e/test_provider_guides.py runs them."""
 EXAMPLE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FORMAT = (ROOT / "docs" / "format.md").read_text()
+FOR_CONTRIBUTORS = [ROOT / "CONTRIBUTING.md", ROOT / "docs" / "architecture.md", ROOT / "RELEASING.md"]
+"""Every path in them is one of the repository. Elsewhere, paths may be those of a reader's own project."""
+CODE = re.compile(r"^ *```.*?^ *```$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
+NOT_MODULES = {"clew.db", "clew.json"}
 
 
 def examples() -> list[Any]:
@@ -63,6 +70,62 @@ def test_links_between_guides_lead_somewhere() -> None:
     for guide in GUIDES:
         for target in re.findall(r"\]\(([^)#]+)\)", guide.read_text()):
             assert (guide.parent / target).exists(), f"{guide.name} links to {target}"
+
+
+def named(guide: Path, pattern: str) -> set[str]:
+    """Everything in the guide's code, inline or in blocks, that matches the pattern's only group."""
+    return {found for code in CODE.findall(guide.read_text()) for found in re.findall(pattern, code, re.MULTILINE)}
+
+
+def exists(path: str) -> bool:
+    """Is this a path from the root or below src/clew, or below a folder of src/clew as in tables of alike folders?"""
+    places = [ROOT, ROOT / "src" / "clew", ROOT / "src" / "clew" / "checkpointers", ROOT / "src" / "clew" / "providers"]
+    return any((place / path).exists() for place in places)
+
+
+@pytest.mark.parametrize("guide", [guide for guide in FOR_CONTRIBUTORS if guide.exists()], ids=lambda guide: guide.name)
+def test_every_path_that_contributors_are_given_exists(guide: Path) -> None:
+    paths = named(guide, r"(?<![\w./:-])((?:[\w.-]+/)+[\w.-]*|\w+\.py)(?![\w*])")
+    mirrored = {path for path in paths if not path.startswith(("http", ".venv/")) and "yours" not in path}
+    alike = {path.name for path in (ROOT / "src" / "clew").rglob("*.py")}
+    assert [path for path in sorted(mirrored) if not exists(path) and path not in alike] == []
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.name)
+def test_every_command_in_a_guide_exists(guide: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert named(guide, r"(?:^|[`$|] ?)make ([a-z]\w*(?:-\w+)*)") <= targets
+    assert named(guide, r"(?:^|[`$|] ?)clew ([a-z]+)") <= set(COMMANDS)
+    modules = {
+        name for name in named(guide, r"python -m ([\w.]+)") if name.partition(".")[0] in ("clew", "tests", "bench")
+    }
+    assert [name for name in sorted(modules) if find_spec(name) is None] == []
+
+
+@pytest.mark.parametrize(
+    "guide",
+    [guide for guide in GUIDES if guide.name != "observing.md"],  # that one names spans, which look like modules
+    ids=lambda guide: guide.name,
+)
+def test_every_module_and_name_of_clew_in_a_guide_exists(guide: Path) -> None:
+    names = named(guide, r"(?<![\w./-])(clew(?:\.[A-Za-z_]\w*)+)(?![\w.]*@)") - NOT_MODULES
+    assert [name for name in sorted(names) if not is_known(name)] == []
+
+
+def is_known(name: str) -> bool:
+    """Is there a module of this name, or an attribute in one?"""
+    parts = name.split(".")
+    for length in range(len(parts), 0, -1):
+        try:
+            found: Any = import_module(".".join(parts[:length]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[length:]:
+            if not hasattr(found, part):
+                return False
+            found = getattr(found, part)
+        return True
+    return False
 
 
 @pytest.mark.parametrize("kind", [*get_args(KnownEntry), FoldedState, *get_args(Message), *get_args(Block)])
