@@ -1,31 +1,31 @@
-"""Every error Clew raises, in one tree.
+"""Every error that Clew raises, in one tree.
 
     ClewError
     ├── InvalidInput       a value that no store could accept: a bad id, position, size or URL
     ├── UsageError         the right call at the wrong place: closed, forked child, second event loop
     ├── MissingExtra       an optional dependency is not installed
-    ├── Conflict           the log is not where the caller thought it was
+    ├── Conflict           the log does not end where the caller thought
     ├── ThreadBusy         another live process holds the thread's lease
     ├── LeaseLost          this process held the lease and another one has taken over
-    ├── ThreadNotFound     no such thread in this store
-    ├── MissingBlob        a blob that a frame points at is not in the store
+    ├── ThreadNotFound     the store has no thread with this id
+    ├── MissingBlob        a frame points at a blob that is not in the store
     ├── Unavailable        the store could not be reached or did not answer; the call may be made again
-    ├── Corrupt            the store answered with something that fails its check
-    ├── WrongKey           encrypted, and the key that opens it is not here
-    ├── NewerFormat        written by a newer Clew than this one
+    ├── Corrupt            the store answered with bytes that fail their check
+    ├── WrongKey           the data is encrypted and the key that opens it was not given
+    ├── NewerFormat        the data was written by a newer version of Clew
     ├── ModelError         a model gave no answer
-    │   ├── ContextTooLong     the request does not fit the model's window
-    │   ├── ModelUnavailable   limits, outages, timeouts, dropped streams: after all retries
-    │   └── ModelRefused       a bad key, an unknown model, a request the vendor does not take
+    │   ├── ContextTooLong     the request does not fit the model's context window
+    │   ├── ModelUnavailable   limits, outages, timeouts or dropped streams, after all retries
+    │   └── ModelRefused       a bad key, an unknown model, or a request that the vendor does not accept
     └── ProviderError      a coding agent's program gave no answer
         ├── ProviderMissing    the program is not installed
-        │   └── ProviderOutdated   it is, in a version that does not keep what it is told
-        ├── NotLoggedIn        the program has no account, or one that is no longer good
-        ├── ProviderLimited    a rate or usage limit of the account
+        │   └── ProviderOutdated   the installed version is too old to keep a conversation
+        ├── NotLoggedIn        the program has no account, or its login has expired
+        ├── ProviderLimited    the account has reached a rate or usage limit
         └── SessionNotFound    the program has no such conversation
 
-Absent, unreachable and corrupt are three different results, and none is ever taken for another. A message says what
-happened, to which thread, and what to do. It never holds a prompt, a key or any other content.
+Absent, unreachable and corrupt are three different errors, and none is ever reported as another. A message says what
+happened, to which thread, and what to do. It never contains a prompt, a key or any other content.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ __all__ = [
 
 
 class ClewError(Exception):
-    """The root of all errors that Clew raises."""
+    """Base class of all errors that Clew raises."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Survive pickling, so that an error can cross a process boundary whatever its constructor takes."""
+        """Make every error picklable, whatever arguments its constructor takes, so that it can cross a process boundary."""
         return _rebuild, (type(self), self.args, self.__dict__.copy())
 
 
@@ -79,15 +79,15 @@ def _rebuild(cls: type[ClewError], args: tuple[Any, ...], attributes: dict[str, 
 
 
 class InvalidInput(ClewError, ValueError):
-    """A value that no store could accept. Nothing was written."""
+    """An argument has a value that no store could accept. Nothing was written."""
 
 
 class UsageError(ClewError, RuntimeError):
-    """A call where it cannot work: after close, in a forked child, on a second event loop. Nothing was written."""
+    """The call cannot work here: after close, in a forked child, or on a second event loop. Nothing was written."""
 
 
 class MissingExtra(ClewError, ImportError):
-    """An optional dependency is not installed."""
+    """An optional dependency is not installed. `extra` is the name of the extra that installs it."""
 
     def __init__(self, what: str, extra: str) -> None:
         self.extra = extra
@@ -95,7 +95,7 @@ class MissingExtra(ClewError, ImportError):
 
 
 class Conflict(ClewError):
-    """The log does not end where the caller thought: another writer was there first. Nothing was written."""
+    """The log does not end where the caller thought, because another writer appended first. Nothing was written."""
 
     def __init__(self, thread_id: str, reason: str) -> None:
         self.thread_id = thread_id
@@ -103,7 +103,7 @@ class Conflict(ClewError):
 
 
 class ThreadBusy(ClewError):
-    """Another live process holds the lease of this thread."""
+    """Another live process holds the lease of this thread. `expires_in` is the rest of its lease in seconds."""
 
     def __init__(self, thread_id: str, holder: str, expires_in: float) -> None:
         self.thread_id = thread_id
@@ -116,7 +116,7 @@ class ThreadBusy(ClewError):
 
 
 class LeaseLost(ClewError):
-    """This process held the lease, and another has taken over. What was not acknowledged was not written."""
+    """Another process has taken over the lease that this process held. Unacknowledged appends were not written."""
 
     def __init__(self, thread_id: str, holder: str) -> None:
         self.thread_id = thread_id
@@ -128,24 +128,24 @@ class LeaseLost(ClewError):
 
 
 class ThreadNotFound(ClewError, LookupError):
-    """The store answered, and has no such thread."""
+    """The store answered, and it has no thread with this id."""
 
     def __init__(self, thread_id: str, where: str = "this store", more: str = "") -> None:
         self.thread_id = thread_id
         super().__init__(
-            f"no thread {thread_id!r} in {where}. Those that are there are listed by: {advice.list_in_program()}"
+            f"no thread {thread_id!r} in {where}. List the threads with: {advice.list_in_program()}"
             + (f". {more}" if more else "")
         )
 
 
 class MissingBlob(ClewError):
-    """Blobs that a frame points at are not in the store. Nothing was written."""
+    """A frame points at blobs that are not in the store. Nothing was written."""
 
     def __init__(self, digests: Collection[str], *, thread_id: str | None = None) -> None:
         self.digests = frozenset(digests)
         self.thread_id = thread_id
         named = ", ".join(sorted(self.digests)[:3]) + (" …" if len(self.digests) > 3 else "")
-        where = f"thread {thread_id!r} points at" if thread_id is not None else "asked for"
+        where = f"thread {thread_id!r} points at" if thread_id is not None else "the call names"
         super().__init__(
             f"{where} {len(self.digests)} blob(s) that the store does not have: {named}. "
             "Put blobs before the frames that point at them; if they were there, restore them from a copy."
@@ -153,7 +153,7 @@ class MissingBlob(ClewError):
 
 
 class Unavailable(ClewError):
-    """The store could not be reached or could not write. The same call may be made again: it is safe."""
+    """The store could not be reached or could not write. It is safe to make the same call again."""
 
 
 class Corrupt(ClewError):
@@ -161,7 +161,11 @@ class Corrupt(ClewError):
 
 
 class WrongKey(ClewError):
-    """Encrypted, and the key that opens it is not here; or it is not in the place it was sealed for."""
+    """The data is encrypted and does not open.
+
+    If `key_id` is set, the keyring lacks the key with that id. If it is None, the key is there, but the data was sealed
+    for another thread or frame number, or it was changed.
+    """
 
     def __init__(self, what: str, key_id: str | None) -> None:
         self.key_id = key_id
@@ -170,7 +174,7 @@ class WrongKey(ClewError):
 
 
 class NewerFormat(ClewError):
-    """Written by a newer Clew. Nothing was changed."""
+    """The data was written by a newer version of Clew. Nothing was changed."""
 
     def __init__(self, what: str, found: int, supported: int) -> None:
         self.found = found
@@ -181,19 +185,20 @@ class NewerFormat(ClewError):
 
 
 NOT_CARRIED_OUT = frozenset({400, 401, 402, 403, 404, 405, 413, 414, 415, 422, 429, 431})
-"""Statuses by which a vendor says that it did not carry a request out, and so does not charge it.
+"""HTTP statuses that mean the vendor did not run the request, and so does not charge for it.
 
-429 is among them: limits are checked before the model is asked, and vendors say that such a request is not charged. Not
-among them are 408, 409, 499 and 5xx: a server, or a proxy before it, sends those also while or after the model worked.
+429 is one of them: vendors check limits before they ask the model, and say that such a request is not charged. 408,
+409, 499 and 5xx are not: a server or a proxy also sends those while the model works or after it has worked.
 """
 
 
 class ModelError(ClewError):
     """A model gave no answer.
 
-    `model` is its name as the user writes it, `reason` what happened, `status` the HTTP status if there was one. `is_free`
-    tells whether the request was refused for certain and so cost nothing. If it is not given, the status decides: 400, 401
-    or 429 for example are refusals, while after a timeout or a 500 the model may have worked, and that may be charged.
+    `model` is the model's name as the user writes it, `reason` is what happened, and `status` is the HTTP status, if
+    any. `is_free` is True if the vendor refused the request for certain, so that it cost nothing. If it is not given,
+    the status decides: 400, 401 and 429, for example, are refusals. After a timeout or a 500 the model may have worked
+    and been charged.
     """
 
     def __init__(
@@ -207,7 +212,7 @@ class ModelError(ClewError):
 
 
 class ContextTooLong(ModelError):
-    """The request does not fit the model's context window. The same request never will."""
+    """The request does not fit the model's context window. Sending the same request again cannot succeed."""
 
     def __init__(self, model: str, reason: str, *, status: int | None = None, is_free: bool | None = None) -> None:
         advice = "Compact the conversation, or take a model with a larger window."
@@ -215,7 +220,7 @@ class ContextTooLong(ModelError):
 
 
 class ModelUnavailable(ModelError):
-    """The vendor could not be reached, had no capacity or broke off, in every attempt. A later call may succeed."""
+    """Every attempt failed because the vendor was unreachable, had no capacity or broke off. A later call may succeed."""
 
     def __init__(
         self, model: str, reason: str, *, attempts: int, status: int | None = None, is_free: bool | None = None
@@ -227,7 +232,7 @@ class ModelUnavailable(ModelError):
 
 
 class ModelRefused(ModelError):
-    """The vendor does not take the request: a bad key, an unknown model, something in it that is amiss."""
+    """The vendor refused the request: a bad key, an unknown model, or a request that it does not accept."""
 
     def __init__(
         self, model: str, reason: str, advice: str = "", *, status: int | None = None, is_free: bool | None = None
@@ -236,7 +241,7 @@ class ModelRefused(ModelError):
 
 
 class ProviderError(ClewError):
-    """A coding agent's program gave no answer. `provider` is its name, `reason` what happened, `advice` the way out."""
+    """A coding agent's program gave no answer. `provider` is its name, `reason` what happened, `advice` what to do."""
 
     def __init__(self, provider: str, reason: str, advice: str = "") -> None:
         self.provider = provider
@@ -248,7 +253,7 @@ class ProviderError(ClewError):
 
 
 class ProviderMissing(ProviderError):
-    """The program is not installed, or what is installed cannot be run. `install` is the command that installs it."""
+    """The program is not installed, or cannot be run. `install` is the command that installs it."""
 
     def __init__(self, provider: str, install: str, problem: str = "") -> None:
         self.install = install
@@ -257,7 +262,7 @@ class ProviderMissing(ProviderError):
 
 
 class ProviderOutdated(ProviderMissing):
-    """The program is installed in a version that does not keep what it is told. It is not asked anything."""
+    """The installed version of the program is too old: it would lose prompts. Clew sends it nothing."""
 
     def __init__(self, provider: str, version: str, oldest: str, install: str, path: str = "") -> None:
         self.install = install
@@ -267,13 +272,13 @@ class ProviderOutdated(ProviderMissing):
         ProviderError.__init__(
             self,
             provider,
-            f"its version {version}{where} is too old: older than {oldest}, it loses what it was told, or fails",
+            f"its version {version}{where} is too old: versions before {oldest} lose prompts, or fail",
             f"Upgrade it: {install}",
         )
 
 
 class NotLoggedIn(ProviderError):
-    """The program has no account to work with, or one that is no longer good."""
+    """The program has no account to work with, or its login has expired."""
 
     def __init__(
         self, provider: str, reason: str, advice: str = "Log in with the program itself, or set its API key."
@@ -283,7 +288,7 @@ class NotLoggedIn(ProviderError):
 
 
 class ProviderLimited(ProviderError):
-    """A rate or usage limit of the account holds; until when, if that is known."""
+    """The account has reached a rate or usage limit. `until` is when the limit ends, or None if that is unknown."""
 
     def __init__(self, provider: str, reason: str, *, until: datetime | None = None) -> None:
         self.until = until
@@ -301,5 +306,5 @@ class SessionNotFound(ProviderError, LookupError):
         super().__init__(
             provider,
             f"no session {session!r} on this machine",
-            f"Those that are there are listed by: {advice.discover()}",
+            f"List the sessions with: {advice.discover()}",
         )

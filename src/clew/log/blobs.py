@@ -1,4 +1,8 @@
-"""Large values, kept beside the log by digest instead of in it. Pure: this module fetches and stores nothing."""
+"""Blobs: large values that are stored beside the log under their digest. Pure: nothing is fetched or stored here.
+
+Holds how a blob is packed, how a tree of blobs is packed, and how large values of a frame's body move to blobs and
+back.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +32,9 @@ __all__ = [
 ]
 
 SPILL_OVER = 2**16 - 1
-"""Text and bytes longer than this go to blobs. It is the most that msgpack's 16-bit lengths can say."""
+"""Text and bytes longer than this many bytes move to blobs. It is the largest length that msgpack writes in 16 bits."""
 _TEXT, _BYTES = b"\xc7\x20\x01", b"\xc7\x20\x02"
-"""How a reference to a blob of text, or of bytes, begins: a msgpack extension of type 1 or 2. Its 32-byte digest follows."""
+"""How a reference to a blob of text or bytes begins: a msgpack extension of type 1 or 2. The 32-byte digest follows."""
 _STR_32, _BIN_32 = 0xDB, 0xC6
 _LONG_LEAF = re.compile(rb"[\xdb\xc6](?:\0[^\0]|[^\0].)..", re.DOTALL)  # str 32 and bin 32
 _RAW, _ZSTD, _SEALED, _TREE = b"\0", b"\1", b"\2", b"\3"
@@ -39,9 +43,10 @@ _REFS = 1 + _COUNTS.size
 
 
 def pack_blob(data: bytes, keys: Keyring | None = None, least: int = 0) -> tuple[str, bytes]:
-    """The digest and the bytes under which a value is stored: compressed if that is smaller, sealed if there are keys.
+    """Return the digest and the stored bytes of a value: compressed if that is smaller, encrypted if there are keys.
 
-    If they are to be `least` bytes at least, they are padded."""
+    The bytes before encryption are padded to `least` bytes.
+    """
     small = compression.plain.compress(data)
     packed = _ZSTD + small if len(small) < len(data) or len(data) < least else _RAW + data
     packed = packed.ljust(least, b"\0")
@@ -53,9 +58,11 @@ def pack_blob(data: bytes, keys: Keyring | None = None, least: int = 0) -> tuple
 def pack_tree(
     data: bytes, trees: Sequence[str] = (), leaves: Sequence[str] = (), keys: Keyring | None = None
 ) -> tuple[str, bytes]:
-    """A value that points at other blobs, at trees and at leaves, which point no further. Their digests stand in front of
-    it in the open and in this order, whatever the value is sealed with: so whoever collects garbage can follow a tree
-    without any key, and whoever seals it anew need not understand the value."""
+    """Return the digest and the stored bytes of a value that points at other blobs.
+
+    `trees` may point at further blobs, `leaves` may not. Their digests come first, in this order and never encrypted.
+    So gc can follow a tree without a key, and a tree can be sealed with another key without understanding its value.
+    """
     digests = map(bytes.fromhex, (*trees, *leaves))
     packed = b"".join([_TREE, _COUNTS.pack(len(trees), len(leaves)), *digests, pack_blob(data, keys)[1]])
     return blake3(packed).hexdigest(), packed
@@ -66,7 +73,7 @@ def is_tree(packed: bytes) -> bool:
 
 
 def tree_refs(packed: bytes) -> tuple[list[str], list[str]]:
-    """The trees and the leaves that a blob points at, in their order: none, unless it is a tree."""
+    """Return the digests of the trees and of the leaves that a blob points at, in order. Both are empty for other blobs."""
     if not is_tree(packed):
         return [], []
     trees, end = _COUNTS.unpack_from(packed, 1)[0], _tree_end(packed)
@@ -75,7 +82,7 @@ def tree_refs(packed: bytes) -> tuple[list[str], list[str]]:
 
 
 def _tree_end(packed: bytes) -> int:
-    """Where the digests of a tree end and its value begins; 0 for any other blob."""
+    """Return where the digests of a tree end and its value begins, or 0 if the blob is not a tree."""
     if not is_tree(packed):
         return 0
     end = _REFS + 32 * sum(_COUNTS.unpack_from(packed, 1)) if len(packed) >= _REFS else _REFS
@@ -85,12 +92,13 @@ def _tree_end(packed: bytes) -> int:
 
 
 def blob_key(packed: bytes) -> str | None:
-    """The id of the key that a blob is sealed with, or None if it is plain."""
+    """Return the id of the key that a blob is encrypted with, or None if it is not encrypted."""
     start = _tree_end(packed)
     return packed[start + 1 : start + 1 + KEY_ID_SIZE].hex() if packed[start : start + 1] == _SEALED else None
 
 
 def unpack_blob(digest: str, packed: bytes, keys: Keyring | None = None) -> bytes:
+    """Return the value of a stored blob. Raises `WrongKey` if it cannot be decrypted and `Corrupt` if it is damaged."""
     packed = packed[_tree_end(packed) :]
     if packed[:1] == _SEALED:
         if keys is None:
@@ -107,7 +115,10 @@ def unpack_blob(digest: str, packed: bytes, keys: Keyring | None = None) -> byte
 
 
 def may_spill(body: bytes) -> bool:
-    """Whether msgpack may hold a leaf over the limit: one is marked by a 32-bit length, which nothing shorter has."""
+    """Return whether a msgpack body may contain a text or bytes of more than `SPILL_OVER` bytes.
+
+    Searches for 32-bit lengths, which only such long values have.
+    """
     return any(
         SPILL_OVER < int.from_bytes(body[found.start() + 1 : found.end()], "big") <= len(body) - found.end()
         for found in _LONG_LEAF.finditer(body)
@@ -117,8 +128,10 @@ def may_spill(body: bytes) -> bool:
 def spill(
     body: bytes, places: Iterable[Place], blobs: dict[str, bytes], keys: Keyring | None = None
 ) -> tuple[bytes, int]:
-    """The same body with its large leaves moved to `blobs`, each replaced by a reference; and what those leaves weigh.
-    `weigh` finds the places."""
+    """Move the large values of a body to `blobs` and leave references in their place.
+
+    `places` come from `weigh`. Returns the shorter body, and the memory that the moved values take.
+    """
     parts: list[bytes] = []
     done = weight = 0
     for at, start, stop in places:
@@ -133,7 +146,7 @@ def spill(
 
 
 def find_refs(body: bytes, places: Iterable[Place]) -> dict[Place, str]:
-    """The digests of the blobs that a body as `spill` made it points at, and where it does."""
+    """Return the digest of each blob that a body made by `spill` refers to, by the place of the reference."""
     refs: dict[Place, str] = {}
     for place in places:
         at, start, stop = place
@@ -150,7 +163,7 @@ def find_refs(body: bytes, places: Iterable[Place]) -> dict[Place, str]:
 def restore(
     body: bytes, weight: int, refs: Mapping[Place, str], blobs: Mapping[str, bytes], keys: Keyring | None, most: int
 ) -> bytes:
-    """The inverse of `spill`, for a body of this weight; `TooHeavy` if it would weigh more than `most`."""
+    """Undo `spill`. `weight` is the body's own weight; raises `TooHeavy` if the whole would weigh more than `most`."""
     values: dict[str, bytes] = {}
     parts: list[bytes] = []
     done = 0

@@ -1,4 +1,4 @@
-"""The state a thread is in: what its log folds to."""
+"""`Checkpoint`, the state that a thread's log folds to, and the values it consists of."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ __all__ = [
 ]
 
 Ranges = tuple[tuple[int, int], ...]
-"""Stretches of the history, from and up to but without, in order."""
+"""Ranges of the history in order, each as (start, stop) without the message at stop."""
 
 
 TURN_MARK = "clew:turn:"
-"""How the names of facts begin that are about one prompt; its place in the history follows."""
+"""Prefix of the keys of Clew's own facts about one prompt. The prompt's place in the history follows it."""
 
 PROMPT_IDS = "clew:prompt-ids"
-"""The thread's value that holds the ids of the prompts that wait, in their order."""
+"""Key of the thread value that lists the ids of the waiting prompts, in order."""
 
 Kind = Literal["state", "turn", "workspace", "provider", "changing"]
 
 
 class Fact(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A value that holds from a turn on, until a later one of the same key; unwound with its turn."""
+    """A value that holds from `turn` on, until a later fact with the same kind and key. A rewind of the turn removes it."""
 
     turn: int
     kind: Kind
@@ -46,9 +46,9 @@ class Fact(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Call(msgspec.Struct, frozen=True):
-    """A tool call of the open turn and how far it came.
+    """A tool call of the open turn, and how far it got.
 
-    `in_doubt`: its intent is on record and its outcome is not, so its effect may or may not have happened.
+    `in_doubt` means: its intent is on record and its outcome is not, so its effect may or may not have happened.
     """
 
     message: int
@@ -63,10 +63,10 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Checkpoint(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """Everything a thread is at one point of its log. The same log gives the same checkpoint, on every machine.
+    """The complete state of a thread at one point of its log. The same log gives the same checkpoint on every machine.
 
-    `messages` is the conversation as the model sees it; `history` holds every message ever recorded, those that were
-    rewound or compacted away included. Spend is never unwound: what was paid was paid.
+    `messages` is the conversation as the model sees it. `history` holds every message ever recorded, also the rewound
+    and compacted ones. A rewind never reduces usage and cost: they have been paid.
     """
 
     agent: str = ""
@@ -82,43 +82,43 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     usage: Usage = Usage()
     cost_usd: float | None = 0.0
     unaccounted: int = 0
-    """Model calls that no response followed and that may have been paid for. Refused ones are not counted."""
+    """Number of model calls without a response that may have been charged. Refused calls are not counted."""
     history: tuple[Message, ...] = ()
     view: Ranges = ()
     marks: tuple[Ranges, ...] = ((),)
-    """The view at the end of each turn, turn 0 first: what a rewind goes back to."""
+    """The view at the end of each turn, starting with turn 0. A rewind restores one of them."""
     facts: tuple[Fact, ...] = ()
     open_message: int = -1
-    """The place of the message whose calls are not all done, or -1."""
+    """Place in the history of the message whose tool calls are not all done, or -1."""
     intents: dict[int, tuple[str, int]] = {}
-    """Key and attempt of the calls of that message whose bodies may have started, by index."""
+    """Idempotency key and attempt of each call of the open message that may have started, by the call's index."""
     results: dict[int, ToolResult] = {}
     steps: dict[int, dict[str, Any]] = {}
     open_steps: dict[int, tuple[str, ...]] = {}
     in_flight: bool = False
-    """A model call was started and has not been answered yet."""
+    """True if a model call was started and not answered yet."""
     seconds: float = 0.0
-    """How long runs worked on this thread, all together."""
+    """Seconds that all runs together worked on this thread."""
     done_at: int = -1
-    """How long the history was when the work was last said to be done; -1 if it never was."""
+    """Length of the history when the status last became "done", or -1 if it never did."""
     partial: tuple[Block, ...] = ()
-    """What came of a response that is not whole, in the pieces in which it came."""
+    """The blocks that arrived of an incomplete response, as they arrived."""
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """The conversation as the model sees it, rewinds and compactions applied."""
+        """The conversation as the model sees it, after rewinds and compactions."""
         if self.view == ((0, len(self.history)),):
             return self.history
         return tuple(message for start, stop in self.view for message in self.history[start:stop])
 
     @property
     def turns(self) -> int:
-        """Responses of the model in the line of work that is current."""
+        """Number of model responses in the conversation, without the rewound ones."""
         return len(self.marks) - 1
 
     @property
     def calls(self) -> tuple[Call, ...]:
-        """The calls of the open turn, in order; empty once all are done and their results are a message."""
+        """The tool calls of the open turn, in order. Empty once all are done and their results have become a message."""
         if self.open_message < 0:
             return ()
         calls = tool_calls(self.history[self.open_message])
@@ -141,12 +141,12 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
     @property
     def state(self) -> dict[str, Any]:
-        """The user's values as of now."""
+        """The user's current values by key."""
         return {fact.key: fact.value for fact in self.facts if fact.kind == "state"}
 
     @property
     def metadata(self) -> dict[int, dict[str, Any]]:
-        """Tools' metadata by turn. What Clew itself keeps of each prompt is not among it."""
+        """The metadata that tools recorded, by turn. Clew's own facts about prompts are left out."""
         found: dict[int, dict[str, Any]] = {}
         for fact in self.facts:
             if fact.kind == "turn" and not fact.key.startswith(TURN_MARK):
@@ -155,7 +155,7 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
     @property
     def workspace(self) -> WorkspaceSnapshot | None:
-        """The newest snapshot of the workspace's files."""
+        """The newest snapshot of the workspace's files, or None."""
         for fact in reversed(self.facts):
             if fact.kind == "workspace":
                 return WorkspaceSnapshot(*fact.value)
@@ -163,8 +163,10 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
     @property
     def changing(self) -> WorkspaceChanging | None:
-        """From where on calls may have changed the workspace's files with no snapshot on record that holds it; None if the
-        newest snapshot is as new as the conversation."""
+        """Since when tool calls may have changed files that no snapshot holds yet.
+
+        None if the newest snapshot is as new as the conversation.
+        """
         for fact in reversed(self.facts):
             if fact.kind == "changing":
                 return WorkspaceChanging(*fact.value) if fact.value else None
@@ -172,23 +174,26 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
     @property
     def files_turn(self) -> int:
-        """The turn that the files on record are of; 0 if they are older than the first."""
+        """The turn at whose end the files on record were taken. 0 if they are older than the first turn."""
         changing = self.changing
         return self.turns if changing is None else changing.since - 1
 
     @property
     def provider_keys(self) -> dict[str, str]:
-        """The names outside agents know this conversation by."""
+        """For each outside agent's name, the id under which it knows this conversation."""
         return {name: known.key for name, known in self.providers.items()}
 
     @property
     def providers(self) -> dict[str, ProviderKey]:
-        """What is known of this conversation at each outside agent that ever had it."""
+        """For each outside agent that ever had this conversation, its newest `ProviderKey`."""
         return {fact.key: provider_key(fact) for fact in self.facts if fact.kind == "provider"}
 
 
 def provider_key(fact: Fact) -> ProviderKey:
-    """The entry that a fact about a provider comes from. One that says no more than a name is kept as that name."""
+    """Return the `ProviderKey` entry that a fact of kind "provider" was made from.
+
+    A key without further fields is stored as plain text, all others as a list.
+    """
     return (
         ProviderKey(fact.key, *fact.value)
         if isinstance(fact.value, list | tuple)
@@ -200,6 +205,6 @@ EMPTY = Checkpoint()
 
 
 class FoldedState(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="folded"):
-    """A whole state inside the log: loading starts here instead of at the beginning."""
+    """A complete state stored in the log, so that loading can start here instead of at the beginning."""
 
     state: Checkpoint

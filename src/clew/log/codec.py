@@ -1,6 +1,8 @@
-"""Frames: entries as bytes, and back. docs/format.md describes the layout byte by byte.
+"""Encode entries as frames, the byte strings that stores append, and decode them again.
 
-version 1 | flags 1 | nonce 12 | predecessor's digest 16 | payload … | own digest 16
+docs/format.md describes the layout byte by byte:
+
+    version 1 | flags 1 | nonce 12 | predecessor's digest 16 | payload … | own digest 16
 """
 
 from __future__ import annotations
@@ -31,7 +33,6 @@ __all__ = [
     "DIGEST",
     "FIRST",
     "PREVIOUS",
-    "SIZE",
     "VERSION",
     "Encoded",
     "EncodedFrame",
@@ -51,10 +52,10 @@ __all__ = [
 VERSION = 1
 _DIGEST_SIZE = 16
 FIRST = bytes(_DIGEST_SIZE)
-"""The predecessor's digest of a log's first frame."""
+"""The value that a log's first frame has in place of its predecessor's digest."""
 
 PREVIOUS, DIGEST = slice(14, 30), slice(-_DIGEST_SIZE, None)
-"""Where in a frame the digest of the one before it stands, and its own."""
+"""`PREVIOUS` is the slice of a frame that holds its predecessor's digest, `DIGEST` the slice that holds its own."""
 
 _HEADER = struct.Struct("<BB12s16s")
 _SMALLEST = _HEADER.size + _DIGEST_SIZE  # 30 and 16
@@ -63,11 +64,16 @@ _FLAGS = itemgetter(1)
 _COMPRESSED, _REFERS, _BODY_IN_BLOB, _SEALED = 1, 2, 4, 8
 _KNOWN_FLAGS = _COMPRESSED | _REFERS | _BODY_IN_BLOB | _SEALED
 _LARGEST = 4 * 2**20 - 4096  # below a store's limit; a larger body goes to a blob
-_NONSENSE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)  # what decoding bytes that nobody wrote ends in
+_NONSENSE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)  # raised by decoding invalid msgpack
+
+_NONCE_SIZE, _NONCES_AT_ONCE = 12, 512
+_NONCE = struct.Struct(f"{_NONCE_SIZE}s")
+_nonces: deque[bytes] = deque()
+forks.in_child(_nonces.clear)  # parent and child must never use the same nonce
 
 T = TypeVar("T")
 Logged = Entry | FoldedState
-"""What a log holds."""
+"""Everything that a frame can hold: entries and folded states."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(tuple[int, list[KnownEntry | FoldedState]]).decode
@@ -76,19 +82,19 @@ _decode_raw = msgspec.msgpack.Decoder(tuple[int, list[msgspec.Raw]]).decode
 
 
 class Encoded(msgspec.Struct, frozen=True, gc=False):
-    """Entries as the body of a frame: an array of the time at which they were encoded, and of themselves."""
+    """Entries encoded as the body of a frame: a msgpack array of the time of encoding and the array of entries."""
 
     count: int
     body: bytes
 
     @property
     def entries(self) -> bytes:
-        """As msgpack, one after the other."""
+        """The entries as msgpack values one after the other, without the time and the array header."""
         return self.body[1 + weights.NUMBERS.get(self.body[1], 1) + len(_array_header(self.count)) :]
 
 
 class EncodedFrame(msgspec.Struct, frozen=True, gc=False):
-    """A frame ready to be appended, and the blobs that must be put before it."""
+    """A frame ready to be appended, and the blobs that must be stored before it."""
 
     data: bytes
     digest: bytes
@@ -96,19 +102,23 @@ class EncodedFrame(msgspec.Struct, frozen=True, gc=False):
 
 
 class Frame(msgspec.Struct, frozen=True, gc=False):
-    """A frame that passed its check. While it misses blobs it has no entries yet."""
+    """A decoded frame whose digest is right. If `missing` is not empty, those blobs are needed first and `entries` is
+    empty.
+    """
 
     previous: bytes
     digest: bytes
     time: int
-    """When its entries were taken in, microseconds since 1970; if they came at several times, when it was made of them."""
+    """When the entries were encoded, in microseconds since 1970. If they were encoded at several times, when they were
+    joined.
+    """
     entries: list[Logged]
     refs: frozenset[str] = frozenset()
     missing: frozenset[str] = frozenset()
 
 
 def encode_entries(entries: Sequence[Logged]) -> Encoded:
-    """Entries ready for a frame; here, before anything else is touched, a value that cannot be stored is refused."""
+    """Encode entries as a body for `encode_frame`. Raises `InvalidInput` if one holds a value that cannot be stored."""
     try:
         if UnknownEntry in map(type, entries):
             raws = [msgspec.Raw(entry.raw) if type(entry) is UnknownEntry else entry for entry in entries]
@@ -119,8 +129,10 @@ def encode_entries(entries: Sequence[Logged]) -> Encoded:
 
 
 def check_readable(entries: Sequence[Logged], encoded: Encoded) -> None:
-    """Refuse entries with a field of a wrong type, such as a tag that is a number. They can be encoded, and nobody could
-    read the log again."""
+    """Raise `InvalidInput` if an entry has a field of a wrong type, such as a tag that is a number.
+
+    Such entries can be encoded but not decoded, so the log could never be read again.
+    """
     try:
         _decode_entries(encoded.body)
     except _NONSENSE as error:
@@ -132,7 +144,7 @@ _SHORT_ARRAYS = [bytes([0x90 | length]) for length in range(16)]
 
 
 def _culprit(entries: Sequence[Logged]) -> str:
-    """The kind of the entry that cannot be encoded."""
+    """Return the name of the first entry's kind that cannot be encoded."""
     for entry in entries:
         try:
             _encode(entry)
@@ -142,7 +154,7 @@ def _culprit(entries: Sequence[Logged]) -> str:
 
 
 def _array_header(length: int) -> bytes:
-    """How msgpack begins an array."""
+    """Return the msgpack bytes that begin an array of this length."""
     if length < 16:
         return _SHORT_ARRAYS[length]
     return b"\xdc" + length.to_bytes(2, "big") if length < 2**16 else b"\xdd" + length.to_bytes(4, "big")
@@ -157,9 +169,10 @@ def encode_frame(
     keys: Keyring | None = None,
     now: int | None = None,
 ) -> EncodedFrame:
-    """These entries as one frame after the one with this digest. A random nonce makes every frame different.
+    """Encode these groups of entries as one frame. `previous` is the digest of the frame before it.
 
-    With keys it is sealed for this thread and number, and opens nowhere else.
+    A random nonce makes every frame different. With `keys` the payload is sealed for this thread and frame number, and
+    cannot be opened in any other place.
     """
     body = groups[0].body if len(groups) == 1 and now is None else _joined_body(groups, now)
     if len(body) > compression.ALWAYS:
@@ -179,6 +192,15 @@ def encode_frame(
     return EncodedFrame(data + own, own, blobs)
 
 
+def new_nonce() -> bytes:
+    """Return 12 random bytes. They are drawn from the system 512 nonces at a time."""
+    while True:
+        try:
+            return _nonces.pop()
+        except IndexError:
+            _nonces.extend(chain.from_iterable(_NONCE.iter_unpack(os.urandom(_NONCE_SIZE * _NONCES_AT_ONCE))))
+
+
 def _joined_body(groups: Sequence[Encoded], now: int | None) -> bytes:
     moment = time.time_ns() // 1000 if now is None else now
     array = _array_header(sum([group.count for group in groups]))
@@ -186,8 +208,11 @@ def _joined_body(groups: Sequence[Encoded], now: int | None) -> bytes:
 
 
 def _pack_large(body: bytes, keys: Keyring | None) -> tuple[int, bytes, dict[str, bytes]]:
-    """Flags, payload and blobs of a body that may have large values in it, that may be large itself once they are moved
-    out, and that may weigh more than its bytes let expect: then it is padded."""
+    """Return flags, payload and blobs for a body of more than 64 KiB.
+
+    Large values in it move to blobs. If the rest is still too large for a frame, it moves to a blob too. A payload that
+    would be small compared with the memory that its values take is padded, because readers refuse such payloads.
+    """
     flags, small = 0, body
     blobs: dict[str, bytes] = {}
     leaves = 0
@@ -218,7 +243,10 @@ def _pack_large(body: bytes, keys: Keyring | None) -> tuple[int, bytes, dict[str
 def decode_frame(
     data: bytes, thread_id: str, number: int, blobs: Mapping[str, bytes] = {}, keys: Keyring | None = None
 ) -> Frame:
-    """The entries of a frame. If it misses blobs, fetch those and call again with all that it refers to."""
+    """Check and decode a frame. Raises `Corrupt`, `NewerFormat` or `WrongKey` if that fails.
+
+    If the returned frame has `missing` blobs, fetch them and call again with all blobs in its `refs`.
+    """
     own = data[DIGEST]
     if len(data) < _SMALLEST or data[0] != VERSION or (flags := data[1]) & ~_KNOWN_FLAGS or not is_sound(data):
         raise _newer_or_corrupt(data, f"thread {thread_id!r}, frame {number}")
@@ -243,8 +271,11 @@ def decode_frame(
 
 
 def decode_ordinary(frames: Sequence[bytes]) -> list[list[Logged]] | None:
-    """The entries of each of some tens of frames, in one go, which takes half the time: if all are sound and not large, and
-    neither sealed nor refer to blobs. None if one of them needs a closer look, which `decode_frame` takes."""
+    """Return the entries of each of these frames, decoded together in half the time that `decode_frame` takes.
+
+    Works only if every frame is sound, small, not encrypted, and refers to no blobs. Otherwise returns None: then
+    decode them with `decode_frame`, which also finds out what is wrong.
+    """
     for data in frames:
         if (
             len(data) < _SMALLEST
@@ -262,7 +293,10 @@ def decode_ordinary(frames: Sequence[bytes]) -> list[list[Logged]] | None:
 
 
 def _joined(frames: Sequence[bytes]) -> bytes:
-    """The bodies of these frames as one array. Its beginning is unpacked with them, so that the whole is never copied."""
+    """Return the bodies of these frames as one msgpack array.
+
+    The array's header is decompressed together with the bodies, so that the result need not be copied.
+    """
     if all(map(_FLAGS, frames)):
         return compression.framed.decompress_many([_packed_array(len(frames)), *[data[_PAYLOAD] for data in frames]])
     joined = [_array_header(len(frames))]
@@ -278,17 +312,17 @@ def _packed_array(length: int) -> bytes:
 
 
 def is_sound(data: bytes) -> bool:
-    """Whether a frame is as it was written. Needs no key."""
+    """Return whether the frame's digest is right. Needs no key."""
     return len(data) >= _SMALLEST and blake3(data[:-_DIGEST_SIZE]).digest(_DIGEST_SIZE) == data[DIGEST]
 
 
 def sealed_with(data: bytes) -> str | None:
-    """The id of the key that this frame is sealed with, or None if it is plain."""
+    """Return the id of the key that this frame is encrypted with, or None if it is not encrypted."""
     return data[_HEADER.size : _HEADER.size + KEY_ID_SIZE].hex() if data[1] & _SEALED else None
 
 
 def _open(data: bytes, thread_id: str, number: int, keys: Keyring | None) -> bytes:
-    """The payload of a sealed frame."""
+    """Decrypt the payload of a sealed frame."""
     sealed, what = data[_PAYLOAD], f"thread {thread_id!r}, frame {number}"
     if keys is None:
         raise WrongKey(what, sealed[:KEY_ID_SIZE].hex())
@@ -298,7 +332,11 @@ def _open(data: bytes, thread_id: str, number: int, keys: Keyring | None) -> byt
 def _with_blobs(
     flags: int, body: bytes, blobs: Mapping[str, bytes], keys: Keyring | None, stored: int
 ) -> tuple[bytes, set[str], set[str]]:
-    """The body with what it refers to in its place; all that it refers to; and what of that is missing."""
+    """Put the blobs that a body refers to in their place.
+
+    Returns the whole body, the digests of all blobs it refers to, and the digests that are not in `blobs`. If any is
+    not, the body is empty.
+    """
     refs: set[str] = set()
     if flags & _BODY_IN_BLOB:
         digest = body.hex()
@@ -323,7 +361,10 @@ def _with_blobs(
 
 
 def _newer_or_corrupt(data: bytes, what: str) -> ClewError:
-    """A frame of a newer format says so in its first two bytes, and its last ones prove that it is whole."""
+    """Return the error for a frame that cannot be decoded.
+
+    A frame whose digest is right but whose version or flags are unknown comes from a newer Clew. Any other is corrupt.
+    """
     whole = len(data) > _DIGEST_SIZE and blake3(data[:-_DIGEST_SIZE]).digest(_DIGEST_SIZE) == data[DIGEST]
     if whole and data[0] > VERSION:
         return NewerFormat(what, data[0], VERSION)
@@ -333,7 +374,7 @@ def _newer_or_corrupt(data: bytes, what: str) -> ClewError:
 
 
 def _decode_entries(body: bytes) -> tuple[int, list[Logged]]:
-    """All entries at once; one by one only if a kind among them is not known here."""
+    """Return the time and the entries of a body. Decodes all entries at once; one by one only if a kind is unknown."""
     try:
         moment, known = _decode(body)
         return moment, cast(list[Logged], known)
@@ -343,7 +384,7 @@ def _decode_entries(body: bytes) -> tuple[int, list[Logged]]:
 
 
 def _each(decode: Callable[[msgspec.Raw], T], raws: list[msgspec.Raw]) -> list[T]:
-    """Each is let go of before the next is made: all of them may take more memory than what they become."""
+    """Decode each item and free its bytes before the next, so that raw and decoded items are not all in memory at once."""
     raws.reverse()
     found: list[T] = []
     while raws:
@@ -352,13 +393,13 @@ def _each(decode: Callable[[msgspec.Raw], T], raws: list[msgspec.Raw]) -> list[T
 
 
 class _Kind(msgspec.Struct, array_like=True, gc=False):
-    """The beginning of an entry, a message or a block."""
+    """The kind, which is the first field of every entry, message and block."""
 
     kind: str
 
 
 class _Parts(msgspec.Struct, array_like=True, gc=False):
-    """The first two fields of an entry or a message, as they are."""
+    """The first two fields of an entry or a message, undecoded."""
 
     kind: msgspec.Raw
     content: msgspec.Raw
@@ -375,7 +416,9 @@ _WITH_MESSAGE = (MessageAdded.__struct_config__.tag, Compacted.__struct_config__
 
 
 def _decode_one(raw: msgspec.Raw) -> Logged:
-    """An entry of a kind that is not known here is carried through; one of a known kind must make sense."""
+    """Decode one entry. An entry of an unknown kind becomes an `UnknownEntry`; an invalid one of a known kind is an
+    error.
+    """
     try:
         kind = _decode_kind(raw).kind
     except msgspec.ValidationError:
@@ -392,8 +435,10 @@ def _decode_one(raw: msgspec.Raw) -> Logged:
 
 
 def _decode_with_message(raw: memoryview) -> Logged:
-    """An entry whose message has a block of a kind that is not known here. That becomes an opaque one, and the message
-    around it stays a message."""
+    """Decode an entry whose message contains blocks of an unknown kind.
+
+    Those blocks become `Opaque`; the rest of the message is decoded as usual.
+    """
     parts = _decode_parts(raw)
     message = memoryview(parts.content)
     message_parts = _decode_parts(message)
@@ -415,22 +460,6 @@ def _decode_any_block(raw: msgspec.Raw) -> Block:
 
 
 def _replaced(whole: memoryview, parts: _Parts, content: bytes) -> bytes:
-    """An entry or a message with something else as its content."""
+    """Return the bytes of an entry or a message with its content replaced."""
     start = {0xDC: 3, 0xDD: 5}.get(whole[0], 1) + len(memoryview(parts.kind))
     return b"".join([whole[:start], content, whole[start + len(memoryview(parts.content)) :]])
-
-
-SIZE = 12
-_AT_ONCE = 512
-_EACH = struct.Struct(f"{SIZE}s")
-
-_ready: deque[bytes] = deque()
-forks.in_child(_ready.clear)  # a child must never use those its parent will
-
-
-def new_nonce() -> bytes:
-    while True:
-        try:
-            return _ready.pop()
-        except IndexError:
-            _ready.extend(chain.from_iterable(_EACH.iter_unpack(os.urandom(SIZE * _AT_ONCE))))

@@ -1,8 +1,9 @@
-"""zstd, without and with the dictionary that frames share.
+"""zstd compression, without a dictionary and with the dictionary that frames share.
 
-Frames are a few hundred bytes to a few kilobytes: too short for zstd to learn anything from. The dictionary brings what
-logs of agents have in common. Measured on frames of 2.5 KB of real prose, code and documents: 0.51 of the size without
-it, 0.43 with it, at the same speed; on frames of 140 bytes 0.97 and 0.75. `tools/make_dictionary.py` made it.
+Frames have a few hundred bytes to a few kilobytes, which is too short for zstd to learn anything from. The dictionary
+holds text that logs of agents have in common. Measured on frames of 2.5 KB of real prose, code and documents:
+compressed to 0.51 of the size without it and to 0.43 with it, at the same speed. On frames of 140 bytes: 0.97 and 0.75.
+`tools/make_dictionary.py` made the dictionary.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import zstandard
 __all__ = ["NotCompressed", "Zstd", "framed", "plain"]
 
 LEVEL = 2
-"""Measured on turns of 3 KB: 1 is larger and no faster, 3 takes half as long again for 1 %."""
+"""Measured on turns of 3 KB: level 1 is larger and not faster, level 3 takes 1.5 times as long and saves 1 %."""
 _FRAMED = {
     "strategy": zstandard.STRATEGY_FAST,
     "window_log": 20,
@@ -26,20 +27,25 @@ _FRAMED = {
     "min_match": 6,
     "target_length": 0,
 }
-"""Level 2 as it is with the dictionary, but for matches of six bytes and not of five: measured on pieces of 3 KB of prose,
-code and JSON, about a tenth less time to pack and a twentieth less to unpack, for 1.5 to 2.5 % more bytes."""
+"""The parameters of level 2 with the dictionary, except that matches have at least six bytes instead of five.
+
+Measured on pieces of 3 KB of prose, code and JSON: packing takes a tenth less time and unpacking a twentieth less, for
+1.5 to 2.5 % more bytes.
+"""
 MAX_RATIO = 40
 ALWAYS = 64 * 1024
-"""Nothing unpacks to more than this, or than MAX_RATIO times what it takes: what shrinks further is padded with zeros. So a
-few hostile bytes cannot fill a reader's memory."""
+"""Compressed data never unpacks to more than the larger of `ALWAYS` bytes and `MAX_RATIO` times its own size.
+
+Data that would shrink further is padded with zeros. So a few hostile bytes cannot fill a reader's memory.
+"""
 
 
 class NotCompressed(Exception):
-    """Bytes that zstd cannot take apart, or should not."""
+    """The bytes are not valid zstd data, or would unpack to more than the limit."""
 
 
 class Zstd:
-    """One way to compress. Contexts must not be used by two threads at once, so each thread has its own."""
+    """A compressor and decompressor. Each OS thread gets contexts of its own, because zstd's must not be shared."""
 
     def __init__(self, dictionary: str | None = None) -> None:
         self._dictionary = dictionary
@@ -54,7 +60,7 @@ class Zstd:
         return small.ljust(len(data) // MAX_RATIO, b"\0") if len(data) > ALWAYS else small
 
     def decompress(self, data: bytes) -> bytes:
-        """The inverse of `compress`; `NotCompressed` if these bytes are not what that makes."""
+        """Undo `compress`. Raises `NotCompressed` if `compress` could not have made these bytes."""
         try:
             _check_size(data)
             return self._decompressor().decompress(data)
@@ -62,8 +68,10 @@ class Zstd:
             raise NotCompressed(str(error)) from error
 
     def decompress_many(self, data: list[bytes]) -> bytes:
-        """The same for many that unpack to no more than ALWAYS each, one after the other: measured on frames of 3 KB, half
-        the time that it takes to unpack and decode them one by one."""
+        """Decompress pieces that unpack to at most `ALWAYS` bytes each, and return the results joined.
+
+        Measured on frames of 3 KB: unpacking and decoding them together takes half the time of doing it one by one.
+        """
         try:
             sizes = [*map(zstandard.frame_content_size, data)]
             if sizes and not 0 <= min(sizes) <= max(sizes) <= ALWAYS:
@@ -115,4 +123,4 @@ def _parameters() -> zstandard.ZstdCompressionParameters:
 
 plain = Zstd()
 framed = Zstd("dictionary-1.zstd")
-"""Dictionary 1, for ever: every frame of format version 1 needs exactly these bytes."""
+"""Uses dictionary 1, which must never change: every frame of format version 1 needs exactly these bytes."""

@@ -1,4 +1,4 @@
-"""The facts a thread's log is made of. Each is small, immutable, and never changed once it is written."""
+"""The kinds of entries in a thread's log. An entry is a small, immutable fact and never changes once it is written."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = [
 
 
 class Usage(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Tokens, as vendors count them. Cached and reasoning tokens are parts of the input and the output."""
+    """Token counts as vendors report them. Cached tokens are part of the input, reasoning tokens part of the output."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -46,58 +46,64 @@ class Usage(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class _Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Encoded as an array, its kind first. New fields come last and have defaults, so that old logs stay readable."""
+    """Base of all entries. Encoded as an array that begins with the kind.
+
+    New fields come last and have defaults, so that old logs stay readable.
+    """
 
 
 class ThreadStarted(_Entry, tag="started", frozen=True):
-    """Who works on this thread and with what. Written again when a resume changes any of it."""
+    """The agent, model, tools and limits that work on this thread. Written again when a resume changes any of them."""
 
     agent: str = ""
     model: str = ""
     system_prompt: str = ""
     tools: dict[str, str] = {}
-    """Digest of what the model is told of it and of its effect, by the tool's name."""
+    """For each tool's name, a digest of its effect and of the description that the model gets."""
     limits: dict[str, Any] = {}
     parent: tuple[str, int] | None = None
-    """The thread and turn that this one was forked or called from."""
+    """The thread and the turn from which this thread was forked or started as a sub-agent."""
 
 
 class MessageAdded(_Entry, tag="message", frozen=True):
-    """A message of the conversation; for a model's response, with what it cost."""
+    """A message of the conversation. For a model's response, its usage and cost come with it."""
 
     message: Message
     usage: Usage | None = None
     cost_usd: float | None = None
-    """None beside a usage: nobody knows the price, so nobody knows the total either."""
+    """None although `usage` is given means: the price is unknown, so the thread's total cost becomes unknown too."""
 
 
 class ModelCallStarted(_Entry, tag="model-call", frozen=True):
-    """A request is about to be sent. If neither a response nor a `ModelCallRefused` follows, it is lost and may have been
-    paid for: it counts as `unaccounted`."""
+    """A request is about to be sent to a model.
+
+    If neither a response nor a `ModelCallRefused` follows, the request counts as `unaccounted`: it may have been
+    charged.
+    """
 
     model: str = ""
     request: str = ""
 
 
 class ModelCallRefused(_Entry, tag="refused", frozen=True):
-    """The vendor did not carry out the request that was sent last. It cost nothing, so it is not `unaccounted`."""
+    """The vendor did not run the last request. It cost nothing, so it is not counted as `unaccounted`."""
 
     reason: str = ""
-    """With the vendor's own words."""
+    """Why the request was refused, in the vendor's own words."""
 
 
 class ToolIntent(_Entry, tag="intent", frozen=True):
-    """A tool's body is about to start. A call is known by its message's place in the history and its index there."""
+    """A tool is about to run. The call is identified by its message's place in the history and its index in that message."""
 
     message: int
     index: int
     key: str = ""
-    """The idempotency key, the same for every attempt."""
+    """The idempotency key. It is the same for every attempt of this call."""
     attempt: int = 1
 
 
 class ToolOutcome(_Entry, tag="outcome", frozen=True):
-    """What a call came to. With it the call is done, and is never run again."""
+    """The result of a tool call. Once it is on record, the call is done and is never run again."""
 
     message: int
     index: int
@@ -113,7 +119,7 @@ class StepIntent(_Entry, tag="step-intent", frozen=True):
 
 
 class StepOutcome(_Entry, tag="step", frozen=True):
-    """What a step inside a tool came to: replayed if the tool runs again."""
+    """The value that a step inside a tool returned. If the tool runs again, the step returns this value and is not run."""
 
     message: int
     index: int
@@ -122,7 +128,7 @@ class StepOutcome(_Entry, tag="step", frozen=True):
 
 
 class WorkspaceSnapshot(_Entry, tag="workspace", frozen=True):
-    """The files the workspace held once the current turn was settled."""
+    """The files in the workspace when the current turn was settled. `digest` names the snapshot's root blob."""
 
     digest: str
     files: int = 0
@@ -130,63 +136,63 @@ class WorkspaceSnapshot(_Entry, tag="workspace", frozen=True):
 
 
 class WorkspaceChanging(_Entry, tag="changing", frozen=True):
-    """Calls may change the workspace's files from here on, and no snapshot holds those changes yet.
+    """From here on, tool calls may change files in the workspace, and no snapshot holds those changes yet.
 
-    Written once before the first such call. The next snapshot ends it; so does `since=0`, written when the folder was looked
-    at and still is what the newest snapshot holds. A crash in between leaves it standing, so that a resume knows that the
-    files on record are older than the conversation.
+    Written once, before the first such call. It ends with the next snapshot, or with an entry that has `since=0`,
+    written when the folder was checked and found equal to the newest snapshot. After a crash in between it still
+    stands, and tells a resume that the files on record are older than the conversation.
     """
 
     since: int = 0
     """The first turn whose calls may have changed files."""
     empty: str = ""
-    """If the folder was empty then, what tells it from every other one and from itself once a file was made in it."""
+    """If the folder was empty at that time, an identity of that folder that no longer matches once a file was made in it."""
 
 
 class ProviderKey(_Entry, tag="provider", frozen=True):
-    """The name an outside agent knows the conversation by: what resumes it there."""
+    """The id under which an outside agent (such as Claude Code) knows this conversation. It is needed to resume it there."""
 
     provider: str
     key: str
     native: str = ""
-    """The digest of the conversation as that agent keeps it: a tree of blobs, as a snapshot of files is."""
+    """Digest of the conversation in the outside agent's own storage format, kept as a tree of blobs like a file snapshot."""
     thread: str = ""
-    """The id of the log that this name belongs to: a fork, or a copy, goes on under another."""
+    """The id of the log that this key belongs to. A fork or copy has another log and gets a key of its own."""
     messages: int = 0
-    """How long the history was that `native` holds."""
+    """The length of the history that `native` covers."""
 
 
 class Streamed(_Entry, tag="streamed", frozen=True):
-    """Blocks of a response as they come: kept in case no whole response ever follows, and replaced by the one that does."""
+    """Blocks of a response as they arrive. The complete response replaces them; without one, they are all that is kept."""
 
     blocks: tuple[Block, ...]
     call: str = ""
-    """The vendor's id of the call whose sub-agent says this; empty for the conversation itself."""
+    """The vendor's id of the tool call whose sub-agent said this. Empty for the conversation itself."""
 
 
 class StatusChanged(_Entry, tag="status", frozen=True):
-    """Where the work stands; `reason` says why it stopped, or what it waits for."""
+    """The thread has a new status. `reason` says why the work stopped, or what it waits for."""
 
     status: Literal["running", "waiting", "interrupted", "failed", "done"]
     reason: str = ""
 
 
 class LeaseTaken(_Entry, tag="lease", frozen=True):
-    """A process began to write here. Moves the log on, which is what fences every former holder."""
+    """A process took the lease and began to write. The entry advances the log, so that appends of former holders fail."""
 
     owner: str
     token: str
 
 
 class Rewound(_Entry, tag="rewound", frozen=True):
-    """The conversation goes on from an earlier point: the end of a turn, or a number of messages of the view."""
+    """The conversation continues from an earlier point: the end of `turn`, or the first `messages` messages of the view."""
 
     turn: int | None = None
     messages: int | None = None
 
 
 class Compacted(_Entry, tag="compacted", frozen=True):
-    """For the model a summary stands in place of all but the newest `keep` messages. History stays whole."""
+    """A summary replaces all but the newest `keep` messages for the model. The history keeps every message."""
 
     summary: Message
     keep: int = 0
@@ -195,7 +201,7 @@ class Compacted(_Entry, tag="compacted", frozen=True):
 
 
 class StateSet(_Entry, tag="state", frozen=True):
-    """A user's value, or, with `scope="turn"`, metadata of the current turn. Either goes when its turn is unwound."""
+    """Sets a value of the user's, or metadata of the current turn if `scope` is "turn". A rewind of the turn undoes it."""
 
     key: str
     value: Any
@@ -203,14 +209,14 @@ class StateSet(_Entry, tag="state", frozen=True):
 
 
 class Described(_Entry, tag="described", frozen=True):
-    """A new title or new tags; None leaves what is there."""
+    """Sets a new title or new tags. None keeps the current value."""
 
     title: str | None = None
     tags: dict[str, str] | None = None
 
 
 class Spend(_Entry, tag="spend", frozen=True):
-    """Tokens and money spent apart from any message on record, and seconds of work since it was last said."""
+    """Tokens and money spent outside of any recorded message, and seconds worked since the last such entry."""
 
     usage: Usage = Usage()
     cost_usd: float | None = None
@@ -218,7 +224,7 @@ class Spend(_Entry, tag="spend", frozen=True):
 
 
 class UnknownEntry(msgspec.Struct, frozen=True):
-    """A kind that this version does not know: carried through, written back as it was, and skipped by the fold."""
+    """An entry of a kind that this version does not know. It is skipped by the fold and written back unchanged."""
 
     raw: bytes
     """The entry as msgpack."""

@@ -1,4 +1,4 @@
-"""From entries to the state they add up to. Pure: no clock, no I/O."""
+"""Fold entries into the state they add up to. Pure: no clock, no I/O."""
 
 from __future__ import annotations
 
@@ -38,14 +38,17 @@ TITLE_LENGTH = 80
 
 
 def fold(entries: Iterable[Entry | FoldedState], start: Checkpoint = EMPTY) -> Checkpoint:
-    """The state a thread is in after these entries. Pure: the same log gives the same checkpoint, on every machine."""
+    """Return the state of a thread after these entries. Pure: the same log gives the same checkpoint on every machine."""
     running = Fold(start)
     running.push(entries)
     return running.checkpoint()
 
 
 def count_kept(entries: Iterable[Entry | FoldedState]) -> int:
-    """Of how many of these entries what they hold stays in the state, and not just their effect."""
+    """Return how many of these entries leave their content in the state, such as messages and results.
+
+    Of other kinds, such as intents, only the effect remains.
+    """
     return sum(map(_KEPT.__contains__, map(type, entries)))
 
 
@@ -53,9 +56,9 @@ _KEPT = {MessageAdded, ToolOutcome, Compacted, StateSet, Streamed, ThreadStarted
 
 
 class Fold:
-    """A fold that is under way: each entry costs the same, however long the log before it is."""
+    """A fold in progress. Adding an entry costs the same, however long the log before it is."""
 
-    __slots__ = (  # these are more than CPython finds quickly in an object that has a dictionary
+    __slots__ = (  # faster than a dictionary for this many attributes
         "_cache_read",
         "_cache_write",
         "_facts",
@@ -140,7 +143,7 @@ class Fold:
 
     @property
     def messages(self) -> int:
-        """How many the history holds."""
+        """Number of messages in the history."""
         return len(self._history)
 
     @property
@@ -148,12 +151,12 @@ class Fold:
         return Usage(self.input_tokens, self.output_tokens, self._cache_read, self._cache_write, self._reasoning)
 
     def push(self, entries: Iterable[Entry | FoldedState]) -> None:
-        """Take in more entries."""
+        """Add more entries to the state."""
         for entry in entries:
             _HANDLERS[type(entry)](self, entry)
 
     def checkpoint(self) -> Checkpoint:
-        """The state so far, frozen."""
+        """Return the current state as an immutable `Checkpoint`."""
         return Checkpoint(
             agent=self.agent,
             model=self.model,
@@ -226,7 +229,7 @@ class Fold:
             self.title = " ".join(plain_text(message).split())[:TITLE_LENGTH]
 
     def _add(self, message: Message) -> None:
-        """The message becomes the last of the history and of the view."""
+        """Append the message to the history and to the view."""
         place = len(self._history)
         self._history.append(message)
         if self._view_end != place:
@@ -234,7 +237,9 @@ class Fold:
         self._view_end = place + 1
 
     def _view(self) -> Ranges:
-        """What the model sees. The last range is kept apart, as it grows with every message."""
+        """Return the messages that the model sees, as ranges. The last range is stored apart, as it grows with every
+        message.
+        """
         return (*self._older, (self._view_start, self._view_end)) if self._view_end >= 0 else self._older
 
     def _set_view(self, view: Ranges) -> None:
@@ -242,7 +247,9 @@ class Fold:
         self._view_start, self._view_end = view[-1] if view else (0, -1)
 
     def _marked(self) -> list[Ranges]:
-        """The marks, the last of them brought up to date: it moves with each response and result of its turn."""
+        """Return the marks. The current turn's mark is brought up to date first, as it moves with every result of its
+        turn.
+        """
         if self._turn_grows:
             one_range = not self._older and self._view_end >= 0
             self._marks[-1] = ((self._view_start, self._view_end),) if one_range else self._view()
@@ -250,7 +257,7 @@ class Fold:
         return self._marks
 
     def _add_results(self, message: Tool) -> None:
-        """A tool message belongs to the turn of the calls it answers."""
+        """Add a tool message, which belongs to the turn of the calls it answers, and close that turn."""
         self._add(message)
         self._turn_grows = True
         self._settle()
@@ -265,7 +272,7 @@ class Fold:
             self._open_steps.clear()
 
     def _answer(self, message: Tool) -> None:
-        """Results given as a message. If it answers every open call it is kept as it is."""
+        """Take in tool results that come as a message. If they answer every open call, the message is kept unchanged."""
         if self._open < 0:
             self._add(message)
             self._turn_grows = True
@@ -296,7 +303,7 @@ class Fold:
             self._close_turn()
 
     def _close_turn(self) -> None:
-        """The results on record become a message, in the order of the calls."""
+        """Make one tool message of the results on record, in the order of the calls."""
         if self._open < 0:
             return
         if self._results:
@@ -325,7 +332,7 @@ class Fold:
         self.seconds += entry.seconds
 
     def _is_open(self, entry: ToolIntent | ToolOutcome | StepIntent | StepOutcome) -> bool:
-        """Whether this is about a call of the turn that is not settled yet."""
+        """Return whether this entry is about a call of the turn that is not settled yet."""
         return entry.message == self._open >= 0 <= entry.index < self._waiting + len(self._results)
 
     def _intent(self, entry: ToolIntent) -> None:
@@ -360,7 +367,7 @@ class Fold:
         self._fact("provider", entry.provider, value)
 
     def _streamed(self, entry: Streamed) -> None:
-        """A sub-agent's words are part of the log and of no response here."""
+        """Keep the blocks of a response that is still arriving. A sub-agent's blocks are not part of this conversation."""
         if not entry.call:
             self._partial += entry.blocks
 
@@ -368,7 +375,7 @@ class Fold:
         self._fact("state" if entry.scope == "thread" else "turn", entry.key, entry.value)
 
     def _fact(self, kind: Kind, key: str, value: Any) -> None:
-        """Keep the last value of each turn: what it takes to go back to any of them, and no more."""
+        """Record a fact. Only the last value within a turn is kept: a rewind goes back to ends of turns only."""
         fact = Fact(self.turns, kind, key, value)
         last = self._last_facts.get((kind, key))
         if last is not None and self._facts[last].turn == fact.turn:
@@ -391,7 +398,7 @@ class Fold:
             self.done_at = len(self._history)
 
     def _rewound(self, entry: Rewound) -> None:
-        """Go on from an earlier point. Calls left open there stay closed: what they did is not known any more."""
+        """Go back to an earlier point. Calls that were open there are dropped, because their outcome is no longer known."""
         self.in_flight = False
         self._partial = []
         self._marked()
@@ -407,7 +414,7 @@ class Fold:
         self._index_facts()
 
     def _cut(self, messages: int) -> None:
-        """Keep this many messages of the view; a turn whose response stays stays, though its results may go."""
+        """Shorten the view to this many messages. A turn counts as long as its response stays, even if its results go."""
         before = [place for start, stop in self._view() for place in range(start, stop)]
         if messages >= len(before):
             return
@@ -420,7 +427,10 @@ class Fold:
             self._marks[-1] = self._view()
 
     def _compacted(self, entry: Compacted) -> None:
-        """The marks stay as they are: a rewind to the turn before brings back what the model saw then."""
+        """Replace all but the newest messages of the view by the summary.
+
+        The marks do not change, so that a rewind to an earlier turn brings back what the model saw then.
+        """
         if entry.usage is not None:
             self._spend(entry.usage, entry.cost_usd)
             self.in_flight = False
@@ -435,7 +445,7 @@ class Fold:
         self.reason = ""
 
     def _skip(self, entry: UnknownEntry) -> None:
-        """Says nothing about the state of the work."""
+        """Ignore an entry of an unknown kind."""
 
     def _folded(self, entry: FoldedState) -> None:
         self._reset(entry.state)

@@ -1,8 +1,9 @@
-"""Encryption: the keys a store is read and written with. AES-256-GCM; nothing can be read, swapped, cut or replayed.
+"""The keys that a store's frames and blobs are encrypted with. AES-256-GCM: nothing can be read, swapped, cut or
+replayed.
 
-A frame is sealed with a random nonce under a key of its thread's own, and its header, thread and number are authenticated
-with it: in another place, or behind another frame, it does not open. A blob is sealed with a nonce made from its own
-content, so that equal values under one key are one blob, and deduplication still works.
+A frame is sealed with a random nonce and a key derived for its thread. Its header, thread and number are authenticated
+too, so it does not open in another place or after another frame. A blob's nonce is derived from its content, so that
+equal values under one key are the same blob and are stored once.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ _TAG_SIZE = 16
 
 
 class Keyring:
-    """One key or several: the first seals, all open. Shows their ids, never themselves."""
+    """One or several encryption keys. The first encrypts; all of them decrypt. Its repr shows key ids, never keys."""
 
     def __init__(self, keys: str | bytes | Iterable[str | bytes]) -> None:
-        _aesgcm()  # what is not installed shows here, and not at the first append
+        _aesgcm()  # reports a missing extra now instead of at the first append
         given = [keys] if isinstance(keys, str | bytes) else list(keys)
         self._keys = {_key_id(key): key for key in map(_key, given)}
         if not self._keys:
@@ -40,33 +41,34 @@ class Keyring:
 
     @classmethod
     def from_text(cls, text: str) -> Keyring:
-        """The keys that a setting names, apart by commas: the first seals, all open."""
+        """Read a keyring from a comma-separated setting. The first key encrypts; all of them decrypt."""
         return cls([part.strip() for part in text.split(",") if part.strip()])
 
     @property
     def current(self) -> str:
-        """The id of the key that seals."""
+        """The id of the key that encrypts."""
         return self._current.hex()
 
     def __repr__(self) -> str:
         return f"Keyring({', '.join(key_id.hex() for key_id in self._keys)})"
 
     def seal_frame(self, data: bytes, nonce: bytes, thread_id: str, bound: bytes) -> bytes:
-        """Seal a frame's payload for this thread; `bound` is authenticated with it."""
+        """Encrypt a frame's payload for this thread. `bound` is authenticated with it and must be given again to open it."""
         return self._current + _frame_cipher(self._keys[self._current], thread_id).encrypt(nonce, data, bound)
 
     def open_frame(self, sealed: bytes, nonce: bytes, thread_id: str, bound: bytes, what: str) -> bytes:
-        """The inverse of `seal_frame`; `WrongKey` if the key is not here."""
+        """Undo `seal_frame`. Raises `WrongKey` if the keyring lacks the key. `what` names the frame in the error."""
         key = self._find(sealed[:KEY_ID_SIZE], what)
         return _decrypt(_frame_cipher(key, thread_id), nonce, sealed[KEY_ID_SIZE:], bound, what)
 
     def seal_blob(self, data: bytes) -> bytes:
-        """Seal a blob. Equal data under one key gives equal bytes."""
+        """Encrypt a blob. Equal data under the same key gives equal bytes."""
         key = self._keys[self._current]
         nonce = blake3(data, key=_derived(key, "nonce of a blob")).digest(_NONCE_SIZE)
         return self._current + nonce + _blob_cipher(key).encrypt(nonce, data, self._current)
 
     def open_blob(self, sealed: bytes, what: str) -> bytes:
+        """Undo `seal_blob`. Raises `WrongKey` if the keyring lacks the key. `what` names the blob in the error."""
         key_id = sealed[:KEY_ID_SIZE]
         nonce, data = sealed[KEY_ID_SIZE : KEY_ID_SIZE + _NONCE_SIZE], sealed[KEY_ID_SIZE + _NONCE_SIZE :]
         return _decrypt(_blob_cipher(self._find(key_id, what)), nonce, data, key_id, what)
@@ -79,7 +81,7 @@ class Keyring:
 
 
 def _key(given: str | bytes) -> bytes:
-    """32 bytes, as they are or as hex or base64 text. Errors say nothing of what was given but its length."""
+    """Return a key as 32 bytes, given as bytes, hex or base64. Errors reveal only the length of the given value."""
     if isinstance(given, bytes):
         key = given
     else:

@@ -1,4 +1,7 @@
-"""Snapshots of files that a log names: each is the root of a tree of blobs, which the thread's refs must name too. Pure."""
+"""Find and replace the digests of file snapshots that a log names. Pure: no I/O.
+
+A snapshot is the root of a tree of blobs. A thread's refs must name it, so that gc keeps the whole tree.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,11 @@ from clew.log.entries import ProviderKey, WorkspaceSnapshot
 __all__ = ["NAMING", "named_trees", "rename_trees"]
 
 NAMING = frozenset({WorkspaceSnapshot, ProviderKey, FoldedState})
-"""The kinds that may name trees: every append asks whether it is worth looking."""
+"""The kinds of entries that may name trees. Appends of other kinds skip the search."""
 
 
 def named_trees(entries: Iterable[Logged]) -> set[str]:
-    """The digests of all snapshots that these entries name: those a rewind can go back to included."""
+    """Return the digests of all snapshots that these entries name, also of those that only a rewind would bring back."""
     found: set[str] = set()
     for entry in entries:
         if type(entry) is WorkspaceSnapshot:
@@ -30,14 +33,14 @@ def named_trees(entries: Iterable[Logged]) -> set[str]:
 
 
 def _tree(fact: Fact) -> str:
-    """The digest that a fact names; empty if it names none."""
+    """Return the digest of the snapshot that this fact names, or "" if it names none."""
     if fact.kind == "workspace":
         return str(fact.value[0])
     return provider_key(fact).native if fact.kind == "provider" else ""
 
 
 def rename_trees(entries: Iterable[Logged], names: Mapping[str, str]) -> list[Logged]:
-    """The same entries where each snapshot has another digest: sealed with another key, the same files have another."""
+    """Replace each snapshot's digest by `names[digest]`. The same files sealed with another key have another digest."""
     return [_renamed(entry, names) for entry in entries]
 
 

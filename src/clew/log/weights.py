@@ -1,7 +1,9 @@
-"""How much memory msgpack takes once it is decoded: known before it is, so that hostile bytes are refused in time.
+"""Estimate how much memory msgpack takes once it is decoded, before decoding it, so that hostile bytes are refused in
+time.
 
-A byte of msgpack can become ninety of Python (an empty list, an empty map), and zstd makes thousands of that. So whoever
-writes pads what is too short for what it holds, and whoever reads refuses what is not padded: both by `weigh`.
+One byte of msgpack can become ninety bytes of Python objects (an empty list, an empty map), and zstd can make thousands
+of such bytes from one. So the writer pads data that is too short for the memory it will take, and the reader refuses
+data that is not padded. Both use `weigh`.
 """
 
 from __future__ import annotations
@@ -25,14 +27,16 @@ __all__ = [
 ]
 
 TIMES = 48
-"""The most that anything may weigh, as a multiple of what it takes in a store. The promise is 50: two are for copies."""
+"""The most memory that decoded data may take, as a multiple of its stored size. Clew promises 50; two are for copies."""
 FLOOR = 8 * 2**20
-"""What anything may weigh, whatever its size. Bodies that are not weighed, being short, come to no more either."""
+"""Bytes of memory that decoded data may always take, whatever its stored size. Short bodies, which are not weighed,
+never take more.
+"""
 
 Place = tuple[int, int, int]
-"""A token: where it stands, where its content begins, and where it ends."""
+"""The position of a msgpack token: where the token starts, where its content starts, and where its content ends."""
 
-# Bytes that CPython takes for an object and the pointer to it, rounded up as its allocator does, and a little more.
+# Bytes that CPython needs for an object and the pointer to it, rounded up as its allocator does, plus a small reserve.
 # tests/log/test_weights.py measures them.
 _SCALAR, _NEGATIVE, _NUMBER, _MOMENT, _TEXT, _WIDE_TEXT, _BYTES, _EXTENSION = 10, 44, 60, 72, 72, 100, 60, 640
 _ARRAY, _MAP, _TABLE, _ITEM, _IN_TABLE = 88, 80, 160, 96, 5
@@ -41,7 +45,7 @@ _ASTRAL = re.compile(rb"[\xf0-\xff]")
 _LONG = _CHUNK = 2**16
 _TIMESTAMP = b"\xff"
 NUMBERS = {0xCA: 5, 0xCB: 9, 0xCC: 2, 0xCD: 3, 0xCE: 5, 0xCF: 9, 0xD0: 2, 0xD1: 3, 0xD2: 5, 0xD3: 9}
-"""The bytes of a number, by token."""
+"""Length in bytes of a number with its token, by token."""
 _WIDTHS = {
     token: width
     for width, tokens in enumerate(
@@ -49,43 +53,47 @@ _WIDTHS = {
     )
     for token in tokens
 }
-"""The bytes that say a length, by token."""
+"""Number of bytes that hold the length, by token."""
 
 
 class TooHeavy(Exception):
-    """Bytes that would take far more memory than they are."""
+    """The bytes would take far more memory than their size allows."""
 
     def __init__(self) -> None:
         super().__init__(f"it would take more than {TIMES} times its own size in memory")
 
 
 def allowed(stored: int) -> int:
-    """What may be decoded from this many bytes."""
+    """Return the bytes of memory that data may take when decoded, given its stored size."""
     return TIMES * stored + FLOOR
 
 
 def check(body: bytes, stored: int) -> None:
-    """`TooHeavy` if a body weighs more than this many bytes allow, by the coarse estimate and by the fine one."""
+    """Raise `TooHeavy` if a body would take more memory than its stored size allows.
+
+    Tries the fast upper bound first and weighs exactly only if that is exceeded.
+    """
     most = allowed(stored)
     if bound(body) > most and weigh(body, most)[0] > most:
         raise TooHeavy
 
 
 def lacking(body: bytes, stored: int) -> int:
-    """How many bytes must be added to those that are stored for `check` to let this body through."""
+    """Return how many bytes of padding the stored form of this body needs to pass `check`."""
     return 0 if bound(body) <= allowed(stored) else missing(weigh(body)[0], stored)
 
 
 def missing(weight: int, stored: int) -> int:
-    """The same for something that has this weight."""
+    """Return how many bytes of padding data of this weight needs."""
     return max(0, -(-(weight - allowed(stored)) // TIMES))
 
 
 def weigh(body: bytes, most: int | None = None) -> tuple[int, list[Place]]:
-    """The memory that a body takes, itself and all that is decoded from it; and where its extensions and its leaves of
-    65,536 bytes or more are.
+    """Return an upper estimate of the memory that a body and the objects decoded from it take, and the places of some
+    tokens.
 
-    An upper estimate. Counting ends once it is over `most`: refusing takes no longer than decoding would.
+    The places are those of extensions, and of texts and bytes of at least 65,536 bytes. Counting stops once the total
+    exceeds `most`, so that refusing takes no longer than decoding would.
     """
     at, end = 0, len(body)
     total = end + _beside_tokens(body)
@@ -99,8 +107,8 @@ def weigh(body: bytes, most: int | None = None) -> tuple[int, list[Place]]:
             text = body[start:at]
             total += _TEXT + token - 0xA0 if text.isascii() else weigh_leaf(text, True)
         elif (weight := _ALONE[token]) > 0:
-            if start < end and body[start] == token:  # the first of many, perhaps
-                start = _SAME[weight].match(body, at).end()  # type: ignore[union-attr] # it stands here
+            if start < end and body[start] == token:  # perhaps a run of equal tokens
+                start = _SAME[weight].match(body, at).end()  # type: ignore[union-attr] # matches at least this token
                 total += weight * (start - at)
             else:
                 total += weight
@@ -133,8 +141,10 @@ def weigh(body: bytes, most: int | None = None) -> tuple[int, list[Place]]:
 
 
 def weigh_leaf(data: bytes, text: bool) -> int:
-    """What text or bytes take as an object. CPython keeps 1, 2 or 4 bytes for each character of a text, as its widest
-    one needs, and half as much again while it finds out."""
+    """Return the bytes of memory that a text or bytes object takes.
+
+    CPython uses 1, 2 or 4 bytes for each character, depending on the widest one, and half as much again while decoding.
+    """
     if not text:
         return _BYTES + len(data)
     if data.isascii():
@@ -143,7 +153,7 @@ def weigh_leaf(data: bytes, text: bool) -> int:
 
 
 def bound(body: bytes) -> int:
-    """An upper estimate too, coarser and found ten times faster: each byte counts as the heaviest that it can be."""
+    """Return a coarser upper estimate than `weigh`, ten times faster: each byte counts as the heaviest token it could be."""
     total = len(body) + _beside_tokens(body)
     may_have_large_maps = b"\xde" in body or b"\xdf" in body
     for start in range(0, len(body), _CHUNK):
@@ -158,17 +168,17 @@ def bound(body: bytes) -> int:
 
 
 def _weigh_map(items: int) -> int:
-    """Beside its keys and values."""
+    """Return the memory of a map of this many items, without its keys and values."""
     return _MAP + _TABLE + _ITEM * max(0, items - _IN_TABLE) if items else _MAP
 
 
 def _beside_tokens(body: bytes) -> int:
-    """For what entries are kept in, and the many fields of a folded state, which need not be said to be there."""
+    """Return the memory of the objects that have no token of their own: entries, and the fields of a folded state."""
     return ENTRY * _count_entries(body) + _STATE * body.count(b"folded")
 
 
 def _count_entries(body: bytes) -> int:
-    """A body is an array of a time and an array of entries."""
+    """Return the number of entries in a body, which is an array of a time and an array of entries."""
     at = 1 + _WIDTHS.get(body[0], 0) if body else 0
     at += NUMBERS.get(body[at], 1) if at < len(body) else 0
     token = body[at] if at < len(body) else 0
@@ -180,7 +190,7 @@ def _count_entries(body: bytes) -> int:
 
 
 def _weigh_alone(token: int) -> int:
-    """What a token of one byte weighs; 0 for all others. CPython has the numbers from -5 on ready."""
+    """Return the weight of a one-byte token, or 0 for other tokens. Integers from -5 on are preallocated by CPython."""
     if token < 0x80 or 0xC0 <= token <= 0xC3 or token >= 0xFB:
         return _SCALAR
     if token >= 0xE0:
@@ -196,11 +206,10 @@ _SAME = {
     for weight in set(_ALONE)
     if weight
 }
-"""Runs of those that weigh the same."""
+"""Patterns that match a run of one-byte tokens of the same weight, by weight."""
 _ASCII = bytes(range(0x80))
 _LARGE_MAP = 7000
-"""A map with more items than one byte says, as far as its keys are of one byte too: there are no more than 162 of those.
-Whatever else may be a key counts as an item of one."""
+"""Weight of a map whose size does not fit its token, for up to 162 one-byte keys. Longer keys are counted as items of it."""
 _HEAVIEST = [
     (bytes([*range(0xA0, 0xC0), 0xD9, 0xDA, 0xDB]), _WIDE_TEXT, True),
     (bytes([*range(0x90, 0xA0), 0xDC, 0xDD]), _ARRAY, True),

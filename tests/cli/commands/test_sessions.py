@@ -110,7 +110,7 @@ async def test_a_session_is_adopted_from_wherever_it_is(tmp_path: Path) -> None:
     assert (twice.returncode, "a thread 'door' in this store already" in twice.stderr) == (2, True)
     unknown = machine.clew("adopt", "11111111-2222-4333-8444-555555555555")
     assert unknown.returncode == 3
-    assert "listed by: clew sessions" in unknown.stderr
+    assert "List the sessions with: clew sessions" in unknown.stderr
     same = machine.keep("codex", "Another.", key="0199c0de-0000-7000-8000-000000000001")
     machine.keep("codex", "Yet another.", key="0199c0de-0000-7000-8000-000000000002")
     assert machine.clew("adopt", same[:8]).returncode == 2
