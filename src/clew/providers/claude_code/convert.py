@@ -1,4 +1,4 @@
-"""From a session's file to a conversation in Clew's own words."""
+"""Converts a session file of Claude Code to a `Conversation` and back."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = [
 
 
 _TITLES = (("custom-title", "customTitle"), ("ai-title", "aiTitle"), ("summary", "summary"))
-"""The best first: what a user called it, what a model did, what older versions kept."""
+"""Row types that hold a title, best first: the user's title, the model's, and the summary of older versions."""
 _TITLE_LENGTH = 80
 _OF_COMMANDS = "<local-command-"
 _COMMANDS = ("<command-name>", "<command-message>")
@@ -44,8 +44,11 @@ _BEFORE = Loss(
 
 
 def read(path: Path) -> Conversation:
-    """The conversation that the program would go on with. What it tells the model beside it is left out: reminders, lists
-    of its agents and skills, words of its own about errors and interruptions."""
+    """Read the conversation that the program would continue.
+
+    What the program itself tells the model is left out: reminders, lists of its agents and skills, and its own words
+    about errors and interruptions.
+    """
     found = read_rows(path)
     rows, is_compacted = branch(found, path)
     messages = _settled(_messages(_without_noise(rows), path))
@@ -75,7 +78,7 @@ def _without_noise(rows: list[Row]) -> Iterable[Row]:
 
 
 def _messages(rows: Iterable[Row], path: Path) -> Iterable[Message]:
-    """One after the other; the rows of one response are joined."""
+    """Yield the messages of the rows in their order. Consecutive rows of one response are joined into one message."""
     response: tuple[str, Assistant] | None = None
     for row in rows:
         message = values(row.get("message"))
@@ -105,7 +108,7 @@ def _parsed(message: dict[str, Any], row: Row, path: Path) -> tuple[Message, ...
 
 
 def _settled(messages: Iterable[Message]) -> list[Message]:
-    """The results of a response in one message right behind it, in the order of its calls."""
+    """Gather the results of each response into one message right after it, in the order of its calls."""
     settled: list[Message] = []
     turn: list[Message] = []
     for message in messages:
@@ -128,7 +131,7 @@ def _turn(turn: list[Message]) -> list[Message]:
 
 
 def _text_of(row: Row) -> str:
-    """The text of a message that is nothing but one text."""
+    """Return the text of a message that consists of exactly one text; otherwise an empty string."""
     content: Any = values(row.get("message")).get("content")
     if isinstance(content, list) and len(content) == 1:
         content = values(content[0]).get("text")
@@ -145,12 +148,12 @@ def time_of(row: Row) -> datetime | None:
 
 
 def last_cwd(rows: list[Row]) -> str:
-    """The folder that was worked in last."""
+    """Return the working folder that the last rows name."""
     return next((row["cwd"] for row in reversed(rows) if isinstance(row.get("cwd"), str)), "")
 
 
 def title_of(rows: list[Row]) -> str:
-    """What the session is called, or the first line of its first prompt."""
+    """Return the session's title, or else the first line of its first prompt."""
     for kind, field in _TITLES:
         for row in reversed(rows):
             if row.get("type") == kind and isinstance(row.get(field), str) and row[field].strip():
@@ -159,7 +162,7 @@ def title_of(rows: list[Row]) -> str:
 
 
 def prompt_of(row: Row) -> str:
-    """The words of a prompt; empty for whatever else a row is."""
+    """Return the text of a prompt row; empty for every other row."""
     if row.get("type") != "user" or any(row.get(mark) is True for mark in _NO_PROMPT):
         return ""
     content: Any = values(row.get("message")).get("content")
@@ -177,7 +180,8 @@ _NO_MODEL = "unknown"
 
 
 def session_bytes(conversation: Conversation, key: str, cwd: str) -> bytes:
-    """A file of rows. The ids are made of the key, so that the same conversation gives the same bytes."""
+    """Return the conversation as the bytes of a session file. The row ids are derived from the key, so a conversation
+    that has a date always gives the same bytes."""
     return b"".join(msgspec.json.encode(row) + b"\n" for row in _rows(conversation, key, cwd))
 
 
@@ -206,15 +210,18 @@ def _rows(conversation: Conversation, key: str, cwd: str) -> Iterator[Row]:
 
 
 def _model_of(conversation: Conversation, origin: int) -> str:
-    """The model of a response, by the name that Claude Code knows it by. It gives signed thinking back only to the model
-    that its row names, so the name must come along: without the service that opencode and Clew put before it."""
+    """Return the model of a response under the name that Claude Code uses.
+
+    Claude Code returns signed thinking only to the model that its row names, so the name is kept, without the service
+    prefix of opencode and Clew.
+    """
     message = conversation.messages[origin]
     name = (message.model if isinstance(message, Assistant) else "") or conversation.model
     return name.rpartition("/")[2].removeprefix("anthropic:")
 
 
 def _prompt(said: dict[str, Any]) -> dict[str, Any]:
-    """A prompt that is one text is that text itself, as the program writes it."""
+    """Build a user message. A prompt that is a single text becomes a plain string, as the program writes it."""
     content = said["content"]
     if len(content) == 1 and set(content[0]) == {"type", "text"}:
         content = content[0]["text"]
@@ -240,7 +247,8 @@ def _stamp(time: datetime) -> str:
 
 
 def writing_losses(conversation: Conversation) -> tuple[Loss, ...]:
-    """What the dialect cannot say, and what a session has no place for."""
+    """Return what is lost when this conversation is written as a session: blocks that the Anthropic dialect cannot
+    express, and instructions and thinking that a session has no place for."""
     found = losses(conversation.messages, "anthropic")
     for index, message in enumerate(conversation.messages):
         if not isinstance(message, System):
@@ -252,7 +260,8 @@ def writing_losses(conversation: Conversation) -> tuple[Loss, ...]:
 
 
 def _thinking_losses(conversation: Conversation) -> Iterator[Loss]:
-    """Signed thinking that is written, and that the program gives back to no model, as no row names the one it is of."""
+    """Yield a loss for signed thinking that is written but will reach no model, because its row names no Claude model
+    or another one."""
     firsts = origins(conversation.messages)
     for index, message in enumerate(conversation.messages):
         row = max((first for first in firsts if first <= index), default=index)
@@ -269,15 +278,20 @@ def _is_named(conversation: Conversation, index: int, row: int) -> bool:
 
 
 class Branch(NamedTuple):
+    """The messages that the program would continue from."""
+
     rows: list[Row]
-    """Messages, in their order."""
+    """The message rows, in order."""
     is_compacted: bool
-    """Whether there was more before: the branch begins with a summary of it."""
+    """Whether the branch begins with a summary of earlier messages."""
 
 
 def branch(found: Rows, path: Path) -> Branch:
-    """The messages from the last leaf back to the root, in their order, and the parts of the same responses that hang
-    beside that line: each result of calls made at once is a child of its own call's row."""
+    """Return the message rows from the last leaf back to the root, in order.
+
+    Results of parallel calls hang beside that line, each a child of its own call's row; they are included. Raises
+    `Corrupt` if a damaged line interrupts the chain.
+    """
     said = [row for row in found.rows if is_said(row)]
     if not said and found.damaged:
         raise _corrupt(found, path)
@@ -312,8 +326,8 @@ def _corrupt(found: Rows, path: Path) -> Corrupt:
 
 
 def _parents(rows: list[Row]) -> dict[str, str | None]:
-    """By a row's id, the row before it. What a compaction kept word for word stands where it always stood in the file,
-    but is to be read behind the summary."""
+    """Map each row's id to the id of the row before it. Messages that a compaction preserved stay where they were in
+    the file, but are read after the summary; their parents are changed accordingly."""
     parents: dict[str, str | None] = {}
     for row in rows:
         if isinstance(row.get("uuid"), str):
@@ -328,7 +342,7 @@ def _parents(rows: list[Row]) -> dict[str, str | None]:
 
 
 def _with_siblings(line: list[Row], said: list[Row]) -> Iterable[Row]:
-    """The line, with each response whole, and all results of its calls behind it."""
+    """Yield the line with every response complete and followed by all results of its calls."""
     taken = {row["uuid"] for row in line}
     responses: dict[str, list[Row]] = {}
     results: dict[str, list[Row]] = {}
@@ -353,7 +367,7 @@ def _with_siblings(line: list[Row], said: list[Row]) -> Iterable[Row]:
 
 
 def _response_of(row: Row) -> str:
-    """The id of the response that a row is a part of. A row without one is a response of its own."""
+    """Return the id of the response that a row is part of. A row without one is a response of its own."""
     found = values(row.get("message")).get("id")
     return found if isinstance(found, str) and found else row["uuid"]
 

@@ -1,4 +1,4 @@
-"""What `claude --output-format stream-json` prints, read line by line."""
+"""Reads what `claude --output-format stream-json` prints, and measures what a run used and cost."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["SYNTHETIC", "ClaudeReader", "Meter", "Spent"]
 
 
 SYNTHETIC = "<synthetic>"
-"""The model of messages that the program itself put in the model's mouth."""
+"""The model name of responses that the program itself made up, for example to show an error."""
 _BY_ERROR: dict[str, Failure] = {
     "authentication_failed": "login",
     "oauth_org_not_allowed": "login",
@@ -37,12 +37,15 @@ _NO_SESSION = "No conversation found"
 _NO_COMMAND = re.compile(r"Unknown command: /\S+|/\S+ isn't available in this environment\.")
 _LONGEST_REASON = 600
 _COUNTING = ("thinking_tokens",)
-"""Said again and again while the model thinks, and no more than a guess."""
+"""Events that repeat an estimate of the thinking tokens. They are dropped."""
 
 
 class ClaudeReader:
-    """Of one run. The last word is said when the program has ended: while work goes on in its background, it may print
-    more than one result, and the figures of the last hold for the whole run."""
+    """Reads the output of one run.
+
+    `Finished` or `Failed` is reported only when the program has ended. Background work can make it print several
+    results, and the figures of the last one hold for the whole run.
+    """
 
     def __init__(self, meter: Meter | None = None) -> None:
         self._meter = meter or Meter()
@@ -119,7 +122,8 @@ class ClaudeReader:
 
 
 def _deltas(event: dict[str, Any]) -> list[Delta]:
-    """Words as they come. All else that streams comes again, in whole blocks."""
+    """Return the text and thinking deltas of a stream event. Everything else that streams is repeated later in whole
+    blocks."""
     delta = values(values(event.get("event")).get("delta"))
     if delta.get("type") == "text_delta" and _text(delta.get("text")):
         return [Delta(delta["text"], child=_child(event))]
@@ -129,8 +133,11 @@ def _deltas(event: dict[str, Any]) -> list[Delta]:
 
 
 def _results(event: dict[str, Any]) -> Iterator[Result]:
-    """When the program is interrupted, it says of calls that it had begun that the user did not want them. That is no
-    outcome, and its own session does not have it either."""
+    """Yield the tool results of an event.
+
+    An interrupted program reports the calls it had begun as rejected by the user. That is not their outcome, and its
+    own session does not hold it, so it is left out.
+    """
     if event.get("tool_use_result") == _REJECTED:
         return
     for said in _messages(values(event.get("message"))):
@@ -167,7 +174,7 @@ def _reason(result: dict[str, Any]) -> str:
 
 
 def _died(status: int, stderr: str) -> tuple[Failure, str]:
-    """Nothing was said on the way out: what is known is how it ended, and what it wrote for people."""
+    """Say how a program failed that printed no result, from its exit status and its standard error."""
     number = -status if status < 0 else status - 128
     if status < 0 or number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         return "stopped", f"it was ended by {_signal(number)}"
@@ -184,7 +191,7 @@ def _signal(number: int) -> str:
 
 
 def _short(text: str) -> str:
-    """The end, which is where programs say what went wrong."""
+    """Keep the end of a long text: there a program says what went wrong."""
     return text if len(text) <= _LONGEST_REASON else f"… {text[-_LONGEST_REASON:]}"
 
 
@@ -198,28 +205,33 @@ def _number(value: Any) -> float:
 
 _KEPT = b'"cost-state"'
 _DIGITS = 10
-"""Of a difference of dollars: further ones are of the arithmetic, and not of the prices."""
+"""Decimal places kept of a difference in dollars. Further ones come from floating-point arithmetic, not from prices."""
 
 
 class Spent(msgspec.Struct, frozen=True):
-    """None stands for what nobody knows."""
+    """What a run or a session used and cost. None where it is unknown."""
 
     usage: Usage | None = None
     cost_usd: float | None = None
 
 
 class Meter:
-    """Made before the program starts: it knows what the session had used until then, and so what a run has added."""
+    """Measures what one run added to a session's usage. Create it before the program starts: it reads the session's
+    totals then."""
 
     def __init__(self, place: Place | None = None, key: str = "") -> None:
-        """Without a place the session is taken for a new one."""
+        """Read the totals so far. Without a place the session counts as new."""
         self._place = place
         self._key = key
         self._before = self._kept()
 
     def read(self, result: dict[str, Any] | None) -> Spent:
-        """What the run used, now that it has ended: by its result, or by what it kept if it was ended before it had one.
-        A run that was stopped before the first response was whole has used something that nobody counted."""
+        """Return what the run used, after it has ended.
+
+        The figures come from its result, or, if it was ended before it printed one, from the totals in the session
+        file. Both values are None if the run was stopped before its first response was complete: it used tokens that
+        nobody counted.
+        """
         if result is None:
             kept = self._kept()
             added = _minus(kept, self._before) if kept is not None else None
@@ -230,7 +242,7 @@ class Meter:
         return _since(self._before, total, main)
 
     def _kept(self) -> Spent | None:
-        """The totals of the session's file, by its last row that has any; None if there is no such row."""
+        """Return the totals from the last row of the session file that has them; None if no row has."""
         path = locate(self._place, self._key) if self._place is not None else None
         for line in lines_from_end(path) if path is not None else ():
             if _KEPT in line and (row := _row(line)).get("type") == "cost-state":
@@ -239,8 +251,12 @@ class Meter:
 
 
 def _since(before: Spent | None, total: Spent, main: Usage | None) -> Spent:
-    """The part of the totals that is the run's. They are the session's if they are no less than it had before, and what
-    is more still covers the run's own main loop, which is always printed alone; else the run's, by an older program."""
+    """Return the run's share of the printed totals.
+
+    Newer programs print the totals of the session, older ones those of the run. They count as the session's if they are
+    at least what the session had before and the difference covers the run's main loop, which every version prints on
+    its own.
+    """
     if before is None:
         return total
     added = _minus(total, before)
@@ -252,7 +268,8 @@ def _since(before: Spent | None, total: Spent, main: Usage | None) -> Spent:
 
 
 def _minus(total: Spent, before: Spent | None) -> Spent | None:
-    """What was added; None if something has become less, so that these are no two totals of one session."""
+    """Return the difference of two totals. Returns None if a count has become smaller: then they are not totals of the
+    same session."""
     if before is None or total.usage is None or before.usage is None:
         return total
     pairs = zip(msgspec.structs.astuple(total.usage), msgspec.structs.astuple(before.usage), strict=True)
@@ -264,7 +281,7 @@ def _minus(total: Spent, before: Spent | None) -> Spent | None:
 
 
 def _totals(result: dict[str, Any]) -> Spent | None:
-    """By model, it is of all that was asked, sub-agents among it."""
+    """Return the sum over all models in a result, sub-agents included; None if the result has no figures by model."""
     usage = _by_model(result)
     return None if usage is None else Spent(usage, _dollars(result.get("total_cost_usd")))
 
@@ -278,7 +295,7 @@ def _by_model(record: dict[str, Any]) -> Usage | None:
 
 
 def _main_loop(result: dict[str, Any]) -> Usage | None:
-    """Of the conversation itself, without sub-agents, and of the run alone in every version."""
+    """Return the usage of the main conversation in this run, without sub-agents. Every version prints it."""
     usage = values(result.get("usage"))
     if not usage:
         return None

@@ -1,4 +1,4 @@
-"""Claude Code as a provider: one face for what the other modules do."""
+"""The `ClaudeCode` provider, and the list of Claude Code's sessions on this machine."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ __all__ = ["ClaudeCode", "sessions"]
 
 
 class ClaudeCode(Provider):
-    """Anthropic's Claude Code. A system prompt is added to the program's own, so that its tools go on working.
+    """Anthropic's Claude Code. A system prompt is appended to the program's own, so that its tools keep working.
 
-    Permission `read` leaves it the tools that look, in its own folder, and no MCP servers but those that options name.
-    `edit` lets it change files in its folder, and run what the user's own settings allow. `full` allows everything; as root,
-    the program takes that only with `IS_SANDBOX=1` in its environment.
+    Permission `read` gives it only tools that read, in its own folder, and only the MCP servers that `options` name.
+    `edit` lets it change files in its folder and run the commands that the user's own settings allow. `full` allows
+    everything; as root, the program accepts that only with `IS_SANDBOX=1` in its environment.
     """
 
     name = "claude_code"
@@ -81,12 +81,15 @@ class ClaudeCode(Provider):
 
 _PART = 8 * 1024
 _LONG_PART = 128 * 1024
-"""For sessions that begin with something long."""
+"""Bytes read at each end of a session that begins with a long text, where `_PART` bytes hold no prompt."""
 _SUFFIX = ".jsonl"
 
 
 def sessions(place: Place, provider: str) -> Iterator[NativeSession]:
-    """Newest first. A file is opened when its turn comes, so that the first few cost no more than a look at all names."""
+    """List the sessions on this machine, newest first.
+
+    A file is opened only when the iteration reaches it, so the first few sessions cost no more than one directory scan.
+    """
     found = sorted(_files(projects_dir(place)), key=lambda file: (-file[1].st_mtime_ns, file[0]))
     for path, status in found:
         try:
@@ -113,7 +116,8 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def _described(path: Path, status: os.stat_result, provider: str) -> NativeSession | None:
-    """None for what a program left that died before it had begun."""
+    """Describe one session from both ends of its file. Returns None for a file without any message: the program died
+    before it began."""
     rows, is_all = _ends(path, status.st_size, _PART)
     if not is_all and not any(prompt_of(row) for row in rows):
         rows, is_all = _ends(path, status.st_size, _LONG_PART)
@@ -133,7 +137,7 @@ def _described(path: Path, status: os.stat_result, provider: str) -> NativeSessi
 
 
 def _ends(path: Path, size: int, part: int) -> tuple[list[Row], bool]:
-    """The rows at both ends of a file, and whether these are all."""
+    """Return the rows in the first and last `part` bytes of a file, and whether these are all of its rows."""
     with path.open("rb") as file:
         if size <= 2 * part:
             return list(rows_in(file.read())), True

@@ -1,4 +1,4 @@
-"""The rows of a session's file: JSON, one a line, added at the end as things happen."""
+"""The rows of a session file: one JSON object a line, appended as things happen."""
 
 from __future__ import annotations
 
@@ -33,14 +33,19 @@ _BLOCK = 64 * 1024
 
 
 class Rows(NamedTuple):
+    """The rows of a file, and the lines that could not be read."""
+
     rows: list[Row]
     damaged: list[int]
-    """The numbers of lines that are no row, from 1 on; a torn last one is not among them."""
+    """The numbers, from 1, of complete lines that hold no row. A torn last line is not listed."""
 
 
 def decode(line: bytes) -> Any:
-    """The JSON value of a line; `ValueError` if it is none. Half of a surrogate pair, which JavaScript writes where it cuts
-    a text in the middle of one, becomes a question mark: no store could keep it."""
+    """Decode a line of JSON. Raises `ValueError` if it is not valid.
+
+    JavaScript leaves half a surrogate pair where it cuts a text in the middle of one. It becomes a question mark,
+    because no store could hold it.
+    """
     try:
         return msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -60,8 +65,8 @@ def _encodable(value: Any) -> Any:
 
 
 def read_rows(path: Path) -> Rows:
-    """All rows of a file. What is no row is passed over: a program that died while it wrote leaves half a line, to which
-    the next one adds."""
+    """Read all rows of a file. A line that is not a row is skipped: a program that died while writing leaves half a
+    line, and the next row is appended to it."""
     rows: list[Row] = []
     damaged: list[int] = []
     with path.open("rb") as file:
@@ -83,20 +88,20 @@ def _row(line: bytes) -> Row | None:
 
 
 def is_said(row: Row) -> bool:
-    """Whether a row is a message of the conversation itself, and not of a sub-agent's."""
+    """Return whether a row is a message of the main conversation, not of a sub-agent."""
     return row.get("type") in _SAID and isinstance(row.get("uuid"), str) and row.get("isSidechain") is not True
 
 
 def has_conversation(path: Path) -> bool:
-    """Whether there is anything that the program could go on with. If it died at once, there is a file without any: it
-    takes that neither for a session nor for a name that is free."""
+    """Return whether the file holds at least one message. A program that died at once leaves a file without any; it
+    neither resumes such a file nor accepts its name for a new session."""
     with path.open("rb") as file:
         return any(is_said(row) for row in map(_row, file) if row is not None)
 
 
 def name_in(path: Path) -> str:
-    """The session that the rows say they are of; empty if they do not. The program goes by the last message, whatever the
-    file is called: it would write on where a session of that name is."""
+    """Return the session id in the last message row, or an empty string. The program goes by that id, not by the file
+    name, and would append to the session it names."""
     for line in reversed(path.read_bytes().split(b"\n")):
         row = _row(line)
         if row is not None and is_said(row):
@@ -105,14 +110,15 @@ def name_in(path: Path) -> str:
 
 
 def renamed(data: bytes, old: str, new: str) -> bytes:
-    """The same rows as those of another session. Texts of the conversation have their quotes escaped, and so keep what they
-    say."""
+    """Return the same rows with another session id. Text in the conversation is not touched: its quotes are escaped, so
+    it cannot match."""
     named = rb'("sessionId"\s*:\s*")' + re.escape(old.encode()) + rb'"'
     return re.sub(named, rb"\g<1>" + new.encode() + b'"', data)
 
 
 def _last_line(path: Path) -> tuple[int, bytes]:
-    """Where the line begins that has no end, and the line; the size and nothing if the last one has."""
+    """Return the offset and the bytes of a last line without a newline. If the file ends in a newline, return its size
+    and no bytes."""
     with path.open("rb") as file:
         end = at = file.seek(0, os.SEEK_END)
         tail = b""
@@ -125,14 +131,14 @@ def _last_line(path: Path) -> tuple[int, bytes]:
 
 
 def whole_size(path: Path) -> int:
-    """How much of a file there is without a torn end."""
+    """Return the size of a file without a torn last row."""
     start, line = _last_line(path)
     return start if _row(line) is None else start + len(line)
 
 
 def end_line(path: Path) -> None:
-    """Give a last line that was not written to its end one, so that what is torn stays a line of its own, which the program
-    passes over. Nothing is ever cut off: another process may be writing that very row, and then this comes behind it."""
+    """End a torn last line with a newline, so that the program skips it. Never truncates: another process may be
+    writing that very row, and then the newline comes after it."""
     _, line = _last_line(path)
     if line:
         file = os.open(path, os.O_WRONLY | os.O_APPEND)
@@ -143,7 +149,7 @@ def end_line(path: Path) -> None:
 
 
 def cut_end(path: Path) -> None:
-    """Of a copy that is nobody else's, cut off a torn last line. One that is whole, and lacks its end alone, gets it."""
+    """Cut off a torn last row of a private copy. A last row that only lacks its newline gets one."""
     start, line = _last_line(path)
     if line and _row(line) is None:
         os.truncate(path, start)
@@ -152,7 +158,7 @@ def cut_end(path: Path) -> None:
 
 
 def rows_in(data: bytes) -> Iterator[Row]:
-    """The rows in a part of a file; what is cut off at its ends is no row."""
+    """Yield the rows in a part of a file. Lines that are cut off at its ends are skipped."""
     for line in data.split(b"\n"):
         row = _row(line) if line else None
         if row is not None:

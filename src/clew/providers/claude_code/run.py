@@ -1,4 +1,4 @@
-"""Running Claude Code: the program, and the command line for a prompt."""
+"""How Claude Code is run: finding the program, and the command line for a prompt."""
 
 from __future__ import annotations
 
@@ -19,21 +19,25 @@ __all__ = ["command", "find_program", "prepare"]
 
 _PRINTING = ("-p", "--output-format", "stream-json", "--verbose", "--include-partial-messages")
 _LOOKING = "Read,Glob,Grep,WebFetch,WebSearch,Task"
-"""Tools that change nothing. Without the shell, the program brings its own for searching files."""
+"""Tools that change nothing. The program adds its own file search tools when it has no shell."""
 _PERMISSIONS: dict[Permissions, tuple[str, ...]] = {
     "read": ("--permission-mode", "dontAsk", "--tools", _LOOKING, "--strict-mcp-config"),
     "edit": ("--permission-mode", "acceptEdits"),
     "full": ("--permission-mode", "bypassPermissions"),
 }
 _LONGEST_ARGUMENT = 100_000
-"""Bytes. Linux takes 128 KiB; what is longer goes by a file."""
+"""The longest system prompt in bytes that is passed as an argument; a longer one is passed in a file. Linux allows 128
+KiB."""
 _PATIENCE = 5.0
-"""Seconds in which a program must say its version; else it has none."""
+"""Seconds that a program has to print its version; after that the version counts as unknown."""
 
 
 def find_program(place: Place) -> Program | None:
-    """The program that the place's PATH has as `claude`. Where npm was told to run no scripts, what is there is a stub,
-    and the program itself lies in a package beside it."""
+    """Find the program `claude` on the place's PATH, or return None.
+
+    If npm was not allowed to run install scripts, the entry on the PATH is only a stub; then the real program is looked
+    for in the package beside it.
+    """
     found = on_path("claude", place.env)
     if found is None:
         return None
@@ -52,7 +56,8 @@ def _beside(stub: Path) -> list[Path]:
 
 
 def _version(path: Path, place: Place) -> str:
-    """As the package says it, or the name of the file in the program's own installation; else the program is asked."""
+    """Return the version that the npm package names, or the file name in the program's own installer layout; otherwise
+    ask the program."""
     for folder in path.parents[:2]:
         try:
             package = json.loads((folder / "package.json").read_text())
@@ -81,8 +86,11 @@ def _asked(path: Path, place: Place) -> str:
 
 
 def prepare(place: Place, job: Job) -> None:
-    """Make room for the key and mend what a crash left behind. The program fixes the key itself, by an option, but only
-    if there is no file of that name; and it writes on where a torn row ends, with which the next one would be lost."""
+    """Free the key for a new session, and repair what a crash left behind.
+
+    The program accepts a key for a new session only if no file has that name, so a file without a conversation is set
+    aside. It would also append to a torn last row and so lose the next row; a newline is added there first.
+    """
     _check(job)
     for path in list(session_files(place, checked(job.key))):
         if has_conversation(path):
@@ -94,8 +102,11 @@ def prepare(place: Place, job: Job) -> None:
 
 
 def command(place: Place, program: Program, job: Job) -> Command:
-    """The prompt goes by the standard input, which takes any length and any first letter. A session is resumed by its
-    path: by its id, the program would find it only in the folder it was begun in."""
+    """Build the command for a prompt.
+
+    The prompt goes to the standard input, which takes any length and any first character. A session is resumed by its
+    path, because the program finds an id only from the folder in which the session began.
+    """
     _check(job)
     path = locate(place, job.key)
     argv = [str(program.path), *_PRINTING]

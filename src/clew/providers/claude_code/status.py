@@ -1,4 +1,5 @@
-"""How Claude Code is on this machine, from its files and the environment. Keys and tokens are looked for, never kept."""
+"""Checks Claude Code on this machine from its files and the environment. Keys and tokens are looked for but never
+kept."""
 
 from __future__ import annotations
 
@@ -37,6 +38,7 @@ class _Login(NamedTuple):
 
 
 def check(place: Place, program: Program | None, provider: str, install: str) -> Health:
+    """Return how Claude Code is installed and logged in on this machine, without asking its vendor."""
     if program is None:
         return Health(provider=provider, problem=f"it is not installed, or not on the PATH. Install it: {install}")
     try:
@@ -54,7 +56,7 @@ def check(place: Place, program: Program | None, provider: str, install: str) ->
 
 
 def _login(place: Place) -> _Login:
-    """In the order in which the program itself looks."""
+    """Look for a login in the same order as the program itself."""
     for name, cloud in _CLOUDS.items():
         if place.env.get(name, "").lower() not in _OFF:
             return _Login(None, cloud)
@@ -77,12 +79,14 @@ def _login(place: Place) -> _Login:
 
 
 def _state_file(place: Place) -> Path:
-    """In the home itself, unless the configuration has a folder of its own."""
+    """Return the program's state file: in the configuration folder if the environment names one, otherwise in the home
+    folder."""
     return config_dir(place) / ".claude.json" if place.env.get("CLAUDE_CONFIG_DIR") else place.home / ".claude.json"
 
 
 def _subscription(kept: dict[str, Any]) -> _Login:
-    """A token that can be renewed is, by the program, whenever it has run out: then only the renewal's own end counts."""
+    """Return the login of a subscription. The program renews its token by itself while it has a refresh token, so then
+    only the expiry of the refresh token counts."""
     kind = kept.get("subscriptionType")
     account = f"subscription ({kind})" if isinstance(kind, str) and kind else "subscription"
     field = "refreshTokenExpiresAt" if kept.get("refreshToken") else "expiresAt"
@@ -102,7 +106,8 @@ def _time(milliseconds: Any) -> datetime | None:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    """The values of a file; none if there is no file. The error never shows what is in it: it may be a token."""
+    """Read a JSON file as a dict, empty if the file does not exist. Errors never quote its content: it may be a
+    token."""
     try:
         return values(json.loads(path.read_bytes()))
     except (FileNotFoundError, NotADirectoryError):

@@ -1,11 +1,13 @@
-"""A session as Claude Code keeps it, and the folder in which it travels.
+"""Where Claude Code keeps its sessions, and how a session is copied out of that place and back into it.
+
+A session travels as a folder:
 
     session.jsonl            the rows of the conversation
-    session/subagents/…      those of its sub-agents
+    session/subagents/…      the rows of its sub-agents
     session/tool-results/…   outputs that were too long for a row
-    tasks/…                  the model's list of things to do
+    tasks/…                  the model's to-do list
 
-Copies of files from before an edit, which the program keeps for its `/rewind`, stay behind: they name paths of one machine.
+The copies of files that the program keeps for its `/rewind` command do not travel: they name paths of one machine.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ _BLOCK = 1 << 20
 
 
 def main_file(folder: Path) -> Path:
-    """The rows of the conversation in a folder."""
+    """Return the path of the conversation's rows in a travelling folder. Raises `Corrupt` if there is none."""
     path = folder / MAIN
     if not path.is_file() or path.is_symlink():
         raise Corrupt(f"{folder} holds no session of Claude Code: there is no {MAIN} in it")
@@ -64,6 +66,8 @@ def main_file(folder: Path) -> Path:
 
 
 def export(place: Place, key: str, folder: Path) -> bool:
+    """Copy a session into a travelling folder, or bring that folder up to date. Returns False if the session is not
+    here."""
     path = locate(place, key)
     if path is None:
         return False
@@ -78,14 +82,14 @@ def export(place: Place, key: str, folder: Path) -> bool:
 
 
 def write(session: bytes, folder: Path) -> None:
-    """Make a folder that holds these rows, and nothing that belonged to others."""
+    """Make a travelling folder that holds exactly these rows, without the side files of an earlier session."""
     for name in (_BESIDE, _TASKS):
         shutil.rmtree(folder / name, ignore_errors=True)
     put(folder / MAIN, session)
 
 
 def _session_files(place: Place, key: str, path: Path) -> dict[str, Path]:
-    """The files of a session by the names under which they travel, that of the conversation last."""
+    """Map the names under which a session's files travel to their paths here. The conversation itself comes last."""
     tasks = tasks_dir(place, key)
     found: dict[str, Path] = {}
     for beside in (*side_folders(place, key), path.with_suffix("")):
@@ -104,7 +108,7 @@ def _files_in(folder: Path) -> Iterator[str]:
 
 @contextmanager
 def _under(key: str, folder: Path) -> Iterator[Path]:
-    """The folder, or if it holds a session of another key, a copy of it as one of this."""
+    """Yield the folder, or a temporary copy renamed to `key` if the folder holds a session of another key."""
     own = name_in(main_file(folder))
     if own in ("", key):
         yield folder
@@ -119,13 +123,14 @@ def _under(key: str, folder: Path) -> Iterator[Path]:
 
 
 def standing(place: Place, key: str, folder: Path) -> Standing:
+    """Compare the session on this machine with the one in a travelling folder."""
     with _under(checked(key), folder) as kept:
         return _standing(place, key, kept)
 
 
 def _standing(place: Place, key: str, folder: Path) -> Standing:
-    """By the bytes of the rows and of what lies beside them, which are added to and never changed. Tasks do change, and
-    say nothing about which is older."""
+    """Compare the bytes of the rows and of the side files, which are only ever appended to. Tasks are left out: they
+    change in place, so they do not show which side is older."""
     path = locate(place, key)
     if path is None:
         return "absent"
@@ -159,9 +164,12 @@ def _begin_alike(one: Path, other: Path, size: int) -> bool:
 
 
 def install_session(place: Place, key: str, folder: Path) -> None:
-    """A session that is here and is the beginning of the one in the folder is added to where it is. Any other of the key
-    gets another name, and the folder's comes to the project of the place's folder. The conversation itself comes last:
-    until it is there, nothing is."""
+    """Put the session of a travelling folder where the program looks for it.
+
+    If the session here is the beginning of the folder's, it is extended where it is. Any other session of this key is
+    renamed aside, and the folder's session goes to the project of the place's working folder. The conversation file is
+    written last, so a half-finished installation is not visible.
+    """
     with _under(checked(key), folder) as kept:
         _install(place, key, kept)
 
@@ -188,6 +196,8 @@ def _set_aside(place: Place, key: str) -> None:
 
 
 def find(place: Place, session: str) -> str | None:
+    """Return the key of the session that a key, the unique beginning of a key, or a path means; None if there is
+    none."""
     if os.sep in session or session.endswith(".jsonl"):
         return _by_path(place, session)
     if is_key(session):
@@ -227,7 +237,8 @@ def is_key(text: str) -> bool:
 
 
 def checked(key: str) -> str:
-    """The key, which becomes part of a path: it must be what Claude Code takes as a session's id."""
+    """Return the key if it is a valid session id of Claude Code, otherwise raise `InvalidInput`. The key becomes part
+    of a path."""
     if not is_key(key):
         raise InvalidInput(f"{key!r} is no session of Claude Code: its sessions are named by a UUID")
     return key
@@ -243,18 +254,21 @@ def projects_dir(place: Place) -> Path:
 
 
 def tasks_dir(place: Place, key: str) -> Path:
-    """The list of things to do that the model keeps with its tools, a file each."""
+    """Return the folder of the to-do list that the model keeps with its tools, one file a task."""
     return config_dir(place) / "tasks" / key
 
 
 def project_dir(place: Place) -> Path:
-    """Where sessions that are begun in the place's folder go."""
+    """Return the folder for sessions that begin in the place's working folder."""
     return projects_dir(place) / slug(os.path.realpath(place.cwd))
 
 
 def slug(folder: str) -> str:
-    """The name of a folder's project: all but letters and digits become dashes, one for each UTF-16 unit. A long one is
-    cut, and ends in a hash of the whole."""
+    """Return the name of a folder's project, as Claude Code forms it.
+
+    Everything but ASCII letters and digits becomes a dash, one for each UTF-16 unit. A long name is cut and ends in a
+    hash of the whole.
+    """
     units = folder.encode("utf-16-le", "surrogatepass")
     codes = [units[at] | units[at + 1] << 8 for at in range(0, len(units), 2)]
     name = "".join(chr(code) if code < 128 and chr(code).isalnum() else "-" for code in codes)
@@ -274,13 +288,16 @@ def _hash(codes: list[int]) -> str:
 
 
 def session_files(place: Place, key: str) -> Iterator[Path]:
-    """The files of this key, whatever they hold: one for each project that has it."""
+    """Yield the session files of this key, with or without a conversation: there can be one in each project."""
     return (path for project in _projects(place) if (path := project / f"{key}.jsonl").is_file())
 
 
 def side_folders(place: Place, key: str) -> Iterator[Path]:
-    """What lies beside the rows of this key. A turn in another folder than the first puts its long outputs in that
-    folder's project, while its rows and sub-agents go where the session is."""
+    """Yield the folders with side files of this key, at most one in each project.
+
+    An exchange in another working folder than the first puts its long outputs into that folder's project, while its
+    rows and sub-agents go to the project where the session began.
+    """
     return (path for project in _projects(place) if (path := project / key).is_dir())
 
 
@@ -292,13 +309,13 @@ def _projects(place: Place) -> list[Path]:
 
 
 def locate(place: Place, key: str) -> Path | None:
-    """The file of a conversation that can be gone on with; the one written last, if it is in several projects."""
+    """Return the file of a conversation that can be continued; the one written last if several projects have it."""
     found = [path for path in session_files(place, checked(key)) if has_conversation(path)]
     return max(found, key=lambda path: path.stat().st_mtime_ns, default=None)
 
 
 def bring(source: Path, target: Path) -> None:
-    """Copy a file if it has changed since it was copied last. A file of rows comes without a torn end."""
+    """Copy a file if it has changed since the last copy. A file of rows is copied without a torn last row."""
     _files.bring(source, target, _fill_with_rows if source.suffix == ".jsonl" else shutil.copyfile)
 
 
@@ -308,7 +325,7 @@ def _fill_with_rows(source: Path, draft: Path) -> None:
 
 
 def set_aside(path: Path) -> None:
-    """Give a file or folder, if it is there, a name beside its own that the program does not look at."""
+    """Rename a file or folder, if it exists, to a name beside its own that the program ignores."""
     if path.exists():
         names = (path.with_name(f"{path.name}.aside-{number}") for number in itertools.count(1))
         path.rename(next(name for name in names if not name.exists()))

@@ -1,4 +1,4 @@
-"""From a rollout to a conversation in Clew's own words."""
+"""Converts a rollout of Codex to a `Conversation` and back."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ __all__ = ["read_rollout", "write_rollout"]
 
 
 _UNNAMED = "unnamed_reasoning"
-"""The dialect takes reasoning without an id for something it does not know; older versions of Codex left it out."""
+"""The id given to reasoning that has none, as older versions of Codex wrote it: the dialect requires one."""
 
 
 def read_rollout(path: Path) -> Conversation:
-    """What the model would be told if the conversation went on now: after a compaction that is its summary and what came
-    since, and turns that were taken back are gone."""
+    """Read what the model would get if the conversation continued now. After a compaction that is the summary and what
+    followed; exchanges that were rolled back are gone."""
     meta = meta_of(path)
     history = _History()
     for record in records(whole(contents(path)), path):
@@ -64,7 +64,7 @@ def read_rollout(path: Path) -> Conversation:
 
 
 class _History:
-    """The items that the model is told, by the records so far."""
+    """Collects the items that the model would get, from the records read so far."""
 
     def __init__(self) -> None:
         self.items: list[Record] = []
@@ -85,7 +85,8 @@ class _History:
             self._roll_back(payload.get("num_turns"))
 
     def _compact(self, payload: Record) -> None:
-        """Older versions do not say what the history came to: the prompts stayed, and the summary stands for the rest."""
+        """Apply a compaction. Older versions do not record the new history: then the prompts stay, and the summary
+        replaces the rest."""
         replaced = payload.get("replacement_history")
         if isinstance(replaced, list):
             self.items = [item for item in replaced if isinstance(item, dict)]
@@ -100,8 +101,11 @@ class _History:
 
 
 def _plain(item: Record) -> Iterator[Record]:
-    """An item of Codex's as one of the API's, or none if it is the program's own. Ids that only this conversation knows are
-    left out; calls that Codex makes in other ways become calls as any other, with an output."""
+    """Convert an item of Codex to items of the Responses API; none if it is the program's own.
+
+    Ids that only this conversation knows are left out. Special calls, like a web search, become ordinary calls with an
+    output.
+    """
     kind = item.get("type")
     if kind == "message":
         parts = said_parts(item)
@@ -131,7 +135,7 @@ def _plain(item: Record) -> Iterator[Record]:
 
 
 def _name(item: Record) -> Any:
-    """Tools of an MCP server are known by both their names, as elsewhere."""
+    """Return the tool's name. The name of an MCP tool includes its server, as with other providers."""
     name, space = item.get("name"), item.get("namespace")
     return f"{space}__{name}" if isinstance(space, str) and space.startswith("mcp__") else name
 
@@ -154,7 +158,7 @@ def _output(call_id: Any, output: Any) -> Record:
 
 
 def _without_names(message: Message) -> Message:
-    """Without the ids that were made up for the dialect's sake."""
+    """Remove the made-up ids that `_reasoning` gave to blocks without one."""
     if not isinstance(message, Assistant):
         return message
     blocks = tuple(
@@ -170,8 +174,11 @@ def _is_unnamed(block: Thinking) -> bool:
 
 
 def write_rollout(conversation: Conversation, key: str, folder: Path) -> tuple[Loss, ...]:
-    """The same conversation and key give the same bytes. A record that Codex cannot read it leaves out without a word, so
-    nothing is written that it has no form for."""
+    """Write the conversation as a rollout into a folder and return what was lost. The same conversation and key give
+    the same bytes.
+
+    Codex silently skips a record that it cannot read, so only forms that it knows are written.
+    """
     born = born_at(checked_key(key))
     moment = conversation.created_at or born or datetime.now(UTC)
     lost: list[Loss] = []
@@ -186,7 +193,7 @@ def write_rollout(conversation: Conversation, key: str, folder: Path) -> tuple[L
 
 
 def _fitting(message: Message, at: int, lost: list[Loss]) -> Message:
-    """Without documents, which Codex has no place for."""
+    """Replace documents and stored pictures by a description, since Codex has no place for them, and note each loss."""
     blocks = tuple(_fitting_block(block, at, index, lost) for index, block in enumerate(message.content))
     return message if blocks == message.content else msgspec.structs.replace(message, content=blocks)
 
@@ -210,7 +217,7 @@ def _words(block: File | Image) -> str:
 
 
 def _lines(item: Record, moment: datetime) -> Iterator[bytes]:
-    """An item as the model is told it, and what was said in it as users are shown it."""
+    """Yield the lines of one item: what the model gets, and for a message also what Codex shows to users."""
     if item["type"] != "message":
         yield line("response_item", item, moment)
         return

@@ -1,4 +1,4 @@
-"""What `codex exec --json` prints, line by line."""
+"""Reads what `codex exec --json` prints: its events, tool calls and errors, and what a run used and cost."""
 
 from __future__ import annotations
 
@@ -36,22 +36,23 @@ __all__ = [
 
 
 _RETRYING = "Reconnecting..."
-"""How Codex begins to say that it tries again; anything else that it calls an error is one."""
+"""How Codex begins the message that it tries again. Every other error message is final."""
 
 
 class CodexReader:
-    """Reads one turn. How it ended is told once the program is gone: then all that it used is in its rollouts."""
+    """Reads the output of one run. `Finished` or `Failed` is reported only once the program has ended: then its
+    rollouts hold all that it used."""
 
     def __init__(self, home: Path, job: Job) -> None:
         self._job = job
         self._meter = Meter(home, job.key)
         self._run = secrets.token_hex(4)
-        """Codex counts the items of each run from 0; with this their names are of this run alone."""
+        """Makes the item ids unique: Codex counts the items of each run from 0."""
         self._responses = 0
         self._answered = True
-        """Whether a result came since the last block of a response: then the next block begins another one."""
+        """Whether a result came since the last block. If so, the next block begins a new response."""
         self._open: dict[str, int] = {}
-        """The calls that wait for a result, by the item's id, and how often each was told anew."""
+        """The items that were reported as calls, by id, with how often each plan was reported again."""
         self._children: set[str] = set()
         self._said = ""
         self._error = ""
@@ -95,8 +96,8 @@ class CodexReader:
             yield Other(event)
 
     def _call(self, kind: str, item: dict[str, Any]) -> Iterator[Happening]:
-        """A call when it starts, its result when it is complete. A plan goes on changing until the turn's end: each time
-        is a call of its own, and done."""
+        """Report a call when it starts and its result when it is complete. Each change of a plan is a complete call of
+        its own, because a plan has no end before the exchange does."""
         named = item.get("receiver_thread_ids")
         self._children |= {child for child in named if isinstance(child, str)} if isinstance(named, list) else set()
         known, plan = self._open.get(item["id"]), item["type"] == "todo_list"
@@ -142,7 +143,7 @@ _KINDS: dict[str, Failure] = {
     "rate_limit_exceeded": "limit",
     "context_window_exceeded": "context",
 }
-"""By what Codex writes into its rollout."""
+"""Failures by the name that Codex writes into its rollout."""
 _CODES: dict[str, Failure] = {
     "invalid_api_key": "login",
     "insufficient_quota": "limit",
@@ -150,7 +151,7 @@ _CODES: dict[str, Failure] = {
     "usage_limit_reached": "limit",
     "context_length_exceeded": "context",
 }
-"""By the vendor's own code, in the body of a refusal that Codex shows as it is."""
+"""Failures by the vendor's error code, in the body of a refusal that Codex prints unchanged."""
 _STATUSES: dict[int, Failure] = {401: "login", 403: "login", 429: "limit"}
 _STATUS = re.compile(r"(?:unexpected status|last status:) (\d{3})\b")
 _ERROR = re.compile(r"^Error: (?:thread/\w+: )?(?:thread/\w+ failed: )?(.+?)(?: \(code -?\d+\).*)?$", re.MULTILINE)
@@ -158,7 +159,8 @@ _MOST = 600
 
 
 def kind_of(message: str, info: Any) -> Failure:
-    """`message` is the error of a turn, `info` what the rollout says of it: a name, or a name with an HTTP status."""
+    """Classify a failure. `message` is the printed error, and `info` is what the rollout says of it: a name, or a name
+    with an HTTP status."""
     if isinstance(info, str) and info in _KINDS:
         return _KINDS[info]
     status = _status_in(info)
@@ -175,7 +177,8 @@ def kind_of(message: str, info: Any) -> Failure:
 
 
 def is_refused(message: str, info: Any) -> bool:
-    """Whether the vendor did not carry the request out. Codex says the status, or for a 400 it shows the vendor's answer."""
+    """Return whether the vendor did not carry out the request. Codex gives the HTTP status, or prints the vendor's
+    answer to a 400."""
     status = _status_in(info)
     if status is None and (found := _STATUS.search(message)):
         status = int(found.group(1))
@@ -183,13 +186,13 @@ def is_refused(message: str, info: Any) -> bool:
 
 
 def _status_in(info: Any) -> int | None:
-    """The HTTP status that a rollout names, if it names one."""
+    """Return the HTTP status in a rollout's error information; None if there is none."""
     statuses = (values(detail).get("http_status_code") for detail in values(info).values())
     return next((status for status in statuses if isinstance(status, int)), None)
 
 
 def words_of(message: str) -> str:
-    """The error of a turn, without the JSON it may come in."""
+    """Return the text of an error, taken out of the JSON that it may come in."""
     said = _refusal(message).get("message")
     return _short(said if isinstance(said, str) and said else message)
 
@@ -199,7 +202,8 @@ def _refusal(message: str) -> dict[str, Any]:
 
 
 def from_stderr(status: int, stderr: str) -> tuple[Failure, str]:
-    """What a program came to that never got as far as a turn's end: its last error, or its last words."""
+    """Say how a program failed that did not report the end of an exchange: by its last error message, or its last
+    line."""
     errors = _ERROR.findall(stderr)
     if errors:
         reason = str(errors[-1])
@@ -226,7 +230,7 @@ def _command(item: Item) -> tuple[str, Any]:
 
 
 def _unwrapped(command: str) -> str:
-    """The model's own words: Codex prints them as an argument of the shell that it gives them to."""
+    """Return the command as the model wrote it: Codex prints it wrapped in a call of the shell."""
     try:
         words = shlex.split(command)
     except ValueError:
@@ -247,7 +251,8 @@ def _search(item: Item) -> tuple[str, Any]:
 
 
 def _plan(item: Item) -> tuple[str, Any]:
-    """In the form that the model writes it in; Codex prints only whether a step is done."""
+    """Return the plan as a call with the arguments that the model would write. Codex prints only whether a step is
+    done."""
     items = item.get("items")
     steps = [values(step) for step in items] if isinstance(items, list) else []
     plan = [{"step": step.get("text"), "status": "completed" if step.get("completed") else "pending"} for step in steps]
@@ -267,7 +272,7 @@ CALLS: dict[Any, Callable[[Item], tuple[str, Any]]] = {
     "todo_list": _plan,
     "collab_tool_call": _agents,
 }
-"""The items that are calls of tools, by their type."""
+"""The item types that are tool calls, each with the function that gives the call's name and arguments."""
 
 
 def call_of(item: Item, call_id: str) -> ToolCall:
@@ -276,8 +281,8 @@ def call_of(item: Item, call_id: str) -> ToolCall:
 
 
 def result_of(item: Item, call_id: str) -> ToolResult:
-    """What a call came to, in an item that is complete. One that Codex gives no end to, like a search, came to nothing
-    that we are told."""
+    """Return the result of a completed item. It has no content for calls whose result Codex does not print, such as a
+    search."""
     failed = item.get("status") in ("failed", "declined")
     return ToolResult(call_id, _content(item), failed)
 
@@ -322,15 +327,18 @@ def _mcp_block(block: Any) -> Text | Json | Image:
 
 
 class Spent(msgspec.Struct, frozen=True):
+    """What one run used and cost, its model and its error. None where it is unknown."""
+
     usage: Usage | None = None
     cost_usd: float | None = None
     model: str = ""
     error: Any = None
-    """What the rollout says of why the turn failed."""
+    """The rollout's error information if the exchange failed."""
 
 
 class Meter:
-    """Made before the program starts: it knows what was used until then, and where the rollout's new part begins."""
+    """Measures what one run used. Create it before the program starts: it notes the usage and the size of the rollout
+    until then."""
 
     def __init__(self, home: Path, key: str) -> None:
         self._home = home
@@ -340,8 +348,11 @@ class Meter:
         self._from = 0 if path is None else len(contents(path)) if path.suffix == ".zst" else path.stat().st_size
 
     def read(self, reported: Usage | None, children: Iterable[str], model: str) -> Spent:
-        """What has come since, now that the program has ended. `reported` is what it printed for the thread, `children` are
-        the sub-agents that were at work, each with a rollout of its own, and `model` is the one asked for."""
+        """Return what was used since the meter was created, after the program has ended.
+
+        `reported` is the total that the program printed for the conversation, `children` are the keys of its
+        sub-agents, each with a rollout of its own, and `model` is the model that was asked for.
+        """
         path = locate(self._home, self._key)
         turn = _Turn(contents(path, self._from), "") if path else _Turn(b"", "")
         total = reported or turn.total
@@ -361,13 +372,14 @@ class Meter:
 
 
 class _Turn:
-    """What a part of a rollout says of one turn, or of those that were done for it: then it is named by `root`."""
+    """The usage, model and error in a part of a rollout. With `root`, only usage of sub-agents that worked for that
+    turn counts."""
 
     def __init__(self, data: bytes, root: str) -> None:
         self.id = ""
         self.model = ""
         self.parts: list[tuple[str, Usage]] = []
-        """A model and what one of its responses used."""
+        """Each response's model and usage."""
         self.total: Usage | None = None
         self.error: Any = None
         for row in data.split(b"\n"):
@@ -396,7 +408,7 @@ class _Turn:
 
 
 def usage_of(value: Any) -> Usage:
-    """Tokens as Codex counts them."""
+    """Read token counts as Codex writes them."""
     fields = values(value)
     names = (
         "input_tokens",
@@ -410,7 +422,7 @@ def usage_of(value: Any) -> Usage:
 
 
 def _total(path: Path) -> Usage:
-    """What a thread has used so far, by the last record that says so."""
+    """Return what a conversation has used so far, from its last record that says so."""
     for row in lines_from_end(path):
         if b'"token_count"' in row or b'"token_usage_record"' in row:
             payload = values((record_of(row) or {}).get("payload"))

@@ -1,4 +1,4 @@
-"""The provider, put together."""
+"""The `Codex` provider: one class over the other modules of this package."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["Codex"]
 
 
 class Codex(Provider):
-    """OpenAI's Codex. Its conversations are rollouts in `$CODEX_HOME`, or `~/.codex`."""
+    """OpenAI's Codex. Its conversations are rollout files in `$CODEX_HOME`, or `~/.codex`."""
 
     name: ClassVar[str] = "codex"
     title: ClassVar[str] = "Codex"

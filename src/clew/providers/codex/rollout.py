@@ -1,4 +1,8 @@
-"""A rollout: lines of JSON, each with its time, its type and its payload, the first of them about the session itself."""
+"""Rollouts: the files in which Codex keeps its conversations.
+
+A rollout is lines of JSON, each with its time, type and payload; the first line describes the session. This module
+reads and writes them, finds them by their key in Codex's home, and tells what people said from what the program added.
+"""
 
 from __future__ import annotations
 
@@ -59,11 +63,11 @@ _PROVIDER = re.compile(
     rb'"model_provider(?:_id)?":"(?:[^"\\]|\\.)*",|,"model_provider(?:_id)?":"(?:[^"\\]|\\.)*"',
 )
 _TORN = "truncated"
-"""The word of msgspec for a text that ends before its value does."""
+"""A word in msgspec's error for JSON that ends too early."""
 
 
 def contents(path: Path, start: int = 0) -> bytes:
-    """The rollout from this byte on, unpacked where Codex has packed it."""
+    """Return a rollout's bytes from this offset on, decompressed if Codex has compressed it."""
     with path.open("rb") as file:
         if path.suffix != ".zst":
             file.seek(start)
@@ -76,7 +80,8 @@ def contents(path: Path, start: int = 0) -> bytes:
 
 
 def unpacked(path: Path) -> Path:
-    """The same rollout as a file that can be added to: Codex does this too before it goes on with one that is packed."""
+    """Return the path of the rollout as a plain file that can be appended to. A compressed one is replaced, as Codex
+    does too before it continues it."""
     if path.suffix != ".zst":
         return path
     plain = path.with_suffix("")
@@ -86,13 +91,13 @@ def unpacked(path: Path) -> Path:
 
 
 def whole(data: bytes) -> bytes:
-    """Without a last line that was not written to its end."""
+    """Return the data without a torn last line."""
     return data[: data.rfind(b"\n") + 1]
 
 
 def travelling(data: bytes) -> bytes:
-    """A rollout as it travels: whole lines, without the name of a model provider, which Codex looks up in its
-    configuration and which need not be there on another machine. What has no such name goes on with the one configured."""
+    """Return a rollout as it travels: complete lines, without the name of a model provider. Codex looks that name up in
+    its configuration, where another machine may not have it; without a name it uses the configured provider."""
     data = whole(data)
     if b'"model_provider' not in data:
         return data
@@ -112,7 +117,7 @@ def _is_setting(row: bytes) -> bool:
 
 
 def record_of(row: bytes) -> Record | None:
-    """The record of a line; None if it holds none."""
+    """Decode the record of a line; None if the line is not a JSON object."""
     try:
         record = msgspec.json.decode(row)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -121,7 +126,8 @@ def record_of(row: bytes) -> Record | None:
 
 
 def records(data: bytes, path: Path) -> Iterator[Record]:
-    """All records. A line that ends too early is one that Codex was killed in: it goes on behind it, and so do we."""
+    """Yield all records. A line that ends too early is skipped, as Codex does: it was killed while writing it. Any
+    other damage raises `Corrupt`."""
     for number, row in enumerate(data.split(b"\n"), 1):
         if not row.strip():
             continue
@@ -136,12 +142,12 @@ def records(data: bytes, path: Path) -> Iterator[Record]:
 
 
 def lines_from_end(path: Path) -> Iterator[bytes]:
-    """The lines, the last one first, reading no more than is asked for."""
+    """Yield the lines of a rollout from the last to the first. A plain file is read only as far as needed."""
     return files.lines_from_end(path) if path.suffix != ".zst" else reversed(contents(path).split(b"\n"))
 
 
 def head_of(path: Path, most: int) -> bytes:
-    """The first bytes of a rollout."""
+    """Return the first `most` bytes of a rollout."""
     if path.suffix == ".zst":
         return contents(path)[:most]
     with path.open("rb") as file:
@@ -149,7 +155,7 @@ def head_of(path: Path, most: int) -> bytes:
 
 
 def meta_of(path: Path) -> Record:
-    """What the first line says of the session. `Corrupt` if this is no rollout."""
+    """Return what the first line says of the session. Raises `Corrupt` if the file is not a rollout."""
     head = head_of(path, 65_536)
     end = head.find(b"\n")
     if end < 0:
@@ -163,13 +169,13 @@ def meta_of(path: Path) -> Record:
 
 
 def line(kind: str, payload: Record, moment: datetime, ordinal: int | None = None) -> bytes:
-    """A record as a line. In newer rollouts each has its number."""
+    """Encode a record as a line. Newer rollouts number their records with `ordinal`."""
     numbered = {} if ordinal is None else {"ordinal": ordinal}
     return msgspec.json.encode({"timestamp": stamp(moment), **numbered, "type": kind, "payload": payload}) + b"\n"
 
 
 def append(path: Path, kind: str, payload: Record) -> None:
-    """Write one more record at the end, on a line of its own whatever the last one came to."""
+    """Append one record, on a line of its own even if the last line is torn."""
     torn, ordinal = b"", None
     for at, row in enumerate(lines_from_end(path)):
         if at == 0 and row:
@@ -188,7 +194,7 @@ def stamp(moment: datetime) -> str:
 
 
 def moment_of(value: Any) -> datetime | None:
-    """A time as records write it; None for whatever else was there."""
+    """Parse a time as records write it; None for anything else."""
     if not isinstance(value, str):
         return None
     try:
@@ -213,32 +219,32 @@ def is_key(text: str) -> bool:
 
 
 def new_key() -> str:
-    """A UUID of version 7, as Codex makes them: its first 48 bits are the time in milliseconds."""
+    """Make a UUID of version 7, as Codex does: its first 48 bits are the time in milliseconds."""
     moment = time.time_ns() // 1_000_000
     digits = f"{moment:012x}7{secrets.randbits(12):03x}{0x8000 | secrets.randbits(14):04x}{secrets.randbits(48):012x}"
     return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
 
 def born_at(key: str) -> datetime | None:
-    """When a key was made; None where it does not say so."""
+    """Return when a key was made; None if it is not a UUID of version 7."""
     if not is_key(key) or key[14] != "7":
         return None
     return datetime.fromtimestamp(int(key[:8] + key[9:13], 16) / 1000, UTC)
 
 
 def key_of(path: Path) -> str | None:
-    """The key in a rollout's name; None if this is the name of something else."""
+    """Return the key in a rollout's file name; None if the name is not that of a rollout."""
     found = _NAME.fullmatch(path.name)
     return found.group(1) if found else None
 
 
 def path_for(home: Path, key: str, moment: datetime) -> Path:
-    """Where a rollout that is not there yet belongs."""
+    """Return the path for a new rollout."""
     return home / _LIVE / f"{moment:%Y/%m/%d}" / f"rollout-{moment:%Y-%m-%dT%H-%M-%S}-{key}.jsonl"
 
 
 def locate(home: Path, key: str) -> Path | None:
-    """The rollout of this key. Looked for under the day that the key names, and then everywhere."""
+    """Find the rollout of this key: first near the day that the key names, then everywhere."""
     born = born_at(key)
     days = [born + timedelta(days=off) for off in (0, -1, 1)] if born else []
     for day in days:
@@ -249,7 +255,7 @@ def locate(home: Path, key: str) -> Path | None:
 
 
 def rollouts(home: Path) -> Iterator[Path]:
-    """All rollouts, those that are archived last."""
+    """Yield the paths of all rollouts, archived ones last."""
     for folder in (_LIVE, _ARCHIVED):
         for path in _rollout_files(home / folder):
             if key_of(path) is not None:
@@ -257,7 +263,7 @@ def rollouts(home: Path) -> Iterator[Path]:
 
 
 def newest_first(home: Path) -> list[tuple[float, int, Path]]:
-    """All rollouts with the time of their last change and their size in bytes."""
+    """List all rollouts as (time of the last change, size in bytes, path), newest first."""
     found = []
     for path in rollouts(home):
         try:
@@ -269,7 +275,7 @@ def newest_first(home: Path) -> list[tuple[float, int, Path]]:
 
 
 def _rollout_files(folder: Path) -> Iterator[Path]:
-    """All files below a folder; none if it is not there."""
+    """Yield all files below a folder; none if it does not exist."""
     folders = [str(folder)]
     while folders:
         try:
@@ -283,12 +289,12 @@ def _rollout_files(folder: Path) -> Iterator[Path]:
 
 MARKS = "internal_chat_message_metadata_passthrough"
 SUMMARY = "compaction.summary"
-"""What Codex calls the message that stands for all that a compaction took away."""
+"""Codex's mark of the message that replaces what a compaction removed."""
 USER_MARKS: dict[str, list[Any]] = {
     "content_item_kinds": ["user.text"],
     "content_item_metadata": [{"provenance": {"type": "user"}}],
 }
-"""The marks of a text of the user's own."""
+"""The marks of a text that the user wrote."""
 _HARNESS = (
     "<environment_context>",
     "<permissions instructions>",
@@ -298,15 +304,15 @@ _HARNESS = (
     "<user_instructions>",
     "# AGENTS.md instructions",
 )
-"""How the program's own texts begin, for rollouts of versions that did not mark them."""
+"""How texts of the program itself begin, for rollouts of versions that did not mark them."""
 _TITLE = 100
 
 Part = dict[str, Any]
 
 
 def said_parts(message: Part) -> list[Part]:
-    """The parts of a message that are not the program's own. Of those to the model from its developer, these are all,
-    unless they are marked as the user's."""
+    """Return the parts of a message that the program itself did not add. Of a developer message only the parts marked
+    as the user's are returned."""
     content = message.get("content")
     if isinstance(content, str):
         content = [{"type": "input_text", "text": content}]
@@ -341,7 +347,7 @@ def _listed(value: Any) -> list[Any]:
 
 
 def is_prompt(item: Part) -> bool:
-    """Whether an item is something that the user said; a summary is not."""
+    """Return whether an item is a prompt of the user. The summary of a compaction is not."""
     if item.get("type") != "message" or item.get("role") != "user" or not said_parts(item):
         return False
     return SUMMARY not in _listed(values(item.get(MARKS)).get("content_item_kinds"))
@@ -352,6 +358,6 @@ def text_of(message: Part) -> str:
 
 
 def title_of(text: str) -> str:
-    """The first words of a prompt, on one line."""
+    """Return the first words of a prompt on one line."""
     words = " ".join(text[: _TITLE * 4].split())
     return words if len(words) <= _TITLE else words[: _TITLE - 2].rstrip() + " …"

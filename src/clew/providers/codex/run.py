@@ -1,4 +1,7 @@
-"""How Codex is run: always as the resumption of a conversation, so that its key is ours and known before the first turn."""
+"""How Codex is run: finding the program, preparing its rollout, and the command line for a prompt.
+
+Codex is always run as the resumption of a conversation, so that the key is known before the first exchange.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +35,11 @@ __all__ = ["checked_key", "command_for", "find_program", "meta_line", "prepare"]
 
 
 SEEN_VERSION = "0.166.0"
-"""The newest version whose rollouts these modules have read and written."""
+"""The newest version whose rollouts this package was tested with."""
 _MOST = 131_000
-"""Bytes of one argument: Linux takes 128 KiB."""
+"""The longest argument in bytes. Linux allows 128 KiB."""
 _INSTRUCTIONS = "generic.developer_instructions"
-"""What Codex calls a text that came from the setting `developer_instructions`."""
+"""The name under which Codex records a text that came from its setting `developer_instructions`."""
 
 _PERMISSIONS: dict[Permissions, tuple[str, ...]] = {
     "read": ("-c", 'sandbox_mode="read-only"', "-c", 'approval_policy="never"'),
@@ -47,13 +50,17 @@ _PERMISSIONS: dict[Permissions, tuple[str, ...]] = {
     ),
     "full": ("--dangerously-bypass-approvals-and-sandbox",),
 }
-"""`workspace-write` would also let commands write to /tmp and to the folder that TMPDIR names, where other work lies. With
-`edit` TMPDIR names a folder of this conversation alone, as most programs need one."""
+"""Command line options for each permission. By default, `workspace-write` also lets commands write to /tmp and to the
+folder that TMPDIR names, where files of other work lie. So /tmp is excluded, and with `edit` TMPDIR names a folder of
+this conversation alone, because most programs need one."""
 
 
 def command_for(place: Place, program: Program, job: Job) -> Command:
-    """The prompt goes to the standard input, where it may have any size and begin with a dash. A system prompt is told to
-    Codex beside its own instructions, in place of `developer_instructions` in the user's configuration."""
+    """Build the command for a prompt.
+
+    The prompt goes to the standard input, where it may have any size and begin with a dash. A system prompt is given
+    beside Codex's own instructions, in place of `developer_instructions` in the user's configuration.
+    """
     argv = [str(program.path), "exec", "resume", "--json", "--skip-git-repo-check", *_PERMISSIONS[job.permissions]]
     if job.model:
         argv += ["--model", job.model]
@@ -65,14 +72,14 @@ def command_for(place: Place, program: Program, job: Job) -> Command:
 
 
 def _temporary_folder(place: Place, key: str) -> Path:
-    """The only folder for temporary files that commands may write to with permission `edit`. It lies beside our copies of
-    Codex's conversations, and is swept with them."""
+    """Return the only folder for temporary files that commands may write to with permission `edit`. It lies beside
+    Clew's copies of Codex conversations and is cleaned up with them."""
     cache = Path(place.env.get("XDG_CACHE_HOME") or place.home / ".cache")
     return cache / "clew" / "providers" / "codex" / f"{checked_key(key)}.tmp"
 
 
 def _setting(name: str, text: str) -> str:
-    """A setting as TOML: its texts are escaped as in JSON, but for one character more."""
+    """Return a setting in TOML. Its strings are escaped as in JSON, except that DEL is escaped too."""
     setting = f"{name}={json.dumps(text, ensure_ascii=False)}".replace("\x7f", "\\u007f")
     size = len(_encoded(setting, "the system prompt"))
     if size > _MOST:
@@ -97,14 +104,19 @@ def _encoded(text: str, what: str) -> bytes:
 
 
 def checked_key(key: str) -> str:
+    """Return the key if it is a valid session id of Codex, otherwise raise `InvalidInput`."""
     if not is_key(key):
         raise InvalidInput(f"{key!r} is no session of Codex: those are known by UUIDs in small letters")
     return key
 
 
 def prepare(place: Place, program: Program, job: Job) -> None:
-    """An empty conversation if there is none; and in one whose instructions were told already, the system prompt, if it is
-    not the one that holds: Codex tells its instructions in the first turn, and keeps no eye on them after that."""
+    """Make the conversation ready for a prompt: create an empty rollout if there is none, and record a changed system
+    prompt.
+
+    Codex gives its instructions to the model in the first exchange only. If a later system prompt differs, it is
+    appended to the rollout as a developer message.
+    """
     home = codex_home(place)
     path = locate(home, checked_key(job.key))
     if job.permissions == "edit":
@@ -122,7 +134,7 @@ def prepare(place: Place, program: Program, job: Job) -> None:
 
 
 def meta_line(key: str, cwd: str, moment: datetime, version: str) -> bytes:
-    """The first line of a rollout. The model's provider is left out: then it is the one that is configured."""
+    """Return the first line of a rollout. It names no model provider, so Codex uses the configured one."""
     meta = {
         "id": key,
         "timestamp": stamp(moment),
@@ -135,7 +147,8 @@ def meta_line(key: str, cwd: str, moment: datetime, version: str) -> bytes:
 
 
 def _told(path: Path) -> str | None:
-    """The instructions that hold in a conversation, empty for none; None if they are still to be told: no turn has begun."""
+    """Return the instructions that hold in a rollout, empty if it has none. Returns None if no exchange has begun, so
+    that Codex will still give them itself."""
     told: str | None = None
     for row in contents(path).split(b"\n"):
         if b'"turn_context"' in row or b'"developer"' in row:
@@ -164,11 +177,12 @@ def _instructions(items: object, told: str | None) -> str | None:
 _SYSTEMS = {"linux": "linux", "darwin": "darwin", "win32": "win32"}
 _MACHINES = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64", "arm64": "arm64"}
 _PATIENCE = 5.0
-"""Seconds in which a program must say its version; else it has none."""
+"""Seconds that a program has to print its version; after that the version counts as unknown."""
 _VERSION = re.compile(r"\d+\.\d+\.\d+(?:-(?:alpha|beta|rc)[\w.]*)?")
 
 
 def find_program(env: Mapping[str, str]) -> Program | None:
+    """Find the native program behind `codex` on the PATH, or return None."""
     found = on_path("codex", env)
     if found is None:
         return None
@@ -182,7 +196,8 @@ def find_program(env: Mapping[str, str]) -> Program | None:
 
 
 def _behind(script: Path) -> Path | None:
-    """The binary that npm's script would run: in the package for this system, beside or below the script's own."""
+    """Return the binary that npm's script would run, from the package for this system beside or below the script's own
+    package."""
     package = script.parent.parent
     name = f"codex-{_SYSTEMS.get(sys.platform, '')}-{_MACHINES.get(platform.machine().lower(), '')}"
     roots = (package.parent / name, package / "node_modules" / "@openai" / name, package)
@@ -194,7 +209,7 @@ def _behind(script: Path) -> Path | None:
 
 
 def _version(native: Path, env: Mapping[str, str]) -> str:
-    """From the description that lies beside it, else as it says itself."""
+    """Return the version from the package description beside the program; otherwise ask the program."""
     try:
         described = record_of((native.parent.parent / "codex-package.json").read_bytes())
     except OSError:

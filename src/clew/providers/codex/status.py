@@ -1,4 +1,4 @@
-"""How Codex is on this machine: installed, logged in, within its limits."""
+"""Checks Codex on this machine: whether it is installed, logged in, and within its usage limits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["check"]
 
 _LOG_IN = f"Run: {advice.log_in('codex')}"
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
-"""What is shown as the name of a variable. Some write the key itself where its name belongs."""
+"""The form a variable's name must have to be shown. Some users write the key itself where its name belongs."""
 _SPOT = re.compile(r"\(at [^()]*\)$")
 
 
@@ -33,6 +33,7 @@ class _Login(msgspec.Struct, frozen=True):
 
 
 def check(place: Place, program: Program | None, install: str) -> Health:
+    """Return how Codex is installed and logged in on this machine, without asking its vendor."""
     home = codex_home(place)
     login = _login(home, place.env)
     problem = login.problem if program else f"codex is not on the PATH. Install it: {install}"
@@ -48,8 +49,11 @@ def check(place: Place, program: Program | None, install: str) -> Health:
 
 
 def _login(home: Path, env: Mapping[str, str]) -> _Login:
-    """By the configured provider's own key, by CODEX_API_KEY, or by what `codex login` has left. Codex itself does not look
-    at OPENAI_API_KEY, unless a provider is configured to. What is wrong with a file is told without what is in it."""
+    """Look for a login: the key of the configured model provider, then CODEX_API_KEY, then what `codex login` stored.
+
+    Codex itself reads OPENAI_API_KEY only if a model provider is configured to. Problems with a file are reported
+    without its content.
+    """
     file = home / "config.toml"
     try:
         config = tomllib.loads(file.read_text(encoding="utf-8"))
@@ -98,7 +102,7 @@ def _stored(home: Path, config: Mapping[str, Any]) -> _Login:
 
 
 def _expiry(token: str) -> datetime | None:
-    """When a JSON web token ends. Codex renews it by itself as long as it can."""
+    """Return when a JSON web token expires. Codex renews it by itself while it can."""
     claims = token.split(".")[1] if token.count(".") == 2 else ""
     try:
         moment = values(record_of(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))).get("exp")
@@ -108,7 +112,7 @@ def _expiry(token: str) -> datetime | None:
 
 
 def _limited_until(home: Path) -> datetime | None:
-    """Until when the newest conversation says that a limit is used up."""
+    """Return when the usage limits end that the newest conversation reports as used up; None if there is none."""
     newest = newest_first(home)[:1]
     for row in lines_from_end(newest[0][2]) if newest else ():
         if b'"rate_limits"' in row:

@@ -1,6 +1,7 @@
-"""Conversations as Codex keeps them, taken from this machine and put into its place.
+"""Copies conversations of Codex out of its home and back into it, and finds and lists them there.
 
-A folder holds `rollout.jsonl`, and in `agents` the rollouts of its sub-agents by their keys.
+A conversation travels as a folder with `rollout.jsonl`, and in `agents` the rollouts of its sub-agents, named by their
+keys.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ _UUID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{1
 
 
 def export(home: Path, key: str, folder: Path) -> bool:
+    """Copy a conversation into a travelling folder, or bring that folder up to date. Returns False if it is not
+    here."""
     path = locate(home, checked_key(key))
     if path is None:
         return False
@@ -65,7 +68,8 @@ def _fill(path: Path, draft: Path) -> None:
 
 
 def _children(home: Path, key: str, copy: Path) -> Iterator[tuple[str, Path]]:
-    """The sub-agents of a conversation, and theirs: each is named where it was started, and names who started it."""
+    """Yield the key and path of every sub-agent's rollout, nested ones included. A sub-agent is named in the rollout
+    that started it, and its own rollout names the parent."""
     here = {found: path for path in rollouts(home) if (found := key_of(path)) is not None}
     family, waiting = {key}, [copy]
     while waiting:
@@ -78,13 +82,14 @@ def _children(home: Path, key: str, copy: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _parent(path: Path) -> object:
-    """Who started a conversation; None if nobody did. Any text may name a rollout, so this asks nothing of it."""
+    """Return the key of the conversation that started this one, or None. Reads leniently: the key that led here may
+    have been any text in a conversation."""
     first = head_of(path, 262_144).split(b"\n", 1)[0]
     return values((record_of(first) or {}).get("payload")).get("parent_thread_id")
 
 
 def standing(home: Path, key: str, folder: Path) -> Standing:
-    """By their bytes: rollouts only ever grow."""
+    """Compare the rollout on this machine with the one in a travelling folder, byte by byte: rollouts only grow."""
     path = locate(home, checked_key(key))
     if path is None:
         return "absent"
@@ -97,6 +102,7 @@ def standing(home: Path, key: str, folder: Path) -> Standing:
 
 
 def rollout_in(folder: Path) -> Path:
+    """Return the path of the rollout in a travelling folder. Raises `Corrupt` if there is none."""
     file = folder / ROLLOUT
     if not file.is_file() or file.is_symlink():
         raise Corrupt(f"{folder} holds no session of Codex: there is no {ROLLOUT} in it.")
@@ -104,7 +110,7 @@ def rollout_in(folder: Path) -> Path:
 
 
 def _kept(folder: Path, key: str) -> bytes:
-    """The rollout of a folder, under this key."""
+    """Return the bytes of a folder's rollout, renamed to this key."""
     file = rollout_in(folder)
     own = str(meta_of(file)["id"])
     data = travelling(contents(file))
@@ -112,13 +118,14 @@ def _kept(folder: Path, key: str) -> bytes:
 
 
 def _renamed(data: bytes, own: str, key: str) -> bytes:
-    """The same conversation under another key. Only where it names itself: texts of the conversation have their quotes
-    escaped, and so are none of these."""
+    """Return the rollout with another key where it names itself. Text in the conversation is not touched: its quotes
+    are escaped, so it cannot match."""
     named = rb'("(?:id|thread_id|session_id|sender_thread_id)":")' + re.escape(own.encode()) + rb'"'
     return re.sub(named, rb"\g<1>" + key.encode() + b'"', data)
 
 
 def install(home: Path, key: str, folder: Path) -> None:
+    """Put the rollouts of a travelling folder where Codex looks for them."""
     _place(home, checked_key(key), _kept(folder, key), meta_of(folder / ROLLOUT).get("timestamp"))
     for file in sorted((folder / _AGENTS).glob("*.jsonl")):
         if is_key(file.stem) and not file.is_symlink() and _standing_of(home, file) in ("absent", "behind"):
@@ -126,7 +133,8 @@ def install(home: Path, key: str, folder: Path) -> None:
 
 
 def _standing_of(home: Path, file: Path) -> Standing:
-    """How a sub-agent's rollout here stands to the one in a folder. One that went on here stays as it is."""
+    """Compare a sub-agent's rollout here with the one in a folder: "absent", "behind", or "apart" for everything else,
+    which stays as it is here."""
     path = locate(home, file.stem)
     if path is None:
         return "absent"
@@ -135,7 +143,7 @@ def _standing_of(home: Path, file: Path) -> Standing:
 
 
 def _place(home: Path, key: str, data: bytes, born: object) -> None:
-    """Put a rollout in its place. One that is there already stays beside it, under a name that Codex does not look at."""
+    """Write a rollout to its place. An existing, different one is kept beside it under a name that Codex ignores."""
     old = locate(home, key)
     if old is None:
         put(path_for(home, key, moment_of(born) or datetime.now(UTC)), data)
@@ -151,6 +159,8 @@ def _place(home: Path, key: str, data: bytes, born: object) -> None:
 
 
 def find(place: Place, session: str) -> str | None:
+    """Return the key of the conversation that a key, the unique beginning of a key, a session name or a path means;
+    None if there is none."""
     home = codex_home(place)
     if not session.strip():
         raise InvalidInput("no session is named: give a key, the beginning of one, the session's name, or a path")
@@ -181,11 +191,12 @@ def _find_file(home: Path, path: Path) -> str | None:
 
 
 _HEAD = 131_072
-"""Enough for Codex's own instructions, the user's, and the first prompt."""
+"""Bytes read of a rollout to describe it: enough for Codex's own instructions, the user's, and the first prompt."""
 
 
 def list_sessions(home: Path) -> Iterator[NativeSession]:
-    """Newest first. Sub-agents are parts of the conversations that started them, and are left out."""
+    """List the conversations on this machine, newest first, without sub-agents, which belong to the conversations that
+    started them."""
     titles = names(home)
     for changed, size, path in newest_first(home):
         session = _session(path, changed, size, titles)
@@ -227,7 +238,7 @@ def _session(path: Path, changed: float, size: int, titles: dict[str, str]) -> N
 
 
 def names(home: Path) -> dict[str, str]:
-    """The names that users gave to conversations, the newest of each."""
+    """Return the names that users gave to conversations, by key. The last name counts."""
     try:
         data = (home / "session_index.jsonl").read_bytes()
     except FileNotFoundError:
