@@ -1,4 +1,4 @@
-"""The canonical conversation that every model, provider and store shares."""
+"""The canonical conversation: the messages and blocks that every model, provider and store uses."""
 
 from __future__ import annotations
 

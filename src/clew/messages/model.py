@@ -1,4 +1,7 @@
-"""What a message is made of. One vocabulary for all vendors; the dialects translate to and from it."""
+"""The messages of a conversation and the blocks they consist of, the same for all vendors.
+
+The dialects translate them to and from the vendors' own formats.
+"""
 
 from __future__ import annotations
 
@@ -31,19 +34,22 @@ __all__ = [
 
 
 class _Block(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Encoded as an array, its kind first. New fields come last and have defaults, so that old logs stay readable."""
+    """Base of all blocks. Encoded as an array that begins with the kind.
+
+    New fields come last and have defaults, so that old logs stay readable.
+    """
 
 
 class Text(_Block, tag="text", frozen=True):
-    """Words."""
+    """Plain text."""
 
     text: str
     extra: dict[str, Any] | None = None
-    """What a vendor said beside it and Clew has no word for: citations, item ids, cache marks."""
+    """A vendor's additional fields by dialect, such as citations, item ids and cache marks."""
 
 
 class Thinking(_Block, tag="thinking", frozen=True):
-    """A model's reasoning. The signature or encrypted payload is kept to the byte: vendors refuse it otherwise."""
+    """A model's reasoning. Signature and encrypted payload are kept byte for byte, because vendors refuse changed ones."""
 
     text: str = ""
     signature: str | None = None
@@ -52,12 +58,14 @@ class Thinking(_Block, tag="thinking", frozen=True):
 
 
 class ToolCall(_Block, tag="call", frozen=True):
-    """The model asks for a tool. `id` is the vendor's; Clew knows a call by its message's position and its index."""
+    """The model's request to run a tool. `id` is the vendor's; Clew identifies a call by its message's place and its
+    index.
+    """
 
     id: str
     name: str
     arguments: Any
-    """The JSON value, an object as a rule; the text itself where a model wrote something that is not JSON."""
+    """The arguments as a JSON value, usually an object. If the model wrote invalid JSON, the text that it wrote."""
     extra: dict[str, Any] | None = None
 
 
@@ -69,7 +77,7 @@ class Json(_Block, tag="json", frozen=True):
 
 
 class Image(_Block, tag="image", frozen=True):
-    """A picture: its bytes, or where they are."""
+    """A picture, as bytes, URL or id of a vendor's file."""
 
     media_type: str = ""
     data: bytes | None = None
@@ -79,7 +87,7 @@ class Image(_Block, tag="image", frozen=True):
 
 
 class File(_Block, tag="file", frozen=True):
-    """A document: its bytes, or where they are."""
+    """A document, as bytes, URL or id of a vendor's file."""
 
     name: str = ""
     media_type: str = ""
@@ -90,14 +98,14 @@ class File(_Block, tag="file", frozen=True):
 
 
 class Opaque(_Block, tag="opaque", frozen=True):
-    """A block that this version does not know, kept as it came so that nothing is lost."""
+    """A block of a kind that this version does not know. `value` holds it unchanged."""
 
     dialect: str
     value: Any
 
 
 class ToolResult(_Block, tag="result", frozen=True):
-    """What a tool call came to. `call_id` is the vendor's id of the call it answers."""
+    """The result of a tool call. `call_id` is the vendor's id of that call."""
 
     call_id: str
     content: tuple[Text | Json | Image | File | Opaque, ...] = ()
@@ -109,30 +117,32 @@ Block = Text | Thinking | ToolCall | ToolResult | Json | Image | File | Opaque
 
 
 class _Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Encoded as an array with its role first. New fields come last and have defaults."""
+    """Base of all messages. Encoded as an array that begins with the role. New fields come last and have defaults."""
 
 
 class System(_Message, tag="system", frozen=True):
-    """Instructions inside the conversation; the thread's own system prompt is part of its start."""
+    """Instructions within the conversation. The thread's system prompt is not one of them; `ThreadStarted` holds it."""
 
     content: tuple[Block, ...]
 
 
 class User(_Message, tag="user", frozen=True):
+    """A message from the user."""
+
     content: tuple[Block, ...]
 
 
 class Assistant(_Message, tag="assistant", frozen=True):
-    """One response of a model: text, thinking and the calls it asks for, in their order."""
+    """One response of a model: text, thinking and tool calls, in order."""
 
     content: tuple[Block, ...]
     model: str = ""
     stop: str = ""
-    """Why the model stopped, in the vendor's word."""
+    """Why the model stopped, in the vendor's term."""
 
 
 class Tool(_Message, tag="tool", frozen=True):
-    """The results of the calls of the assistant message before it, in the order of the calls."""
+    """The results of the preceding assistant message's tool calls, in the order of the calls."""
 
     content: tuple[Block, ...]
 
@@ -141,18 +151,22 @@ Message = System | User | Assistant | Tool
 
 
 def system(*content: str | Block) -> System:
+    """Make a system message. A plain string becomes a text block."""
     return System(_blocks(content))
 
 
 def user(*content: str | Block) -> User:
+    """Make a user message. A plain string becomes a text block."""
     return User(_blocks(content))
 
 
 def assistant(*content: str | Block, model: str = "", stop: str = "") -> Assistant:
+    """Make an assistant message. A plain string becomes a text block."""
     return Assistant(_blocks(content), model, stop)
 
 
 def tool(*results: ToolResult) -> Tool:
+    """Make a tool message of these results."""
     return Tool(results)
 
 
@@ -161,12 +175,12 @@ def _blocks(content: tuple[str | Block, ...]) -> tuple[Block, ...]:
 
 
 def plain_text(message: Message) -> str:
-    """The words of a message, without thinking, calls and results."""
+    """Return the text of a message, without thinking, tool calls and results."""
     return "\n".join(block.text for block in message.content if isinstance(block, Text))
 
 
 def tool_calls(message: Message) -> tuple[ToolCall, ...]:
-    """The calls a message asks for, in order: a call's index is its place here."""
+    """Return the tool calls of a message, in order. A call's index is its place in this tuple."""
     if type(message) is not Assistant:
         return ()
     return tuple([block for block in message.content if type(block) is ToolCall])

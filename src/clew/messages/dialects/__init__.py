@@ -1,4 +1,4 @@
-"""The canonical conversation in the words of the vendors' APIs, and back."""
+"""Translate the canonical conversation to the formats of the vendors' APIs, and back."""
 
 from __future__ import annotations
 

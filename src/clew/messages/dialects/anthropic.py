@@ -1,4 +1,4 @@
-"""The conversation as the Anthropic messages API takes it: `system` apart, then user and assistant in turns."""
+"""The dialect of Anthropic's messages API: `system` apart, then alternating user and assistant messages."""
 
 from __future__ import annotations
 
@@ -46,6 +46,24 @@ from clew.messages.model import (
 __all__ = ["origins", "read", "write"]
 
 
+NAME = "anthropic"
+Place = Literal["system", "user", "assistant", "result", "error"]
+Part = dict[str, Any]
+
+_PDF = "application/pdf"
+_FIELDS = {
+    "text": frozenset({"type", "text"}),
+    "image": frozenset({"type", "source"}),
+    "document": frozenset({"type", "source", "title"}),
+    "thinking": frozenset({"type", "thinking", "signature"}),
+    "redacted_thinking": frozenset({"type", "data"}),
+    "tool_use": frozenset({"type", "id", "name", "input"}),
+    "tool_result": frozenset({"type", "tool_use_id", "content", "is_error"}),
+}
+_USER_ONLY = frozenset({"image", "document", "search_result", "container_upload"})
+_RESULT_ONLY = frozenset({"tool_reference", "browser_state"})
+_ASSISTANT_ONLY = frozenset({"server_tool_use", "mcp_tool_use", "compaction", "fallback"})
+
 _RULES = CallRules(
     id_pattern=r"[a-zA-Z0-9_-]+", id_length=256, unique_in="conversation", name_length=128, has_errors=True
 )
@@ -54,31 +72,34 @@ _FIRST = "(The conversation goes on.)"
 
 
 class _Placed(NamedTuple):
+    """A part of the payload and the place of the block that it comes from."""
+
     part: Part
     at: At
 
 
 class _Run(NamedTuple):
-    """What one side says before the other does."""
+    """Everything that one side says before the other side speaks: one message of the payload."""
 
     role: Literal["user", "assistant"]
     placed: list[_Placed]
 
 
 def write(conversation: Sequence[Message], notes: Notes) -> dict[str, Any]:
+    """Return the conversation as a request's `system` and `messages`. Adds what is lost to `notes`."""
     system, runs = _arranged(conversation, notes)
     messages = [{"role": run.role, "content": [placed.part for placed in run.placed]} for run in runs]
     return {"system": system, "messages": messages} if system else {"messages": messages}
 
 
 def origins(conversation: Sequence[Message]) -> list[int]:
-    """For each message that `write` makes, return the place in the conversation of the first message that is in it."""
+    """For each message that `write` makes, return the index of the first conversation message in it."""
     _, runs = _arranged(conversation, Notes())
     return [run.placed[0].at[0] for run in runs]
 
 
 def _arranged(conversation: Sequence[Message], notes: Notes) -> tuple[list[Part], list[_Run]]:
-    """The instructions at the start, and what the two sides say in turns."""
+    """Return the instructions at the start, and the alternating messages of the two sides."""
     system: list[Part] = []
     runs: list[_Run] = []
     begun = False
@@ -99,13 +120,15 @@ def _write(pieces: list[Piece], place: Place, notes: Notes) -> list[_Placed]:
 
 
 def _write_answers(answers: list[Piece], notes: Notes) -> list[_Placed]:
-    """The results, and then what may not stand in them."""
+    """Write the results, followed by the blocks that may not be inside a result."""
     kept, moved = detach(answers, moves, notes)
     return [_Placed(write_result(answer, notes), answer.at) for answer in kept] + _write(moved, "user", notes)
 
 
 def _as_user(turn: Said, notes: Notes) -> list[Piece]:
-    """Instructions in the middle are a user's text between tags: older models take no others there."""
+    """Return the pieces of a turn as a user's. Later instructions become text between tags, as older models accept no
+    others.
+    """
     if turn.role == "user":
         return turn.pieces
     pieces = []
@@ -121,7 +144,7 @@ def _as_user(turn: Said, notes: Notes) -> list[Piece]:
 
 
 def _fit(runs: list[_Run], notes: Notes) -> list[_Run]:
-    """The sides in turns, the user first, and no message that the API refuses for how it ends."""
+    """Make the sides alternate with the user first, and remove endings that the API refuses."""
     runs = _join(runs)
     for run in runs:
         if run.role == "assistant":
@@ -146,7 +169,7 @@ def _join(runs: list[_Run]) -> list[_Run]:
 
 
 def _tidy(placed: list[_Placed], last: bool, notes: Notes) -> None:
-    """A response may not end in thinking, and the very last one not in white space."""
+    """Remove thinking at the end of a response, and trailing white space at the end of the last one."""
     while placed:
         part, at = placed[-1]
         if part["type"] in _THINKING:
@@ -162,7 +185,7 @@ def _tidy(placed: list[_Placed], last: bool, notes: Notes) -> None:
 
 
 def read(payload: Any) -> tuple[Message, ...]:
-    """Messages of a request's body, of a list of messages, or of one message: a response, for example."""
+    """Return the messages of a request body, of a list of messages, or of a single message such as a response."""
     messages: list[Message] = []
     body = payload
     if isinstance(payload, dict) and "role" in payload:
@@ -197,7 +220,10 @@ def _read_message(message: dict[str, Any], where: str) -> list[Message]:
 
 
 def _read_user(blocks: list[Block]) -> list[Message]:
-    """A user's message holds tool results too: they become a tool message, with what was moved out of them."""
+    """Split a user's message into tool messages for the results in it, and user messages for the rest.
+
+    Blocks that `detach` moved behind the results go back into them.
+    """
     messages: list[Message] = []
     at = 0
     while at < len(blocks):
@@ -216,27 +242,8 @@ def _read_user(blocks: list[Block]) -> list[Message]:
     return messages or [User(())]
 
 
-NAME = "anthropic"
-Place = Literal["system", "user", "assistant", "result", "error"]
-Part = dict[str, Any]
-
-_PDF = "application/pdf"
-_FIELDS = {
-    "text": frozenset({"type", "text"}),
-    "image": frozenset({"type", "source"}),
-    "document": frozenset({"type", "source", "title"}),
-    "thinking": frozenset({"type", "thinking", "signature"}),
-    "redacted_thinking": frozenset({"type", "data"}),
-    "tool_use": frozenset({"type", "id", "name", "input"}),
-    "tool_result": frozenset({"type", "tool_use_id", "content", "is_error"}),
-}
-_USER_ONLY = frozenset({"image", "document", "search_result", "container_upload"})
-_RESULT_ONLY = frozenset({"tool_reference", "browser_state"})
-_ASSISTANT_ONLY = frozenset({"server_tool_use", "mcp_tool_use", "compaction", "fallback"})
-
-
 def write_part(piece: Piece, place: Place, notes: Notes) -> Part | None:
-    """The block as the API takes it at this place, or None if it cannot be said there. Says in `notes` what is lost."""
+    """Return the block as the API accepts it at this place, or None if it cannot. Adds what is lost to `notes`."""
     block, at = piece
     if isinstance(block, Text):
         return _write_text(block, at, notes)
@@ -260,6 +267,7 @@ def write_part(piece: Piece, place: Place, notes: Notes) -> Part | None:
 def _with(
     kind: str, part: Part, block: Text | Image | File | Thinking | ToolCall | ToolResult, at: At, n: Notes
 ) -> Part:
+    """Return a part of this kind with the block's extra fields, and note those that are lost."""
     fields = own(block.extra, NAME, _FIELDS[kind])
     check(block.extra, NAME, fields, at, n)
     return {"type": kind, **part, **fields}
@@ -311,7 +319,7 @@ def _write_file(block: File, place: Place, at: At, notes: Notes) -> Part:
 
 
 def _document(block: File) -> tuple[Part, File] | None:
-    """The source of a document, and the file that it comes back as."""
+    """Return the source of a document, and the file that reading it back gives. None if it cannot be sent."""
     form = shared.file_form(block)
     if form == "data" and block.data:
         if block.media_type == _PDF:
@@ -341,7 +349,10 @@ def _as_text(block: File) -> str | None:
 
 
 def _write_thinking(block: Thinking, at: At, notes: Notes) -> Part | None:
-    """A signature makes thinking Anthropic's. An encrypted payload is, unless the responses API gave it its id."""
+    """Write thinking that the API will accept: signed, or encrypted by Anthropic.
+
+    An encrypted payload is Anthropic's unless the block has an id from OpenAI's responses API.
+    """
     if block.signature:
         if block.encrypted is not None:
             notes.add(at, "the encrypted form of thinking", "signed thinking is sent as it is")
@@ -365,7 +376,7 @@ def _write_call(block: ToolCall, at: At, notes: Notes) -> Part:
 
 
 def write_result(answer: Piece, notes: Notes) -> Part:
-    """A result. One that is an error must say something, and in text alone."""
+    """Write a tool result. An error result must have content, and only text."""
     result, at = answer.result, answer.at
     place: Place = "error" if result.is_error else "result"
     parts = [part for block in result.content if (part := write_part(Piece(block, at), place, notes))]
@@ -381,7 +392,7 @@ def write_result(answer: Piece, notes: Notes) -> Part:
 
 
 def moves(result: ToolResult, block: Block) -> bool:
-    """Error results hold text alone: what could be shown moves behind the results."""
+    """Return whether a block must leave its result: error results hold only text, so images and files move behind them."""
     if not result.is_error or not isinstance(block, (Image, File)):
         return False
     part = write_part(Piece(block, (0, None)), "user", Notes())
@@ -389,7 +400,7 @@ def moves(result: ToolResult, block: Block) -> bool:
 
 
 def reread(block: Opaque, inside: bool) -> Block | None:
-    """What an opaque block is, read anew. The same kinds stand in a message and inside a result."""
+    """Read an opaque block of this dialect again. Returns None if it is invalid."""
     value = plain(block.value)
     if not isinstance(value, dict) or not isinstance(value.get("type"), str):
         return None
@@ -400,6 +411,7 @@ def reread(block: Opaque, inside: bool) -> Block | None:
 
 
 def _fits(value: Any, place: Place) -> bool:
+    """Return whether the API accepts an opaque block of this kind at this place."""
     kind = value["type"]
     by_assistant = kind in _ASSISTANT_ONLY or kind.endswith("_tool_result")
     if place == "assistant":
@@ -410,7 +422,7 @@ def _fits(value: Any, place: Place) -> bool:
 
 
 def read_part(part: Part, where: str) -> Block:
-    """The block that a part says. One of an unknown kind or shape is kept whole."""
+    """Return the block for a part of the payload. A part of an unknown kind or shape becomes `Opaque`."""
     kind = part["type"]
     extra = extra_of(NAME, beside(part, _FIELDS.get(kind, ())))
     if kind == "text":

@@ -1,7 +1,7 @@
-"""The one order of turns that every API takes: each response, then the results of its calls, all of them, in order.
+"""Bring a conversation into the one order that every API accepts: each response, followed by one result for each call.
 
-Done once, on canonical blocks, before any dialect writes. What is in this order already comes out unchanged; that is
-half of why a dialect's payload is a fixed point. The other half is that dialects read back what they wrote.
+This is done once, on canonical blocks, before any dialect writes. A conversation in this order comes out unchanged.
+That and reading back what was written make a dialect's payload stable: writing it again gives the same payload.
 """
 
 from __future__ import annotations
@@ -33,18 +33,34 @@ from clew.messages.model import (
     ToolResult,
 )
 
-__all__ = ["NO_RESULT", "Piece", "Reread", "Response", "Said", "Turn", "arrange"]
+__all__ = [
+    "NO_RESULT",
+    "CallRules",
+    "Ids",
+    "Moves",
+    "Piece",
+    "Reread",
+    "Response",
+    "Said",
+    "Turn",
+    "arrange",
+    "detach",
+    "fitted",
+    "reattach",
+]
 
 
 NO_RESULT = "No result is on record: the call was interrupted and its outcome is unknown."
 
 Reread = Callable[[Opaque, bool], Block | None]
-"""What an opaque block of the dialect itself is, in a message or inside a result: as it is, a block that has a name
-after all, or None for nonsense."""
+"""Reads an opaque block of the dialect again. The second argument says whether the block is inside a tool result.
+
+Returns the same block, a canonical block if the dialect now knows this kind, or None if the block is invalid.
+"""
 
 
 class Piece(NamedTuple):
-    """A block, and where in the conversation it came from."""
+    """A block and its place in the conversation."""
 
     block: Block
     at: At
@@ -62,7 +78,7 @@ class Piece(NamedTuple):
 
 @dataclass
 class Said:
-    """Something said to the model. Role `tool` is what a tool message held beside its results."""
+    """Something said to the model. Role "tool" holds the blocks of a tool message that are not results."""
 
     role: Literal["system", "user", "tool"]
     pieces: list[Piece]
@@ -70,7 +86,7 @@ class Said:
 
 @dataclass
 class Response:
-    """Something the model said, and one answer for each of its calls, in the order of the calls."""
+    """Something the model said, and one result for each of its calls, in the order of the calls."""
 
     pieces: list[Piece]
     answers: list[Piece] = field(default_factory=list)
@@ -79,10 +95,20 @@ class Response:
 Turn = Said | Response
 
 
+class CallRules(msgspec.Struct, frozen=True):
+    """A vendor's rules for ids and names of calls, and whether its results can be marked as errors."""
+
+    id_pattern: str
+    id_length: int
+    unique_in: Literal["conversation", "response"]
+    name_length: int
+    has_errors: bool
+
+
 def arrange(
     conversation: Sequence[Message], dialect: str, rules: CallRules, reread: Reread, notes: Notes
 ) -> list[Turn]:
-    """The conversation as turns. A result is moved to its call; one that answers no call becomes text."""
+    """Return the conversation as turns. A result moves to its call; a result without a call becomes text."""
     board = _Board(notes)
     for index, message in enumerate(conversation):
         pieces = _pieces(message, index, dialect, reread, notes)
@@ -98,7 +124,7 @@ def arrange(
 
 
 class _Board:
-    """The turns so far, the calls that still wait for a result, and where results would be in their right place."""
+    """The turns so far, the calls that still wait for a result, and the place where the next result is expected."""
 
     def __init__(self, notes: Notes) -> None:
         self.turns: list[Turn] = []
@@ -121,7 +147,7 @@ class _Board:
             self._next = (-1, 0)
 
     def settle(self, pieces: list[Piece], role: str) -> list[Piece]:
-        """Give results to the calls they answer; what is left is said."""
+        """Give results to the calls they answer, and return the other blocks."""
         left: list[Piece] = []
         for piece in pieces:
             if not isinstance(piece.block, ToolResult):
@@ -140,13 +166,14 @@ class _Board:
         return left
 
     def _call_for(self, call_id: str) -> tuple[int, int] | None:
-        """The first call of the latest response that asked with this id and has no result yet."""
+        """Return the first call without a result in the latest response that used this id, or None."""
         waiting = self._waiting.get(call_id)
         if not waiting:
             return None
         return waiting.pop(bisect_left(waiting, (waiting[-1][0], -1)))
 
     def answers(self, turn: int) -> Callable[[int], Piece | None]:
+        """Return a function that gives the result of the turn's call with this number, or None."""
         return lambda number: self._results.get((turn, number))
 
 
@@ -165,7 +192,7 @@ def _pieces(message: Message, index: int, dialect: str, reread: Reread, notes: N
 
 
 def _named(block: Block, inside: bool, dialect: str, reread: Reread, at: At, notes: Notes) -> Block | None:
-    """The block itself, but for opaque ones: those of other dialects are left out, those with a name get it."""
+    """Return the block, but read an opaque one again: None if it belongs to another dialect or is invalid."""
     if not isinstance(block, Opaque):
         return block
     known = reread(block, inside) if block.dialect == dialect else None
@@ -177,7 +204,7 @@ def _named(block: Block, inside: bool, dialect: str, reread: Reread, at: At, not
 
 
 def _outside_responses(pieces: list[Piece], notes: Notes) -> list[Piece]:
-    """What only a model says, said by someone else: calls become text, thinking is left out."""
+    """Convert blocks that only a model's response can hold: calls become text, thinking is left out."""
     kept = []
     for piece in pieces:
         if isinstance(piece.block, Thinking):
@@ -192,7 +219,7 @@ def _outside_responses(pieces: list[Piece], notes: Notes) -> list[Piece]:
 
 
 def _outside_results(pieces: list[Piece], notes: Notes) -> list[Piece]:
-    """Results where no result can be: in a response or in instructions."""
+    """Convert results in a message that cannot hold results, such as a response or instructions, to text."""
     kept: list[Piece] = []
     for piece in pieces:
         kept += _in_words(piece, notes) if isinstance(piece.block, ToolResult) else [piece]
@@ -200,7 +227,7 @@ def _outside_results(pieces: list[Piece], notes: Notes) -> list[Piece]:
 
 
 def _in_words(piece: Piece, notes: Notes) -> list[Piece]:
-    """A result that answers no call, as a line that says so and its content."""
+    """Return a result without a call as text: a line that says so, and the result's content."""
     notes.add(piece.at, "a tool result without its call", "the API refuses it; it is sent as text")
     kind = "error result" if piece.result.is_error else "result"
     line = Text(f"[{kind} of tool call {piece.result.call_id}]")
@@ -213,7 +240,7 @@ def _calls(pieces: list[Piece]) -> list[Piece]:
 
 
 def _fit(turn: Turn, answer: Callable[[int], Piece | None], ids: Ids, rules: CallRules, notes: Notes) -> Turn:
-    """A response whose ids and names the vendor takes, with an answer for every call."""
+    """Return a response with ids and names that the vendor accepts, and with a result for every call."""
     if isinstance(turn, Said):
         return turn
     ids.next_response()
@@ -234,7 +261,7 @@ def _fit(turn: Turn, answer: Callable[[int], Piece | None], ids: Ids, rules: Cal
 _HERE = re.compile(r"\[attachment (\d+): see the user message after the tool results\]")
 
 Moves = Callable[[ToolResult, Block], bool]
-"""Whether a block of a result has to be moved out of it."""
+"""Decides whether a block must be moved out of its result because the API does not accept it there."""
 
 
 def _here(number: int) -> Text:
@@ -246,7 +273,11 @@ def _there(number: int) -> Text:
 
 
 def detach(answers: Sequence[Piece], moves: Moves, notes: Notes) -> tuple[list[Piece], list[Piece]]:
-    """The results with marks in place of what moves, and what follows them in the user's turn."""
+    """Move blocks that a result cannot hold behind the results.
+
+    Returns the results with a mark in place of each moved block, and the moved blocks, each after a text with its
+    number.
+    """
     kept: list[Piece] = []
     moved: list[Piece] = []
     for answer in answers:
@@ -266,7 +297,7 @@ def detach(answers: Sequence[Piece], moves: Moves, notes: Notes) -> tuple[list[P
 def reattach(
     results: Sequence[ToolResult], blocks: Sequence[Block], start: int, moves: Moves
 ) -> tuple[tuple[ToolResult, ...], int]:
-    """The results made whole again, and how many of the blocks from `start` on were theirs."""
+    """Undo `detach`. Returns the whole results, and how many of `blocks` from `start` on belonged to them."""
     marks = [
         (at, index, match[1])
         for at, result in enumerate(results)
@@ -291,18 +322,8 @@ def reattach(
 _ODD = re.compile(r"[^A-Za-z0-9_-]")
 
 
-class CallRules(msgspec.Struct, frozen=True):
-    """What a vendor demands of the ids and names of calls, and whether a result can say that it is an error."""
-
-    id_pattern: str
-    id_length: int
-    unique_in: Literal["conversation", "response"]
-    name_length: int
-    has_errors: bool
-
-
 class Ids:
-    """Hands out an id for each call, in order. An id that fits and is free is kept as it is."""
+    """Gives each call an id that the vendor accepts. An id that is valid and unused is kept."""
 
     def __init__(self, rules: CallRules) -> None:
         self._rules = rules
@@ -316,6 +337,7 @@ class Ids:
             self._seen.clear()
 
     def give(self, wanted: str) -> str:
+        """Return `wanted` if it is valid and unused, else an id derived from it."""
         chosen = wanted
         while chosen in self._used or len(chosen) > self._rules.id_length or not self._fits.fullmatch(chosen):
             number = self._seen[wanted] = self._seen.get(wanted, 0) + 1
@@ -326,7 +348,7 @@ class Ids:
 
 
 def fitted(call: ToolCall, ids: Ids, rules: CallRules, at: At, notes: Notes) -> ToolCall:
-    """The call with an id and a name that the vendor takes."""
+    """Return the call with an id and a name that the vendor accepts."""
     given = ids.give(call.id)
     name = _ODD.sub("_", call.name)[: rules.name_length] or "unnamed"
     if given != call.id:

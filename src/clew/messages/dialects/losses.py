@@ -1,28 +1,33 @@
-"""What a dialect cannot say, told in plain words and with its place in the conversation."""
+"""Records of what a dialect cannot express, with the place in the conversation."""
 
 from __future__ import annotations
 
 import msgspec
 
-__all__ = ["Loss"]
+__all__ = ["At", "Loss", "Notes"]
 
 At = tuple[int, int | None]
-"""Where a block stands: the index of its message, and its own in that message, or None for the message as a whole."""
+"""The place of a block: its message's index and its own index in that message, or None for the whole message."""
 
 
 class Loss(msgspec.Struct, frozen=True, order=True):
-    """One thing that does not come back as it was from a dialect. It names places and kinds, never content."""
+    """Something in a conversation that a dialect does not give back unchanged. Names places and kinds, never content."""
 
     message: int
     """The index of the message in the conversation."""
     block: int | None
-    """The index of the block in the message, or None if it is about the message as a whole."""
+    """The index of the block in the message, or None if the loss concerns the whole message."""
     what: str
+    """The thing that is lost or changed."""
     why: str
+    """Why the dialect cannot keep it, or what is sent instead."""
 
 
 class Notes:
-    """Where translators write down what they could not say. They always do, so that both faces take one path."""
+    """Collects the losses while a conversation is translated.
+
+    `to_dialect` collects them too and drops them, so that it and `losses` run the same code.
+    """
 
     def __init__(self) -> None:
         self._losses: dict[Loss, None] = {}

@@ -1,4 +1,4 @@
-"""The conversation as OpenAI's chat completions take it: a list of messages, tool results one message each."""
+"""The dialect of OpenAI's chat completions API: a list of messages, with one message for each tool result."""
 
 from __future__ import annotations
 
@@ -48,15 +48,29 @@ from clew.messages.model import (
 __all__ = ["read", "write"]
 
 
+NAME = "openai-chat"
+Place = Literal["system", "user", "assistant", "result"]
+Part = dict[str, Any]
+
+ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
+_USER_ONLY = frozenset({"image_url", "input_audio", "file"})
+_ASSISTANT_ONLY = frozenset({"refusal"})
+_FIELDS = {
+    "text": frozenset({"type", "text"}),
+    "image_url": frozenset({"type", "image_url"}),
+    "file": frozenset({"type", "file"}),
+}
+
 _RULES = CallRules(id_pattern=r"[!-~]+", id_length=40, unique_in="response", name_length=64, has_errors=False)
 _ENOUGH = ("audio", "function_call")
-"""Fields that make a message of the model's one even if it says nothing else."""
+"""Fields that an assistant message may consist of, even without content or calls."""
 _OWN = frozenset({"role", "content", "tool_calls", "tool_call_id", "refusal"})
 _CALL = frozenset({"id", "type", "function", "custom"})
 _RESULT = frozenset({"role", "content", "tool_call_id"})
 
 
 def write(conversation: Sequence[Message], notes: Notes) -> list[dict[str, Any]]:
+    """Return the conversation as a request's `messages`. Adds what is lost to `notes`."""
     messages: list[dict[str, Any]] = []
     for turn in arrange(conversation, NAME, _RULES, reread, notes):
         messages += _write_response(turn, notes) if isinstance(turn, Response) else _write_said(turn, notes)
@@ -138,7 +152,7 @@ def _write_call(piece: Piece, notes: Notes) -> dict[str, Any]:
 
 
 def _take_fields(pieces: list[Piece], role: str, notes: Notes) -> tuple[dict[str, Any], list[Piece]]:
-    """The fields of the message itself, and the pieces of its content."""
+    """Return the fields of the message itself, and the pieces of its content."""
     holders = [piece for piece in pieces if said_of_message(piece.block) is not None]
     if not holders:
         return {}, pieces
@@ -150,27 +164,29 @@ def _take_fields(pieces: list[Piece], role: str, notes: Notes) -> tuple[dict[str
 
 
 def _message_fields(message: dict[str, Any], system: bool) -> dict[str, Any]:
-    """What is said of a message beside what Clew has words for. An empty list says nothing."""
+    """Return a message's fields that have no canonical form. Empty lists are left out."""
     fields = {key: value for key, value in beside(message, _OWN).items() if value != []}
     return {**fields, "role": "developer"} if system and message.get("role") == "developer" else fields
 
 
 def _note_silent(pieces: list[Piece], notes: Notes) -> None:
-    """A message without content is left out. That is mere form, unless something was said of the message itself."""
+    """Note a loss if a message without content, which is left out, had fields of its own."""
     for piece in pieces:
         if said_of_message(piece.block) is not None:
             notes.add(piece.at, "what a vendor said of the message", "the message says nothing and is left out")
 
 
 def _content(parts: list[Part]) -> str | list[Part]:
-    """One plain text is said as a text: endpoints that copy the API know that form best."""
+    """Return the parts as message content. A single plain text becomes a string, the form that compatible servers know
+    best.
+    """
     if not parts:
         return ""
     return parts[0]["text"] if len(parts) == 1 and parts[0].keys() == {"type", "text"} else parts
 
 
 def read(payload: Any) -> tuple[Message, ...]:
-    """Messages of a list, of a request's body, of one message, or of a completion's first choice."""
+    """Return the messages of a list, of a request body, of a single message, or of a completion's first choice."""
     if isinstance(payload, dict) and "choices" in payload:
         return _read_completion(payload)
     if isinstance(payload, dict):
@@ -195,7 +211,7 @@ def _read_completion(payload: dict[str, Any]) -> tuple[Message, ...]:
 
 
 def _join_tools(messages: list[Message]) -> Iterator[Message]:
-    """Tool messages in a row are one, and what was moved out of them goes back in."""
+    """Join consecutive tool messages, and put the blocks that `detach` moved out back into them."""
     results: list[ToolResult] = []
     for message in messages:
         if isinstance(message, Tool):
@@ -261,27 +277,17 @@ def _read_call(call: Any, where: str) -> ToolCall:
     return ToolCall(need(call, "id", str, where), need(body, "name", str, where), arguments, extra_of(NAME, fields))
 
 
-NAME = "openai-chat"
-Place = Literal["system", "user", "assistant", "result"]
-Part = dict[str, Any]
-
-ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
-_USER_ONLY = frozenset({"image_url", "input_audio", "file"})
-_ASSISTANT_ONLY = frozenset({"refusal"})
-_FIELDS = {
-    "text": frozenset({"type", "text"}),
-    "image_url": frozenset({"type", "image_url"}),
-    "file": frozenset({"type", "file"}),
-}
-
-
 def about_message(fields: dict[str, Any]) -> Opaque:
-    """What a vendor said of a message itself, its name or its audio, as the first block of it. A message of a role that
-    Clew has no word for is one such block and nothing else."""
+    """Return an opaque block that holds a message's own fields, such as its name or audio. It is the message's first
+    block.
+
+    A message with an unknown role becomes one such block and nothing else.
+    """
     return Opaque(NAME, {"message": fields})
 
 
 def said_of_message(block: Block) -> dict[str, Any] | None:
+    """Return the fields that `about_message` put into this block, or None if it is another block."""
     if not isinstance(block, Opaque) or "type" in block.value:
         return None
     fields: dict[str, Any] = block.value["message"]
@@ -289,12 +295,13 @@ def said_of_message(block: Block) -> dict[str, Any] | None:
 
 
 def is_whole(block: Block) -> bool:
+    """Return whether this block holds a whole message with an unknown role."""
     fields = said_of_message(block)
     return fields is not None and isinstance(fields.get("role"), str) and fields["role"] not in ROLES
 
 
 def write_part(piece: Piece, place: Place, notes: Notes) -> Part | None:
-    """The block as the API takes it at this place, or None if it cannot be said there. Says in `notes` what is lost."""
+    """Return the block as the API accepts it at this place, or None if it cannot. Adds what is lost to `notes`."""
     block, at = piece
     if isinstance(block, Text):
         return _write_text(block, at, notes)
@@ -354,7 +361,7 @@ def _write_image(block: Image, at: At, notes: Notes) -> Part | None:
 
 
 def _inner(fields: dict[str, Any], key: str, taken: tuple[str, ...]) -> dict[str, Any]:
-    """The fields that belong inside the object under `key`; what is not such is taken out of `fields`."""
+    """Return the extra fields inside the object under `key`. Removes from `fields` what cannot be written there."""
     inner = fields.pop(key, None)
     kept = beside(inner, taken) if isinstance(inner, dict) else {}
     if kept:
@@ -381,7 +388,7 @@ def _write_file(block: File, at: At, notes: Notes) -> Part | None:
 
 
 def moves(result: ToolResult, block: Block) -> bool:
-    """Tool messages hold text alone: what can be shown to the model moves behind them."""
+    """Return whether a block must leave its result: tool messages hold only text, so images and files move behind them."""
     if not isinstance(block, (Image, File)):
         return False
     part = write_part(Piece(block, (0, None)), "user", Notes())
@@ -389,7 +396,10 @@ def moves(result: ToolResult, block: Block) -> bool:
 
 
 def reread(block: Opaque, inside: bool) -> Block | None:
-    """What an opaque block is, read anew: a part, the fields of a message, or a message of an unknown role."""
+    """Read an opaque block again: a part, the fields of a message, or a message with an unknown role.
+
+    Returns None if it is invalid.
+    """
     value = plain(block.value)
     if not isinstance(value, dict):
         return None
@@ -403,7 +413,7 @@ def reread(block: Opaque, inside: bool) -> Block | None:
 
 
 def read_part(part: Part, where: str) -> Text | Image | File | Opaque:
-    """The block that a part says. One of an unknown kind or shape is kept whole."""
+    """Return the block for a part of the payload. A part of an unknown kind or shape becomes `Opaque`."""
     kind = part["type"]
     fields = beside(part, _FIELDS.get(kind, ()))
     if kind == "text":

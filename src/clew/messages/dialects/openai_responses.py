@@ -1,4 +1,4 @@
-"""The conversation as OpenAI's responses API takes it: a flat list of items."""
+"""The dialect of OpenAI's responses API: a flat list of items. The items themselves are in `openai_responses_items`."""
 
 from __future__ import annotations
 
@@ -54,12 +54,14 @@ _MESSAGE = frozenset({"type", "role", "content"})
 
 
 class _Placed(NamedTuple):
+    """An item of the payload and the place of the block that it comes from."""
+
     item: Item
     at: At
 
 
 class _Writer:
-    """The items so far, and the item ids that were used."""
+    """Collects the items of the payload and remembers the item ids that were used."""
 
     def __init__(self, notes: Notes) -> None:
         self.placed: list[_Placed] = []
@@ -68,12 +70,12 @@ class _Writer:
         self._open: Item | None = None
 
     def _place(self, item: Item, at: At, *, stays_open: bool = False) -> None:
-        """Add an item. One that stays open takes the texts that follow it in the same response."""
+        """Add an item. With `stays_open`, texts that follow in the same response become parts of it."""
         self.placed.append(_Placed(item, at))
         self._open = item if stays_open else None
 
     def say(self, turn: Said) -> None:
-        """One message of the turn's pieces, broken where an item of another kind stands between them."""
+        """Write a turn's pieces as one message item, split where an item of another kind is among them."""
         pieces: list[Piece] = []
         for piece in turn.pieces:
             if isinstance(piece.block, Opaque):
@@ -109,6 +111,7 @@ class _Writer:
         return write_part(piece, self._notes)
 
     def _message_fields(self, written: Written, role: str) -> dict[str, Any]:
+        """Return the fields of the message item that this block begins."""
         said = own(written.extra, NAME).get(MESSAGE)
         if not isinstance(said, dict):
             return {}
@@ -121,7 +124,7 @@ class _Writer:
         return fields
 
     def respond(self, turn: Response) -> None:
-        """What the model said, then the outputs of its calls, then items in it that others say."""
+        """Write the model's items, then the outputs of its calls, then items in the response that are not the model's."""
         self._open = None
         strays = [piece for piece in turn.pieces if _is_stray(piece)]
         for piece in turn.pieces:
@@ -151,9 +154,9 @@ class _Writer:
                 self._place(_easy(written.part["text"]), at)
 
     def _output(self, piece: Piece) -> None:
-        """The model's words: in the message item that they begin or go on, or as a message of their own.
+        """Write the model's text: as a part of the open message item, as a new item with an id, or as a simple message.
 
-        Only a message that the API gave an id may hold parts; any other holds one text.
+        Only a message to which the API gave an id may hold parts. Any other holds a single text.
         """
         at = piece.at
         written = write_part(piece, self._notes)
@@ -178,6 +181,7 @@ class _Writer:
         return bool(self.placed) and _is_identified(self.placed[-1].item)
 
     def _opaque(self, piece: Piece, role: Side, among_others: bool) -> None:
+        """Write an item that was kept unchanged. It is left out if its id was used before."""
         item = dict(piece.block.value) if isinstance(piece.block, Opaque) else {}
         if "id" in item and self._ids.take(item) is None:
             self._notes.add(piece.at, "an item with an id that is taken", "the API refuses it; it is left out")
@@ -192,7 +196,7 @@ def _is_stray(piece: Piece) -> bool:
 
 
 def _is_identified(item: Item) -> bool:
-    """Whether it is a message of the model's with an id, which a text that follows might be a part of."""
+    """Return whether this is a model's message item with an id. A text that follows it could be taken for a part of it."""
     return item["type"] == "message" and item.get("role") == "assistant" and item.get("id") is not None
 
 
@@ -201,6 +205,7 @@ def _easy(text: str) -> Item:
 
 
 def write(conversation: Sequence[Message], notes: Notes) -> list[Item]:
+    """Return the conversation as a request's `input` items. Adds what is lost to `notes`."""
     writer = _Writer(notes)
     for turn in arrange(conversation, NAME, _RULES, _reread, notes):
         if isinstance(turn, Response):
@@ -211,7 +216,7 @@ def write(conversation: Sequence[Message], notes: Notes) -> list[Item]:
 
 
 def _without_loose_reasoning(placed: list[_Placed], notes: Notes) -> list[Item]:
-    """The API wants reasoning followed by what came of it."""
+    """Remove reasoning items that no item of the model follows: the API refuses them."""
     items: list[Item] = []
     followed = False
     for item, at in reversed(placed):
@@ -224,7 +229,10 @@ def _without_loose_reasoning(placed: list[_Placed], notes: Notes) -> list[Item]:
 
 
 def _reread(block: Opaque, inside: bool) -> Block | None:
-    """An opaque block in a message is an item. Items that have a name are never opaque, so those are nonsense."""
+    """Read an opaque block of this dialect again. Returns None if it is invalid.
+
+    In a message an opaque block is an item. An item of a known kind is never stored as opaque, so it is invalid.
+    """
     if inside:
         return reread_inside(block)
     value = plain(block.value)
@@ -238,7 +246,7 @@ def _reread(block: Opaque, inside: bool) -> Block | None:
 
 
 def read(payload: Any) -> tuple[Message, ...]:
-    """Messages of a list of items, of a text, of a request's body, or of a response."""
+    """Return the messages of a list of items, of a text, of a request body, or of a response."""
     if isinstance(payload, str):
         return (User((Text(payload),)),)
     if isinstance(payload, dict) and "output" in payload and "type" not in payload:
@@ -250,7 +258,9 @@ def read(payload: Any) -> tuple[Message, ...]:
 
 
 def _read_items(items: Any, model: str = "", stop: str = "") -> tuple[Message, ...]:
-    """Neighbouring items of the model's are one response, neighbouring outputs one tool message."""
+    """Return the messages of these items. Neighbouring items of the model form one response, neighbouring outputs one
+    message.
+    """
     turns: list[tuple[Side, list[Block]]] = []
     identified = False
     for index, item in enumerate(expect(items, list, "payload")):
@@ -272,7 +282,7 @@ def _message(side: Side, blocks: tuple[Block, ...], model: str, stop: str) -> Me
 
 
 def _read_item(item: Item, where: str, identified: bool) -> tuple[Side, list[Block]]:
-    """Who says an item, and its blocks. `identified`: the item before it is a message with an id."""
+    """Return the role of an item, and its blocks. `identified` says that the item before it is a message with an id."""
     kind = item["type"]
     if kind == "message":
         return _read_message(item, where, identified)
@@ -286,7 +296,10 @@ def _read_item(item: Item, where: str, identified: bool) -> tuple[Side, list[Blo
 
 
 def _read_message(item: Item, where: str, identified: bool) -> tuple[Side, list[Block]]:
-    """A message. One with a part that Clew has no word for is kept whole, so that its id and order are."""
+    """Return the role and blocks of a message item.
+
+    A message with a part of an unknown kind becomes one `Opaque` block, so that its id and order are kept.
+    """
     if need(item, "role", str, where) not in ("user", "assistant", "system", "developer"):
         raise InvalidInput(f"{where}: the value of 'role' is not user, assistant, system or developer")
     if "content" not in item:
@@ -304,7 +317,10 @@ def _read_message(item: Item, where: str, identified: bool) -> tuple[Side, list[
 
 
 def _begin(blocks: list[Block], item: Item, side: Side, identified: bool) -> list[Block]:
-    """The blocks, the first of them with what was said of the item, or with the mark that it is no part of another."""
+    """Return the blocks, with the fields of the message item in the first block's extra.
+
+    A text that follows a message with an id is marked as a message of its own.
+    """
     fields = beside(item, _MESSAGE)
     if item["role"] == "developer":
         fields["role"] = "developer"

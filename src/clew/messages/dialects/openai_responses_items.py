@@ -1,4 +1,4 @@
-"""Items of the responses API that are not messages: reasoning, calls, their outputs, and those without a name here."""
+"""The items of OpenAI's responses API and the parts of message items: reasoning, calls, outputs, texts, images and files."""
 
 from __future__ import annotations
 
@@ -29,6 +29,40 @@ from clew.messages.dialects.shared import (
 )
 from clew.messages.model import Block, File, Image, Json, Opaque, Text, Thinking, ToolCall, ToolResult
 
+__all__ = [
+    "MESSAGE",
+    "NAME",
+    "NAMED",
+    "Item",
+    "ItemIds",
+    "Part",
+    "Side",
+    "Written",
+    "is_custom",
+    "read_call",
+    "read_output",
+    "read_part",
+    "read_reasoning",
+    "reread_inside",
+    "side_of",
+    "words",
+    "write_call",
+    "write_output",
+    "write_part",
+    "write_reasoning",
+]
+
+NAME = "openai-responses"
+MESSAGE = "message"
+"""Key in a block's extra that holds the fields, such as the id, of the message item that begins with this block."""
+Part = dict[str, Any]
+
+_TEXT = frozenset({"type", "text"})
+_IMAGE = frozenset({"type", "image_url", "file_id"})
+_FILE = frozenset({"type", "filename", "file_data", "file_url", "file_id"})
+_ITEM_ENDINGS = ("message", "reasoning", "_reference", "_call", "_output", "_request", "_response", "_tools")
+_LISTS = ("annotations", "logprobs")
+
 Item = dict[str, Any]
 Side = Literal["system", "user", "assistant", "tool"]
 
@@ -40,13 +74,13 @@ _ROLES: dict[Any, Side] = {"user": "user", "assistant": "assistant", "system": "
 
 
 class ItemIds:
-    """Item ids may be sent once. A second use, or one that is no id, is left out."""
+    """Makes sure that each item id is sent once. A repeated or invalid id is left out."""
 
     def __init__(self) -> None:
         self._used: set[str] = set()
 
     def take(self, fields: dict[str, Any]) -> str | None:
-        """The id in these fields, if it can be sent. It is taken out of them otherwise."""
+        """Return the id in these fields if it can be sent; otherwise remove it from them and return None."""
         found = fields.get("id")
         if isinstance(found, str) and found and found not in self._used:
             self._used.add(found)
@@ -56,7 +90,7 @@ class ItemIds:
 
 
 def side_of(item: Item) -> Side:
-    """Who says an item: the model, unless it is a message of another's or the output of something."""
+    """Return who says an item: the model, unless it is another role's message or an output."""
     kind = item["type"]
     if kind == "message":
         return _ROLES.get(item.get("role"), "assistant") if isinstance(item.get("role"), str) else "assistant"
@@ -64,7 +98,10 @@ def side_of(item: Item) -> Side:
 
 
 def write_reasoning(block: Thinking, at: At, ids: ItemIds, notes: Notes) -> Item | None:
-    """Reasoning goes back to the API that gave it an id, with its encrypted form to the byte."""
+    """Write thinking as a reasoning item, or return None if it has no id of this API, which would refuse it.
+
+    The encrypted content is kept byte for byte.
+    """
     fields = own(block.extra, NAME, _REASONING)
     if ids.take(fields) is None:
         notes.add(at, "thinking that this API did not give an id", "the API refuses it; it is left out")
@@ -85,7 +122,10 @@ def write_reasoning(block: Thinking, at: At, ids: ItemIds, notes: Notes) -> Item
 
 
 def read_reasoning(item: Item) -> Thinking | Opaque:
-    """Reasoning without an id, or of another shape, is kept whole: it can be given back, but not written anew."""
+    """Return the thinking of a reasoning item.
+
+    An item without an id or of another shape becomes `Opaque`: it can be sent back, but not written from its parts.
+    """
     texts, sealed = _summary_texts(item.get("summary")), item.get("encrypted_content")
     if texts is None or "" in texts or not isinstance(sealed, (str, type(None))):
         return Opaque(NAME, plain(item))
@@ -98,7 +138,7 @@ def read_reasoning(item: Item) -> Thinking | Opaque:
 
 
 def _summary_texts(summary: Any) -> list[str] | None:
-    """The texts of a summary in its one known shape, else None."""
+    """Return the texts of a reasoning summary, or None if it has an unknown shape."""
     if not isinstance(summary, list):
         return None
     known = [part for part in summary if isinstance(part, dict) and part.keys() == {"type", "text"}]
@@ -109,6 +149,7 @@ def _summary_texts(summary: Any) -> list[str] | None:
 
 
 def write_call(piece: Piece, ids: ItemIds, notes: Notes) -> Item:
+    """Write a tool call as a function call item or a custom tool call item."""
     call, at = piece.call, piece.at
     fields = own(call.extra, NAME, ("call_id", "name", "input"))
     ids.take(fields)
@@ -125,6 +166,7 @@ def write_call(piece: Piece, ids: ItemIds, notes: Notes) -> Item:
 
 
 def is_custom(call: ToolCall) -> bool:
+    """Return whether this is a call of a custom tool, whose input is plain text."""
     return own(call.extra, NAME).get("type") == "custom_tool_call" and isinstance(call.arguments, str)
 
 
@@ -141,7 +183,7 @@ def read_call(item: Item, where: str) -> ToolCall:
 
 
 def write_output(answer: Piece, custom: bool, ids: ItemIds, notes: Notes) -> Item:
-    """The output of a call: a text if it is just that, else its parts."""
+    """Write a tool result as an output item. A single plain text becomes a string, anything else a list of parts."""
     result, at = answer.result, answer.at
     if result.is_error:
         notes.add(at, "that a result is an error", "an output cannot say so but in its text")
@@ -173,33 +215,21 @@ def read_output(item: Item, where: str) -> ToolResult:
     return ToolResult(call_id, content, extra=extra_of(NAME, fields))
 
 
-NAME = "openai-responses"
-MESSAGE = "message"
-"""The field of a block's extra that holds what was said of the message item which the block begins: its id, for one."""
-Part = dict[str, Any]
-
-_TEXT = frozenset({"type", "text"})
-_IMAGE = frozenset({"type", "image_url", "file_id"})
-_FILE = frozenset({"type", "filename", "file_data", "file_url", "file_id"})
-_ITEM_ENDINGS = ("message", "reasoning", "_reference", "_call", "_output", "_request", "_response", "_tools")
-_LISTS = ("annotations", "logprobs")
-
-
 class Written(NamedTuple):
-    """A part, the fields of the vendor's that it holds, and the block's extra: so that its writer can tell what is lost."""
+    """A written part, the vendor's fields in it, and the block's extra. With these the caller can find out what is lost."""
 
     part: Part
     fields: dict[str, Any]
     extra: Extra
 
     def check(self, kept: dict[str, Any], at: At, notes: Notes) -> None:
-        """Note it if the extra is not what comes back when `kept` of it was said."""
+        """Note a loss unless reading the part back gives the same extra. `kept` are the fields that were written."""
         if (self.extra or None) != extra_of(NAME, kept):
             notes.add(at, "what a vendor said beside the block", f"{NAME} says it differently there")
 
 
 def write_part(piece: Piece, notes: Notes) -> Written | None:
-    """A block as a user says it, or a tool. None if the API has no such part."""
+    """Write a block as a part of a user's message or a tool's output. None if the API has no such part."""
     block, at = piece
     if isinstance(block, Text):
         if block.text:
@@ -225,6 +255,7 @@ def _written(part: Part, fields: dict[str, Any], extra: Extra) -> Written:
 
 
 def words(block: Image | File, at: At, notes: Notes) -> Written:
+    """Write a text in place of an image or file that cannot be sent."""
     notes.add(at, "an image or file the API cannot take there", "words are sent in its place")
     return Written({"type": "input_text", "text": shared.words_for(block)}, {}, None)
 
@@ -275,7 +306,7 @@ def _write_file(block: File, at: At, notes: Notes) -> Written | None:
 
 
 def reread_inside(block: Opaque) -> Block | None:
-    """What an opaque block in a result is, read anew. Items are no parts."""
+    """Read an opaque block inside a tool result again. Returns None if it is invalid, or an item, which cannot be there."""
     value = plain(block.value)
     if not isinstance(value, dict) or not isinstance(value.get("type"), str) or value["type"].endswith(_ITEM_ENDINGS):
         return None
@@ -286,7 +317,7 @@ def reread_inside(block: Opaque) -> Block | None:
 
 
 def read_part(part: Part, where: str) -> Text | Image | File | None:
-    """The block that a part of content says, or None if Clew has no word for it."""
+    """Return the block for a part of the payload, or None if its kind or shape is unknown."""
     kind = part["type"]
     if kind in ("input_text", "output_text", "text"):
         fields = _without_empty(beside(part, (*_TEXT, MESSAGE)))

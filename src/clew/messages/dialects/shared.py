@@ -1,4 +1,4 @@
-"""JSON values, JSON texts and data URLs: what goes in comes out the same, or is told apart."""
+"""What the dialects share: JSON values and texts, checks of payloads, vendors' extra fields, images and files, arguments."""
 
 from __future__ import annotations
 
@@ -16,15 +16,51 @@ from clew.errors import InvalidInput
 from clew.messages.dialects.losses import At, Notes
 from clew.messages.model import File, Image, ToolCall
 
+__all__ = [
+    "IMAGE_TYPES",
+    "RAW",
+    "Extra",
+    "Form",
+    "arguments_text",
+    "beside",
+    "check",
+    "data_url",
+    "decode_base64",
+    "dumps",
+    "encode_base64",
+    "exactly",
+    "expect",
+    "extra_of",
+    "file_form",
+    "image_form",
+    "image_type",
+    "is_anthropic_file",
+    "is_image_type",
+    "is_link",
+    "is_media_type",
+    "is_openai_file",
+    "may",
+    "need",
+    "own",
+    "parts_of",
+    "plain",
+    "read_arguments",
+    "read_call_arguments",
+    "read_data_url",
+    "same",
+    "words_for",
+    "write_arguments",
+]
+
 _DATA_URL = re.compile(r"data:([A-Za-z0-9.+-]+/[A-Za-z0-9.+-]+);base64,([A-Za-z0-9+/=]*)", re.ASCII)
 _MEDIA_TYPE = re.compile(r"[A-Za-z0-9.+-]+/[A-Za-z0-9.+-]+", re.ASCII)
 
 
 def plain(value: Any) -> Any:
-    """A copy that is JSON and nothing else, so that a payload can be changed without changing the conversation.
+    """Return a deep copy that consists of JSON values only, so that changing a payload never changes the conversation.
 
-    What JSON has no word for becomes the nearest it has: a number that is none becomes null, an integer that no store
-    could keep a float, bytes become base64.
+    Values that JSON cannot express become the nearest that it can: NaN and infinity become null, integers beyond 64
+    bits become floats, and bytes become base64.
     """
     if value is None or isinstance(value, (str, bool)):
         return value
@@ -49,23 +85,30 @@ def _as_float(value: int) -> float | None:
 
 
 def dumps(value: Any) -> str:
+    """Return the value as compact JSON text."""
     return json.dumps(plain(value), ensure_ascii=False, separators=(",", ":"))
 
 
 def arguments_text(arguments: Any) -> str:
-    """The arguments of a call as the text that OpenAI keeps them in. A text that is no JSON is that text itself."""
+    """Return a call's arguments as JSON text, as OpenAI's APIs want them. Text that is not valid JSON is returned
+    unchanged.
+    """
     if isinstance(arguments, str) and not _parsed(arguments)[0]:
         return arguments
     return dumps(arguments)
 
 
 def read_arguments(text: str) -> Any:
-    """The value of a model's arguments; the text itself if it is no JSON, or JSON that no store could keep."""
+    """Return the value of a call's JSON arguments.
+
+    Returns the text itself if it is not valid JSON or holds a value that no store could keep.
+    """
     good, value = _parsed(text)
     return value if good else text
 
 
 def _parsed(text: str) -> tuple[bool, Any]:
+    """Return whether the text is JSON that a store can keep, and its value."""
     try:
         value = json.loads(text, parse_constant=_refuse)
         msgspec.msgpack.encode(value)
@@ -80,12 +123,12 @@ def _refuse(constant: str) -> None:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two JSON values are the same to the letter: 1, 1.0 and true are three."""
+    """Return whether two values have the same JSON text. So 1, 1.0 and true all differ."""
     return dumps(one) == dumps(other)
 
 
 def decode_base64(text: Any) -> bytes | None:
-    """The bytes, or None if the text is not exactly what they would be written as."""
+    """Return the decoded bytes, or None unless encoding them again gives exactly this text."""
     if not isinstance(text, str):
         return None
     try:
@@ -108,7 +151,7 @@ def data_url(media_type: str, data: bytes) -> str:
 
 
 def read_data_url(url: Any) -> tuple[str, bytes] | None:
-    """Media type and bytes of a data URL, or None if `data_url` would not write it just so."""
+    """Return the media type and bytes of a data URL, or None unless `data_url` would write it exactly so."""
     match = _DATA_URL.fullmatch(url) if isinstance(url, str) else None
     data = decode_base64(match[2]) if match else None
     return (match[1], data) if match and data is not None else None
@@ -119,7 +162,7 @@ _KINDS = {str: "a text", dict: "an object", list: "a list", bool: "true or false
 
 
 def need(part: dict[str, Any], key: str, kind: type[_T], where: str) -> _T:
-    """A key that must be there. The error never shows the value: it may be a prompt."""
+    """Return the value of a required key, which must have this type. Errors never show the value: it may be a prompt."""
     value = part.get(key)
     if value is None:
         raise InvalidInput(f"{where}: the key {key!r} is missing")
@@ -127,19 +170,20 @@ def need(part: dict[str, Any], key: str, kind: type[_T], where: str) -> _T:
 
 
 def may(part: dict[str, Any], key: str, kind: type[_T], default: _T, where: str) -> _T:
-    """A key that may be absent or null."""
+    """Return the value of an optional key, or `default` if it is absent or null."""
     value = part.get(key)
     return default if value is None else expect(value, kind, f"{where}: the value of {key!r}")
 
 
 def expect(value: Any, kind: type[_T], what: str) -> _T:
+    """Return the value if it has this type; raise `InvalidInput` otherwise."""
     if not isinstance(value, kind):
         raise InvalidInput(f"{what} is not {_KINDS[kind]}")
     return value
 
 
 def parts_of(content: Any, where: str) -> str | list[dict[str, Any]]:
-    """Content as vendors write it: one text, or a list of objects that each name their type."""
+    """Check a vendor's message content and return it: a text, or a list of objects that each have a "type"."""
     if isinstance(content, str):
         return content
     parts: list[dict[str, Any]] = []
@@ -151,7 +195,7 @@ def parts_of(content: Any, where: str) -> str | list[dict[str, Any]]:
 
 
 def exactly(part: dict[str, Any], *keys: str) -> bool:
-    """Whether an object has these keys and no other; null counts as absent."""
+    """Return whether an object has these keys and no others. A key whose value is null counts as absent."""
     return {key for key, value in part.items() if value is not None} == set(keys)
 
 
@@ -159,7 +203,7 @@ Extra = dict[str, Any] | None
 
 
 def own(extra: Extra, dialect: str, taken: Collection[str] = ()) -> dict[str, Any]:
-    """The fields of this dialect that may be put beside those that the translator writes itself."""
+    """Return a block's extra fields for this dialect, without the keys in `taken`, which the translator writes itself."""
     fields = extra.get(dialect) if extra else None
     if not isinstance(fields, dict):
         return {}
@@ -167,23 +211,24 @@ def own(extra: Extra, dialect: str, taken: Collection[str] = ()) -> dict[str, An
 
 
 def beside(part: Mapping[str, Any], taken: Collection[str]) -> dict[str, Any]:
-    """The fields of a vendor's object that canonical blocks have no word for. Null says nothing and is left out."""
+    """Return the fields of a vendor's object that have no canonical form. Fields that are null are left out."""
     fields = {key: plain(value) for key, value in part.items() if isinstance(key, str) and key not in taken}
     return {key: value for key, value in fields.items() if value is not None}
 
 
 def extra_of(dialect: str, fields: dict[str, Any]) -> Extra:
+    """Return the `extra` of a block for these fields of the dialect, or None if there are none."""
     return {dialect: fields} if fields else None
 
 
 def check(extra: Extra, dialect: str, kept: dict[str, Any], at: At, notes: Notes) -> None:
-    """Note it if a block's extra is not just what comes back when `kept` was said."""
+    """Note a loss unless reading the written block back gives the same extra. `kept` are the fields that were written."""
     if extra and extra != extra_of(dialect, kept):
         notes.add(at, "what a vendor said beside the block", f"{dialect} has no place for it there")
 
 
 IMAGE_TYPES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
-"""All three APIs take these four and no other."""
+"""The media types of images that all three APIs accept."""
 _ALIASES = {"image/jpg": "image/jpeg"}
 _LINK = re.compile(r"https?://\S+", re.IGNORECASE)
 _ANTHROPIC_FILE = "file_"
@@ -192,6 +237,7 @@ Form = Literal["data", "url", "file_id"]
 
 
 def image_type(image: Image) -> str:
+    """Return the image's media type in its standard spelling."""
     return _ALIASES.get(image.media_type, image.media_type)
 
 
@@ -200,13 +246,17 @@ def is_image_type(media_type: object) -> bool:
 
 
 def image_form(image: Image) -> Form | None:
-    """The bytes if they can be sent, else the link, else the vendor's file. None if there is nothing to send."""
+    """Return which form of the image to send: its bytes if the API accepts their type, else its URL, else its file id.
+
+    Returns None if it has none of them.
+    """
     if image.data and image_type(image) in IMAGE_TYPES:
         return "data"
     return _other_form(image)
 
 
 def file_form(file: File) -> Form | None:
+    """Return which form of the file to send: its bytes, else its URL, else its file id. None if it has none of them."""
     return "data" if file.data else _other_form(file)
 
 
@@ -221,7 +271,7 @@ def is_link(url: object) -> bool:
 
 
 def is_anthropic_file(file_id: object) -> bool:
-    """Files belong to the vendor they were uploaded to. The two vendors' ids begin differently: `file_` and `file-`."""
+    """Return whether this is the id of a file uploaded to Anthropic. Those begin with `file_`, OpenAI's with `file-`."""
     return isinstance(file_id, str) and file_id.startswith(_ANTHROPIC_FILE)
 
 
@@ -230,7 +280,7 @@ def is_openai_file(file_id: object) -> bool:
 
 
 def words_for(block: Image | File) -> str:
-    """What the model reads in place of something it cannot be shown."""
+    """Return the text that the model gets in place of an image or file that cannot be sent."""
     kind = "image" if isinstance(block, Image) else "file"
     name = block.name if isinstance(block, File) else ""
     about = ", ".join(part for part in (name, block.media_type, block.url or "") if part)
@@ -238,12 +288,14 @@ def words_for(block: Image | File) -> str:
 
 
 RAW = "arguments"
-"""The field of a call's extra that keeps the model's own spelling, where Clew would have spelt it differently."""
+"""Key in a call's extra that keeps the model's own spelling of the arguments where Clew would spell them differently."""
 
 
 def write_arguments(call: ToolCall, fields: dict[str, Any], at: At, notes: Notes) -> str:
-    """The text of a call's arguments: as the model spelt them, if they are still the same. Takes RAW out of `fields`
-    unless it was used."""
+    """Return the text of a call's arguments, in the model's own spelling if that still means the same.
+
+    Removes `RAW` from `fields` unless that spelling is used.
+    """
     text = arguments_text(call.arguments)
     raw = fields.pop(RAW, None)
     if isinstance(raw, str) and raw != text and same(read_arguments(raw), call.arguments):
@@ -255,7 +307,7 @@ def write_arguments(call: ToolCall, fields: dict[str, Any], at: At, notes: Notes
 
 
 def read_call_arguments(value: Any, fields: dict[str, Any]) -> Any:
-    """The value of a call's arguments. Puts RAW into `fields` where the spelling is not ours."""
+    """Return the value of a call's arguments. Sets `RAW` in `fields` if Clew would spell them differently."""
     if not isinstance(value, str):
         return "" if value is None else plain(value)
     arguments = read_arguments(value)

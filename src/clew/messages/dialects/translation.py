@@ -1,4 +1,4 @@
-"""To a dialect, from a dialect, and what is lost on the way."""
+"""The public functions of the dialects: `to_dialect`, `from_dialect` and `losses`."""
 
 from __future__ import annotations
 
@@ -29,20 +29,21 @@ _TRANSLATORS = {
 
 
 def to_dialect(conversation: Sequence[Message], dialect: Dialect) -> Any:
-    """The conversation as the vendor's API takes it, whatever it holds. Plain JSON that shares nothing with it.
+    """Return the conversation in the form that the vendor's API takes, as plain JSON values.
 
-    Calls without results get one, neighbours are joined where the API wants turns, ids and names are made to fit.
-    `losses` says what of the conversation the payload does not hold. Reading the payload and writing it again gives the
-    same payload, so a conversation may change worlds as often as it likes and is worn down once at most.
+    Works for every conversation. Calls without a result get one, neighbouring messages are joined where the API wants
+    alternating roles, and ids and names are changed where the API would refuse them. `losses` lists what the payload
+    does not keep. Reading the payload and writing it again gives the same payload, so a conversation that moves between
+    vendors many times loses something at most once. The payload shares no objects with the conversation.
     """
     return _write(conversation, dialect, Notes())
 
 
 def losses(conversation: Sequence[Message], dialect: Dialect) -> list[Loss]:
-    """What would not come back as it is from this dialect, in the order of the conversation.
+    """Return what would be lost if the conversation went to this dialect and back, in the order of the conversation.
 
-    If it is empty, `from_dialect(to_dialect(c, dialect), dialect)` equals `c`, but for what docs/dialects.md names as
-    mere form: joined neighbours, empty texts and messages, a response's model and reason to stop.
+    If the list is empty, `from_dialect(to_dialect(c, dialect), dialect)` equals `c`, except for what docs/dialects.md
+    names as mere form: joined neighbours, empty texts and messages, a response's model and stop reason.
     """
     notes = Notes()
     _write(conversation, dialect, notes)
@@ -50,10 +51,10 @@ def losses(conversation: Sequence[Message], dialect: Dialect) -> list[Loss]:
 
 
 def from_dialect(payload: Any, dialect: Dialect) -> tuple[Message, ...]:
-    """The messages of a vendor's payload: what was sent, or what came back, as plain JSON values.
+    """Return the messages of a vendor's payload, which may be a request or a response, as plain JSON values.
 
-    What canonical blocks have no word for is kept, under the name of the dialect. A payload that is none raises
-    `InvalidInput` with the place and the key that is amiss.
+    Fields and blocks without a canonical form are kept under the name of the dialect. Raises `InvalidInput` with the
+    place and the key at fault if the payload is not valid.
     """
     translator = _translator(dialect)
     try:
@@ -63,6 +64,7 @@ def from_dialect(payload: Any, dialect: Dialect) -> tuple[Message, ...]:
 
 
 def _write(conversation: Sequence[Message], dialect: str, notes: Notes) -> Any:
+    """Write the conversation in this dialect and add what is lost to `notes`."""
     translator = _translator(dialect)
     try:
         return translator.write(conversation, notes)
