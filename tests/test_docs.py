@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -89,6 +90,34 @@ def test_every_path_that_contributors_are_given_exists(guide: Path) -> None:
     mirrored = {path for path in paths if not path.startswith(("http", ".venv/")) and "yours" not in path}
     alike = {path.name for path in (ROOT / "src" / "clew").rglob("*.py")}
     assert [path for path in sorted(mirrored) if not exists(path) and path not in alike] == []
+
+
+def test_every_function_on_a_walk_is_in_a_module_that_the_walk_has_named() -> None:
+    walks = (ROOT / "docs" / "architecture.md").read_text().partition("## Five walks")[2].split("\n### ")[1:]
+    assert len(walks) == 5
+    missing = []
+    for walk in walks:
+        defined = {"append"}  # of any store
+        for name in re.findall(r"`([\w./]+)`", walk):
+            if name.endswith(".py"):
+                defined |= definitions(ROOT / "src" / "clew" / name)
+            elif ("." in name or name.islower()) and name not in defined:
+                missing.append(name)
+    assert missing == []
+
+
+def definitions(module: Path) -> set[str]:
+    """The names of a module's functions and methods."""
+    tree = ast.parse(module.read_text())
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    methods = {
+        f"{node.name}.{member.name}"
+        for node in tree.body
+        if isinstance(node, ast.ClassDef)
+        for member in node.body
+        if isinstance(member, kinds)
+    }
+    return methods | {node.name for node in tree.body if isinstance(node, kinds)}
 
 
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.name)
