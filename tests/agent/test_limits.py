@@ -102,15 +102,44 @@ async def test_a_run_that_takes_too_long_is_interrupted_and_can_be_resumed(store
     "options",
     [
         {"max_turns": 0},
+        {"max_turns": "3"},
+        {"max_turns": True},
         {"warn_turns": -1},
+        {"max_tokens": 0},
+        {"context_window": 0},
         {"compact_at": 1.5},
+        {"compact_at": "half"},
         {"on_overflow": "ignore"},
         {"checkpoint_every_n_iterations": 0},
+        {"durability": "never"},
+        {"name": 7},
+        {"name": "a\0b"},
+        {"system_prompt": None},
+        {"tools": len},
+        {"tools": None},
+        {"workspace": 7},
+        {"data_dir": ""},
+        {"checkpointer": 7},
+        {"budget": 2},
+        {"options": ["--fast"]},
+        {"prices": {"m": 2}},
+        {"output": "a dict"},
+        {"redact": 7},
+        {"redact": ["("]},
+        {"handle_signals": "yes"},
+        {"restore_files": "yes"},
+        {"takeover": 1},
+        {"allow_repeats": None},
     ],
 )
-def test_limits_that_cannot_be_are_refused(options: dict[str, Any]) -> None:
+def test_an_argument_that_cannot_be_is_refused_at_construction(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match=next(iter(options))):
         Agent(ScriptedModel(["Hi."]), **options)
+
+
+def test_a_budget_that_is_not_a_number_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="usd is a number"):
+        Budget(usd="2")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("options", [{"seconds": 0}, {"tokens": -1}, {"usd": float("nan")}])

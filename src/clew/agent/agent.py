@@ -20,6 +20,20 @@ import msgspec
 
 from clew._runtime.aio import settle
 from clew._runtime.plugins import find
+from clew.agent.arguments import (
+    check_budget,
+    check_choice,
+    check_count,
+    check_flags,
+    check_folder,
+    check_mapping,
+    check_name,
+    check_redact,
+    check_signals,
+    check_text,
+    check_timeout,
+    check_tools,
+)
 from clew.agent.events import Question, RunStarted
 from clew.agent.exchanges import exchange_of, last_exchange, reason_of, standing_of
 from clew.agent.handles import Handle, read_handle
@@ -30,7 +44,7 @@ from clew.agent.prompts import Asked, asked, check_prompt, check_resumed, prompt
 from clew.agent.questions import answers_to, open_questions
 from clew.agent.run import Emit, Run, RunResult, stop_all
 from clew.agent.session import OwnSession, Session, task_id
-from clew.agent.settings import Budget, Overflow, PriceUnknown, Settings, check_timeout
+from clew.agent.settings import Budget, Overflow, PriceUnknown, Settings
 from clew.agent.signals import by_id, same_command, stops_with_a_signal
 from clew.agent.stores import LastRun, Ran, Store
 from clew.agent.subagents import child_tool, is_child
@@ -77,8 +91,7 @@ class _Job(msgspec.Struct, frozen=True):
     prompt_id: str | None = None
 
     def __post_init__(self) -> None:
-        if self.max_turns is not None and self.max_turns < 1:
-            raise InvalidInput(f"max_turns is 1 or more, not {self.max_turns}")
+        check_count("max_turns", self.max_turns, optional=True)
         check_timeout(self.timeout)
 
 
@@ -172,14 +185,28 @@ class Agent:
             raise InvalidInput(
                 "an agent needs a model, Agent('anthropic:…'), or a provider, Agent(provider='claude_code')"
             )
-        if max_turns < 1 or checkpoint_every_n_iterations < 1 or warn_turns < 0:
-            raise InvalidInput("max_turns and checkpoint_every_n_iterations are 1 or more, and warn_turns 0 or more")
-        if compact_at is not None and not 0 < compact_at <= 1:
+        check_name(name)
+        check_text("system_prompt", system_prompt)
+        check_tools(tools)
+        check_folder("workspace", None if workspace is ... else workspace)
+        check_folder("data_dir", data_dir)
+        check_count("max_turns", max_turns)
+        check_count("checkpoint_every_n_iterations", checkpoint_every_n_iterations)
+        check_count("warn_turns", warn_turns, 0)
+        check_count("max_tokens", max_tokens, optional=True)
+        check_count("context_window", context_window, optional=True)
+        check_budget(budget)
+        check_choice("durability", durability, get_args(Durability))
+        check_choice("on_overflow", on_overflow, get_args(Overflow))
+        check_mapping("options", options)
+        check_mapping("prices", prices, Price)
+        check_redact(redact)
+        check_signals(handle_signals)
+        check_flags(restore_files=restore_files, takeover=takeover, allow_repeats=allow_repeats)
+        if compact_at is not None and (not isinstance(compact_at, int | float) or not 0 < compact_at <= 1):
             raise InvalidInput(
-                f"compact_at={compact_at} is no share of the context window: more than 0, at most 1, or None"
+                f"compact_at is a share of the context window, more than 0 and at most 1, or None, not {compact_at!r}"
             )
-        if on_overflow not in get_args(Overflow):
-            raise InvalidInput(f"on_overflow is one of {', '.join(get_args(Overflow))}, not {on_overflow!r}")
         resolved = resolve_model(model)
         answer = None if output is None else Output(output)
         ending = finish_tool(finish, answer)

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Self
 from blake3 import blake3
 
 from clew._runtime.aio import settle
+from clew.agent.arguments import check_timeout
 from clew.agent.handles import write_handle
 from clew.agent.prompts import check_prompt, check_resumed
 from clew.agent.run import Emit, Run, RunResult, stop_all
-from clew.agent.settings import check_timeout
 from clew.agent.trajectory import Trajectory
 from clew.errors import ClewError, InvalidInput, LeaseLost, ThreadBusy, Unavailable, UsageError
 from clew.messages.dialects import Loss

@@ -23,7 +23,6 @@ __all__ = [
     "PriceUnknown",
     "Settings",
     "Setup",
-    "check_timeout",
     "drift_of",
     "keep_setup",
     "kept_setup",
@@ -47,6 +46,8 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for name, value in msgspec.structs.asdict(self).items():
+            if value is not None and (not isinstance(value, int | float) or isinstance(value, bool)):
+                raise InvalidInput(f"a budget's {name} is a number, or None for no limit, not {value!r}")
             if value is not None and not value > 0:
                 raise InvalidInput(
                     f"a budget of {value} {name} allows nothing. Give more than 0, or None for no limit."
@@ -77,12 +78,6 @@ class PriceUnknown(InvalidInput):
     def __init__(self, model: str, what_to_do: str) -> None:
         self.model = model
         super().__init__(f"nobody knows what {model} costs, so a budget in dollars cannot be kept. {what_to_do}")
-
-
-def check_timeout(timeout: float | None) -> None:
-    """Refuse a timeout that would allow nothing, before anything is opened or recorded."""
-    if timeout is not None and not timeout > 0:
-        raise InvalidInput(f"timeout is a number of seconds above 0, not {timeout}")
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):

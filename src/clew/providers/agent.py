@@ -15,13 +15,14 @@ from typing import Any, NamedTuple, Self
 import msgspec
 
 from clew.agent import Agent
+from clew.agent.arguments import check_flags, check_folder, check_redact, check_signals, check_timeout
 from clew.agent.exchanges import exchange_of
 from clew.agent.handles import Handle, read_handle
 from clew.agent.journal import Journal
 from clew.agent.prompts import Asked, check_resumed
 from clew.agent.run import Emit, Run, stop_all
 from clew.agent.session import Session
-from clew.agent.settings import Budget, check_timeout
+from clew.agent.settings import Budget
 from clew.agent.signals import by_id, stops_with_a_signal
 from clew.agent.stores import LastRun, Ran, Store
 from clew.agent.trajectory import Trajectory, Turn, read_trajectory, turn_of
@@ -101,6 +102,10 @@ class ProviderAgent:
             raise InvalidInput(
                 f"{', '.join(sorted(others))}: these are for the built-in agent, and a provider has no use for them."
             )
+        check_folder("data_dir", data_dir)
+        check_redact(redact)
+        check_signals(handle_signals)
+        check_flags(takeover=takeover)
         self._settings = make_settings(
             provider,
             model,

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
+from clew.agent.arguments import check_timeout
 from clew.agent.events import RunStarted
 from clew.agent.exchanges import standing_of
 from clew.agent.handles import Handle
@@ -13,7 +14,6 @@ from clew.agent.journal import Journal
 from clew.agent.prompts import Asked, asked, check_prompt, check_resumed
 from clew.agent.run import Emit, Run, stop_all
 from clew.agent.session import Session
-from clew.agent.settings import check_timeout
 from clew.agent.trajectory import Trajectory, Turn
 from clew.errors import NotLoggedIn, ProviderError, ProviderLimited, ProviderMissing, UsageError
 from clew.messages.dialects import Loss

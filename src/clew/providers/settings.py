@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import get_args
 
 import msgspec
 
-from clew.agent.settings import Budget, check_timeout
+from clew.agent.arguments import (
+    check_budget,
+    check_choice,
+    check_flags,
+    check_folder,
+    check_mapping,
+    check_name,
+    check_text,
+    check_timeout,
+)
+from clew.agent.settings import Budget
 from clew.errors import InvalidInput
 from clew.providers.base import Permissions, Place
 from clew.providers.registry import find_provider, provider_name, provider_names
@@ -58,10 +68,20 @@ def make_settings(
 ) -> ProviderSettings:
     """All that can be known to be wrong is told here, before anything is started."""
     names = _names(provider)
-    if permissions not in get_args(Permissions):
-        raise InvalidInput(f"permissions is one of {', '.join(get_args(Permissions))}, not {permissions!r}")
+    check_name(name)
+    check_text("system_prompt", system_prompt)
+    check_folder("cwd", cwd)
+    check_folder("workspace", workspace)
+    check_mapping("env", env, str)
+    check_budget(budget)
+    check_choice("permissions", permissions, get_args(Permissions))
+    check_flags(restore_files=restore_files)
     check_timeout(timeout)
-    if isinstance(options, str):
+    if (
+        isinstance(options, str)
+        or not isinstance(options, Iterable)
+        or not all(isinstance(option, str) for option in options)
+    ):
         raise InvalidInput("options are arguments for the provider's program, one by one: options=['--verbose']")
     if env is not None and "PATH" not in env:
         raise InvalidInput(
@@ -86,18 +106,21 @@ def make_settings(
 
 
 def _names(provider: str | Sequence[str]) -> tuple[str, ...]:
-    given = (provider,) if isinstance(provider, str) else tuple(provider)
+    given = (provider,) if isinstance(provider, str) else tuple(provider) if isinstance(provider, Iterable) else ()
     if given == (AUTO,):
         return provider_names()
-    if not given:
-        raise InvalidInput("no provider is given. Give a name, several, or 'auto'.")
+    if not given or not all(isinstance(name, str) for name in given):
+        raise InvalidInput(f"provider is the name of a provider, several names, or 'auto', not {provider!r}")
     for name in given:
         find_provider(name)
     return tuple(dict.fromkeys(map(provider_name, given)))
 
 
 def _models(model: str | Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
+    if not isinstance(model, str | Mapping):
+        raise InvalidInput(f"model is the name of a model, or a dict of them by provider, not {model!r}")
     if not isinstance(model, str):
+        check_mapping("model", model, str)
         found = {provider_name(name): value for name, value in model.items()}
         if unknown := found.keys() - set(names):
             raise InvalidInput(f"a model is given for {', '.join(sorted(unknown))}, which is not among the providers.")
