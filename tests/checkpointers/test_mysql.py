@@ -67,7 +67,7 @@ def test_a_url_opens_it() -> None:
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("mysql:work", "no MySQL URL"),
+        ("mysql:work", "not a MySQL URL"),
         ("mysql:///", "one database"),
         ("mysql://me:s3cret@host", "one database"),
         ("mysql://me:s3cret@host/a/b", "one database"),
@@ -79,10 +79,10 @@ def test_a_url_opens_it() -> None:
         ("mysql://me:s3cret@host/work?colour=blue", "no option 'colour'"),
         ("mysql://me:s3cret@host/work?s3cret=blue", "no option that is given"),
         ("mysql://me:s3cret@host/work?prefix=a&prefix=b", "prefix twice"),
-        ("mysql://me:s3cret@host/work?prefix=a-b", "prefix of tables"),
-        ("mysql://me:s3cret@host/work?prefix=1a", "prefix of tables"),
-        ("mysql://me:s3cret@host/work?connections=0", "number of connections"),
-        ("mysql://me:s3cret@host/work?connections=x", "number of connections"),
+        ("mysql://me:s3cret@host/work?prefix=a-b", "table prefix"),
+        ("mysql://me:s3cret@host/work?prefix=1a", "table prefix"),
+        ("mysql://me:s3cret@host/work?connections=0", "a number from 1 to 1000"),
+        ("mysql://me:s3cret@host/work?connections=x", "a number from 1 to 1000"),
         ("mysql://me:s3cret@host/work?ssl=perhaps", "true or false"),
         ("mysql://me:s3cret@host/work?ssl=false&ssl_ca=ca.pem", "ssl=false"),
         ("mysql://me:s3cret@host/%ff", "UTF-8"),

@@ -72,7 +72,7 @@ def test_a_wallet_and_an_alias_stand_for_host_and_service() -> None:
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("oracle:work", "no Oracle URL"),
+        ("oracle:work", "not an Oracle URL"),
         ("oracle://me:s3cret@host", "one service"),
         ("oracle://me:s3cret@/work", "one service"),
         ("oracle://me:s3cret@host/a/b", "one service"),
@@ -81,8 +81,8 @@ def test_a_wallet_and_an_alias_stand_for_host_and_service() -> None:
         ("oracle://me:s3cret@host/work?dsn=alias", "not both"),
         ("oracle://me:s3cret@host/work?colour=blue", "no option 'colour'"),
         ("oracle://me:s3cret@host/work?prefix=a&prefix=b", "prefix twice"),
-        ("oracle://me:s3cret@host/work?prefix=abcdefghijklm", "prefix of tables"),
-        ("oracle://me:s3cret@host/work?connections=0", "number of connections"),
+        ("oracle://me:s3cret@host/work?prefix=abcdefghijklm", "table prefix"),
+        ("oracle://me:s3cret@host/work?connections=0", "a number from 1 to 1000"),
         ("oracle://me:s3cret@host/work?protocol=http", "tcp or tcps"),
         ("oracle://me:s3cret@host/work?ssl_server_dn_match=no", "true or false"),
     ],

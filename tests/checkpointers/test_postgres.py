@@ -72,8 +72,8 @@ def statements(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("postgresql:host/db", "no PostgreSQL URL"),
-        ("mysql://user:hunter2@host/db", "no PostgreSQL URL"),
+        ("postgresql:host/db", "not a PostgreSQL URL"),
+        ("mysql://user:hunter2@host/db", "not a PostgreSQL URL"),
         ("postgresql://user:hunter2@word@host/db", "one @"),
         ("postgresql://user:77/hunter2@host/db", "one @"),
         ("postgresql://user:hunter2/db", "port"),

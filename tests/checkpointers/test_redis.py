@@ -81,12 +81,12 @@ def keys_of(prefix: str, thread_id: str) -> tuple[bytes, ...]:
 @pytest.mark.parametrize(
     ("url", "names"),
     [
-        ("redis:localhost", "no Redis URL"),
+        ("redis:localhost", "not a Redis URL"),
         ("redis://", "no host"),
         ("redis://:s3cret@", "no host"),
         ("redis://:s3cret@host:port/0", "port"),
         ("redis://:s3cret@host:70000/0", "port"),
-        ("redis://:s3cret@host/first", "'first' is no database number"),
+        ("redis://:s3cret@host/first", "'first' is not a database number"),
         ("redis://:s3cret@[::1/0", "does not parse"),
         ("redis://:s3cret#@host/0", "%23"),
         ("redis://:s3cret@host/0?colour=blue", "'colour'"),
@@ -174,7 +174,7 @@ async def test_a_password_is_used_and_never_shown(tmp_path: Path, caplog: pytest
         ((*DURABLE, "--no-appendfsync-on-rewrite", "yes"), ["CONFIG SET no-appendfsync-on-rewrite no"]),
         ((*DURABLE, "--maxmemory-policy", "allkeys-lru"), ["threads can vanish: maxmemory-policy is allkeys-lru"]),
         ((*DURABLE, "--maxmemory-policy", "volatile-lru"), []),
-        ((*DURABLE, "--rename-command", "CONFIG", ""), ["cannot be known"]),
+        ((*DURABLE, "--rename-command", "CONFIG", ""), ["it is unknown whether"]),
     ],
     ids=lambda value: " ".join(value[-2:]) if isinstance(value, tuple) else "",
 )

@@ -351,12 +351,13 @@ class MemoryCheckpointer(Checkpointer):
     def from_url(url: str, namespace: str = "") -> MemoryCheckpointer: ...
 
 class MySQLCheckpointer(Checkpointer):
-    """Threads in the tables of one MySQL or MariaDB database, made there on first use.
+    """Keeps threads in tables of one MySQL or MariaDB database. The tables are created on first use.
 
-    An append is one round trip and one transaction; one that names blobs, or has more than 256 KiB, is two or more. The
-    appends of many tasks share a transaction; all checkpointers of an event loop on one store share its connections. What
-    is acknowledged is durable if the server has `innodb_flush_log_at_trx_commit` at 1, its default; a warning is logged
-    if not. A server that restarts is a pause of up to ten seconds; after that calls are `Unavailable`.
+    An append is one round trip and one transaction. It takes two or more round trips if it names blobs, or has more than
+    256 KiB. The appends of many tasks share a transaction. All checkpointers of one event loop on the same store share
+    connections. An append is durable once it returns if the server has `innodb_flush_log_at_trx_commit` at 1, its default;
+    otherwise a warning is logged. If the server restarts, calls wait up to ten seconds for it; after that they raise
+    `Unavailable`.
     """
 
     def __init__(
@@ -364,8 +365,10 @@ class MySQLCheckpointer(Checkpointer):
     ) -> None: ...
     @staticmethod
     def from_url(url: str, namespace: str = "") -> MySQLCheckpointer:
-        """`mysql://user:password@host:3306/database?prefix=clew_&connections=8`. For TLS, `ssl=true`, and `ssl_ca`,
-        `ssl_cert`, `ssl_key` and `ssl_verify` where needed; `unix_socket` instead of the host."""
+        """Open `mysql://user:password@host:3306/database?prefix=clew_&connections=8`.
+
+        For TLS add `ssl=true`, and `ssl_ca`, `ssl_cert`, `ssl_key` or `ssl_verify` where needed. `unix_socket=path`
+        connects to a socket instead of the host."""
 
 class OCICheckpointer(Checkpointer):
     """Threads in a bucket of OCI Object Storage: `oci://namespace/bucket/prefix`.
@@ -476,10 +479,10 @@ class OpenSearchCheckpointer(Checkpointer):
         have, where `index_text` was told of them. Other stores have no such search."""
 
 class OracleCheckpointer(Checkpointer):
-    """Threads in the tables of one user of an Oracle Database, 12c or later, made there on first use.
+    """Keeps threads in tables of one user of an Oracle Database, 12c or later. The tables are created on first use.
 
-    An append is one PL/SQL block and one round trip; with more than 32 KB of frames, three. A connection that broke is
-    replaced, and what was under way is asked once more; after that calls are `Unavailable`.
+    An append is one PL/SQL block and one round trip, or three round trips with more than 32 KB of frames. A broken
+    connection is replaced and the call is repeated once; if that fails too, it raises `Unavailable`.
     """
 
     def __init__(
@@ -487,16 +490,18 @@ class OracleCheckpointer(Checkpointer):
     ) -> None: ...
     @staticmethod
     def from_url(url: str, namespace: str = "") -> OracleCheckpointer:
-        """`oracle://user:password@host:1521/service`, or `oracle://user:password@/?dsn=alias&config_dir=…&wallet_location=…`.
-        Options: `prefix`, `connections`, `protocol=tcps`, `wallet_password`, `ssl_server_dn_match`."""
+        """Open `oracle://user:password@host:1521/service`.
+
+        With a wallet: `oracle://user:password@/?dsn=alias&config_dir=…&wallet_location=…`. Other options are `prefix`,
+        `connections`, `protocol=tcps`, `wallet_password` and `ssl_server_dn_match`."""
 
 class PostgresCheckpointer(Checkpointer):
-    """Threads in one schema of a PostgreSQL database, made there on first use.
+    """Keeps threads in one schema of a PostgreSQL database. The schema is created on first use.
 
     An append is one round trip and one transaction, with `synchronous_commit` on whatever the server's default. The
-    appends of many tasks share a transaction; all checkpointers of an event loop on one store share its connections. No
-    state is kept in a session, so a pooler in transaction mode may stand between. A server that restarts is a pause of up
-    to ten seconds; after that calls are `Unavailable`.
+    appends of many tasks share a transaction. All checkpointers of one event loop on the same store share connections. No
+    state is kept in a session, so a pooler in transaction mode may stand between. If the server restarts, calls wait up to
+    ten seconds for it; after that they raise `Unavailable`.
     """
 
     def __init__(
@@ -504,28 +509,27 @@ class PostgresCheckpointer(Checkpointer):
     ) -> None: ...
     @staticmethod
     def from_url(url: str, namespace: str = "") -> PostgresCheckpointer:
-        """`postgresql://user:password@host:5432/database?schema=clew`, and what else libpq takes there."""
+        """Open `postgresql://user:password@host:5432/database?schema=clew`. All options of libpq may be added."""
 
 class RedisCheckpointer(Checkpointer):
-    """Threads in a Redis or Valkey server, or in a cluster of them.
+    """Keeps threads in a Redis or Valkey server, or in a cluster of them.
 
-    `redis://[user:password@]host[:6379][/db]`, or `rediss://` for TLS. Options stand in the URL or are given here, which
-    counts more:
+    The URL is `redis://[user:password@]host[:6379][/db]`, or `rediss://` for TLS. These options may be in the URL or given
+    as arguments; arguments override the URL:
 
-    - `prefix` of all keys, `clew:` unless given: what separates this store from others in the same database.
-    - `ttl`: seconds after which a thread is gone, counted anew with each append. An append of a checkpointer without
-      one makes its thread permanent. Blobs do not expire: no append could renew those that it does not name, such as the
-      leaves of a tree. gc removes what expired threads leave behind.
-    - `cluster=true`: the server is one of a cluster, and names the others.
-    - `wait_replicas`: an append and the blobs it needs count as written once so many replicas have them.
-    - `timeout`: seconds to wait for an answer, 30 unless given.
+    - `prefix`: the start of all keys, default `clew:`. It separates this store from others in the same database.
+    - `ttl`: seconds without an append after which a thread is deleted. An append through a checkpointer without a `ttl`
+      makes the thread permanent. Blobs do not expire, because an append cannot renew blobs that it does not name, such as
+      the leaves of a tree. gc removes the blobs that expired threads leave behind.
+    - `cluster=true`: the server is part of a cluster, and names the other servers.
+    - `wait_replicas`: an append, with the blobs it needs, returns only once this many replicas have it.
+    - `timeout`: seconds to wait for an answer, default 30.
 
-    An append is durable when the server says so, which depends on its settings: `appendonly yes` and `appendfsync always`
-    keep the promise. With others a warning says, once, what to change.
+    How durable an append is depends on the server's settings. `appendonly yes` and `appendfsync always` keep the promise
+    of `Checkpointer.append`. With other settings, a warning says once what to change.
 
-    Refs are checked and their blobs touched in a step before the append, for they live in other slots. In between, gc
-    could delete such a blob only if it had been untouched for the whole grace, and it was touched just now. So that holds
-    as long as an append takes less time than the grace of gc, which is a day unless somebody says otherwise.
+    An append checks its refs and touches their blobs in a step of its own, because blobs live in other slots. gc cannot
+    delete such a blob in between, as long as the append takes less time than the grace of gc, which is a day by default.
     """
 
     def __init__(
@@ -541,7 +545,7 @@ class RedisCheckpointer(Checkpointer):
     ) -> None: ...
     @staticmethod
     def from_url(url: str, namespace: str = "") -> RedisCheckpointer:
-        """`redis://host:6379/0?prefix=clew:&ttl=86400`, `rediss://` for TLS, `?cluster=true` for a cluster."""
+        """Open `redis://host:6379/0?prefix=clew:&ttl=86400`. Use `rediss://` for TLS and `?cluster=true` for a cluster."""
 
 class Run(Generic[T]):
     """Lazy: nothing happens before its result is asked for or it is iterated, and it runs once.

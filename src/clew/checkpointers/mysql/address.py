@@ -1,4 +1,7 @@
-"""What a MySQL URL says: where the server is, who asks, and which tables are Clew's. Never shown: it may hold a password."""
+"""Parse the URL of a MySQL store into the server's address, the login, the TLS settings and Clew's own options.
+
+The URL may hold a password, so errors and logs never show it.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ _PREFIX = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):
-    """One store on one server."""
+    """Where one MySQL store is and how to connect to it."""
 
     host: str
     port: int
@@ -29,16 +32,16 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     unix_socket: str | None
     tls: bool
     tls_files: tuple[str | None, str | None, str | None]
-    """The authorities to trust, and this client's certificate and key."""
+    """Paths of three files: the trusted certificate authorities, this client's certificate, and its key."""
     tls_verify: bool
     prefix: str
-    """How the names of the store's tables begin."""
+    """The start of all names of the store's tables."""
     connections: int
-    """The most to have open at once."""
+    """The maximum number of open connections."""
 
     @property
     def name(self) -> str:
-        """The server and the database, for people: no user, no password."""
+        """The server and the database, for logs and errors. Holds no user and no password."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.unix_socket or f'{host}:{self.port}'}/{self.database}"
 
@@ -47,16 +50,19 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse(url: str, prefix: str | None, connections: int | None) -> Address:
-    """The address that a URL names; what is given beside it goes before what the URL says."""
+    """Parse a store's URL. `prefix` and `connections`, if given, override the options of the URL.
+
+    Raises `InvalidInput` for a malformed URL; the message never holds a password.
+    """
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        raise InvalidInput(f"a MySQL URL whose host or port does not parse. {_FORM}") from None
+        raise InvalidInput(f"the host or port of this MySQL URL cannot be parsed. {_FORM}") from None
     if parts.scheme != "mysql" or not url.startswith("mysql://"):
-        raise InvalidInput(f"this is no MySQL URL. {_FORM}")
+        raise InvalidInput(f"this is not a MySQL URL. {_FORM}")
     if "@" in parts.netloc.rpartition("@")[0] or "@" in parts.path or parts.fragment:
-        raise InvalidInput(f"a MySQL URL has one @ at most, before the host, and no #. {_FORM}")
+        raise InvalidInput(f"a MySQL URL has at most one @, before the host, and no #. {_FORM}")
     database = _text(parts.path.removeprefix("/"), "the database")
     if not database or "/" in database:
         raise InvalidInput(f"a MySQL URL names one database after the host. {_FORM}")
@@ -64,7 +70,7 @@ def parse(url: str, prefix: str | None, connections: int | None) -> Address:
     files = given.get("ssl_ca"), given.get("ssl_cert"), given.get("ssl_key")
     tls = _truth(given, "ssl", any(files) or "ssl_verify" in given)
     if not tls and (any(files) or "ssl_verify" in given):
-        raise InvalidInput("a MySQL URL with ssl=false has no other options of TLS. Leave out one or the other.")
+        raise InvalidInput("a MySQL URL with ssl=false cannot have other TLS options. Remove ssl=false or the others.")
     return Address(
         host=parts.hostname or "localhost",
         port=3306 if port is None else port,
@@ -81,7 +87,8 @@ def parse(url: str, prefix: str | None, connections: int | None) -> Address:
 
 
 def tls_context(address: Address) -> ssl.SSLContext | None:
-    """What to encrypt the connection with; None is a plain one. Reads files, so it is made when connecting."""
+    """Return the TLS settings of a connection, or None for an unencrypted one. Reads the certificate files, so it is called
+    when connecting and not when the URL is parsed."""
     if not address.tls:
         return None
     authorities, certificate, key = address.tls_files
@@ -101,9 +108,9 @@ def _text(quoted: str, what: str) -> str:
     try:
         text = unquote_to_bytes(quoted).decode()
     except UnicodeDecodeError:
-        raise InvalidInput(f"{what} in a MySQL URL is no UTF-8 once its % are decoded. {_FORM}") from None
+        raise InvalidInput(f"{what} in a MySQL URL is not UTF-8 after percent-decoding. {_FORM}") from None
     if "\0" in text:
-        raise InvalidInput(f"{what} in a MySQL URL cannot hold NUL characters. {_FORM}")
+        raise InvalidInput(f"{what} in a MySQL URL must not hold NUL characters. {_FORM}")
     return text
 
 
@@ -129,7 +136,7 @@ def _truth(given: dict[str, str], name: str, default: bool) -> bool:
 def _checked_prefix(prefix: object) -> str:
     if not isinstance(prefix, str) or not _PREFIX.fullmatch(prefix):
         raise InvalidInput(
-            f"{prefix!r} is no prefix of tables: up to 40 letters, digits and underscores, no digit first"
+            f"{prefix!r} is not a table prefix. Use up to 40 letters, digits and underscores, not starting with a digit."
         )
     return prefix
 
@@ -137,5 +144,5 @@ def _checked_prefix(prefix: object) -> str:
 def _checked_connections(connections: object) -> int:
     text = str(connections)
     if not (text.isascii() and text.isdigit() and len(text) < 5 and 1 <= int(text) <= 1000):
-        raise InvalidInput(f"{connections!r} is no number of connections: 1 to 1000")
+        raise InvalidInput(f"connections is a number from 1 to 1000, not {connections!r}")
     return int(text)

@@ -1,4 +1,7 @@
-"""The connections of one event loop to one store: a pool, group commit, and a server that may go away and come back."""
+"""The connection pool of one event loop to one MySQL store, with group commit and reconnection.
+
+Appends that wait at the same time share one transaction. A server that restarts is waited for.
+"""
 
 from __future__ import annotations
 
@@ -24,23 +27,23 @@ log = logging.getLogger("clew.checkpointers.mysql")
 T = TypeVar("T")
 
 PATIENCE = 10.0
-"""Seconds for a server that was there to come back: a restart is a pause, an outage is `Unavailable`."""
+"""Seconds to wait for a lost server to come back, so that a restart is only a pause. Then calls raise `Unavailable`."""
 RESENDS = 10
-"""How often a call is made again when its connection broke under it or it met another transaction."""
+"""How often a call is repeated after a broken connection or a conflict with another transaction."""
 WRITERS = 2
-"""Transactions of appends under way at once: while one waits for the disk, the next is made ready."""
+"""How many append transactions run at once: while one waits for the disk, the next is prepared."""
 MAX_BATCH, MAX_BYTES = 64, 2**19
-"""The appends of one transaction. Large ones go alone."""
+"""The most appends, and bytes of appends, in one transaction. An append larger than `MAX_BYTES` goes alone."""
 LEAST_PACKET = 4 * 2**20
-"""What MySQL has had as its default since 5.6. No text that Clew sends is larger, but for one frame of some MiB."""
+"""The smallest `max_allowed_packet` that Clew accepts: MySQL's default since 5.6. Only a frame of several MiB needs more."""
 
 
 class Engine:
-    """All connections of this event loop to one store, whatever the namespace.
+    """All connections of one event loop to one store, shared by its namespaces.
 
-    Appends of all threads of work meet in one queue. What has gathered there goes out as one transaction, which is one
-    round trip and one wait for the disk. At most one append of a thread is under way at a time, so that none overtakes
-    another. Every call may be made twice: appends are idempotent, and so is all else.
+    Appends to all threads go into one queue. Those that wait together are sent as one transaction, which is one round trip
+    and one wait for the disk. At most one append to a thread runs at a time, so that none overtakes another. Every call is
+    idempotent, appends included, so it may be made twice.
     """
 
     def __init__(self, address: Address, loop: asyncio.AbstractEventLoop) -> None:
@@ -59,10 +62,10 @@ class Engine:
         self._ready = False
         self._lost_at: float | None = None
 
-    # What is asked for
+    # Requests
 
     def submit(self, append: Append) -> Awaitable[Any]:
-        """Ask for this append to be part of the next transaction; what is returned settles once that is durable."""
+        """Queue an append for the next transaction. Awaiting the result returns once the append is durable."""
         job = new_job(append, self.loop)
         self._appends.append(job)
         if not self._woken:
@@ -71,11 +74,11 @@ class Engine:
         return job
 
     async def write(self, work: Callable[[Connection], Awaitable[T]]) -> T:
-        """Do this with a connection. Cancelling the caller does not abandon it: it settles first."""
+        """Call `work` with a connection and return its result. If the caller is cancelled, the work still finishes first."""
         return await self._calls.settle(self._try(work))
 
     async def read(self, statement: bytes) -> Any:
-        """The rows that this gives. If the caller is cancelled, the answer is taken to its end unheard."""
+        """Return the rows of a statement. If the caller is cancelled, the answer is read in the background and dropped."""
 
         async def work(connection: Connection) -> Any:
             [result] = await connection.run(statement)
@@ -84,7 +87,7 @@ class Engine:
         return await self._calls.hear(self._try(work))
 
     async def stop(self) -> None:
-        """Finish what is asked for, then close every connection."""
+        """Finish all pending requests, then close every connection."""
         self._look()
         await self._calls.drain()
         idle, self._idle = self._idle, []
@@ -94,14 +97,16 @@ class Engine:
     # Appends
 
     def _look(self) -> None:
-        """Start on what has gathered, once all that is ready to run has run: so the appends of many tasks go together."""
+        """Start transactions for the queued appends. It is called once every task that is ready has run, so that the appends
+        of many tasks go out together."""
         self._woken = False
         while self._batches < WRITERS and (batch := self._gather()):
             self._batches += 1
             self._calls.start(self._write(batch))
 
     def _gather(self) -> list[Job]:
-        """The next appends, one of each thread, in the order in which all processes lock them."""
+        """Take the next batch from the queue: at most one append per thread, in the order in which all processes lock
+        threads."""
         batch: list[Job] = []
         later: deque[Job] = deque()
         size = 0
@@ -140,10 +145,11 @@ class Engine:
     # Connections
 
     async def _try(self, work: Callable[[Connection], Awaitable[T]]) -> T:
-        """Do this with a connection; again with another one, where that may help."""
+        """Call `work` with a connection and return its result. Repeats it with another connection after a failure that may
+        pass."""
         attempt = 0
         while True:
-            if attempt:  # not in step with whoever is in the way
+            if attempt:  # a random pause, so that two conflicting transactions do not retry in step
                 await asyncio.sleep(random.uniform(0, 0.01 * attempt))  # noqa: S311
             async with self._room:
                 connection = self._idle.pop() if self._idle else await self._connect()
@@ -157,7 +163,7 @@ class Engine:
                     if failure.code not in _AGAIN or attempt == RESENDS:
                         raise self._explain(failure) from failure
                     attempt += 1
-                except BaseException:  # it may be in the middle of a transaction
+                except BaseException:  # the connection may be in the middle of a transaction
                     connection.close()
                     raise
                 finally:
@@ -165,7 +171,7 @@ class Engine:
                         self._idle.append(connection)
 
     def _lose(self) -> None:
-        """A connection broke: those that are idle broke with it, as a rule."""
+        """Close all idle connections after one connection broke, because they usually broke with it."""
         idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
@@ -212,12 +218,12 @@ class Engine:
             log.warning(
                 _WARNING, name, f"innodb_flush_log_at_trx_commit = {flush}", "innodb_flush_log_at_trx_commit = 1"
             )
-        if binlog and sync_binlog != 1:  # with a binary log, that is what a recovery goes by
+        if binlog and sync_binlog != 1:  # a server with a binary log recovers from that log
             log.warning(_WARNING, name, f"sync_binlog = {sync_binlog}", "sync_binlog = 1")
         await schema.prepare(connection, self.address.prefix, f"the store {self.address.prefix}* in {name}")
 
     def _explain(self, failure: Failure) -> ClewError:
-        """The same fact in Clew's words: what happened, to which server, and what to do."""
+        """Translate a failure into a Clew error that says what happened, on which server, and what to do."""
         what = f"MySQL at {self.address.name}: {failure}"
         if failure.code in _CORRUPT:
             return Corrupt(f"{what}. The server found its data damaged: restore a copy.")
@@ -227,7 +233,8 @@ class Engine:
 _WARNING = "%s runs with %s: what it acknowledges can be lost when its machine stops. Set %s for anything that matters."
 _READ_ONLY = frozenset((1290, 1792, 1836, 3100))
 _AGAIN = frozenset((LOST, 1020, 1062, 1205, 1213, 1317, *_READ_ONLY))
-"""The connection broke; another transaction was in the way, or made the thread first; the server is a standby by now."""
+"""Codes of failures after which a call is repeated: the connection broke, another transaction was in the way or created the
+thread first, or the server has become a standby."""
 _CORRUPT = frozenset((126, 127, 145, 1034, 1194, 1195, 1712, 1877))
 _HINTS = {
     LOST: "It cannot be reached, or the connection broke. Check that it runs, then try again",
@@ -237,7 +244,7 @@ _HINTS = {
     1044: "Grant this user all rights on the database",
     1045: "Check the user and the password",
     1049: "Create the database first: CREATE DATABASE",
-    1142: "Grant this user what it lacks, or let one that may make tables open the store once",
+    1142: "Grant this user the missing rights, or let a user who may create tables open the store once",
     1146: "The store's tables are gone. Restore them, or close the store and open it again to make new ones",
     1290: "It is a standby that takes no writes. Connect to the primary",
     1665: "Set binlog_format to ROW or MIXED",
@@ -249,7 +256,7 @@ _engines: dict[tuple[asyncio.AbstractEventLoop, int, Address], Engine] = {}
 
 
 def open_engine(address: Address, loop: asyncio.AbstractEventLoop) -> Engine:
-    """The engine of this store on this event loop: all that open the same one share its connections."""
+    """Return the engine of this store on this event loop. All checkpointers of the same store share one."""
     for stale in [key for key in _engines if key[0].is_closed()]:
         del _engines[stale]
     key = loop, forks.generation, address
@@ -261,7 +268,7 @@ def open_engine(address: Address, loop: asyncio.AbstractEventLoop) -> Engine:
 
 
 async def close_engine(engine: Engine) -> None:
-    """Give the engine back; the last user's close ends it."""
+    """Release an engine. The last user to release it closes its connections."""
     engine.users -= 1
     if not engine.users:
         _engines.pop((engine.loop, forks.generation, engine.address), None)

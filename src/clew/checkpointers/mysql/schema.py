@@ -1,7 +1,7 @@
-"""The tables of a MySQL store, and how a database becomes one.
+"""The tables of a MySQL store, and how they are created.
 
-All text is kept as its UTF-8 bytes or as a digest of them: so it is compared letter for letter whatever the collation, which
-in MySQL may also ignore case, accents and spaces at the end.
+All text is stored as UTF-8 bytes or as a digest of them, so that it is compared byte for byte. MySQL's collations may ignore
+case, accents and spaces at the end.
 """
 
 from __future__ import annotations
@@ -80,10 +80,10 @@ CREATE TABLE IF NOT EXISTS {prefix}meta (
 
 
 async def prepare(connection: Connection, prefix: str, where: str) -> None:
-    """Make the store unless it is there, and refuse what this Clew cannot use.
+    """Create the store unless it exists. Raises `NewerFormat` if a newer Clew made it.
 
-    Any number of processes may do this at once, and any may end half way: each step leaves alone what is there, and the
-    version, written last, says that all of it is.
+    Any number of processes may do this at once, and any may stop half way. Each step skips what exists, and the version is
+    written last, so a store that has a version is complete.
     """
     version = await _version(connection, prefix)
     if version is None:

@@ -1,4 +1,4 @@
-"""What a MySQL store asks its server, beside appends."""
+"""The SQL statements of a MySQL store, and the way it writes appends."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from clew.errors import ClewError
 
 __all__ = ["NOW", "Statements", "write"]
 
-
 NOW = b"TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
-"""Microseconds since 1970, by the server's clock."""
+"""SQL for the microseconds since 1970, by the server's clock."""
 
 _ORDER = {"updated": b"updated DESC, thread_key DESC", "created": b"created DESC, thread_key DESC"}
 
 
 class Statements:
-    """The statements of one namespace in the tables with this prefix."""
+    """The statements of one namespace of a store, all but appends. Each method returns one statement with its values."""
 
     def __init__(self, prefix: str, space: bytes) -> None:
         self._prefix = prefix.encode()
@@ -55,7 +54,7 @@ class Statements:
         return selected + b"%b ORDER BY %b LIMIT %d" % (self._conditions(query), _ORDER[query.order], limit)
 
     def _conditions(self, query: HeadQuery) -> bytes:
-        """What `HeadQuery.matches` decides, decided by the server."""
+        """Return a WHERE clause that decides the same as `HeadQuery.matches`."""
         where = [fill(b"space = %b", self._space)]
         if query.prefix:
             where.append(fill(b"thread_id >= %b AND thread_id < %b", *after_prefix(query.prefix)))
@@ -87,7 +86,7 @@ class Statements:
         )
 
     def delete(self, key: bytes) -> Sequence[bytes]:
-        """A transaction that locks the head first, as appends do."""
+        """Return the statements of a transaction that deletes a thread. It locks the head first, as appends do."""
         find = b"SELECT id INTO @%bthread FROM %bheads WHERE space = %b AND thread_key = %b FOR UPDATE"
         gone = b"DELETE FROM %b%b WHERE %b = @%bthread"
         prefix = self._prefix
@@ -102,7 +101,8 @@ class Statements:
         )
 
     def put(self, digests: Sequence[bytes]) -> bytes:
-        """Blobs of which the data follows, or is there already. Holds their locks, so that one of many writes the data."""
+        """Return the statement that inserts or touches these blobs, before their data is written. It locks them, so that
+        only one of several transactions writes the data."""
         rows = b",".join([b"(%b,%b,%b)" % (literal(self._space), literal(digest), NOW) for digest in digests])
         return b"INSERT INTO %bblobs VALUES %b ON DUPLICATE KEY UPDATE touched = %b" % (self._prefix, rows, NOW)
 
@@ -140,9 +140,9 @@ class Statements:
 
 
 MAX_FRAMES, MAX_BYTES = 16, 2**18
-"""What an ordinary append has at most."""
+"""The most frames and bytes of an ordinary append: one that takes a single round trip."""
 PACKET = 2**20
-"""About how many bytes of frames go in one packet, where each alone is smaller."""
+"""About how many bytes of frames go into one packet. A single larger frame goes alone."""
 
 _COLUMNS = ("frames", "created", "updated", "thread_id", "status", "agent", "parent", "title", "tags", "head")
 _INSERT = f"INTO %bheads (space, thread_key, log, {', '.join(_COLUMNS)}) VALUES ({', '.join(['%b'] * 13)})".encode()
@@ -155,8 +155,11 @@ _FRAME = b"INSERT INTO %bframes SELECT LAST_INSERT_ID(), %d, %b FROM DUAL WHERE 
 
 
 async def write(connection: Connection, prefix: bytes, appends: Sequence[Append]) -> list[ClewError | None]:
-    """Write these, which are of different threads and in the order in which all processes lock them; for each, None or the
-    reason why nothing of it was written."""
+    """Write these appends, and return for each None or the error that says why nothing of it was written.
+
+    They must be to different threads, in the order in which all processes lock threads. Ordinary appends share one
+    transaction. The others, and those that the transaction did not write, follow one by one.
+    """
     groups = [_statements(prefix, append) if _is_ordinary(append) else [] for append in appends]
     written = [False] * len(appends)
     if any(groups):
@@ -195,7 +198,8 @@ def _row(append: Append) -> tuple[bytes | str | int | None, ...]:
 
 
 async def _write_slowly(connection: Connection, prefix: bytes, append: Append) -> ClewError | None:
-    """Lock the blobs it names and its thread, look, and write."""
+    """Write one append in its own transaction: lock its blobs and its thread, check them, then write. Returns None if all of
+    it is stored, or the error that says why nothing was written."""
     statements = Statements(prefix.decode(), append.space)
     look = b"SELECT id, log, frames FROM %bheads WHERE space = %b AND thread_key = %b FOR UPDATE"
     found = await connection.run(
@@ -225,7 +229,7 @@ async def _write_slowly(connection: Connection, prefix: bytes, append: Append) -
 
 
 async def _is_there(connection: Connection, prefix: bytes, thread: int, append: Append) -> bool:
-    """Whether the log holds these very frames. The server compares digests, so that no frame has to come here."""
+    """Return whether the log already holds exactly these frames. The server sends only digests, so no frame is fetched."""
     if not append.frames:
         return False
     ask = b"SELECT SHA2(data, 256) FROM %bframes WHERE thread = %d AND number >= %d AND number < %d ORDER BY number"
@@ -259,7 +263,7 @@ def _refs(prefix: bytes, append: Append) -> Iterator[bytes]:
 
 
 def _packets(statements: Sequence[bytes]) -> Iterator[list[bytes]]:
-    """As few packets as hold these, none larger than it must be."""
+    """Group statements, in order, into packets of about `PACKET` bytes. A larger statement is a packet of its own."""
     packet: list[bytes] = []
     for statement in statements:
         if packet and sum(map(len, packet)) + len(statement) > PACKET:

@@ -1,4 +1,4 @@
-"""A store in MySQL or MariaDB: durable at every append, for any number of processes and machines."""
+"""The MySQL and MariaDB checkpointer: durable at every append, shared by any number of processes and machines."""
 
 from __future__ import annotations
 
@@ -32,46 +32,54 @@ if TYPE_CHECKING:
 __all__ = ["MySQLCheckpointer"]
 
 _PAGE = 500
-"""Heads, or untouched blobs, that are fetched at a time."""
+"""How many heads, or digests of untouched blobs, one query fetches."""
 _PART = 2**20
-"""Bytes of a blob in one row, and about as many of several blobs in one statement."""
+"""The most bytes of a blob in one row, and about the most bytes of several blobs in one statement."""
 _PUT_BYTES, _PUT_MOST, _GET_MOST, _TOUCH_MOST = 8 * 2**20, 1000, 64, 5000
-"""Blobs of one transaction or statement."""
+"""How much goes into one transaction: bytes of blobs and blobs to put, blobs to get, blobs to touch."""
 
 
 class MySQLCheckpointer(Checkpointer):
-    """Threads in the tables of one MySQL or MariaDB database, made there on first use.
+    """Keeps threads in tables of one MySQL or MariaDB database. The tables are created on first use.
 
-    An append is one round trip and one transaction; one that names blobs, or has more than 256 KiB, is two or more. The
-    appends of many tasks share a transaction; all checkpointers of an event loop on one store share its connections. What
-    is acknowledged is durable if the server has `innodb_flush_log_at_trx_commit` at 1, its default; a warning is logged
-    if not. A server that restarts is a pause of up to ten seconds; after that calls are `Unavailable`.
+    An append is one round trip and one transaction. It takes two or more round trips if it names blobs, or has more than
+    256 KiB. The appends of many tasks share a transaction. All checkpointers of one event loop on the same store share
+    connections. An append is durable once it returns if the server has `innodb_flush_log_at_trx_commit` at 1, its default;
+    otherwise a warning is logged. If the server restarts, calls wait up to ten seconds for it; after that they raise
+    `Unavailable`.
     """
 
     def __init__(
         self, url: str, namespace: str = "", *, prefix: str | None = None, connections: int | None = None
     ) -> None:
-        """`prefix` of the tables (default `clew_`) and `connections` (at most, default 8) may also be given in the URL."""
+        """Open the store at a URL; `from_url` shows its form.
+
+        `prefix` starts the names of all its tables (default `clew_`), `connections` is the maximum number of connections
+        (default 8). Both may also be options of the URL.
+        """
         check_namespace(namespace)
         try:
-            from clew.checkpointers.mysql import address
-            from clew.checkpointers.mysql import engine as _mysql_engine
-            from clew.checkpointers.mysql import statements as _mysql_statements
+            from clew.checkpointers.mysql.address import parse
+            from clew.checkpointers.mysql.engine import close_engine, open_engine
+            from clew.checkpointers.mysql.statements import Statements
         except ImportError as error:
             raise MissingExtra("the MySQL store", "mysql") from error
-        self._address = address.parse(url, prefix, connections)
-        self._open_engine, self._close_engine = _mysql_engine.open_engine, _mysql_engine.close_engine
+        self._address = parse(url, prefix, connections)
+        self._open_engine, self._close_engine = open_engine, close_engine
         self._space = mark(namespace)
         self._where = f"{self._address.name}, tables {self._address.prefix}*"
         self.place = f"mysql:{self._address.name}?prefix={self._address.prefix}#{namespace}"
         self._guard = Guard(f"the MySQL checkpointer of {self._where}")
-        self._statements = _mysql_statements.Statements(self._address.prefix, self._space)
+        self._statements = Statements(self._address.prefix, self._space)
         self._engine: Engine | None = None
 
     @classmethod
     def from_url(cls, url: str, namespace: str = "") -> MySQLCheckpointer:
-        """`mysql://user:password@host:3306/database?prefix=clew_&connections=8`. For TLS, `ssl=true`, and `ssl_ca`,
-        `ssl_cert`, `ssl_key` and `ssl_verify` where needed; `unix_socket` instead of the host."""
+        """Open `mysql://user:password@host:3306/database?prefix=clew_&connections=8`.
+
+        For TLS add `ssl=true`, and `ssl_ca`, `ssl_cert`, `ssl_key` or `ssl_verify` where needed. `unix_socket=path`
+        connects to a socket instead of the host.
+        """
         return cls(url, namespace)
 
     def __repr__(self) -> str:
@@ -173,8 +181,8 @@ class MySQLCheckpointer(Checkpointer):
         return missing
 
     async def _touch(self, engine: Engine, digests: Sequence[bytes]) -> set[str]:
-        """Those that are here, looked for once they are touched: one that is not deletable any more stays here."""
-
+        """Touch these blobs, then return the digests of those that exist. Touching first keeps gc from deleting a blob that
+        is reported as present."""
         _, here = await self._write(engine, self._statements.touch(digests), self._statements.here(digests))
         return {digest.hex() for (digest,) in here.rows}
 
@@ -212,7 +220,8 @@ class MySQLCheckpointer(Checkpointer):
 
 
 def _rows_of(blobs: dict[bytes, bytes]) -> Iterator[list[tuple[bytes, int, bytes]]]:
-    """The rows that hold these blobs, about as many bytes at a time as a row may have. An empty blob is one empty row."""
+    """Split blobs into rows of digest, part number and data. Yields lists of rows, each list of about `_PART` bytes. An
+    empty blob is one empty row."""
     rows: list[tuple[bytes, int, bytes]] = []
     size = 0
     for digest, data in blobs.items():

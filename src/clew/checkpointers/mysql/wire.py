@@ -1,7 +1,7 @@
-"""One connection to MySQL or MariaDB: several statements in one round trip, values as literals.
+"""One connection to MySQL or MariaDB, which sends several statements in one round trip, with values as literals.
 
-MySQL's binary protocol takes one statement at a time, and a procedure needs a right that managed services often withhold.
-Statements sent as one text need neither, and are one round trip. The session reads strings as bytes, with backslash escapes,
+MySQL's binary protocol takes one statement at a time, and a stored procedure needs a right that managed services often
+withhold. Statements joined into one text need neither. The session is set to read strings as bytes with backslash escapes,
 whatever the server's defaults, so that a literal is exactly the bytes it stands for.
 """
 
@@ -20,9 +20,9 @@ from clew.checkpointers.mysql.address import Address, tls_context
 __all__ = ["LATE", "LOST", "TOO_LARGE", "Connection", "Failure", "Result", "connect", "fill", "literal", "literals"]
 
 LOST, LATE, TOO_LARGE = 2013, -1, -2
-"""The connection broke; the answer did not come in time; the server would not take a statement of this size."""
+"""Codes of a `Failure`: the connection broke; the answer did not come in time; the statement is too large for the server."""
 TIMEOUT, CONNECT_TIMEOUT = 60.0, 10
-"""Seconds until nobody answers."""
+"""Seconds to wait for the answer to a statement, and for a new connection."""
 
 _SESSION = (
     b"SET NAMES binary, SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', "
@@ -32,11 +32,12 @@ _SESSION = (
 _LOST = frozenset(
     (0, 1053, 1077, 1078, 1079, 1080, 1152, 1158, 1159, 1160, 1161, 1184, 1927, 2002, 2003, 2006, 2013, 2055)
 )
-"""Codes that say that a connection is gone, or was never made. 1927: MariaDB ended it."""
+"""Error codes which mean that a connection is gone or was never made. 1927 is MariaDB's "connection was killed"."""
 
 
 class Failure(Exception):
-    """A statement failed, and with it the transaction it was part of. `code` is the server's, or one of those above."""
+    """A statement failed, and its transaction with it. `code` is the server's error code, or `LOST`, `LATE` or
+    `TOO_LARGE`."""
 
     def __init__(self, code: int, message: str) -> None:
         self.code = code
@@ -44,35 +45,36 @@ class Failure(Exception):
 
 
 class Result(NamedTuple):
-    """What one statement gave: rows, or the number of rows it found."""
+    """The result of one statement: its rows, or the number of rows that it matched."""
 
     found: int
     rows: Sequence[tuple[Any, ...]]
 
 
 class _Cursor(Cursor):
-    """The driver's own would fetch the server's warnings, in another round trip, and log them with the data they quote."""
+    """A cursor that ignores the server's warnings. The driver's own cursor fetches them in another round trip and logs them,
+    with the data that they quote."""
 
     async def _show_warnings(self, conn: Any) -> None:
         return
 
 
 class Connection:
-    """A connection that is open, with one call at a time."""
+    """An open connection. It runs one call at a time."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
         self.open = True
         self.packet = 2**20
-        """The largest text that the server takes; set once it has said so."""
+        """The server's `max_allowed_packet`: the largest text that it accepts, in bytes. `connect` sets it."""
 
     async def run(self, *statements: bytes) -> list[Result]:
-        """Send these together; returns what each gave. If one fails, those after it are not run and the transaction is
-        rolled back."""
+        """Send these statements in one round trip and return the result of each. Raises `Failure` if one fails: the
+        statements after it are not run, and the transaction is rolled back."""
         text = b";".join(statements)
         if len(text) + 1 > self.packet:
             await self._roll_back()
-            raise Failure(TOO_LARGE, f"a statement of {len(text)} bytes, and its max_allowed_packet is {self.packet}")
+            raise Failure(TOO_LARGE, f"a statement has {len(text)} bytes, but max_allowed_packet is {self.packet}")
         results: list[Result] = []
         try:
             async with asyncio.timeout(TIMEOUT):
@@ -103,20 +105,20 @@ class Connection:
             self.close()
 
     def close(self) -> None:
-        """Let go of it at once."""
+        """Close the connection at once, without a goodbye to the server."""
         if self.open:
             self.open = False
             self._connection.close()
 
     async def leave(self) -> None:
-        """Say goodbye first, so that the server need not note a connection that broke."""
+        """Tell the server and close the connection, so that the server does not log a broken one."""
         if self.open:
             self.open = False
             await self._connection.ensure_closed()
 
 
 async def connect(address: Address) -> Connection:
-    """A connection whose session is set up; `Failure` if there is none to be had."""
+    """Open a connection and set up its session. Raises `Failure` if the server cannot be reached or refuses it."""
     tls = tls_context(address)
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT):
@@ -133,7 +135,7 @@ async def connect(address: Address) -> Connection:
                 autocommit=None,
                 program_name="clew",
             )
-    except (asyncmy.errors.MySQLError, OSError, RuntimeError) as error:  # RuntimeError: a socket that is gone already
+    except (asyncmy.errors.MySQLError, OSError, RuntimeError) as error:  # RuntimeError: the socket is already closed
         raise _failure(error) from None
     connection = Connection(made)
     try:
@@ -152,6 +154,7 @@ def _failure(error: BaseException) -> Failure:
 
 
 def literal(value: bytes | str | int | None) -> bytes:
+    """Return a value as an SQL literal."""
     match value:
         case bytes():
             return b"'%b'" % value.replace(b"\\", b"\\\\").replace(b"'", b"\\'")
@@ -164,10 +167,10 @@ def literal(value: bytes | str | int | None) -> bytes:
 
 
 def literals(values: Sequence[bytes]) -> bytes:
-    """The inside of an IN ( )."""
+    """Return values as SQL literals separated by commas, for the inside of `IN (...)`."""
     return b",".join([literal(value) for value in values])
 
 
 def fill(statement: bytes, *values: bytes | str | int | None) -> bytes:
-    """The statement with a literal in place of each %b."""
+    """Return the statement with each %b replaced by a value as an SQL literal."""
     return statement % tuple([literal(value) for value in values])

@@ -1,4 +1,7 @@
-"""What an Oracle URL says: how python-oracledb connects, and which tables are Clew's. Not shown: it may hold a password."""
+"""Parse the URL of an Oracle store into settings of python-oracledb and Clew's own options.
+
+The URL may hold a password, so errors and logs never show it.
+"""
 
 from __future__ import annotations
 
@@ -22,35 +25,38 @@ _PREFIX = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,11}")
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):
-    """One store in one database."""
+    """Where one Oracle store is and how to connect to it."""
 
     name: str
-    """The server and the service, for people: no user, no password."""
+    """The server and the service, for logs and errors. Holds no user and no password."""
     prefix: str
-    """How the names of the store's tables begin."""
+    """The start of all names of the store's tables."""
     settings: dict[str, Any]
-    """For the driver's pool; may hold passwords."""
+    """The arguments for the driver's connection pool. They may hold passwords."""
 
     def __repr__(self) -> str:
         return f"Address({self.name!r}, prefix={self.prefix!r})"
 
 
 def parse(url: str, prefix: str | None, connections: int | None) -> Address:
-    """The address that a URL names; what is given beside it goes before what the URL says."""
+    """Parse a store's URL. `prefix` and `connections`, if given, override the options of the URL.
+
+    Raises `InvalidInput` for a malformed URL; the message never holds a password.
+    """
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        raise InvalidInput(f"an Oracle URL whose host or port does not parse. {_FORM}") from None
+        raise InvalidInput(f"the host or port of this Oracle URL cannot be parsed. {_FORM}") from None
     if parts.scheme != "oracle" or not url.startswith("oracle://"):
-        raise InvalidInput(f"this is no Oracle URL. {_FORM}")
+        raise InvalidInput(f"this is not an Oracle URL. {_FORM}")
     if "@" in parts.netloc.rpartition("@")[0] or "@" in parts.path or parts.fragment:
-        raise InvalidInput(f"an Oracle URL has one @ at most, before the host, and no #. {_FORM}")
+        raise InvalidInput(f"an Oracle URL has at most one @, before the host, and no #. {_FORM}")
     given = _options(parts.query)
     service = unquote(parts.path.removeprefix("/"))
     settings: dict[str, Any] = {name: value for name, value in given.items() if name in _DRIVER}
     if "dsn" in settings and (parts.hostname or service):
-        raise InvalidInput(f"an Oracle URL has a host and a service, or a dsn, not both. {_FORM}")
+        raise InvalidInput(f"an Oracle URL has either a host and a service or a dsn, not both. {_FORM}")
     if "dsn" not in settings:
         if not parts.hostname or not service or "/" in service:
             raise InvalidInput(f"an Oracle URL names a host and one service. {_FORM}")
@@ -72,7 +78,9 @@ def parse(url: str, prefix: str | None, connections: int | None) -> Address:
     name = given["dsn"] if _is_alias(given.get("dsn")) else _name(parts.hostname, settings)
     prefix = given.get("prefix", "clew_") if prefix is None else prefix
     if not isinstance(prefix, str) or not _PREFIX.fullmatch(prefix):
-        raise InvalidInput(f"{prefix!r} is no prefix of tables: a letter, and up to 11 letters, digits and underscores")
+        raise InvalidInput(
+            f"{prefix!r} is not a table prefix. Use a letter, then up to 11 letters, digits and underscores."
+        )
     return Address(name=name, prefix=prefix.lower(), settings=settings)
 
 
@@ -99,5 +107,5 @@ def _options(query: str) -> dict[str, str]:
 def _checked_connections(connections: object) -> int:
     text = str(connections)
     if not (text.isascii() and text.isdigit() and len(text) < 5 and 1 <= int(text) <= 1000):
-        raise InvalidInput(f"{connections!r} is no number of connections: 1 to 1000")
+        raise InvalidInput(f"connections is a number from 1 to 1000, not {connections!r}")
     return int(text)

@@ -1,8 +1,8 @@
-"""The tables of an Oracle store, and what it asks its server.
+"""The tables and SQL statements of an Oracle store.
 
-To Oracle an empty text is NULL, so what is compared is a digest, and never empty; an empty frame is an empty BLOB. A write
-is one PL/SQL block, hence one round trip and one transaction, with a COMMIT that waits for the disk whatever the default of
-the database. All blocks lock blobs before threads, and blobs in the order of their digests.
+Oracle treats an empty text as NULL, so the store compares digests, which are never empty. An empty frame is an empty BLOB. A
+write is one PL/SQL block, hence one round trip and one transaction. Its COMMIT waits for the disk, whatever the default of
+the database. All blocks lock blobs before threads, and blobs in the order of their digests, so that no two blocks deadlock.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NOW = (
     f"TRUNC((EXTRACT(DAY FROM {_SINCE}) * 86400 + EXTRACT(HOUR FROM {_SINCE}) * 3600 "
     f"+ EXTRACT(MINUTE FROM {_SINCE}) * 60 + EXTRACT(SECOND FROM {_SINCE})) * 1000000)"
 )
-"""Microseconds since 1970, by the server's clock: one moment within a statement."""
+"""SQL for the microseconds since 1970, by the server's clock. It is the same moment throughout a statement."""
 
 _TABLES = (
     """CREATE TABLE {p}heads (
@@ -59,7 +59,7 @@ _TABLES = (
     "INSERT INTO {p}meta (id, version) VALUES (1, 1)",
 )
 _THERE_ALREADY = "-1, -955, -1408"
-"""A row, a table or an index that another process made first."""
+"""Error codes which say that a row, a table or an index exists already: another process created it first."""
 
 _TOUCH = """
     FOR i IN 1 .. :b_ref_count LOOP
@@ -216,7 +216,7 @@ END;
 
 
 class Statements:
-    """The statements of a store in the tables with this prefix."""
+    """The statements of a store whose tables have this prefix."""
 
     def __init__(self, prefix: str) -> None:
         def make(sql: str) -> str:
@@ -247,7 +247,7 @@ class Statements:
         self._keys = make("SELECT thread_key FROM {p}heads WHERE")
 
     def definition(self, sql: str) -> str:
-        """One step of making the store, which leaves alone what another process made first."""
+        """Return a block that runs one of `definitions`, and skips it if what it creates exists already."""
         quoted = sql.replace("'", "''")
         return (
             f"BEGIN EXECUTE IMMEDIATE '{quoted}'; COMMIT; EXCEPTION WHEN OTHERS THEN "
@@ -255,13 +255,18 @@ class Statements:
         )
 
     def heads(self, count: int) -> str:
+        """Return the query for the heads of so many keys, which are bound as `b_k0`, `b_k1` and so on."""
         return f"{self._heads} {_places(count)}"
 
     def blobs(self, count: int) -> str:
+        """Return the query for so many blobs, whose digests are bound as `b_k0`, `b_k1` and so on."""
         return f"{self._blobs} {_places(count)}"
 
     def listed_keys(self, space: bytes, query: HeadQuery) -> tuple[str, dict[str, object]]:
-        """The keys that a query lists, but for titles and tags, and without its limit where those are asked for."""
+        """Return the SQL, with its bound values, for the keys of the heads that match a query.
+
+        It does not test titles and tags, so the caller has to. If the query asks for these, its limit is left out as well.
+        """
         where = ["space = :b_space"]
         binds: dict[str, object] = {"b_space": space}
 

@@ -1,4 +1,4 @@
-"""A store in Oracle Database: durable at every append, for any number of processes and machines."""
+"""The Oracle Database checkpointer: durable at every append, shared by any number of processes and machines."""
 
 from __future__ import annotations
 
@@ -35,24 +35,29 @@ __all__ = ["OracleCheckpointer"]
 T = TypeVar("T")
 
 _TIMEOUT = 60_000
-"""Milliseconds until a round trip without an answer is `Unavailable`."""
+"""Milliseconds to wait for the answer to a round trip. After that, calls raise `Unavailable`."""
 _INLINE = 32_000
-"""Bytes that PL/SQL takes as a value. More go through a temporary LOB first, which is two round trips."""
+"""The most bytes that are passed to PL/SQL as a plain value. A larger value goes into a temporary LOB first, which takes two
+round trips."""
 _PAGE, _GET_MOST, _TOUCH_MOST = 100, 16, 1000
-"""Heads and blobs that are fetched, and blobs that are touched, at a time."""
+"""How many heads to fetch, blobs to fetch and blobs to touch with one statement."""
 
 
 class OracleCheckpointer(Checkpointer):
-    """Threads in the tables of one user of an Oracle Database, 12c or later, made there on first use.
+    """Keeps threads in tables of one user of an Oracle Database, 12c or later. The tables are created on first use.
 
-    An append is one PL/SQL block and one round trip; with more than 32 KB of frames, three. A connection that broke is
-    replaced, and what was under way is asked once more; after that calls are `Unavailable`.
+    An append is one PL/SQL block and one round trip, or three round trips with more than 32 KB of frames. A broken
+    connection is replaced and the call is repeated once; if that fails too, it raises `Unavailable`.
     """
 
     def __init__(
         self, url: str, namespace: str = "", *, prefix: str | None = None, connections: int | None = None
     ) -> None:
-        """`prefix` of the tables (default `clew_`) and `connections` (at most, default 8) may also be given in the URL."""
+        """Open the store at a URL; `from_url` shows its form.
+
+        `prefix` starts the names of all its tables (default `clew_`), `connections` is the maximum number of connections
+        (default 8). Both may also be options of the URL.
+        """
         check_namespace(namespace)
         try:
             import oracledb
@@ -73,8 +78,11 @@ class OracleCheckpointer(Checkpointer):
 
     @classmethod
     def from_url(cls, url: str, namespace: str = "") -> OracleCheckpointer:
-        """`oracle://user:password@host:1521/service`, or `oracle://user:password@/?dsn=alias&config_dir=…&wallet_location=…`.
-        Options: `prefix`, `connections`, `protocol=tcps`, `wallet_password`, `ssl_server_dn_match`."""
+        """Open `oracle://user:password@host:1521/service`.
+
+        With a wallet: `oracle://user:password@/?dsn=alias&config_dir=…&wallet_location=…`. Other options are `prefix`,
+        `connections`, `protocol=tcps`, `wallet_password` and `ssl_server_dn_match`.
+        """
         return cls(url, namespace)
 
     def __repr__(self) -> str:
@@ -90,7 +98,8 @@ class OracleCheckpointer(Checkpointer):
         await calls.settle(self._append(append, turn))
 
     async def _append(self, append: Append, turn: asyncio.Lock) -> None:
-        """One append of a thread at a time, so that none overtakes another."""
+        """Write one append. `turn` is the thread's lock: only one append to a thread runs at a time, so that none overtakes
+        another."""
         data = b"".join([part for frame in append.frames for part in (struct.pack(">i", len(frame)), frame)])
 
         async def work(connection: Any) -> dict[str, Any]:
@@ -221,7 +230,7 @@ class OracleCheckpointer(Checkpointer):
             if self._pool is not None:
                 await self._pool.close(force=True)
 
-    # What the statements take
+    # Bound values
 
     def _thread(self, thread_id: str) -> dict[str, Any]:
         return {"b_space": self._space, "b_key": thread_digest(thread_id)}
@@ -254,7 +263,7 @@ class OracleCheckpointer(Checkpointer):
         return await calls.hear(self._try(work))
 
     async def _run(self, connection: Any, block: str, binds: dict[str, Any], **outs: type) -> dict[str, Any]:
-        """Run a block, and give what it says."""
+        """Run a PL/SQL block and return its output values by name. `outs` names them with their types, `int` or `bytes`."""
         given: dict[str, Any] = {}
         for name, value in binds.items():
             large = isinstance(value, bytes) and len(value) > _INLINE
@@ -273,13 +282,13 @@ class OracleCheckpointer(Checkpointer):
         }
 
     def _as_bytes(self, cursor: Any, column: Any) -> Any:
-        """Have BLOBs sent with their rows, and not fetched one by one."""
+        """Tell the driver to send BLOBs with their rows. By default it fetches them one by one."""
         if column.type_code is self._driver.DB_TYPE_BLOB:
             return cursor.var(self._driver.DB_TYPE_LONG_RAW, arraysize=cursor.arraysize)
         return None
 
     async def _try(self, work: Callable[[Any], Awaitable[T]]) -> T:
-        """Do this with a connection of the pool; once more where that may help."""
+        """Call `work` with a connection of the pool and return its result. Repeats it once after a failure that may pass."""
         try:
             return await self._once(work)
         except self._driver.Error as error:
@@ -302,7 +311,7 @@ class OracleCheckpointer(Checkpointer):
             return await work(connection)
 
     async def _prepare(self, connection: Any) -> None:
-        """Make the store unless it is there, and refuse what this Clew cannot use."""
+        """Create the store unless it exists. Raises `NewerFormat` if a newer Clew made it."""
         version = await self._version(connection)
         if version is None:
             for step in self._statements.definitions:
@@ -325,7 +334,7 @@ class OracleCheckpointer(Checkpointer):
         return int(rows[0][0]) if rows else None
 
     def _explain(self, error: Exception) -> ClewError:
-        """The same fact in Clew's words: what happened, to which server, and what to do."""
+        """Translate a driver's error into a Clew error that says what happened, on which server, and what to do."""
         code = _code(error)
         what = f"Oracle at {self._address.name}: {str(error).partition(chr(10))[0]}"
         if code in _CORRUPT:
@@ -335,11 +344,12 @@ class OracleCheckpointer(Checkpointer):
 
 _CORRUPT = frozenset(("ORA-01578", "ORA-26040", "ORA-08102"))
 _AGAIN = frozenset(("ORA-00001", "ORA-00060", "ORA-04068", "ORA-08177", "ORA-16000", "DPY-1001", "DPY-4011"))
-"""Another transaction was in the way or made the thread or the blob first; the connection was gone."""
+"""Error codes after which a call is repeated: another transaction was in the way or created the same thread or blob first,
+or the connection was gone."""
 _HINTS = {
     "ORA-00942": "The store's tables are gone. Restore them, or close the store and open it again to make new ones",
     "ORA-01017": "Check the user and the password",
-    "ORA-01031": "Grant this user CREATE TABLE, or let one who may make tables open the store once",
+    "ORA-01031": "Grant this user CREATE TABLE, or let a user who may create tables open the store once",
     "ORA-01536": "Give this user a quota on its tablespace",
     "ORA-01653": "The tablespace is full. Nothing stored was harmed",
     "ORA-01950": "Give this user a quota on its tablespace",

@@ -1,4 +1,7 @@
-"""What a PostgreSQL URL says: where libpq connects, and what is Clew's own. Never shown: it may hold a password."""
+"""Parse the URL of a PostgreSQL store into libpq's connection settings and Clew's own options.
+
+The URL may hold a password, so errors and logs never show it.
+"""
 
 from __future__ import annotations
 
@@ -26,41 +29,45 @@ _DEFAULTS = {
     "keepalives_count": "3",
     "tcp_user_timeout": "60000",
 }
-"""A peer that is gone without a word is found within a minute; libpq's own default is hours."""
+"""Connection settings, unless the URL gives others. They detect a silently dead server within a minute; libpq's defaults
+take hours."""
 
 
 class Address(msgspec.Struct, frozen=True):
-    """One store on one server."""
+    """Where one PostgreSQL store is and how to connect to it."""
 
     conninfo: str
-    """For libpq; may hold a password."""
+    """The connection string for libpq. It may hold a password."""
     name: str
-    """The server and the database, for people: no user, no password."""
+    """The server and the database, for logs and errors. Holds no user and no password."""
     schema: str
     connections: int
-    """The most to have open at once."""
+    """The maximum number of open connections."""
 
     def __repr__(self) -> str:
         return f"Address({self.name!r}, schema={self.schema!r})"
 
 
 def parse(url: str, schema: str | None, connections: int | None) -> Address:
-    """The address that a URL names; what is given beside it goes before what the URL says."""
+    """Parse a store's URL. `schema` and `connections`, if given, override the options of the URL.
+
+    Raises `InvalidInput` for a malformed URL; the message never holds a password.
+    """
     scheme, slashes, rest = url.partition("://")
     if not slashes or scheme not in ("postgresql", "postgres"):
-        raise InvalidInput(f"this is no PostgreSQL URL. {_FORM}")
+        raise InvalidInput(f"this is not a PostgreSQL URL. {_FORM}")
     login, at, place = rest.partition("@")
     if not at or "/" in login:  # libpq looks for a user only before the first slash
         login, at, place = "", "", rest
     place, _, query = place.partition("?")
     if "@" in place:
-        raise InvalidInput(f"a PostgreSQL URL has one @ at most, before the host. {_FORM}")
+        raise InvalidInput(f"a PostgreSQL URL has at most one @, before the host. {_FORM}")
     own, theirs = _options(query)
     base = f"{scheme}://{login}{at}{place}"
     try:
         found = conninfo_to_dict(f"{base}?{theirs}" if theirs else base)
     except psycopg.Error as error:
-        raise InvalidInput(f"a PostgreSQL URL that libpq cannot read: {_reason(error)}. {_FORM}") from None
+        raise InvalidInput(f"libpq cannot read this PostgreSQL URL: {_reason(error)}. {_FORM}") from None
     for port in str(found.get("port") or "").split(","):
         if port and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
             raise InvalidInput(f"the port in a PostgreSQL URL is a number from 1 to 65535. {_FORM}")
@@ -74,7 +81,7 @@ def parse(url: str, schema: str | None, connections: int | None) -> Address:
 
 
 def _options(query: str) -> tuple[dict[str, str], str]:
-    """Clew's own options, and the rest as it was written."""
+    """Split a query string into Clew's own options, decoded, and libpq's options, left as written."""
     own: dict[str, str] = {}
     theirs: list[str] = []
     for part in query.split("&") if query else ():
@@ -87,7 +94,8 @@ def _options(query: str) -> tuple[dict[str, str], str]:
 
 
 def _reason(error: psycopg.Error) -> str:
-    """libpq quotes what it could not read, and that may be a piece of a password: only an option's name is repeated."""
+    """Return why libpq refused the URL. libpq quotes what it could not read, which may be part of a password, so only the
+    name of an unknown option is repeated."""
     named = re.search(r'query parameter: "([a-z_]{1,40})"', str(error))
     return f"it knows no option {named[1]!r}" if named else "a part of it is malformed"
 
@@ -101,7 +109,8 @@ def _name(found: dict[str, str]) -> str:
 def _checked_schema(schema: object) -> str:
     if not isinstance(schema, str) or not _SCHEMA.fullmatch(schema) or schema.startswith("pg_"):
         raise InvalidInput(
-            f"{schema!r} is no schema name for Clew: up to 63 letters, digits and underscores, not beginning with pg_"
+            f"{schema!r} is not a schema name for Clew. Use up to 63 letters, digits and underscores, not starting with a "
+            "digit or with pg_."
         )
     return schema
 
@@ -112,5 +121,5 @@ def _checked_connections(connections: object) -> int:
     except ValueError:
         number = 0
     if not 1 <= number <= 1000:
-        raise InvalidInput(f"{connections!r} is no number of connections: 1 to 1000")
+        raise InvalidInput(f"connections is a number from 1 to 1000, not {connections!r}")
     return number

@@ -1,4 +1,7 @@
-"""The connections of one event loop to one store: a pool, group commit, and a server that may go away and come back."""
+"""The connection pool of one event loop to one PostgreSQL store, with group commit and reconnection.
+
+Appends that wait at the same time share one transaction. A server that restarts is waited for.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,8 @@ from psycopg import pq
 
 from clew._runtime import forks
 from clew._runtime.aio import Job, new_job
-from clew.checkpointers.postgres import schema as _postgres_schema
 from clew.checkpointers.postgres.address import Address
+from clew.checkpointers.postgres.schema import DETAILS, VERSION, lock_and_create
 from clew.checkpointers.postgres.statements import Append, AppendStatements, outcomes
 from clew.checkpointers.postgres.values import Statement
 from clew.checkpointers.postgres.wire import LATE, LOST, Connection, Failure, connect, rows_of
@@ -26,21 +29,22 @@ log = logging.getLogger("clew.checkpointers.postgres")
 TIMEOUT = 60.0
 """Seconds until a statement without an answer is `Unavailable`."""
 PATIENCE = 10.0
-"""Seconds for a server that was there to come back: a restart is a pause, an outage is `Unavailable`."""
+"""Seconds to wait for a lost server to come back, so that a restart is only a pause. Then calls raise `Unavailable`."""
 RESENDS = 3
-"""How often a statement is sent again when its connection broke under it or it met another transaction."""
+"""How often a statement is sent again after a broken connection or a conflict with another transaction."""
 WRITERS = 3
-"""Transactions of appends under way at once: while one waits for the disk, the next is made ready."""
+"""How many append transactions run at once: while one waits for the disk, the next is prepared."""
 MAX_BATCH, MAX_BYTES = 32, 4 * 2**20
-"""The appends of one transaction, and their bytes; a large one goes alone. Few enough that the next is made meanwhile."""
+"""The most appends, and bytes of appends, in one transaction. An append larger than `MAX_BYTES` goes alone. The limits are
+small so that the next transaction is prepared while one runs."""
 OLDEST = 13_00_00
-"""PostgreSQL 13 sorts a listing bucket by bucket; older ones are out of support."""
+"""The oldest supported server version. PostgreSQL 13 is the first that sorts a listing bucket by bucket."""
 
 Done = Callable[["pq.abc.PGresult | None", "ClewError | None"], None]
 
 
 class _Request:
-    """A statement that waits for a connection, or for its answer."""
+    """A statement that waits for a connection or for its answer. If `is_wanted()` is False, it is dropped unsent."""
 
     __slots__ = ("done", "is_wanted", "resends", "statement", "values")
 
@@ -59,11 +63,11 @@ class _Request:
 
 
 class Engine:
-    """All connections of this event loop to one store, whatever the namespace.
+    """All connections of one event loop to one store, shared by its namespaces.
 
-    Appends of all threads of work meet in one queue. What has gathered there goes out as one statement, which is one
-    round trip, one transaction and one wait for the disk. At most one append of a thread is under way at a time, so that
-    none overtakes another. Every statement may be sent twice: appends are idempotent, and so is all else.
+    Appends to all threads go into one queue. Those that wait together are sent as one statement, which is one round trip,
+    one transaction and one wait for the disk. At most one append to a thread runs at a time, so that none overtakes
+    another. Every statement is idempotent, appends included, so it may be sent twice.
     """
 
     def __init__(self, address: Address, loop: asyncio.AbstractEventLoop) -> None:
@@ -86,10 +90,10 @@ class Engine:
         self._grow_after = 0.0
         self._drained: asyncio.Future[None] | None = None
 
-    # What is asked for
+    # Requests
 
     def submit(self, append: Append) -> Awaitable[Any]:
-        """Ask for this append to be part of the next transaction; what is returned settles once that is durable."""
+        """Queue an append for the next transaction. Awaiting the result returns once the append is durable."""
         job = new_job(append, self.loop)
         self._appends.append(job)
         if self._crowded or not self._idle:
@@ -99,7 +103,7 @@ class Engine:
         return job
 
     async def write(self, statement: Statement, *values: bytes | None) -> pq.abc.PGresult:
-        """Run this in a transaction of its own. Cancelling the caller does not abandon it: it settles first."""
+        """Run a statement in its own transaction. If the caller is cancelled, the statement still finishes first."""
         job = new_job(None, self.loop)
 
         def done(result: pq.abc.PGresult | None, error: ClewError | None) -> None:
@@ -112,7 +116,7 @@ class Engine:
         return result
 
     async def read(self, statement: Statement, *values: bytes | None) -> list[list[bytes | None]]:
-        """The rows that this gives. If the caller is cancelled, the connection takes the answer to its end unheard."""
+        """Return the rows of a statement. If the caller is cancelled, the answer is read in the background and dropped."""
         answer: asyncio.Future[list[list[bytes | None]]] = self.loop.create_future()
 
         def done(result: pq.abc.PGresult | None, error: ClewError | None) -> None:
@@ -128,7 +132,7 @@ class Engine:
         return await answer
 
     async def stop(self) -> None:
-        """Finish what is asked for, then close every connection."""
+        """Finish all pending requests, then close every connection."""
         if self._under_way():
             self._drained = self.loop.create_future()
             await self._drained
@@ -143,11 +147,11 @@ class Engine:
     def _under_way(self) -> bool:
         return bool(self._requests or self._appends or len(self._idle) < len(self._open))
 
-    # Who gets a connection
+    # Dispatch
 
     def _wake(self) -> None:
-        """Look at the queues once all that is ready to run has run: so the appends of many tasks go out together. One that
-        nobody else was there to share with does not wait for that."""
+        """Dispatch once every task that is ready has run, so that the appends of many tasks go out together. A single
+        append does not wait for this: `submit` dispatches it at once."""
         if not self._woken:
             self._woken = True
             self.loop.call_soon(self._look)
@@ -165,7 +169,7 @@ class Engine:
             self._drained.set_result(None)
 
     def _next(self) -> _Request | None:
-        """What goes out next: appends first, but never twice in a row while somebody else waits."""
+        """Return the next request to send: appends first, but never twice in a row while another request waits."""
         while self._requests and not self._requests[0].is_wanted():
             self._requests.popleft()
         appends_first = not (self._requests and self._appended_last)
@@ -176,7 +180,8 @@ class Engine:
         return self._requests.popleft() if self._requests else None
 
     def _gather(self) -> list[Job]:
-        """The next appends, one of each thread, in the order in which all processes lock them."""
+        """Take the next batch from the queue: at most one append per thread, in the order in which all processes lock
+        threads."""
         batch: list[Job] = []
         later: deque[Job] = deque()
         size = 0
@@ -235,7 +240,7 @@ class Engine:
     # Connections
 
     def _grow(self) -> None:
-        """Connect, if that would help those who wait."""
+        """Open more connections if requests wait and the limit allows it."""
         wanted = len(self._requests) + (1 if self._appends and self._batches < WRITERS else 0)
         most = self.address.connections if self._ready else 1
         room = most - len(self._open) - len(self._connecting)
@@ -276,7 +281,7 @@ class Engine:
         self._dispatch()
 
     def _fail_all(self, error: BaseException) -> None:
-        """Nobody can be reached: so say to all who wait."""
+        """Fail every waiting request and append with this error, because the server cannot be reached."""
         known = error if isinstance(error, ClewError) else Unavailable(f"PostgreSQL at {self.address.name}: {error!r}")
         requests, self._requests = self._requests, deque()
         appends, self._appends = self._appends, deque()
@@ -306,9 +311,9 @@ class Engine:
             self._lost_at = self.loop.time()
 
     async def _prepare(self, connection: Connection) -> None:
-        """Make the store unless it is there, and refuse what this Clew cannot use."""
+        """Create the store unless it exists. Refuse a server that is too old and a store of a newer format."""
         schema, where = self.address.schema, f"the schema {self.address.schema!r} of {self.address.name}"
-        details = Statement(_postgres_schema.DETAILS.format(schema=schema).encode(), ())
+        details = Statement(DETAILS.format(schema=schema).encode(), ())
         [[exists, fsync, server]] = rows_of(await connection.run(details, (), TIMEOUT))
         if int.from_bytes(server or b"") < OLDEST:
             raise InvalidInput(f"{self.address.name} is older than PostgreSQL 13, the oldest that Clew works with.")
@@ -319,17 +324,17 @@ class Engine:
                 self.address.name,
             )
         if exists == b"\0":
-            await connection.run(Statement(_postgres_schema.lock_and_create(schema).encode()), (), TIMEOUT)
+            await connection.run(Statement(lock_and_create(schema).encode()), (), TIMEOUT)
         version = Statement(f'SELECT max(version)::bigint FROM "{schema}".clew_meta'.encode(), ())  # noqa: S608
         [[found]] = rows_of(await connection.run(version, (), TIMEOUT))
         if found is None:
             raise Corrupt(f"{where} does not say which version it has. Restore a copy.")
-        if int.from_bytes(found) > _postgres_schema.VERSION:
-            raise NewerFormat(where, int.from_bytes(found), _postgres_schema.VERSION)
+        if int.from_bytes(found) > VERSION:
+            raise NewerFormat(where, int.from_bytes(found), VERSION)
         log.debug("%s: opened", where)
 
     def _explain(self, failure: Failure) -> ClewError:
-        """The same fact in Clew's words: what happened, to which server, and what to do."""
+        """Translate a failure into a Clew error that says what happened, on which server, and what to do."""
         what = f"PostgreSQL at {self.address.name}: {failure}"
         if failure.code in _CORRUPT:
             return Corrupt(f"{what}. The server found its data damaged: restore a copy.")
@@ -349,7 +354,7 @@ _HINTS = {
     LOST: "It cannot be reached, or the connection broke. Check that it runs, then try again",
     LATE: "It is overloaded or cut off. Try again later",
     _READ_ONLY: "It is a standby that takes no writes. Connect to the primary (target_session_attrs=read-write)",
-    "42501": "Grant this role what it lacks, or let one that may make tables open the store once",
+    "42501": "Grant this role the missing rights, or let a role that may create tables open the store once",
     "42P01": "The store's tables are gone. Restore them, or close the store and open it again to make new ones",
     "42883": "The store's functions are gone. Restore them, or close the store and open it again to make new ones",
     "3F000": "The store's schema is gone. Restore it, or close the store and open it again to make a new one",
@@ -363,7 +368,7 @@ _engines: dict[tuple[asyncio.AbstractEventLoop, int, Address], Engine] = {}
 
 
 def open_engine(address: Address, loop: asyncio.AbstractEventLoop) -> Engine:
-    """The engine of this store on this event loop: all that open the same one share its connections."""
+    """Return the engine of this store on this event loop. All checkpointers of the same store share one."""
     for stale in [key for key in _engines if key[0].is_closed()]:
         del _engines[stale]
     key = loop, forks.generation, address
@@ -375,7 +380,7 @@ def open_engine(address: Address, loop: asyncio.AbstractEventLoop) -> Engine:
 
 
 async def close_engine(engine: Engine) -> None:
-    """Give the engine back; the last user's close ends it."""
+    """Release an engine. The last user to release it closes its connections."""
     engine.users -= 1
     if not engine.users:
         _engines.pop((engine.loop, forks.generation, engine.address), None)

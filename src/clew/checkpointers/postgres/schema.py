@@ -1,9 +1,9 @@
-"""The tables and functions of a PostgreSQL store, and how a database becomes one.
+"""The tables and functions of a PostgreSQL store, and the statement that creates them.
 
-All text is kept as its UTF-8 bytes: so it is compared letter for letter whatever the database's encoding and collation.
-Every write is one call of a function, hence one round trip and one transaction, with nothing left in the session: it works
+All text is stored as UTF-8 bytes, so that it is compared byte for byte whatever the database's encoding and collation.
+Every write is one function call, hence one round trip and one transaction. It leaves nothing in the session, so it works
 behind a pooler that gives each transaction another connection. All writes lock blobs before threads, and each kind in the
-order of its key, so that no two of them ever wait for each other.
+order of its keys, so that no two writes deadlock.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ __all__ = ["BUCKET", "DETAILS", "VERSION", "lock_and_create"]
 VERSION = 1
 
 BUCKET = 28
-"""Listings by time of change go by an index over 2^28 microseconds, four and a half minutes: while a thread stays in one
-of these, its head is changed in place (a HOT update) and no index with it."""
+"""Listings by update time use an index on buckets of 2^28 microseconds, about four and a half minutes. While a thread stays
+in one bucket, its head is updated in place (a HOT update) and no index changes."""
 
 DETAILS = """
 SELECT to_regclass('"{schema}".clew_meta') IS NOT NULL, current_setting('fsync') = 'on',
@@ -73,7 +73,7 @@ CREATE TABLE "{schema}".clew_blobs (
 CREATE FUNCTION "{schema}".clew_now() RETURNS bigint LANGUAGE sql VOLATILE AS
 $f$ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint $f$;
 
--- What is acknowledged is on the disk, whatever this server, database or role has as its default.
+-- Makes this transaction wait for the disk, whatever the default of the server, database or role.
 CREATE FUNCTION "{schema}".clew_durable() RETURNS void LANGUAGE plpgsql VOLATILE AS $f$
 BEGIN
     IF current_setting('synchronous_commit') IN ('off', 'local', 'remote_write') THEN
@@ -81,7 +81,7 @@ BEGIN
     END IF;
 END $f$;
 
--- Touches those of these blobs that are there; returns the places in the list of those that are not.
+-- Touches these blobs and returns the positions in the list of the blobs that do not exist.
 CREATE FUNCTION "{schema}".clew_touch(p_ns bytea[], p_digests bytea[]) RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $f$
 DECLARE
     v_now bigint := "{schema}".clew_now();
@@ -97,9 +97,9 @@ BEGIN
     RETURN v_missing;
 END $f$;
 
--- Appends to different threads, each written whole or not at all. NULL if all are written. Else an outcome for each:
--- -1 it is there, -2 there is no such log, -3 this is another log, -4 blobs are missing, else where the log ends;
--- and after these the places of the missing blobs in p_refs.
+-- Appends to different threads. Each append is written whole or not at all. Returns NULL if all were written. Otherwise
+-- returns an outcome for each append: -1 written, -2 no such log, -3 another log, -4 missing blobs, else where the log ends;
+-- then the positions in p_refs of the missing blobs.
 CREATE FUNCTION "{schema}".clew_append(
     p_ns bytea[], p_keys bytea[], p_logs bytea[], p_at bigint[], p_counts bigint[], p_ids bytea[], p_status bytea[],
     p_agent bytea[], p_parent bytea[], p_created bigint[], p_updated bigint[], p_title bytea[], p_tags bytea[],
@@ -195,7 +195,7 @@ BEGIN
     RETURN NULL;
 END $f$;
 
--- The same for one append of one frame without refs to a thread that goes on: a third less work, for client and server.
+-- The same for one append of one frame without refs to an existing thread: a third less work for client and server.
 CREATE FUNCTION "{schema}".clew_append_one(
     p_ns bytea, p_key bytea, p_log bytea, p_at bigint, p_id bytea, p_status bytea, p_agent bytea, p_parent bytea,
     p_created bigint, p_updated bigint, p_title bytea, p_tags bytea, p_head bytea, p_frame bytea
@@ -275,6 +275,8 @@ END $clew$
 
 
 def lock_and_create(schema: str) -> str:
-    """One statement that makes the store unless it is there. Any number of processes may run it at once: the lock lasts
-    for the transaction only, and each looks again once it has it."""
+    """Return one statement that creates the store unless it exists.
+
+    Any number of processes may run it at once: each takes a lock for its transaction, then checks again.
+    """
     return _ONCE.format(schema=schema, create=_CREATE.format(schema=schema))

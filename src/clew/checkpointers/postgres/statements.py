@@ -1,4 +1,4 @@
-"""What a PostgreSQL store asks its server, beside appends."""
+"""The SQL statements of a PostgreSQL store: reads, listings, blobs and appends."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["Append", "AppendStatements", "Statements", "outcomes"]
 
 
 class Statements:
-    """The statements of a store in this schema."""
+    """The statements of a store in one schema, all but appends."""
 
     def __init__(self, schema: str) -> None:
         def make(sql: str, *types: int) -> Statement:
@@ -65,7 +65,7 @@ class Statements:
         self._heads = f'"{schema}".clew_heads'
 
     def listing(self, namespace: bytes, query: HeadQuery) -> tuple[Statement, list[bytes]]:
-        """The heads that a query with a limit lists, in order."""
+        """Return the statement, with its values, for the heads that match a query, in order."""
         conditions, types, values = _conditions(namespace, query)
         sql = (
             f"SELECT head, thread_id FROM {self._heads} WHERE {conditions} "  # noqa: S608
@@ -74,7 +74,8 @@ class Statements:
         return Statement(sql.encode(), (*types, NUMBER)), [*values, _limit(query)]
 
     def listed_keys(self, namespace: bytes, query: HeadQuery) -> tuple[Statement, list[bytes]]:
-        """Only their keys, one after the other in one value: all of one moment, however many."""
+        """Return the statement, with its values, for the keys of the heads that match a query. The keys come joined in one
+        value, so that all are of one moment, however many they are."""
         conditions, types, values = _conditions(namespace, query)
         sql = (
             f"SELECT string_agg(key, '' ORDER BY {_ORDER[query.order]}) FROM (SELECT * FROM {self._heads} "  # noqa: S608
@@ -91,7 +92,7 @@ def _limit(query: HeadQuery) -> bytes:
 
 
 def _conditions(namespace: bytes, query: HeadQuery) -> tuple[str, list[int], list[bytes]]:
-    """What `HeadQuery.matches` decides, decided by the server."""
+    """Return a WHERE clause that decides the same as `HeadQuery.matches`, with the types of its values and the values."""
     where = ["ns = $1"]
     types = [BYTES]
     values = [namespace]
@@ -146,7 +147,7 @@ _TYPES = (
 
 
 class Append(msgspec.Struct, frozen=True, gc=False):
-    """One append as the waist defines it, ready for SQL."""
+    """One call of `Checkpointer.append`, with its values ready for SQL."""
 
     thread_id: str
     place: tuple[bytes, bytes]
@@ -156,20 +157,21 @@ class Append(msgspec.Struct, frozen=True, gc=False):
     frames: Sequence[bytes]
     refs: Sequence[bytes]
     row: tuple[Any, ...]
-    """The head's columns from the thread id on, in the order of the function's parameters."""
+    """The head's columns from the thread id on, in the order of the SQL function's parameters."""
     size: int
-    """Bytes of the frames and the head."""
+    """The number of bytes of the frames and the head together."""
 
 
 class AppendStatements:
-    """How a store in this schema is asked to append."""
+    """Makes the append statements of a store in one schema."""
 
     def __init__(self, schema: str) -> None:
         self._one = _call(schema, "clew_append_one", _TYPES_OF_ONE)
         self._many = _call(schema, "clew_append", _TYPES)
 
     def make(self, appends: Sequence[Append]) -> tuple[Statement, Sequence[bytes | None]]:
-        """The statement and its values. The appends are of different threads, in the order of their places."""
+        """Return one statement, with its values, for these appends. They must be to different threads and sorted by
+        `place`."""
         append = appends[0]
         if len(appends) == 1 and len(append.frames) == 1 and not append.refs:
             row = append.row
@@ -208,7 +210,7 @@ def _values(appends: Sequence[Append]) -> list[bytes]:
 
 
 def outcomes(appends: Sequence[Append], answer: bytes | None) -> list[ClewError | None]:
-    """For each append, None or the reason why nothing of it was written."""
+    """Decode the server's answer. Returns for each append None, or the error that says why nothing of it was written."""
     if answer is None:
         return [None] * len(appends)
     numbers = numbers_of(answer)
@@ -235,6 +237,6 @@ def _outcome(append: Append, code: int, missing: Sequence[bytes]) -> ClewError |
 
 
 def _refs(appends: Sequence[Append]) -> list[tuple[int, bytes]]:
-    """Each ref with the number of its append, in the order in which blobs are locked."""
+    """Return each ref with the number of its append, counted from 1, in the order in which blobs are locked."""
     refs = [(append.place[0], digest, owner) for owner, append in enumerate(appends, start=1) for digest in append.refs]
     return [(owner, digest) for _, digest, owner in sorted(refs)]

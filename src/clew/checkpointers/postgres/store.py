@@ -1,4 +1,4 @@
-"""A store in PostgreSQL: durable at every append, for any number of processes and machines."""
+"""The PostgreSQL checkpointer: durable at every append, shared by any number of processes and machines."""
 
 from __future__ import annotations
 
@@ -34,32 +34,36 @@ __all__ = ["PostgresCheckpointer"]
 _DIGEST = 32
 
 _PAGE = 500
-"""Heads, or untouched blobs, that are fetched at a time."""
+"""How many heads, or digests of untouched blobs, one query fetches."""
 _PUT_BYTES, _PUT_MOST, _GET_MOST, _TOUCH_MOST = 8 * 2**20, 1000, 64, 5000
-"""Blobs that go in one statement."""
+"""How much goes into one statement: bytes of blobs and blobs to put, blobs to get, blobs to touch."""
 
 
 class PostgresCheckpointer(Checkpointer):
-    """Threads in one schema of a PostgreSQL database, made there on first use.
+    """Keeps threads in one schema of a PostgreSQL database. The schema is created on first use.
 
     An append is one round trip and one transaction, with `synchronous_commit` on whatever the server's default. The
-    appends of many tasks share a transaction; all checkpointers of an event loop on one store share its connections. No
-    state is kept in a session, so a pooler in transaction mode may stand between. A server that restarts is a pause of up
-    to ten seconds; after that calls are `Unavailable`.
+    appends of many tasks share a transaction. All checkpointers of one event loop on the same store share connections. No
+    state is kept in a session, so a pooler in transaction mode may stand between. If the server restarts, calls wait up to
+    ten seconds for it; after that they raise `Unavailable`.
     """
 
     def __init__(
         self, url: str, namespace: str = "", *, schema: str | None = None, connections: int | None = None
     ) -> None:
-        """`schema` (default `clew`) and `connections` (at most, default 8) may also be given in the URL."""
+        """Open the store at a URL; `from_url` shows its form.
+
+        `schema` is the schema of the store (default `clew`), `connections` the maximum number of connections (default 8).
+        Both may also be options of the URL.
+        """
         check_namespace(namespace)
         try:
-            from clew.checkpointers.postgres import address
-            from clew.checkpointers.postgres import engine as _postgres_engine
+            from clew.checkpointers.postgres.address import parse
+            from clew.checkpointers.postgres.engine import close_engine, open_engine
         except ImportError as error:
             raise MissingExtra("the PostgreSQL store", "postgres") from error
-        self._address = address.parse(url, schema, connections)
-        self._open_engine, self._close_engine = _postgres_engine.open_engine, _postgres_engine.close_engine
+        self._address = parse(url, schema, connections)
+        self._open_engine, self._close_engine = open_engine, close_engine
         self._space = namespace.encode()
         self._where = f"{self._address.name}, schema {self._address.schema}"
         self.place = f"postgresql:{self._address.name}?schema={self._address.schema}#{namespace}"
@@ -69,7 +73,7 @@ class PostgresCheckpointer(Checkpointer):
 
     @classmethod
     def from_url(cls, url: str, namespace: str = "") -> PostgresCheckpointer:
-        """`postgresql://user:password@host:5432/database?schema=clew`, and what else libpq takes there."""
+        """Open `postgresql://user:password@host:5432/database?schema=clew`. All options of libpq may be added."""
         return cls(url, namespace)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Statements, and values in PostgreSQL's binary form."""
+"""SQL statements with typed parameters, and values in PostgreSQL's binary format."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = [
 ]
 
 BYTES, NUMBER, BYTES_LIST, NUMBER_LIST = 17, 20, 1001, 1016
-"""The types of values, by PostgreSQL's numbers: bytea, bigint, bytea[], bigint[]."""
+"""PostgreSQL's numbers (OIDs) of the types bytea, bigint, bytea[] and bigint[]."""
 
 _LENGTH = struct.Struct(">i")
 _NUMBER = struct.Struct(">q")
@@ -29,7 +29,8 @@ _EMPTY = struct.Struct(">iiI")
 
 
 class Statement(msgspec.Struct, frozen=True):
-    """SQL, and the types of its values; None if it has none, and may then be several statements in one transaction."""
+    """SQL text and the types of its parameters. If `types` is None, it takes no parameters and may be several statements,
+    which run in one transaction."""
 
     sql: bytes
     types: tuple[int, ...] | None = None
@@ -59,7 +60,7 @@ def bytes_list(values: Sequence[bytes | None]) -> bytes:
 
 
 def numbers_of(value: bytes) -> list[int]:
-    """A bigint[] of one dimension, without NULLs."""
+    """Decode a bigint[] that has one dimension and no NULLs."""
     if len(value) < _LIST.size:
         return []
     return [one for (_, one) in struct.iter_unpack(">iq", value[_LIST.size :])]

@@ -1,4 +1,4 @@
-"""Threads in Redis or Valkey."""
+"""A store in Redis or Valkey."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a Redis URL says: where the server is, who asks, and how threads are kept there."""
+"""Parse the URL of a Redis store into the server's address, with the login, and the store's options."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_SECONDS = 10 * 366 * 86_400.0
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):
-    """A server, or one that knows the others of its cluster. Shown without the password."""
+    """The address of a server, or of one server of a cluster, with the login. Printed without user and password."""
 
     host: str
     port: int = 6379
@@ -25,7 +25,7 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     username: str | None = None
     password: str | None = None
     tls: dict[str, str | bool] | None = None
-    """Settings of TLS; None is a plain connection."""
+    """The TLS settings, or None for an unencrypted connection."""
 
     def __repr__(self) -> str:
         return f"Address({self})"
@@ -36,7 +36,7 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """How threads are kept. All that share a store give the same prefix."""
+    """The options of a store, as `RedisCheckpointer` explains them. All users of one store must give the same prefix."""
 
     prefix: str = "clew:"
     ttl: float | None = None
@@ -46,7 +46,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_url(url: str) -> tuple[Address, Options]:
-    """Take a URL apart, or say what is wrong with it without showing the password."""
+    """Parse a store's URL. Raises `InvalidInput` if it is malformed; the message never shows the password."""
     shown = without_password(url)
     if "#" in url:
         raise InvalidInput(f"{shown}: a # in a password is written %23. {_FORM}")
@@ -56,12 +56,12 @@ def parse_url(url: str) -> tuple[Address, Options]:
     except ValueError as error:
         raise InvalidInput(f"{shown}: {why_unparsed(error)}. {_FORM}") from None
     if parts.scheme not in ("redis", "rediss") or not url.startswith(f"{parts.scheme}://"):
-        raise InvalidInput(f"{shown} is no Redis URL. {_FORM}")
+        raise InvalidInput(f"{shown} is not a Redis URL. {_FORM}")
     if not parts.hostname:
         raise InvalidInput(f"{shown} names no host. {_FORM}")
     path = parts.path.strip("/")
     if path and not (path.isascii() and path.isdigit() and len(path) <= 6):
-        raise InvalidInput(f"{shown}: {path!r} is no database number. {_FORM}")
+        raise InvalidInput(f"{shown}: {path!r} is not a database number. {_FORM}")
     given = given_options(parts.query, _OWN + _TLS, shown)
     tls: dict[str, str | bool] = {name: value for name, value in given.items() if name in _TLS}
     if tls and parts.scheme == "redis":
@@ -87,10 +87,10 @@ def parse_url(url: str) -> tuple[Address, Options]:
 
 
 def check_options(address: Address, options: Options) -> None:
-    """What no server could do."""
+    """Raise `InvalidInput` for options that are out of range, or that do not work together."""
     prefix = options.prefix
     if not prefix or not prefix.isascii() or not prefix.isprintable() or len(prefix) > 100 or set("{} ") & set(prefix):
-        raise InvalidInput(f"{prefix!r} is no prefix of keys: 1 to 100 visible ASCII characters without braces.")
+        raise InvalidInput(f"{prefix!r} is not a key prefix. Use 1 to 100 visible ASCII characters without braces.")
     if options.ttl is not None and not 1 <= options.ttl <= _MOST_SECONDS:
         raise InvalidInput(f"a ttl is 1 second to 10 years, not {options.ttl:g} s")
     if not 0 < options.timeout <= 3600:
@@ -98,7 +98,7 @@ def check_options(address: Address, options: Options) -> None:
     if not 0 <= options.wait_replicas <= 1000:
         raise InvalidInput(f"wait_replicas is 0 to 1000, not {options.wait_replicas}")
     if options.cluster and address.db:
-        raise InvalidInput(f"{address}: a cluster has database 0 alone. Leave the number out.")
+        raise InvalidInput(f"{address}: a cluster has only database 0. Leave the number out.")
     if options.cluster and options.wait_replicas:
         raise InvalidInput(
             f"{address}: wait_replicas does not work in a cluster. Set min-replicas-to-write in each server instead."

@@ -1,4 +1,4 @@
-"""The client of one checkpointer: its connections, its scripts, what is tried again, and errors in Clew's words."""
+"""The Redis client of one checkpointer: runs scripts and commands, repeats failed calls and translates errors."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ if TYPE_CHECKING:
 
 __all__ = ["Call", "Engine", "notices"]
 
-
 T = TypeVar("T")
 Command = tuple[bytes | str | int, ...]
 log = logging.getLogger("clew.checkpointers.redis")
 
 CONNECTIONS = 32
-"""Calls under way at once; the others wait. Those that reach the server together share its sync."""
+"""How many calls run at once; others wait. Calls that reach the server together share one sync to its disk."""
 CONNECT_WITHIN = 5.0
 """Seconds to wait for a connection."""
 PAUSE = 0.1
-"""Seconds after which a call whose connection broke is made once more: a server that restarts is a hiccup."""
+"""Seconds to wait before a call whose connection broke is repeated, so that a server may restart in between."""
 
 _said: set[tuple[str, str]] = set()
 
 
 class Call(NamedTuple):
-    """One call of a script. All of its keys are in one slot."""
+    """One call of a script. All its keys must be in one slot of a cluster."""
 
     script: Script
     keys: Sequence[bytes]
     args: Sequence[bytes | int] = ()
 
     def command(self, text: bool = False) -> Command:
-        """By the script's name, or by its text where the server does not know it yet."""
+        """Return the Redis command that calls the script by its hash. With `text`, the command sends the whole script, for a
+        server that does not have it yet."""
         how = ("EVAL", self.script.text) if text else ("EVALSHA", self.script.sha)
         return (*how, len(self.keys), *self.keys, *self.args)
 
@@ -51,7 +51,7 @@ class Call(NamedTuple):
 class Engine:
     """Runs scripts and commands on a server or a cluster.
 
-    Every call that it is given may be made again: so one whose connection broke is, once.
+    A call whose connection broke is repeated once, so callers may only give it calls that are safe to repeat.
     """
 
     def __init__(self, address: Address, options: Options, layout: Layout, guard: Guard) -> None:
@@ -76,7 +76,8 @@ class Engine:
 
     @contextmanager
     def use(self) -> Iterator[asyncio.AbstractEventLoop]:
-        """Around every call of the checkpointer: refuses those that cannot work, and lets close wait for the others."""
+        """Enclose a call of the checkpointer. Refuses calls after close or on another event loop, and lets `close` wait for
+        the calls that are running."""
         loop = self._guard.enter()
         self._busy += 1
         try:
@@ -87,12 +88,12 @@ class Engine:
                 self._idle.set()
 
     async def run(self, call: Call, *, wait: bool = False) -> Any:
-        """The result of this script; with `wait`, once the replicas that were asked for have it."""
+        """Run a script and return its result. With `wait`, return only once `wait_replicas` replicas have its writes."""
         [result] = await self.run_all([call], wait=wait)
         return result
 
     async def run_all(self, calls: Sequence[Call], *, wait: bool = False) -> list[Any]:
-        """The results of these scripts, sent together; each is one step, all of them are not."""
+        """Send these scripts together and return the result of each. Each script is atomic; all of them together are not."""
         replicas = self._options.wait_replicas if wait else 0
 
         async def work(client: Any) -> list[Any]:
@@ -107,11 +108,11 @@ class Engine:
         return await self._attempt(work) if calls else []
 
     async def commands(self, commands: Sequence[Command]) -> list[Any]:
-        """The results of these commands, sent together."""
+        """Send these commands together and return the result of each."""
         return await self._attempt(lambda client: self._talk(client, commands))
 
     async def _talk(self, client: Any, commands: Sequence[Command], replicas: int = 0) -> list[Any]:
-        """What the server answers to each of these; an answer may be that it does not know a script."""
+        """Send commands and return the server's answers. An answer may be a `NoScriptError`; any other error is raised."""
         if replicas:
             commands = [*commands, ("WAIT", replicas, int(self._options.timeout * 500))]
         answers = await (self._to_cluster if self._options.cluster else self._on_line)(client, commands)
@@ -133,8 +134,8 @@ class Engine:
         return answers
 
     async def _on_line(self, client: Any, commands: Sequence[Command]) -> list[Any]:
-        """On a connection that stays at hand. Measured: to take one from the pool and put it back each time takes as long
-        as the server needs for an append."""
+        """Send commands on a kept connection and return the answers. Taking one from the pool each time was measured to take
+        as long as the server needs for an append."""
         line = self._lines.pop() if self._lines else await client.connection_pool.get_connection()
         answers: list[Any] = []
         try:
@@ -145,14 +146,14 @@ class Engine:
                 except self._errors.ResponseError as error:
                     answers.append(error)
         except BaseException:
-            await client.connection_pool.release(line)  # closed by now, and opened anew when it is needed
+            await client.connection_pool.release(line)  # it is closed by now; the pool opens it again when needed
             raise
         self._lines.append(line)
         return answers
 
     async def _start_over(self) -> None:
-        """One connection broke, so others may have too. The pool looks at each before it hands it out again; a cluster is
-        asked anew who is there."""
+        """Give all kept connections back after one broke, because others may have broken too. The pool checks each before it
+        is used again. A cluster's client is closed, so that it asks for the servers of the cluster again."""
         client: Any = self._client
         if client is not None and self._options.cluster:
             await client.aclose()
@@ -177,7 +178,7 @@ class Engine:
                 raise self._explain(error) from error
 
     async def _once(self, work: Callable[[Any], Awaitable[T]]) -> T:
-        """Try once, for so long."""
+        """Call `work` once with the client. Raises `TimeoutError` if it takes longer than the timeout of the options."""
         task = asyncio.current_task()
         late = False
 
@@ -197,7 +198,7 @@ class Engine:
 
     @property
     def _broken(self) -> tuple[type[Exception], ...]:
-        """What ends a call whose server is away, moving, or not the primary any more."""
+        """The errors of a call whose server is gone, moving its slots, or no longer the primary."""
         errors = self._errors
         return (
             errors.ConnectionError,
@@ -218,7 +219,7 @@ class Engine:
         return not isinstance(error, (*refused, TimeoutError))
 
     async def _connected(self) -> Redis | RedisCluster:
-        """The client, once the server is known to hold what this code can read."""
+        """Return the client. Before its first use, check the format of the store and warn about the server's settings."""
         if self._client is not None and self._ready:
             return self._client
         async with self._opening:
@@ -251,19 +252,19 @@ class Engine:
         return self._driver.Redis(**given, db=address.db)
 
     async def _check_format(self, client: Any) -> None:
-        """Mark a store that is new; refuse one that a newer Clew has written."""
+        """Write the format version into a new store. Raises `NewerFormat` if a newer Clew made the store."""
         found = await client.get(self._layout.format)
         if found is None:
             await client.set(self._layout.format, FORMAT, nx=True)
         elif not found.isdigit():
             raise Corrupt(
-                f"{self._layout.format} in {self._address} is no version. Take another prefix, or restore it."
+                f"{self._layout.format} in {self._address} is not a version. Use another prefix, or restore it."
             )
         elif int(found) > FORMAT:
             raise NewerFormat(f"the store in {self._address}", int(found), FORMAT)
 
     async def _give_notice(self, client: Any) -> None:
-        """Say once in this process what makes acknowledged writes losable on this server."""
+        """Log a warning, once per process, for each server setting under which acknowledged writes can be lost."""
         for settings in await self._settings(client):
             for notice in notices(settings, self._options.ttl is not None):
                 if (str(self._address), notice) not in _said:
@@ -271,7 +272,7 @@ class Engine:
                     log.warning("%s: %s", self._address, notice)
 
     async def _settings(self, client: Any) -> list[dict[str, str] | None]:
-        """The settings of each primary that matter; None where the server does not tell."""
+        """Return each primary's settings for durability and eviction, or None for a server that forbids reading them."""
         found: list[dict[str, str] | None] = []
         for node in client.get_primaries() if self._options.cluster else [None]:
             where = {} if node is None else {"target_nodes": node}
@@ -285,18 +286,18 @@ class Engine:
         return found
 
     def _explain(self, error: Exception) -> ClewError:
-        """The same fact in Clew's words: what happened, at which server, and what to do."""
-        errors, text = self._errors, _told(error)
+        """Translate a driver's error into a Clew error that says what happened, on which server, and what to do."""
+        errors, text = self._errors, _message(error)
         if isinstance(error, errors.MovedError | errors.ClusterCrossSlotError):
             return InvalidInput(f"{self._address} is a server of a cluster. Add cluster=true to the URL.")
         if text.startswith("WRONGTYPE"):
             return Corrupt(
-                f"{self._address}: a key of this store holds something else. Restore it, or take another prefix."
+                f"{self._address}: a key of this store holds something else. Restore it, or use another prefix."
             )
         if isinstance(error, errors.AuthenticationError | errors.AuthorizationError):
-            hint = "it does not take this user name and password; check them in the URL"
+            hint = "it refuses this user name and password; check them in the URL"
         elif isinstance(error, errors.NoPermissionError):
-            hint = f"this user may not do what the store needs: all commands of scripting, on keys {self._keys}"
+            hint = f"this user lacks rights that the store needs: all scripting commands, on keys {self._keys}"
         elif isinstance(error, errors.TimeoutError | TimeoutError):
             hint = f"it did not answer within {self._options.timeout:g} s; try again"
         elif isinstance(error, errors.OutOfMemoryError):
@@ -325,7 +326,7 @@ class Engine:
 
 
 def _pack(commands: Sequence[Command]) -> list[bytes]:
-    """Commands as they go over the wire, in pieces."""
+    """Encode commands in Redis's wire format, as a list of pieces."""
     pieces = []
     for command in commands:
         pieces.append(b"*%d\r\n" % len(command))
@@ -339,8 +340,8 @@ def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def _told(error: Exception) -> str:
-    """What the server or the system said, without arguments of the command: those may be content."""
+def _message(error: Exception) -> str:
+    """Return the text of an error without the command's arguments, because these may be a user's content."""
     text = str(error) or type(error).__name__
     return text.split(", with args beginning")[0].split(" of pipeline caused error")[0].rstrip(". ")[:300]
 
@@ -349,10 +350,11 @@ _FIX = "Run CONFIG SET {} and put the same in its configuration file."
 
 
 def notices(settings: Mapping[str, str] | None, expiring: bool) -> Iterator[str]:
-    """One sentence for each setting under which an acknowledged append can be lost; none if all is well."""
+    """Yield a warning for each server setting under which an acknowledged append can be lost. `settings` is None if the
+    server forbids reading them; `expiring` says whether threads have a ttl."""
     if settings is None or "appendonly" not in settings:
         yield (
-            "the server does not tell its settings (CONFIG is forbidden), so it cannot be known whether acknowledged "
+            "the server does not show its settings (CONFIG is forbidden), so it is unknown whether acknowledged "
             "appends survive a crash of the server. They do with appendonly yes and appendfsync always."
         )
         return

@@ -1,7 +1,7 @@
-"""How a store is laid out in Redis: which keys there are, and in which slots of a cluster.
+"""The keys of a store in Redis, and the slots of a cluster that they are in.
 
-A namespace is spread over 64 shards, each a hash tag, and so a slot, of its own. A thread lives in the shard that its key
-names, with all that a call about it needs:
+A namespace is spread over 64 shards. Each shard has its own hash tag and therefore its own slot. A thread lives in the shard
+that its key names, together with everything that a call about it needs:
 
     clew:{<ns>.<n>}:<thread key>:head   hash    n frames, log id, r refs, t ttl, u and c places in the listing, h the head
     clew:{<ns>.<n>}:<thread key>:log    list    the frames
@@ -12,13 +12,13 @@ names, with all that a call about it needs:
     clew:{<ns>.<n>}:blob:<digest>       string  a blob
     clew:format                         string  the version of this layout
 
-Why a tag for each shard and not for each thread: the listing of a shard is then in the slot of its threads, and one
-script writes frames, head, refs and the thread's place in the listing as one. There is no moment at which a thread
-exists and cannot be listed, which gc depends on. 64 are enough to spread a namespace over a large cluster, for the tags
-are chosen so that their slots are evenly apart, and few enough that a listing asks all of them in one round trip.
+Each shard has a tag, instead of each thread, so that the listing of a shard is in the slot of its threads. One script can
+then write frames, head, refs and the thread's place in the listing atomically. So a thread that exists can always be
+listed, which gc depends on. 64 shards are enough to spread a namespace over a large cluster, because the tags are chosen so
+that their slots are evenly apart. They are few enough that a listing asks all of them in one round trip.
 
 Places in a listing are bytes that sort as heads do: the moment, then the thread's key. All scores are 0, so that Redis
-compares the bytes: a score could not tell microseconds apart after the year 2255.
+compares the bytes. A score could not tell microseconds apart after the year 2255.
 """
 
 from __future__ import annotations
@@ -37,38 +37,43 @@ __all__ = ["FORMAT", "KEY", "SHARDS", "Layout", "created_place", "moment_bytes",
 FORMAT = 1
 SHARDS = 64
 KEY = 32
-"""Bytes of a thread's key, and of a digest."""
+"""The length in bytes of a thread's key and of a digest."""
 
 _SLOTS = 16384
 _ZERO = 2**63
 
 
 def moment_bytes(moment: int) -> bytes:
-    """Microseconds since 1970 as bytes that sort as the numbers do."""
+    """Encode microseconds since 1970 as bytes that sort like the numbers."""
     return (moment + _ZERO).to_bytes(8, "big")
 
 
 def created_place(head: Head) -> bytes:
+    """Return a thread's place in the listing by creation: the moment, then the thread's key."""
     return moment_bytes(micros(head.created_at)) + thread_digest(head.thread_id)
 
 
 def updated_place(head: Head) -> bytes:
-    """Ends with the moment of creation, so that whoever finds the place of a thread that is gone knows its other one."""
+    """Return a thread's place in the listing by update: the moment, the thread's key, then the moment of creation.
+
+    The last part makes it possible to find the thread's other place after the thread is gone.
+    """
     key = thread_digest(head.thread_id)
     return moment_bytes(micros(head.updated_at)) + key + moment_bytes(micros(head.created_at))
 
 
 class Layout:
-    """The names of all keys of one namespace."""
+    """Makes the names of all keys of one namespace."""
 
     def __init__(self, prefix: str, namespace: str) -> None:
         self.format = f"{prefix}format"
         self.tags = [f"{prefix}{{{tag}}}:".encode() for tag in _tags(namespace)]
         self.thread = functools.lru_cache(4096)(self._thread)
-        """Head, log and refs of the thread with this key, and the listings it is in."""
+        """Return five names for a thread's key: its head, log and refs, and the listings of its shard by update and by
+        creation."""
 
     def shard(self, key: str) -> int:
-        """Where a thread with this key, or a blob with this digest, lives."""
+        """Return the number of the shard of a thread with this key, or of a blob with this digest."""
         return int(key[:2], 16) * SHARDS // 256
 
     def _thread(self, key: str) -> tuple[bytes, bytes, bytes, bytes, bytes]:
@@ -80,7 +85,7 @@ class Layout:
         return self.tags[self.shard(digest)] + b"blob:" + digest.encode()
 
     def by_shard(self, digests: Iterable[str]) -> dict[int, list[str]]:
-        """Each of these once, with others of its shard."""
+        """Group digests by the number of their shard, without duplicates."""
         found: dict[int, list[str]] = {}
         for digest in dict.fromkeys(digests):
             found.setdefault(self.shard(digest), []).append(digest)
@@ -89,7 +94,8 @@ class Layout:
 
 @functools.lru_cache(64)
 def _tags(namespace: str) -> tuple[str, ...]:
-    """One hash tag a shard, the first found whose slot lies in the shard's part of all slots."""
+    """Return one hash tag per shard. The slots of a cluster are divided evenly among the shards, and each tag is the first
+    one whose slot is in its shard's part."""
     name = blake3(namespace.encode()).hexdigest(16)
     found: dict[int, str] = {}
     for number in count():

@@ -1,11 +1,11 @@
-"""Listing heads: places first, as of one moment a shard, then the heads that stand there.
+"""List heads: read the places of each shard first, then the heads at these places.
 
-The places name every thread that exists when they are read, each in its shard, because an append moves a thread's place
-as one with its head. So a thread that exists throughout is found, wherever it moves while the listing goes on; and since
-each thread is given once, it is found once. What has moved meanwhile is given with its new head.
+The places of a shard are read at one moment and name every thread that exists then, because an append moves a thread's place
+together with its head. So a thread that exists throughout is found, even if it moves while the listing goes on. It is
+yielded once, with its new head if it moved.
 
-A place whose thread is gone is what an expired thread leaves behind: the server removes its keys and knows nothing of
-listings. It is taken out when it is found, in a step that looks whether it is still nobody's place.
+An expired thread leaves its place behind, because the server removes the thread's keys and knows nothing of listings. The
+listing removes such a place when it finds it, in one step that first checks that it is still no thread's place.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ _POSITION = _MOMENT + KEY
 _BATCH = 1024
 _ALL = 2**31
 _LEAST, _GROWTH = 64, 8
-"""Places asked of each shard where a query decides by more than the place, and how many times more if they do not do."""
+"""How many places to ask of each shard first if the query needs the heads to decide, and the factor by which the number
+grows if too few of them match."""
 
 Decode = Callable[[object, str], Head]
 
 
 class Listing:
-    """One run of a query."""
+    """Runs one query. `heads` yields the matching heads."""
 
     def __init__(self, engine: Engine, layout: Layout, decode: Decode, query: HeadQuery) -> None:
         self._engine = engine
@@ -52,7 +53,8 @@ class Listing:
             yield head
 
     async def _first(self, limit: int) -> list[Head]:
-        """The newest that match. Asks for a few places, and for more from the start if too few of them match."""
+        """Return the newest heads that match, up to `limit`. Asks for a few places, and starts again with more if too few of
+        them match."""
         size = limit // 16 + (4 if _decided_by_place(self._query) else _LEAST)
         found: list[Head] = []
         complete_to: bytes | None = None
@@ -67,8 +69,10 @@ class Listing:
         return sorted(found, key=self._query.position, reverse=True)
 
     async def _places(self, size: int) -> tuple[list[bytes], bytes]:
-        """So many places of each shard, oldest first, and the place down to which they are all that there are: empty, if
-        none was left out."""
+        """Return the newest places of each shard, up to `size`, sorted from the oldest on.
+
+        Also returns the place down to which the result is complete. It is empty if no place was left out.
+        """
         newest, oldest = self._bounds()
         name = b"created" if self._by_creation else b"updated"
         calls = [Call(PLACES, [tag + name], [newest, oldest, size]) for tag in self._layout.tags]
@@ -84,7 +88,7 @@ class Listing:
         return sorted(place for place in places if place >= complete_to), complete_to
 
     def _bounds(self) -> tuple[bytes, bytes]:
-        """The newest and the oldest place that a match can have, as Redis wants bounds."""
+        """Return the newest and the oldest place that a match can have, as Redis writes bounds."""
         query = self._query
         below: list[bytes] = []
         oldest = b"-"
@@ -98,9 +102,9 @@ class Listing:
         return (b"(" + min(below) if below else b"+"), oldest
 
     async def _follow(self, places: list[bytes], complete_to: bytes, batch: int) -> AsyncIterator[Head]:
-        """The matching heads of the threads at these places, from the last to the first, each thread once.
+        """Yield the matching heads of the threads at these places, from the last place to the first, each thread once.
 
-        One that moved down comes when its new place does; or not, if what stands between here and there is not known.
+        A thread that has moved to an older place is yielded there, or not at all if that place is below `complete_to`.
         """
         start = self._query.start()
         given: set[bytes] = set()

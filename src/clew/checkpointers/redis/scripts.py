@@ -1,8 +1,8 @@
-"""What the server does as one: each script runs with nothing else in between, and is in the append-only file whole or not.
+"""The Lua scripts of a Redis store. Each script is atomic, and is in the server's append-only file whole or not at all.
 
-All keys of a call are in one slot, and all are named in the call. A script that finds a thread in part (its head tells of
-more or fewer frames or refs than there are, because the server has evicted a key or was restored in part) says so
-instead of taking the rest for the whole.
+All keys of a call are in one slot, and all are named in the call. A thread may be there in part, because the server has
+evicted a key or was restored in part: then its head names more or fewer frames or refs than there are. Scripts report this
+and never take the rest for the whole thread.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["APPEND", "DELETE", "DELETE_BLOBS", "HEADS", "LOOK", "PLACES", "PUT",
 
 
 class Script:
-    """A text of Lua, and the name that the server knows it by once it has seen it."""
+    """The text of a Lua script, and its hash, by which a server that has seen the script knows it."""
 
     __slots__ = ("sha", "text")
 
@@ -30,7 +30,8 @@ if tonumber(s[1] or 0) ~= n or ((s[2] or not s[1]) and redis.call('SCARD', KEYS[
   return {'part', tonumber(s[1] or 0), n, r, redis.call('SCARD', KEYS[3])}
 end
 """
-"""What is there of a thread: KEYS are its head, log and refs. With further fields of the head."""
+"""Lua that reads a thread's state, and returns early if the thread is there only in part. KEYS: head, log, refs. `%s` takes
+names of further fields of the head."""
 
 _NOW = """
 local time = redis.call('TIME')
@@ -87,12 +88,14 @@ end
 return 1
 """
 )
-"""KEYS: head, log, refs, updated, created. ARGV: at, log id, places by update and creation, head, ttl in milliseconds or 0,
-mode, number of refs, refs, frames. The mode `ask` writes nothing; `wait` has a repeated append write something, for
-`WAIT` waits for what this connection has written. 1 if it is done, else why not."""
+"""Append frames and refs to a thread and replace its head. Returns 1 if that is done, else the reason why not.
+
+KEYS: head, log, refs, updated, created. ARGV: at, log id, places by update and creation, head, ttl in milliseconds or 0,
+mode, number of refs, refs, frames. The mode `ask` writes nothing. The mode `wait` makes a repeated append write something,
+because Redis's `WAIT` only waits for what this connection has written."""
 
 LOOK = Script(_STATE % ", 'h'" + "return {s[4], n}")
-"""The head, and the number of frames."""
+"""Return a thread's head and its number of frames. KEYS: head, log, refs."""
 
 READ = Script(
     _STATE % ""
@@ -111,7 +114,8 @@ end
 return out
 """
 )
-"""ARGV: start, stop, bytes to stop at. How many frames there are, the log id, and the first of those asked for."""
+"""Return the number of frames, the log id, and the first of the requested frames. KEYS: head, log, refs. ARGV: start, stop,
+bytes after which to stop."""
 
 REFS = Script(_STATE % "" + "return {table.concat(redis.call('SMEMBERS', KEYS[3]))}")
 
@@ -126,12 +130,14 @@ end
 return redis.call('UNLINK', KEYS[1], KEYS[2], KEYS[3])
 """
 )
-"""Removes the thread with this log id, or what is left of one without a head; another log stays. So it may be repeated."""
+"""Delete the thread with this log id, or the remains of a thread without a head. A thread with another log id stays, so the
+call may be repeated. KEYS: head, log, refs, updated, created. ARGV: `this` and the log id, or `none` and an empty text."""
 
 PLACES = Script(
     "return table.concat(redis.call('ZREVRANGEBYLEX', KEYS[1], ARGV[1], ARGV[2], 'LIMIT', 0, ARGV[3]))",
 )
-"""Places in a listing, from the newest; all have one length, and come in one piece because that is quickest to parse."""
+"""Return places in a listing, from the newest on. All have the same length and come joined, which is the fastest to parse.
+KEYS: the listing. ARGV: the newest and the oldest place, the most places to return."""
 
 HEADS = Script(
     """
@@ -150,7 +156,8 @@ end
 return 1
 """
 )
-"""KEYS: head, updated, created. ARGV: places that were found in them. Removes what is not the place of the thread by now."""
+"""Remove places from the listings if they are no longer the thread's places. KEYS: head, updated, created. ARGV: the places
+found by update and by creation, each may be empty."""
 
 TOUCH = Script(
     _NOW
@@ -167,7 +174,8 @@ end
 return missing
 """
 )
-"""KEYS: the listing of blobs, the blobs. ARGV: their digests. The numbers of those that are missing."""
+"""Touch blobs and return the numbers of those that are missing, from 0. KEYS: the listing of blobs, the blobs. ARGV: their
+digests."""
 
 PUT = Script(
     _NOW
@@ -180,7 +188,8 @@ end
 return 1
 """
 )
-"""KEYS: the listing of blobs, the blobs. ARGV: their digests, then their bytes."""
+"""Store blobs that are missing and touch all of them. KEYS: the listing of blobs, the blobs. ARGV: their digests, then their
+bytes."""
 
 UNTOUCHED = Script(
     _NOW
@@ -188,7 +197,8 @@ UNTOUCHED = Script(
 return table.concat(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', string.format('%.17g', now - ARGV[1])))
 """
 )
-"""ARGV: microseconds. The digests of blobs that nobody has touched for so long."""
+"""Return the joined digests of blobs that nobody has touched for this time. KEYS: the listing of blobs. ARGV:
+microseconds."""
 
 DELETE_BLOBS = Script(
     _NOW
@@ -203,4 +213,5 @@ end
 return 1
 """
 )
-"""KEYS: the listing of blobs, the blobs. ARGV: microseconds, digests. Removes those still untouched for so long."""
+"""Delete the blobs that are still untouched for this time. KEYS: the listing of blobs, the blobs. ARGV: microseconds, then
+their digests."""

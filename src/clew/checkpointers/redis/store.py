@@ -1,4 +1,4 @@
-"""Threads in Redis or Valkey: one script an append, on one server or on a cluster."""
+"""The Redis and Valkey checkpointer: an append is one script, on one server or on a cluster."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from clew.errors import Conflict, Corrupt, InvalidInput, MissingBlob
 __all__ = ["RedisCheckpointer"]
 
 MOST_FRAMES = 1_000_000
-"""In one append: a server refuses a command of more parts than 2 to the power of 20."""
+"""The most frames in one append. A server refuses a command with more than 2**20 arguments."""
 MOST_BLOB = 512 * 2**20
-"""Bytes: what one value of a server holds."""
+"""The most bytes of a blob: what one value in Redis can hold."""
 
 _SUM = 4
 _FAR = 2**53 - 1
-"""No log is as long; a script can still count so far."""
+"""A position after the end of every log, and the largest integer that is exact in Lua."""
 _PAGE = 4 * 2**20
 _BATCH = 64
 
@@ -49,25 +49,24 @@ _decode_head = msgspec.msgpack.Decoder(Head).decode
 
 
 class RedisCheckpointer(Checkpointer):
-    """Threads in a Redis or Valkey server, or in a cluster of them.
+    """Keeps threads in a Redis or Valkey server, or in a cluster of them.
 
-    `redis://[user:password@]host[:6379][/db]`, or `rediss://` for TLS. Options stand in the URL or are given here, which
-    counts more:
+    The URL is `redis://[user:password@]host[:6379][/db]`, or `rediss://` for TLS. These options may be in the URL or given
+    as arguments; arguments override the URL:
 
-    - `prefix` of all keys, `clew:` unless given: what separates this store from others in the same database.
-    - `ttl`: seconds after which a thread is gone, counted anew with each append. An append of a checkpointer without
-      one makes its thread permanent. Blobs do not expire: no append could renew those that it does not name, such as the
-      leaves of a tree. gc removes what expired threads leave behind.
-    - `cluster=true`: the server is one of a cluster, and names the others.
-    - `wait_replicas`: an append and the blobs it needs count as written once so many replicas have them.
-    - `timeout`: seconds to wait for an answer, 30 unless given.
+    - `prefix`: the start of all keys, default `clew:`. It separates this store from others in the same database.
+    - `ttl`: seconds without an append after which a thread is deleted. An append through a checkpointer without a `ttl`
+      makes the thread permanent. Blobs do not expire, because an append cannot renew blobs that it does not name, such as
+      the leaves of a tree. gc removes the blobs that expired threads leave behind.
+    - `cluster=true`: the server is part of a cluster, and names the other servers.
+    - `wait_replicas`: an append, with the blobs it needs, returns only once this many replicas have it.
+    - `timeout`: seconds to wait for an answer, default 30.
 
-    An append is durable when the server says so, which depends on its settings: `appendonly yes` and `appendfsync always`
-    keep the promise. With others a warning says, once, what to change.
+    How durable an append is depends on the server's settings. `appendonly yes` and `appendfsync always` keep the promise
+    of `Checkpointer.append`. With other settings, a warning says once what to change.
 
-    Refs are checked and their blobs touched in a step before the append, for they live in other slots. In between, gc
-    could delete such a blob only if it had been untouched for the whole grace, and it was touched just now. So that holds
-    as long as an append takes less time than the grace of gc, which is a day unless somebody says otherwise.
+    An append checks its refs and touches their blobs in a step of its own, because blobs live in other slots. gc cannot
+    delete such a blob in between, as long as the append takes less time than the grace of gc, which is a day by default.
     """
 
     def __init__(
@@ -104,7 +103,7 @@ class RedisCheckpointer(Checkpointer):
 
     @classmethod
     def from_url(cls, url: str, namespace: str = "") -> RedisCheckpointer:
-        """`redis://host:6379/0?prefix=clew:&ttl=86400`, `rediss://` for TLS, `?cluster=true` for a cluster."""
+        """Open `redis://host:6379/0?prefix=clew:&ttl=86400`. Use `rediss://` for TLS and `?cluster=true` for a cluster."""
         return cls(url, namespace)
 
     def __repr__(self) -> str:
@@ -198,8 +197,8 @@ class RedisCheckpointer(Checkpointer):
             return set(_cut(digests))
 
     async def delete(self, thread_id: str) -> None:
-        """Looks for the log first and then deletes that one: so one delete, made again after its connection broke, never
-        takes a thread of the same name that was made in between."""
+        """Delete a thread. Reads its log id first and then deletes only that log. So a delete that is repeated after a
+        broken connection never deletes a thread of the same name that was created in between."""
         with self._engine.use():
             check_thread_id(thread_id)
             keys = self._layout.thread(thread_key(thread_id))
@@ -238,7 +237,7 @@ class RedisCheckpointer(Checkpointer):
             return await self._missing(digests)
 
     async def _missing(self, digests: Collection[str]) -> set[str]:
-        """Touches those that are there, by the server's clock, and returns the others."""
+        """Touch the blobs that exist, by the server's clock, and return the digests of the others."""
         shards = list(self._layout.by_shard(digests).values())
         answers = await self._engine.run_all([self._about_blobs(scripts.TOUCH, shard) for shard in shards], wait=True)
         return {shard[number] for shard, numbers in zip(shards, answers, strict=True) for number in numbers}
@@ -266,7 +265,7 @@ class RedisCheckpointer(Checkpointer):
             await self._engine.close()
 
     async def _look(self, script: scripts.Script, thread_id: str, args: Sequence[int] = ()) -> list[Any]:
-        """What a script tells of a thread that is there whole, or not at all."""
+        """Run a script that reads a thread, and return its answer. Raises `Corrupt` if only a part of the thread exists."""
         keys = self._layout.thread(thread_key(thread_id))[:3]
         answer: list[Any] = await self._engine.run(Call(script, keys, args))
         if answer and answer[0] == b"part":
@@ -282,7 +281,7 @@ class RedisCheckpointer(Checkpointer):
         )
 
     def _about_blobs(self, script: scripts.Script, digests: Sequence[str], datas: Sequence[bytes] = ()) -> Call:
-        """A call about blobs of one shard."""
+        """Return a call of a script with blobs of one shard."""
         listing = self._layout.tags[self._layout.shard(digests[0])] + b"blobs"
         keys = [listing, *map(self._layout.blob, digests)]
         return Call(script, keys, [*map(bytes.fromhex, digests), *datas])
@@ -304,7 +303,7 @@ def _cut(digests: bytes) -> Iterator[str]:
 
 
 def _parts(blobs: Mapping[str, bytes]) -> Iterator[list[str]]:
-    """Digests of as many blobs as are sent together."""
+    """Split blobs into batches to send together. Yields the digests of each batch."""
     part: list[str] = []
     size = 0
     for digest, data in blobs.items():
