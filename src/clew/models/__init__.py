@@ -1,4 +1,4 @@
-"""Models: what the agent asks of them, the vendors' clients, and what they cost."""
+"""Models: the protocol that the agent calls, the vendors' clients, and prices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Anthropic's messages API, through the official SDK."""
+"""Anthropic's Messages API, through the official SDK."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _HOLD_PARTS = ("tools", "system", "messages", "content")
 
 
 class AnthropicModel:
-    """A model of Anthropic's, or of any endpoint that speaks its messages API.
+    """A model of Anthropic, or of any endpoint that speaks its Messages API.
 
-    The SDK reads `ANTHROPIC_API_KEY`, `ANTHROPIC_BASE_URL` and what else it knows. `settings` are arguments of its
-    `AsyncAnthropic`: `api_key`, `base_url`, `timeout`, `default_headers` … A `client` of one's own is used instead, and
-    stays its owner's to close.
+    The SDK reads `ANTHROPIC_API_KEY`, `ANTHROPIC_BASE_URL` and its other variables. `settings` are arguments of its
+    `AsyncAnthropic`: `api_key`, `base_url`, `timeout`, `default_headers` … If you give your own `client`, it is used
+    instead, and you close it.
     """
 
     def __init__(
@@ -95,7 +95,8 @@ class AnthropicModel:
         return _with_cache_hints(body) if self._cache else body
 
     def _most_output(self, options: Mapping[str, Any]) -> int:
-        """The API asks for a limit. Ours leaves room for the thinking that was asked for."""
+        """Return the limit of output tokens, which the API requires. It leaves room for the thinking that was asked
+        for."""
         usual = min(_USUAL_OUTPUT, output_limit(self._model) or _LEAST_OUTPUT)
         thinking = options.get("thinking")
         budget = thinking.get("budget_tokens") if isinstance(thinking, Mapping) else None
@@ -103,9 +104,10 @@ class AnthropicModel:
 
 
 def _with_cache_hints(body: dict[str, Any]) -> dict[str, Any]:
-    """Marks behind what stays the same: the tools, the system prompt, and the conversation so far.
+    """Mark what stays the same for caching: the tools, the system prompt, and the conversation so far.
 
-    A caller who sets marks knows better where they belong, and the API takes four at most: then there are only those.
+    If the caller has set marks, nothing is added: the caller knows better where they belong, and the API accepts at
+    most four.
     """
     if _is_marked(body):
         return body
@@ -127,7 +129,7 @@ def _is_marked(value: Any) -> bool:
 
 
 def _fitted(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema in the part of JSON schema that the API enforces, by the SDK's own rules."""
+    """Return the schema reduced to what the API enforces, by the SDK's own rules."""
     from anthropic import transform_schema
 
     try:
@@ -143,7 +145,7 @@ def _advice(status: int | None) -> str:
 
 
 class _Reading:
-    """A response that is put together from the events of its stream, without losing what has no name here."""
+    """Builds a response from the events of its stream, and keeps fields that it does not know."""
 
     def __init__(self) -> None:
         self._message: dict[str, Any] | None = None
@@ -170,7 +172,8 @@ class _Reading:
         return []
 
     def _count(self, usage: Any) -> None:
-        """Counts are totals so far: a later one replaces an earlier, and none leaves it."""
+        """Update the token counts. They are totals so far: a later count replaces an earlier one, and a missing one
+        leaves it."""
         self._usage.update({key: value for key, value in (usage or {}).items() if value is not None})
 
     def _add(self, index: int, delta: Mapping[str, Any]) -> TextDelta | ThinkingDelta | None:
@@ -216,7 +219,8 @@ class _Reading:
 
 
 def _input(written: str) -> tuple[Any, bool]:
-    """The arguments of a call, and whether they are odd: cut off, or otherwise no JSON object. Those stay as written."""
+    """Decode the arguments of a call. Returns an empty dict and True if they are cut off or not a JSON object; then the
+    call keeps the text as it was written."""
     try:
         value = json.loads(written)
     except ValueError:
@@ -225,7 +229,7 @@ def _input(written: str) -> tuple[Any, bool]:
 
 
 def _usage(counts: Mapping[str, Any]) -> Usage:
-    """The API counts what it read from and wrote to the cache apart; with us they are parts of the input."""
+    """Convert the token counts. The API counts cached tokens apart from the input; here they are part of it."""
     read, written = counts.get("cache_read_input_tokens") or 0, counts.get("cache_creation_input_tokens") or 0
     details = counts.get("output_tokens_details") or {}
     return Usage(

@@ -1,4 +1,5 @@
-"""What the agent asks of a model, and what comes back. A vendor's client is one small class with one method."""
+"""The protocol of a model: what the agent asks, and what comes back. A vendor's client is one small class with one
+method."""
 
 from __future__ import annotations
 
@@ -14,12 +15,12 @@ __all__ = ["Model", "ModelEvent", "ModelRequest", "ModelResponse", "Retrying", "
 
 
 class ToolSpec(msgspec.Struct, frozen=True):
-    """A tool as a model is told of it."""
+    """A tool as it is described to a model."""
 
     name: str
     description: str = ""
     parameters: dict[str, Any] = {}
-    """A JSON schema of an object."""
+    """The JSON schema of an object."""
 
 
 class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,59 +31,64 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     tools: tuple[ToolSpec, ...] = ()
     tool_choice: Literal["auto", "required", "none"] = "auto"
     max_tokens: int | None = None
-    """The most that the response may have; None leaves it to the vendor, or where that asks for one, to Clew."""
+    """The most tokens that the response may have. None leaves it to the vendor, or to Clew if the vendor requires a
+    limit."""
     output_schema: dict[str, Any] | None = None
-    """The JSON schema that the response's text is to have, for vendors that can be told so."""
+    """The JSON schema for the text of the response, for vendors that support one."""
     options: dict[str, Any] = {}
-    """What else the vendor's call takes, by its own names: temperature, reasoning effort, service tier."""
+    """Other arguments of the vendor's call, by the vendor's own names: temperature, reasoning effort, service tier."""
 
 
 class TextDelta(msgspec.Struct, frozen=True, tag="text"):
-    """Words of the response, as they come."""
+    """A piece of the response's text, as it comes."""
 
     text: str
 
 
 class ThinkingDelta(msgspec.Struct, frozen=True, tag="thinking"):
+    """A piece of the model's thinking, as it comes."""
+
     text: str
 
 
 class Retrying(msgspec.Struct, frozen=True, tag="retrying"):
-    """The call failed and is made again after a pause. What has been streamed of it so far is void."""
+    """The call failed and is made again after a pause. What was streamed of it so far is void."""
 
     attempt: int
-    """The number of the attempt that comes next; the first was 1."""
+    """The number of the next attempt; the first was 1."""
     after: float
-    """Seconds."""
+    """The pause in seconds."""
     reason: str
-    """What failed, without anything of the conversation."""
+    """What failed, without any content of the conversation."""
 
 
 class ModelResponse(msgspec.Struct, frozen=True, tag="response"):
-    """The whole response: the last event of every call that succeeds."""
+    """The complete response: the last event of every call that succeeds."""
 
     message: Assistant
     usage: Usage
     model: str = ""
-    """The name under which the vendor answered; what it cost is looked up by this and by the name that was asked for."""
+    """The model name in the vendor's answer. The cost is looked up by this name and by the name that was asked for."""
 
 
 ModelEvent = TextDelta | ThinkingDelta | Retrying | ModelResponse
 
 
 class Model(Protocol):
-    """Anything that answers a conversation. Implement `stream`, and nothing else is needed."""
+    """Anything that answers a conversation. Beside its name and context window, an implementation needs only
+    `stream`."""
 
     @property
     def name(self) -> str:
-        """As a user writes it, `openai:gpt-5` say: on record, and compared when a thread is resumed."""
+        """The name as a user writes it, for example `openai:gpt-5`. It is recorded, and compared when a thread is
+        resumed."""
 
     @property
     def context_window(self) -> int | None:
-        """Tokens that a request and its response may have together; None if that is not known."""
+        """The most tokens of a request and its response together; None if unknown."""
 
     def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
-        """Make the call: deltas as they come, and the response as the last event.
+        """Make the call. Yields deltas as they come, and the response as the last event.
 
-        Errors are `ModelError`s. Closing the iterator ends the request.
+        Errors are raised as `ModelError`. Closing the iterator ends the request.
         """

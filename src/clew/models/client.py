@@ -1,4 +1,5 @@
-"""A vendor's SDK: imported when it is first needed, its client made for the event loop that asks, and closed."""
+"""What the vendors' model classes share: loading an SDK, a client for each event loop, retried calls, and request
+bodies."""
 
 from __future__ import annotations
 
@@ -23,6 +24,8 @@ __all__ = ["Clients", "Vendor", "arguments", "is_strict", "merged", "parameters"
 
 
 class Client(Protocol):
+    """An SDK's async client."""
+
     def close(self) -> Awaitable[None]: ...
 
 
@@ -30,17 +33,17 @@ _C = TypeVar("_C", bound=Client)
 
 
 class Reading(Protocol):
-    """A response that is put together from the events of its stream."""
+    """Builds a response from the events of its stream."""
 
     def take(self, event: Mapping[str, Any]) -> Iterable[ModelEvent]:
-        """What of it can be told at once."""
+        """Add an event, and yield the deltas that it holds."""
 
     def response(self, asked: str) -> ModelResponse:
-        """The whole; `asked` is the model's name, where the vendor does not say which one answered."""
+        """Return the complete response. `asked` is the model's name if the vendor does not say which model answered."""
 
 
 class Vendor(Generic[_C]):
-    """A vendor's API as a model calls it: one client for each event loop, and calls that are made again if they fail."""
+    """A vendor's API as a model uses it: one client for each event loop, and calls that are retried."""
 
     def __init__(
         self,
@@ -54,7 +57,8 @@ class Vendor(Generic[_C]):
         max_retries: int,
         advice: Callable[[int | None], str],
     ) -> None:
-        """`maker` is the SDK's class of async clients, `settings` what it is made with unless there is a `client`."""
+        """`maker` is the name of the SDK's async client class. It is created with `settings`, unless a `client` is
+        given."""
         if client is not None and settings:
             raise InvalidInput(f"a client of your own has its settings already: {', '.join(sorted(settings))}")
         self._model = model
@@ -68,8 +72,8 @@ class Vendor(Generic[_C]):
     def stream(
         self, request: ModelRequest, ask: Callable[[_C, bool], tuple[Callable[..., Any], dict[str, Any], Reading]]
     ) -> AsyncGenerator[ModelEvent, None]:
-        """Make a call, again if it fails. `ask` says, for a client and with or without earlier thinking, which method is
-        called, with what body, and what its stream is read by."""
+        """Make a call, with retries. `ask` gets a client and whether to send earlier thinking; it returns the method to
+        call, its body, and the reader for its stream."""
 
         async def attempt(thinking: bool) -> AsyncGenerator[ModelEvent, None]:
             create, body, reading = ask(await self._clients.get(), thinking)
@@ -94,9 +98,9 @@ class Vendor(Generic[_C]):
 
 
 class Clients(Generic[_C]):
-    """The SDK's clients, one for each event loop: connections belong to the loop they were opened in.
+    """An SDK's clients, one for each event loop: connections belong to the loop in which they were opened.
 
-    A client that the user gives is used as it is, but for its retries, and is the user's to close.
+    A client that the user gives is used with its own retries turned off, and the user closes it.
     """
 
     def __init__(self, package: str, what: str, make: Callable[[Any], _C], given: Any = None) -> None:
@@ -108,10 +112,10 @@ class Clients(Generic[_C]):
         self._given: _C | None = None if given is None else given.with_options(max_retries=0)
         self._made: weakref.WeakKeyDictionary[AbstractEventLoop, _C] = weakref.WeakKeyDictionary()
         self.secret = ""
-        """The key that the newest client sends, so that it can be kept out of errors."""
+        """The key that the newest client sends, so that it can be removed from errors."""
 
     async def get(self) -> _C:
-        """The client of the running loop. Importing an SDK takes a second or more, so a thread does it."""
+        """Return the running loop's client. Importing an SDK takes a second or more, so it is done in a thread."""
         loop = asyncio.get_running_loop()
         client = self._given or self._made.get(loop)
         if client is None:
@@ -135,7 +139,8 @@ class Clients(Generic[_C]):
 
 
 def arguments(create: Callable[..., Any], body: Mapping[str, Any]) -> dict[str, Any]:
-    """The body as arguments of the SDK's method. What it has no parameter for is sent all the same."""
+    """Return the body as arguments of the SDK's method. Fields for which it has no parameter are sent in
+    `extra_body`."""
     known = inspect.signature(create).parameters
     named = {key: value for key, value in body.items() if key in known}
     other = {key: value for key, value in body.items() if key not in known}
@@ -150,11 +155,12 @@ def arguments(create: Callable[..., Any], body: Mapping[str, Any]) -> dict[str, 
 _OURS = ("messages", "input", "model", "stream", "n")
 _RESPONSES = "openai-responses"
 _BOUND = ("id", "message")
-"""What ties an item of the responses API to the reasoning before it."""
+"""Fields that tie an item of the Responses API to the reasoning before it."""
 
 
 def merged(body: dict[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """The body with the user's options. Mappings are merged, lists joined, and any other option replaces ours."""
+    """Return the body with the user's options. Mappings are merged, lists are joined, and any other option replaces
+    ours."""
     for key in options:
         if key in _OURS:
             raise InvalidInput(f"the option {key!r} is not one to set: it is what the conversation is made into")
@@ -175,7 +181,7 @@ def parameters(tool: ToolSpec) -> dict[str, Any]:
 
 
 def without_thinking(messages: Sequence[Message]) -> list[Message]:
-    """The conversation without the model's thinking, and without the ids of what came of it."""
+    """Return the conversation without the model's thinking, and without the ids that refer to it."""
     return [
         Assistant(tuple(_loose(block) for block in message.content if not _is_thinking(block)))
         if isinstance(message, Assistant)
@@ -201,9 +207,10 @@ def _loose(block: Block) -> Block:
 
 
 def is_strict(schema: Any) -> bool:
-    """Whether OpenAI can hold a response to this schema: its objects are closed, and all they name is required.
+    """Return whether OpenAI can enforce this schema: its objects allow no additional properties, and all properties are
+    required.
 
-    A schema that cannot be enforced is sent as a wish.
+    A schema that cannot be enforced is sent as a hint.
     """
     if isinstance(schema, list):
         return all(is_strict(one) for one in schema)

@@ -1,4 +1,4 @@
-"""OpenAI's chat completions, through the official SDK: what most other vendors and local servers speak too."""
+"""OpenAI's Chat Completions API, through the official SDK. Most other vendors and local servers speak it too."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ __all__ = ["OpenAIChatModel"]
 
 _OWN_HOSTS = ("openai.com", "openai.azure.com")
 _THOUGHTS = ("reasoning_content", "reasoning")
-"""Where other vendors put thinking. OpenAI's own models keep theirs to themselves here."""
+"""Fields in which other vendors send thinking. OpenAI's own models do not send theirs in this API."""
 
 
 class OpenAIChatModel:
-    """A model behind chat completions: OpenAI's, or any endpoint that speaks them.
+    """A model behind the Chat Completions API: OpenAI's, or any endpoint that speaks it.
 
-    The SDK reads `OPENAI_API_KEY`, `OPENAI_BASE_URL` and what else it knows. `settings` are arguments of its
-    `AsyncOpenAI`: `api_key`, `base_url`, `timeout`, `default_headers` … A `client` of one's own is used instead, and
-    stays its owner's to close.
+    The SDK reads `OPENAI_API_KEY`, `OPENAI_BASE_URL` and its other variables. `settings` are arguments of its
+    `AsyncOpenAI`: `api_key`, `base_url`, `timeout`, `default_headers` … If you give your own `client`, it is used
+    instead, and you close it.
     """
 
     def __init__(
@@ -102,20 +102,22 @@ class OpenAIChatModel:
 
 
 def _limit_name(base_url: str) -> str:
-    """OpenAI's newer models refuse the old name of the limit, and many other servers do not know the new one."""
+    """Return the name of the output limit. OpenAI's newer models refuse the old name, and many other servers do not
+    know the new one."""
     host = urlsplit(base_url).hostname or ""
     ours = any(host == own or host.endswith("." + own) for own in _OWN_HOSTS)
     return "max_completion_tokens" if ours else "max_tokens"
 
 
 def openai_advice(status: int | None) -> str:
+    """Return what to check after an HTTP status from an OpenAI endpoint; empty if there is no advice."""
     if status in (401, 403):
         return "Check the key in OPENAI_API_KEY and what it may use."
     return "Check the model's name, and OPENAI_BASE_URL if it is set." if status == 404 else ""
 
 
 class _Reading:
-    """A completion that is put together from its chunks, without losing what has no name here."""
+    """Builds a completion from its chunks, and keeps fields that it does not know."""
 
     def __init__(self) -> None:
         self._message: dict[str, Any] = {"role": "assistant"}
@@ -145,7 +147,7 @@ class _Reading:
         return told
 
     def _add_call(self, delta: Mapping[str, Any]) -> None:
-        """A piece of a call. Not every server numbers its calls, or gives each a number of its own."""
+        """Add a piece of a call. Some servers do not number their calls, or give several calls the same number."""
         index = delta.get("index")
         call_id = delta.get("id")
         held = self._at.get(index) if isinstance(index, int) else (self._calls[-1] if self._calls else None)
@@ -181,7 +183,8 @@ class _Reading:
 
 
 def _add(held: dict[str, Any], delta: Mapping[str, Any]) -> None:
-    """Add a piece to what is there: texts are continued, lists too, by their items' numbers if they have such."""
+    """Add a piece to what is there. Texts and lists are continued; items of a list are matched by their index if they
+    have one."""
     for key, value in delta.items():
         there = held.get(key)
         if value is None:

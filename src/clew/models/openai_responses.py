@@ -1,7 +1,7 @@
-"""OpenAI's responses API, through the official SDK.
+"""OpenAI's Responses API, through the official SDK.
 
-Nothing is stored at the vendor: every request holds the whole conversation, with the reasoning in its encrypted form. So
-a thread can be continued from any machine, and from any point.
+Nothing is stored at the vendor: every request holds the whole conversation, with the reasoning in encrypted form. So a
+thread can be continued from any machine and from any point.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _DO_NOT_REASON = ("gpt-3.5", "gpt-4", "chatgpt-")
 
 
 class OpenAIResponsesModel:
-    """A model behind the responses API: OpenAI's, or any endpoint that speaks it.
+    """A model behind the Responses API: OpenAI's, or any endpoint that speaks it.
 
-    The SDK reads `OPENAI_API_KEY`, `OPENAI_BASE_URL` and what else it knows. `settings` are arguments of its
-    `AsyncOpenAI`: `api_key`, `base_url`, `timeout`, `default_headers` … A `client` of one's own is used instead, and
-    stays its owner's to close.
+    The SDK reads `OPENAI_API_KEY`, `OPENAI_BASE_URL` and its other variables. `settings` are arguments of its
+    `AsyncOpenAI`: `api_key`, `base_url`, `timeout`, `default_headers` … If you give your own `client`, it is used
+    instead, and you close it.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class OpenAIResponsesModel:
 
 
 class _Reading:
-    """A response from the events of its stream: the last holds it whole."""
+    """Builds a response from the events of its stream. The last event holds the whole response."""
 
     def __init__(self) -> None:
         self._items: dict[int, Any] = {}
@@ -145,7 +145,7 @@ class _Reading:
         return ModelResponse(Assistant(content, answered, self._stop()), _usage(self._response.get("usage")), answered)
 
     def _stop(self) -> str:
-        """Why it is incomplete says more than that it is."""
+        """Return why the response stopped: the reason for an incomplete one, otherwise its status."""
         response = self._response or {}
         details = response.get("incomplete_details") or {}
         return str(details.get("reason") or response.get("status") or "")

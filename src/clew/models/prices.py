@@ -1,8 +1,8 @@
-"""What models cost: the vendors' list prices for standard processing, on the day named here.
+"""What models cost: the vendors' list prices for standard processing, on the day of `PRICED_ON`.
 
-Vendors change prices, and gateways have their own. What matters to a budget should be given with `prices=`. Not in the
-table, and so not in the cost: faster and slower service tiers, batches, surcharges for regions, caches kept for longer
-than the default, and what vendors charge for tools that they run themselves.
+Vendors change prices, and gateways have their own; give prices that matter to a budget with `prices=`. Not in the
+table, and so not in the cost, are faster and slower service tiers, batches, regional surcharges, caches kept longer
+than the default, and tools that the vendors run themselves.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["PRICED_ON", "PRICES", "Price", "cost_of"]
 
 
 PRICED_ON = date(2026, 11, 15)
-"""The day on which this table was drawn up. Not every entry was checked against the vendor's own page on that day."""
+"""The day of this table. Not every entry was checked against the vendor's own page on that day."""
 
 
 class Price(msgspec.Struct, frozen=True):
@@ -29,19 +29,19 @@ class Price(msgspec.Struct, frozen=True):
     input: float
     output: float
     cache_read: float | None = None
-    """None: as any other input."""
+    """None: the price of other input."""
     cache_write: float | None = None
-    """None: as any other input."""
+    """None: the price of other input."""
     long_from: int | None = None
-    """A request with more input tokens than this is charged by `long`, and all of it."""
+    """A request with more input tokens than this is charged by `long` as a whole."""
     long: Price | None = None
 
 
 def cost_of(names: str | Iterable[str], usage: Usage, prices: Mapping[str, Price] | None = None) -> float | None:
-    """US dollars for one response, or None if nobody knows: an unknown model is never free.
+    """Return the cost of one response in US dollars; None if it is unknown, since an unknown model is never free.
 
-    `names` are those the model goes by, the one it answered under first. `prices` are the user's own, and go before
-    the table. A usage without tokens is what an endpoint says that does not count, so its cost is not known either.
+    `names` are the model's names, with the one that it answered under first. `prices` are the user's own and go before
+    the table. Usage without any tokens comes from an endpoint that does not count them, so its cost is unknown too.
     """
     known = [names] if isinstance(names, str) else list(names)
     price = find(known, prices or {}) or find(known, PRICES)
@@ -58,7 +58,7 @@ def cost_of(names: str | Iterable[str], usage: Usage, prices: Mapping[str, Price
 
 
 def _claude(input: float, output: float, cache_read: float) -> Price:  # noqa: A002 - as in Price
-    """Writing to the cache, for its five minutes, is a quarter dearer than other input."""
+    """Make a Claude price: writing to the five-minute cache costs a quarter more than other input."""
     return Price(input, output, cache_read, input * 1.25)
 
 
@@ -67,7 +67,8 @@ def _gpt(input: float, output: float, cache_read: float | None = None, *, writte
 
 
 def _long_gpt(input: float, output: float, cache_read: float | None = None, *, written: bool = False) -> Price:  # noqa: A002
-    """Past 272,000 tokens of input, all input is charged twice and all output one and a half times."""
+    """Make a price with a long form: above 272,000 input tokens, all input costs twice and all output one and a half
+    times as much."""
     short = _gpt(input, output, cache_read, written=written)
     dear = _gpt(input * 2, output * 1.5, None if cache_read is None else cache_read * 2, written=written)
     return msgspec.structs.replace(short, long_from=272_000, long=dear)
@@ -151,9 +152,10 @@ _T = TypeVar("_T")
 
 
 def find(names: str | Iterable[str], table: Mapping[str, _T]) -> _T | None:
-    """What the table says of the first of these names that it has, each tried as it is before it is shortened.
+    """Return the table's entry for the first of these names that it has. A name is tried as it is, then without its
+    prefix and date.
 
-    Nothing is guessed from a name that merely begins alike: `gpt-5-pro` is no `gpt-5`.
+    Names that only begin alike do not match: `gpt-5-pro` is not `gpt-5`.
     """
     for name in [names] if isinstance(names, str) else names:
         for form in _forms(name):

@@ -1,4 +1,5 @@
-"""From a string like `anthropic:claude-opus-4-7` to a model. Third parties add prefixes through `clew.models`."""
+"""Makes a model from a string like `anthropic:claude-opus-4-7`. Third parties add prefixes through the entry point
+group `clew.models`."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from clew.models.windows import WINDOWS
 __all__ = ["GROUP", "resolve_model"]
 
 GROUP = "clew.models"
-"""The entry point group. An entry's name is the prefix; it names what makes a model of a name and settings."""
+"""The entry point group. An entry's name is the prefix, and its value makes a model from a name and settings."""
 
 _BUILT_IN = {
     "anthropic": "clew.models.anthropic:AnthropicModel",
@@ -24,10 +25,10 @@ _BUILT_IN = {
 
 
 def resolve_model(model: str | Model, **settings: Any) -> Model:
-    """The model that a string names, `openai:gpt-5` say; a model that is one already is given back.
+    """Return the model that a string names, for example `openai:gpt-5`. A model object is returned as it is.
 
     `settings` go to the model's class: `max_retries`, `context_window`, and what its SDK's client takes, such as
-    `api_key`, `base_url` and `timeout`. Nothing is connected to before the first call.
+    `api_key`, `base_url` and `timeout`. No connection is made before the first call.
     """
     if not isinstance(model, str):
         return _checked(model, settings)
@@ -62,7 +63,7 @@ def _maker(prefix: str, name: str) -> Callable[..., Model]:
 
 
 def _write(text: str) -> str:
-    """What to write in place of a text that has no prefix, by the model that it comes closest to."""
+    """Say what to write in place of a text without a prefix, by the closest model name."""
     bare = text.strip().lower().rpartition("/")[2]
     close = [bare] if bare in WINDOWS else difflib.get_close_matches(bare, WINDOWS, n=1)
     if close:

@@ -1,6 +1,6 @@
-"""Making a call until it succeeds or cannot: the one place where model calls are tried again.
+"""The one place where model calls are retried, and where their errors are read and made safe to show.
 
-The SDKs' own retries are off. They know nothing of a stream that breaks off, say nothing while they wait, and would
+The retries of the SDKs are off: they do not notice a stream that breaks off, say nothing while they wait, and would
 multiply with these.
 """
 
@@ -36,13 +36,13 @@ __all__ = [
 
 MAX_RETRIES = 4
 FIRST_PAUSE = 0.5
-"""Seconds before the second attempt, and twice as many before each that follows."""
+"""Seconds before the second attempt. The pause doubles before each further one."""
 LONGEST_PAUSE = 30.0
 LONGEST_WAIT = 600.0
-"""A vendor that asks for more patience than this is not waited for."""
+"""If a vendor asks to wait more seconds than this, the call is not retried."""
 
 Attempt = Callable[[bool], AsyncGenerator[ModelEvent, None]]
-"""One attempt; whether to send the thinking of earlier turns."""
+"""Makes one attempt. The argument says whether to send the thinking of earlier turns."""
 
 
 async def call(
@@ -54,17 +54,18 @@ async def call(
     secrets: Callable[[], Iterable[str]] = tuple,
     advice: Callable[[int | None], str] = lambda status: "",
 ) -> AsyncGenerator[ModelEvent, None]:
-    """The events of the first attempt that succeeds, each failed one followed by a `Retrying`.
+    """Yield the events of the first attempt that succeeds, with a `Retrying` after each failed one.
 
-    Tried again: 408, 409, 429, 5xx, timeouts, connections that fail, streams that end without their end event. The
-    vendor's `Retry-After` is honoured; else the pause doubles, with chance in it so that many callers spread out. All
-    other errors are raised at once. Thinking that the vendor does not take, because the model, the account or the
-    conversation before it changed, is left out of the next attempt: that is told, and is not counted as a retry.
+    Retried are 408, 409, 429, 5xx, timeouts, failed connections, and streams that end without their end event. The
+    vendor's `Retry-After` is honoured; otherwise the pause doubles, with a random part so that many callers spread out.
+    All other errors are raised at once. A vendor may refuse earlier thinking because the model, the account or the
+    conversation before it changed; then the next attempt leaves the thinking out, which is reported but not counted as
+    a retry.
 
-    An error says in `is_free` whether every attempt was refused for certain. If one may have been charged, the call may
-    have been, whatever the last attempt was answered with.
+    The error's `is_free` says whether every attempt was certainly refused. If one attempt may have been charged, the
+    call may have been, whatever the last attempt was answered with.
 
-    Errors carry no cause: the SDKs' hold the request, with its key and its messages.
+    Errors have no cause attached: the SDKs' errors hold the request, with its key and its messages.
     """
     number, retries, thinking, is_free = 1, 0, True, True
     while True:
@@ -105,7 +106,8 @@ def _error(
     advice: Callable[[int | None], str],
     is_free: bool,
 ) -> ModelError:
-    """The error of a call whose last attempt failed like this. `is_free`: no attempt can have been charged."""
+    """Return the error of a call whose last attempt failed like this. `is_free` says that no attempt can have been
+    charged."""
     status = failure.status
     if failure.kind == "too-long":
         return ContextTooLong(model, reason, status=status, is_free=is_free)
@@ -115,13 +117,14 @@ def _error(
 
 
 def _pause(retries: int) -> float:
-    """At least half of it is waited, the rest is chance."""
+    """Return the seconds to wait: a random part, at least half, of the longest pause at this point."""
     longest = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0**retries)
     return longest * random.uniform(0.5, 1.0)  # noqa: S311 - nothing secret hangs on it
 
 
 def _reason(failure: Failure, request: ModelRequest, secrets: Iterable[str]) -> str:
-    """With the vendor's words, made harmless. That takes a second for the longest conversations: once, at the end."""
+    """Return the reason with the vendor's words, made safe to show. This takes a second for the longest conversations,
+    so it is done once, at the end."""
     words = shown(failure.message, request, secrets).rstrip(".") if failure.message else ""
     waiting = "" if (failure.after or 0) <= LONGEST_WAIT else f"; it asks to wait {failure.after:.0f} s"
     return failure.what + (f": {words}" if words else "") + waiting
@@ -147,11 +150,12 @@ _STATUS_OF = {
     "timeout_error": 504,
     "overloaded_error": 529,
 }
-"""The status that an error would have had, if the response had not begun with 200 already."""
+"""The HTTP status that an error inside a stream stands for: the response itself had begun with 200."""
 _SPENT = ("insufficient_quota", "billing_hard_limit_reached", "enforced_spend_limit_reached", "billing_error")
-"""429s that no waiting helps."""
+"""Codes of 429 answers that waiting does not help."""
 _FILTERED = ("content_filter", "content_policy_violation")
-"""Refused by a filter that has read the prompt. Some vendors charge that, although they answer with 400."""
+"""Codes of refusals by a filter that has read the prompt. Some vendors charge for that although they answer with
+400."""
 _TOO_LONG_CODES = (
     "context_length_exceeded",
     "context_window_exceeded",
@@ -183,11 +187,11 @@ _CODE = re.compile(r"[\w.-]{1,64}")
 
 
 class StreamBroken(Exception):
-    """The stream ended, or made no sense, before the vendor said that the response is complete."""
+    """The stream ended, or became unreadable, before the vendor said that the response is complete."""
 
 
 class StreamFailed(Exception):
-    """The vendor said in the stream that the response failed. `body` is what it said."""
+    """The vendor reported inside the stream that the response failed. `body` is the report."""
 
     def __init__(self, body: Mapping[str, Any]) -> None:
         self.body = dict(body)
@@ -195,22 +199,24 @@ class StreamFailed(Exception):
 
 
 class Failure(NamedTuple):
+    """What the error of an attempt means."""
+
     kind: Literal["unavailable", "too-long", "thinking", "refused"]
-    """`thinking`: the vendor does not take earlier thinking, which is bound to a model, a conversation or an account."""
+    """`thinking`: the vendor refuses earlier thinking, which is bound to a model, a conversation or an account."""
     what: str
-    """In our words: the status, the vendor's code."""
+    """The failure in our words: the status, the vendor's code."""
     message: str = ""
-    """In the vendor's words, which may quote anything."""
+    """The failure in the vendor's words, which may quote anything."""
     status: int | None = None
     again: bool = False
     after: float | None = None
     """Seconds that the vendor asks to wait."""
     is_free: bool = False
-    """Whether the attempt was refused for certain and cost nothing: by an HTTP status, or before it was sent."""
+    """Whether the attempt was certainly refused and cost nothing: by an HTTP status, or before it was sent."""
 
 
 def read_failure(error: Exception) -> Failure | None:
-    """What the error of a call means; None for one that is no failure of a call, but of a program."""
+    """Return what the error of an attempt means; None if it is a programming error and not a failed call."""
     kinds = {cls.__name__ for cls in type(error).__mro__}
     if isinstance(error, StreamBroken):
         return Failure("unavailable", str(error), again=True)
@@ -232,7 +238,7 @@ def _is_http(error: Exception) -> bool:
 
 
 def _read_sdk(error: Exception) -> Failure:
-    """What the SDK itself did not like, before there was a request: its settings, and mostly that there is no key."""
+    """Read an error that the SDK raised before it made a request: about its settings, mostly a missing key."""
     said = f"{[cls.__name__ for cls in type(error).__mro__]} {error}".lower()
     about_keys = any(word in said for word in ("credential", "api_key", "authentication"))
     what = "no credentials were found" if about_keys else "the SDK did not make the request"
@@ -240,12 +246,12 @@ def _read_sdk(error: Exception) -> Failure:
 
 
 def _is_keyless(error: Exception) -> bool:
-    """Without any key the Anthropic SDK raises this, when the request is made."""
+    """Return whether this is the error that the Anthropic SDK raises when it has no key."""
     return isinstance(error, TypeError) and "authentication method" in str(error)
 
 
 def _read_said(error: Exception) -> Failure:
-    """What the vendor said went wrong, in place of a response or within it."""
+    """Read an error that the vendor reported, in place of a response or within one."""
     codes, message = _said(getattr(error, "body", None))
     named: Any = getattr(error, "status_code", None)
     said: int | None = named if isinstance(named, int) and named >= 400 else None
@@ -276,7 +282,8 @@ def _read_meaning(error: Exception, codes: list[str], message: str, status: int 
 
 
 def _said(body: Any) -> tuple[list[str], str]:
-    """The vendor's codes, the most telling first, and its message. A body that is not JSON, a proxy's page, is neither."""
+    """Return the vendor's codes, the most specific first, and its message. Both are empty for a body that is not JSON,
+    such as a proxy's page."""
     if isinstance(body, Mapping) and isinstance(body.get("error"), Mapping):
         body = body["error"]
     if not isinstance(body, Mapping):
@@ -289,7 +296,8 @@ def _said(body: Any) -> tuple[list[str], str]:
 
 
 def _wait(headers: Mapping[str, str]) -> float | None:
-    """Seconds, from the headers that vendors use: in milliseconds, in seconds, or until a date."""
+    """Return the seconds to wait from the vendors' headers, which give milliseconds, seconds or a date; None if there
+    is none."""
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         try:
             seconds = float(headers.get(name) or "") * unit
@@ -308,7 +316,7 @@ def _wait(headers: Mapping[str, str]) -> float | None:
 
 _LENGTH = 240
 _ECHO = 12
-"""Letters and digits in a row that are taken for a quotation if the conversation has them too."""
+"""How many letters and digits in a row count as a quotation if the conversation has them too."""
 _GAP = "…"
 _KEYS = re.compile(
     r"\b(?:sk|pk|rk|ak|gsk|xai|key|token)[-_][\w*.-]{4,}"  # as vendors shape their keys
@@ -323,7 +331,7 @@ _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|.)", re.DOTALL)
 
 
 def shown(message: str, request: ModelRequest, secrets: Iterable[str] = ()) -> str:
-    """The message, shortened, without what the conversation says and without keys."""
+    """Return the message, shortened, without quotations from the conversation and without keys."""
     text = " ".join(_ESCAPE.sub(_unescaped, message[: 2 * _LENGTH]).split())
     for secret in secrets:
         if secret:
@@ -334,7 +342,7 @@ def shown(message: str, request: ModelRequest, secrets: Iterable[str] = ()) -> s
 
 
 def _unescaped(escape: re.Match[str]) -> str:
-    """What a vendor quotes is often escaped, and would not be found by its letters."""
+    """Decode an escape. Vendors often escape what they quote, so that its letters would not be found."""
     code = escape[1] or escape[2]
     return chr(int(code, 16)) if code else " "
 
@@ -360,7 +368,7 @@ def _without_echo(text: str, said: str) -> str:
 
 
 def _letters(text: str) -> str:
-    """Letters and digits alone, so that a quotation is found however it was escaped or wrapped."""
+    """Return only the letters and digits, so that a quotation is found however it was escaped or wrapped."""
     return _OTHER.sub("", text.lower())
 
 

@@ -1,4 +1,4 @@
-"""How much models take and give: tokens of a request and its response together, and of the response alone."""
+"""How many tokens models accept and produce."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ __all__ = ["WINDOWS", "Window", "context_window", "output_limit"]
 
 
 class Window(NamedTuple):
+    """The most tokens of a request and its response together, and of the response alone."""
+
     context: int
     output: int
 
@@ -91,12 +93,12 @@ WINDOWS: dict[str, Window] = {
 
 
 def context_window(names: str | Iterable[str]) -> int | None:
-    """Tokens that a request and its response may have together; None if that is not known."""
+    """Return the most tokens of a request and its response together; None if unknown. The names are tried in order."""
     found = find(names, WINDOWS)
     return found.context if found else None
 
 
 def output_limit(names: str | Iterable[str]) -> int | None:
-    """Tokens that one response may have; None if that is not known."""
+    """Return the most tokens of one response; None if unknown. The names are tried in order."""
     found = find(names, WINDOWS)
     return found.output if found else None

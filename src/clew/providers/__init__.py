@@ -1,4 +1,4 @@
-"""Claude Code, Codex, opencode: driven, captured, restored on any machine, and translated into each other."""
+"""Claude Code, Codex and opencode as agents: run, recorded, restored on any machine, and translated into each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a provider is: a program that runs an agent's loop of its own, and keeps the conversation in a form of its own."""
+"""The interface of a provider: a program that runs its own agent loop and keeps conversations in its own format."""
 
 from __future__ import annotations
 
@@ -28,18 +28,19 @@ __all__ = [
 ]
 
 Permissions = Literal["read", "edit", "full"]
-"""`read`: look, change nothing. `edit`: change files in the folder it works in, and nowhere else. `full`: whatever its tools
-can, unasked."""
+"""`read`: read, change nothing. `edit`: change files in its working folder and nowhere else. `full`: use all its tools
+without being asked."""
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where a provider works: its folder, and the whole environment of its program, which says where its home is."""
+    """Where a provider works: its working folder and the whole environment of its program, which also determines its
+    home."""
 
     cwd: Path
     env: Mapping[str, str]
 
     def __repr__(self) -> str:
-        """Without the environment, which holds keys."""
+        """Leaves out the environment, which holds keys."""
         return f"Place({str(self.cwd)!r}, …)"
 
     @property
@@ -48,30 +49,31 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Program(msgspec.Struct, frozen=True):
-    """An installed program: the file to run, never a script around it that would outlive its child or die before it."""
+    """An installed program. `path` is the native program itself, never a script around it, which could outlive its
+    child or die before it."""
 
     path: Path
     version: str
-    """As it says itself; empty where it does not."""
+    """The version as the program reports it; empty if unknown."""
     problem: str = ""
-    """Why it cannot be run; empty if nothing is known to be in the way."""
+    """Why it cannot be run; empty if no reason is known."""
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """One prompt, for a conversation that is known by its key."""
+    """One prompt for the conversation with this key."""
 
     prompt: str
     key: str
     model: str = ""
-    """Empty: what the program takes by itself."""
+    """Empty: the program's own choice."""
     system_prompt: str = ""
     permissions: Permissions = "edit"
     options: tuple[str, ...] = ()
-    """Further arguments for the program, as the user gave them."""
+    """Additional arguments for the program, as the user gave them."""
 
 
 class Command(msgspec.Struct, frozen=True):
-    """What to run: in the place's folder, with the place's environment and `env` on top."""
+    """What to run in the place's working folder, with the place's environment and `env` on top."""
 
     argv: tuple[str, ...]
     stdin: bytes = b""
@@ -79,17 +81,17 @@ class Command(msgspec.Struct, frozen=True):
 
 
 class Conversation(msgspec.Struct, frozen=True, kw_only=True):
-    """A provider's conversation in Clew's own words."""
+    """A provider's conversation in Clew's own form."""
 
     messages: tuple[Message, ...]
-    """Prompts, responses and results; without what the program itself tells the model beside them."""
+    """Prompts, responses and results, without what the program itself adds for the model."""
     cwd: str = ""
     title: str = ""
     model: str = ""
     created_at: datetime | None = None
     updated_at: datetime | None = None
     losses: tuple[Loss, ...] = ()
-    """What has no place in the canonical form."""
+    """What the canonical form cannot hold."""
 
 
 class NativeSession(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,56 +104,58 @@ class NativeSession(msgspec.Struct, frozen=True, kw_only=True):
     cwd: str = ""
     title: str = ""
     turns: int | None = None
-    """Prompts; None where counting them means reading all of it."""
+    """The number of prompts; None where counting them would mean reading the whole session."""
     created_at: datetime | None = None
     updated_at: datetime | None = None
     size: int = 0
-    """Bytes, as far as that can be told."""
+    """Bytes; 0 where that is not known."""
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """How a provider is on this machine."""
+    """How a provider is installed and logged in on this machine."""
 
     provider: str
     program: Program | None = None
     logged_in: bool | None = None
-    """None where that cannot be known without asking the vendor."""
+    """None if only the vendor could tell."""
     account: str = ""
-    """By what it is logged in: `api key`, `subscription` … Never the key itself."""
+    """How it is logged in: `api key`, `subscription` … Never the key itself."""
     expires_at: datetime | None = None
-    """When the login runs out, where it says so."""
+    """When the login expires, if that is known."""
     limited_until: datetime | None = None
-    """Until when a usage limit holds, where it is known."""
+    """When a usage limit that is used up will end, if that is known."""
     outdated: bool = False
-    """Whether its version is older than the oldest that keeps what it is told: it is refused then."""
+    """Whether its version is older than `Provider.oldest`. Such a program is refused, because it does not keep its
+    conversations."""
     answers: bool | None = None
-    """Whether it answered a prompt; None if it was not asked."""
+    """Whether it answered a test prompt; None if none was sent."""
     problem: str = ""
-    """What is in the way, and what to do; empty if nothing is."""
+    """What prevents its use, and what to do; empty if nothing is known."""
 
     @property
     def ready(self) -> bool:
-        """Whether there is no reason known why it would not work."""
+        """Whether no reason is known why it would not work."""
         works = self.program is not None and not self.program.problem and not self.outdated
         return works and self.logged_in is not False and self.answers is not False
 
 
 Standing = Literal["absent", "behind", "same", "ahead", "apart"]
-"""How the conversation on this machine stands to a kept one: not here, a part of it, the same, more of it, or neither."""
+"""How the conversation on this machine compares with a stored one: not here, a beginning of it, the same, a
+continuation of it, or different."""
 
 
 class Provider(ABC):
-    """One coding agent's program, in one place. Methods that are not async may block: call them off the event loop."""
+    """A coding agent's program in one place. Methods that are not async may block: call them outside the event loop."""
 
     name: ClassVar[str]
     title: ClassVar[str]
-    """As its makers write it."""
+    """The name as its makers write it."""
     install: ClassVar[str]
     """The command that installs it."""
     oldest: ClassVar[str] = ""
-    """The oldest version that keeps what it is told; an older one is refused. Empty: any will do."""
+    """The oldest version that reliably keeps its conversations; an older one is refused. Empty: any version will do."""
     newest: ClassVar[str] = ""
-    """The newest version that Clew was tried with; newer ones are taken as they are."""
+    """The newest version that Clew was tested with. Newer ones are used all the same."""
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -160,68 +164,73 @@ class Provider(ABC):
 
     @abstractmethod
     def program(self) -> Program | None:
-        """The installed program, found by the place's PATH; None if it is not there. One that cannot be run says why in its
-        `problem`."""
+        """Return the installed program, found on the place's PATH; None if it is not there. If it cannot be run, its
+        `problem` says why."""
 
     @abstractmethod
     def new_key(self) -> str:
-        """A name for a conversation that nobody has, in the program's own form."""
+        """Return a new, unique key for a conversation, in the program's own form."""
 
     @abstractmethod
     async def prepare(self, program: Program, job: Job) -> None:
-        """Make sure that a conversation of this key can be gone on with: if there is none on this machine, an empty one is
-        made, so that the key holds before the first turn."""
+        """Make sure that the conversation of this key can be continued. If there is none on this machine, create an
+        empty one, so that the key holds before the first exchange."""
 
     @abstractmethod
     def command(self, program: Program, job: Job) -> Command:
-        """What runs this prompt, after `prepare`."""
+        """Return the command that runs this prompt. Call `prepare` first."""
 
     @abstractmethod
     def reader(self, job: Job) -> Reader:
-        """For what that prints. Made before the program starts."""
+        """Return a reader for what the command prints. Call it before the program starts."""
 
     def watch(self, job: Job) -> Watch | None:
-        """For a program that prints a tool call only once it is done: what finds the calls that have begun. Made before the
-        program starts. None, unless a provider says otherwise: its program prints a call as it begins."""
+        """Return a watch that finds tool calls which have begun, for a program that prints a call only when it is done.
+        Call it before the program starts. The default is None: the program prints a call when it begins."""
         return None
 
     # The conversation as the program keeps it. A `folder` holds one in full, and nothing else: this is what travels.
 
     @abstractmethod
     def export(self, key: str, folder: Path) -> bool:
-        """Bring the conversation as it is on this machine into this folder, which is made or brought up to date; False if
-        there is none here. A torn end is left out; what is there is not changed."""
+        """Copy the conversation on this machine into a folder, which is created or brought up to date. Returns False if
+        the conversation is not here. A torn end is left out, and the program's own files are not changed."""
 
     @abstractmethod
     def standing(self, key: str, folder: Path) -> Standing:
-        """How the conversation on this machine stands to the one in this folder."""
+        """Compare the conversation on this machine with the one in this folder."""
 
     @abstractmethod
     def install_session(self, key: str, folder: Path) -> None:
-        """Put the conversation of this folder where the program looks for it, under this key, be it another than it had, and
-        for the place's own folder. What is there of the same key and is no part of it is kept aside, never overwritten."""
+        """Put the folder's conversation where the program looks for it, for the place's working folder, under this key,
+        even if it had another. An existing conversation of this key that is not a part of it is kept aside, never
+        overwritten."""
 
     @abstractmethod
     def read(self, folder: Path) -> Conversation:
-        """What a folder holds, in Clew's own words. `Corrupt` if it is none of this provider's."""
+        """Read a folder's conversation in Clew's own form. Raises `Corrupt` if the folder holds no conversation of this
+        provider."""
 
     @abstractmethod
     def write(self, conversation: Conversation, key: str, folder: Path) -> tuple[Loss, ...]:
-        """Make a folder that holds this conversation, and say what did not fit. Tool names are this provider's already."""
+        """Write this conversation into a folder, and return what did not fit. Tool names must already be this
+        provider's."""
 
     @abstractmethod
     def find(self, session: str) -> str | None:
-        """The key of the conversation on this machine that is meant by a key, an unambiguous part of one, or a path."""
+        """Return the key of the conversation on this machine that a key, a unique part of one, or a path means; None if
+        there is none."""
 
     @abstractmethod
     def sessions(self) -> Iterator[NativeSession]:
-        """All conversations on this machine, newest first, without reading more of each than its ends."""
+        """List all conversations on this machine, newest first, reading no more of each than its ends."""
 
     @abstractmethod
     def check(self, program: Program | None) -> Health:
-        """How it is, from what is on this machine; nobody is asked."""
+        """Return how the provider is installed and logged in, from what is on this machine. No network request is
+        made."""
 
 
 def values(value: Any) -> dict[str, Any]:
-    """A JSON object, or an empty one in place of whatever else was there: programs change what they write."""
+    """Return the value if it is a JSON object, otherwise an empty dict: programs change what they write."""
     return value if isinstance(value, dict) else {}

@@ -19,14 +19,14 @@ _NEVER = datetime.min.replace(tzinfo=UTC)
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """A provider whose conversations could not all be listed."""
+    """Why a provider's conversations could not all be listed."""
 
     provider: str
     reason: str
 
 
 class Discovered(msgspec.Struct, frozen=True):
-    """What was found, newest first; and where it may be incomplete."""
+    """The conversations that were found, newest first, and why the list may be incomplete."""
 
     sessions: tuple[NativeSession, ...]
     problems: tuple[Problem, ...] = ()
@@ -47,10 +47,11 @@ def discover(
     cwd: str | os.PathLike[str] | None = None,
     place: Place | None = None,
 ) -> Discovered:
-    """All conversations of these providers on this machine, newest first; without `providers`, of all that are known.
+    """List the conversations of these providers on this machine, newest first; by default of all known providers.
 
-    With `cwd` only those of that folder. Nothing is read in full, so thousands take no time to speak of. A store that is
-    damaged or out of reach is told in `problems`, and what of it could be listed is: it never looks as if it were empty.
+    With `cwd`, only the conversations of that folder. No conversation is read in full, so listing thousands is fast. A
+    store that is damaged or out of reach is reported in `problems`, beside what could be listed of it, so that it never
+    looks empty.
     """
     place = place or default_place()
     found = [_list(name, place) for name in wanted(providers)]
@@ -63,7 +64,7 @@ def discover(
 
 
 def _list(name: str, place: Place) -> tuple[list[NativeSession], Problem | None]:
-    """What could be listed, and why that is not all."""
+    """Return the conversations that could be listed, and why these are not all."""
     sessions: list[NativeSession] = []
     try:
         for session in find_provider(name)(place).sessions():

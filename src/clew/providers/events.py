@@ -1,4 +1,5 @@
-"""What a coding agent's command says while it works, in one vocabulary to which each provider translates its own."""
+"""The vocabulary in which every provider reports what its program does, and the protocols of what reads and watches a
+program."""
 
 from __future__ import annotations
 
@@ -26,16 +27,17 @@ __all__ = [
 
 
 class Delta(msgspec.Struct, frozen=True):
-    """Words as they are written, before the response that holds them is whole."""
+    """A piece of text as it is written, before its response is complete."""
 
     text: str
     thinking: bool = False
     child: str = ""
-    """The call whose sub-agent this is of; empty for the conversation itself. The same below."""
+    """The id of the tool call whose sub-agent wrote this; empty for the conversation itself. The same holds in the
+    other events."""
 
 
 class Response(msgspec.Struct, frozen=True):
-    """Blocks of a model's response, whole. Several with one `id`, one after the other, are parts of one response."""
+    """Complete blocks of a model's response. Consecutive ones with the same `id` are parts of one response."""
 
     blocks: tuple[Block, ...]
     id: str = ""
@@ -44,23 +46,24 @@ class Response(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What a tool call came to."""
+    """The result of a tool call."""
 
     result: ToolResult
     child: str = ""
 
 
 class Retry(msgspec.Struct, frozen=True):
-    """The program tries again by itself: why, and in how many seconds, where it says so."""
+    """The program tries again by itself. `seconds` is the pause, if it is known."""
 
     reason: str
     seconds: float = 0.0
     is_refused: bool = False
-    """Whether the attempt before was refused, as in `Failed`."""
+    """Whether the vendor refused the attempt before, as in `Failed`."""
 
 
 class Finished(msgspec.Struct, frozen=True):
-    """The prompt is answered. `usage` and `cost_usd` are of this prompt alone; None where the program does not know it."""
+    """The prompt was answered. `usage` and `cost_usd` are those of this prompt alone, or None if the program does not
+    know them."""
 
     text: str
     usage: Usage | None = None
@@ -69,23 +72,24 @@ class Finished(msgspec.Struct, frozen=True):
 
 
 Failure = Literal["login", "limit", "context", "session", "stopped", "failed"]
-"""Not logged in; rate or usage limit; conversation too long; no such conversation; the program died; anything else."""
+"""Why a prompt failed: not logged in, rate or usage limit, conversation too long, no such conversation, the program
+died, or anything else."""
 
 
 class Failed(msgspec.Struct, frozen=True):
-    """The prompt was not answered. What it cost all the same, where that is known."""
+    """The prompt was not answered. `usage` and `cost_usd` say what it used all the same, or None if that is unknown."""
 
     kind: Failure
     reason: str
     usage: Usage | None = None
     cost_usd: float | None = None
     is_refused: bool = False
-    """Whether the vendor did not carry out the last request, by the HTTP status of its answer: that one is not charged.
-    Only for programs that tell of each further attempt with a `Retry`."""
+    """Whether the vendor refused the last request, by the HTTP status of its answer, so that the request is not
+    charged. Set only for programs that report each further attempt with a `Retry`."""
 
 
 class Other(msgspec.Struct, frozen=True):
-    """A line that says nothing Clew has a word for, as it came. It goes no further: what the program keeps has it."""
+    """A line for which Clew has no event, unchanged. It is not recorded; the program's own session has it."""
 
     value: Any
 
@@ -94,22 +98,23 @@ Happening = Delta | Response | Result | Retry | Finished | Failed | Other
 
 
 class Reader(Protocol):
-    """Reads what one run of a program prints, line by line. Exactly one `Finished` or `Failed` comes of it."""
+    """Reads the output of one run, line by line. Over the whole run it returns exactly one `Finished` or `Failed`."""
 
     def read(self, line: bytes) -> Iterable[Happening]:
-        """What this line of the standard output means. One that is no JSON is `Other`, and never an error."""
+        """Return the events of a line of the standard output. A line that is not JSON gives `Other`, never an error."""
 
     def end(self, status: int, stderr: str) -> Iterable[Happening]:
-        """What is still to be said now that the program has ended, with this exit status (below 0: the signal's number) and
-        with this as the end of what it wrote to its standard error. Asked once, after the last line."""
+        """Return the last events, after the program has ended. Called once, after the last line. `status` is the exit
+        status, or the negative number of a signal; `stderr` is the end of the standard error."""
 
 
 class Watch(Protocol):
-    """Looks for what one run of a program has begun and not printed yet. Not async: it is asked off the event loop."""
+    """Finds what a program has begun but not printed yet. Its methods are not async: they are called outside the event
+    loop."""
 
     def look(self) -> Iterable[bytes]:
-        """Lines for the reader, in the form in which the program prints them; each once. Asked many times a second while
-        the program works, and once more when it has ended. Where nothing can be seen, it returns nothing."""
+        """Return new lines for the reader, in the form that the program prints, each once; nothing if nothing can be
+        seen. Called many times a second while the program works, and once more after it has ended."""
 
     def close(self) -> None:
-        """Asked once, after the last look."""
+        """Release what the watch holds. Called once, after the last look."""

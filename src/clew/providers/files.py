@@ -1,4 +1,5 @@
-"""Files as providers write them: whole or not at all, for their owner alone, and read again only where they have changed."""
+"""Files for providers: written whole or not at all, readable only by their owner, and copied again only when they have
+changed."""
 
 from __future__ import annotations
 
@@ -15,15 +16,15 @@ __all__ = ["bring", "copy", "is_draft", "lines_from_end", "make_folder", "put", 
 
 _DRAFT = re.compile(r"\..+\.clew-[0-9a-f]{16}")
 _ABANDONED = 3600.0
-"""Seconds after which nobody is still at work on a draft."""
+"""Seconds after which a draft counts as abandoned."""
 _TICK = 20_000_000
-"""Nanoseconds within which two changes of a file may have the same time."""
+"""Nanoseconds within which two changes of a file may get the same time."""
 _BLOCK = 65_536
 _known: dict[tuple[str, int, int], str] = {}
 
 
 def make_folder(folder: Path) -> None:
-    """With those above it, each for its owner alone if it was not there."""
+    """Make a folder and its missing parents, each accessible only by its owner."""
     if folder.is_dir():
         return
     make_folder(folder.parent)
@@ -31,12 +32,13 @@ def make_folder(folder: Path) -> None:
 
 
 def put(path: Path, data: bytes) -> None:
+    """Write a file atomically."""
     with _draft(path) as draft:
         draft.write_bytes(data)
 
 
 def put_if_changed(path: Path, data: bytes) -> None:
-    """Nothing is written if the file says the same already."""
+    """Write a file atomically, unless it has this content already."""
     try:
         if path.stat().st_size == len(data) and path.read_bytes() == data:
             return
@@ -46,15 +48,17 @@ def put_if_changed(path: Path, data: bytes) -> None:
 
 
 def copy(source: Path, target: Path) -> None:
+    """Copy a file atomically."""
     with _draft(target) as draft:
         shutil.copyfile(source, draft)
 
 
 def bring(source: Path, target: Path, fill: Callable[[Path, Path], object] = shutil.copyfile) -> bool:
-    """Make a copy as its original is now; False if it is that already. `fill(source, draft)` writes it.
+    """Update a copy of a file; return False if it is up to date. `fill(source, draft)` writes the copy.
 
-    A copy has the time of its original, and is known by it. It does not get that of an original that changed just now,
-    which might change once more within the same time: such a one is copied again when it is next asked for.
+    A copy gets the modification time of its original, which shows later whether it is up to date. If the original
+    changed just now, it could change again within the same time stamp. Then the copy does not get that time, so that it
+    is made again next time.
     """
     seen = source.stat().st_mtime_ns
     if target.exists() and target.stat().st_mtime_ns == seen:
@@ -68,7 +72,7 @@ def bring(source: Path, target: Path, fill: Callable[[Path, Path], object] = shu
 
 
 def lines_from_end(path: Path) -> Iterator[bytes]:
-    """The lines of a file, the last one first, reading no more than is asked for."""
+    """Yield the lines of a file from the last to the first, reading only as far as needed."""
     with path.open("rb") as file:
         end, rest = file.seek(0, os.SEEK_END), b""
         while end > 0:
@@ -81,7 +85,7 @@ def lines_from_end(path: Path) -> Iterator[bytes]:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what a process left in this folder that was killed while it wrote there."""
+    """Remove drafts in this folder whose writer was killed."""
     for path in folder.rglob(".*.clew-*"):
         try:
             if is_draft(path.name) and time.time() - path.lstat().st_mtime > _ABANDONED:
@@ -91,12 +95,12 @@ def sweep(folder: Path) -> None:
 
 
 def is_draft(name: str) -> bool:
-    """Whether a file of this name is one that somebody is writing."""
+    """Return whether this is the name of a draft: a file that is still being written."""
     return _DRAFT.fullmatch(name) is not None
 
 
 def remembered(path: Path, ask: Callable[[], str]) -> str:
-    """What was learned about a file, asked once in this process for as long as the file is the same."""
+    """Return what `ask` says about a file. Within this process it is called again only if the file has changed."""
     status = path.stat()
     key = (str(path), status.st_mtime_ns, status.st_size)
     if key not in _known:
@@ -106,7 +110,7 @@ def remembered(path: Path, ask: Callable[[], str]) -> str:
 
 @contextmanager
 def _draft(path: Path) -> Iterator[Path]:
-    """A new file that takes the place of this one at the end, or is gone. No two writers have the same."""
+    """Make a new file that replaces this one on success and is deleted on failure. Each writer has its own."""
     make_folder(path.parent)
     draft = path.with_name(f".{path.name}.clew-{secrets.token_hex(8)}")
     os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))

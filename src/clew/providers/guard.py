@@ -1,10 +1,11 @@
-"""Runs a program and sees to it that nothing of it is left: run as a script, between Clew and a provider's program.
+"""Runs a program and makes sure that nothing of it is left. Run as a script, between Clew and a provider's program:
 
     python -I -S guard.py LIFELINE PARENT -- PROGRAM ARGUMENT…
 
-LIFELINE is the number of a descriptor that its starter holds the other end of. When that is closed, be it because the
-starter was killed, every process below this one is killed. A byte on it is a signal for the program. When the program
-ends, what it left running is killed too, and this ends as the program did. It imports little, as every turn starts one.
+LIFELINE is the number of a file descriptor whose other end the starting process holds. When that end is closed, for
+example because the starting process was killed, every process below this one is killed. A byte on it is the number of a
+signal for the program. When the program ends, whatever it left running is killed too, and this process ends with the
+same status. It imports little, because every prompt starts one.
 """
 
 import _signal as signal  # type: ignore[import-not-found]  # `signal` imports enum: 9 of the 20 ms that this takes to start
@@ -24,7 +25,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _start(argv: list[str], lifeline: int) -> int:
-    """The program, which is killed if this process is. The pid that it has."""
+    """Start the program, which is killed if this process dies. Returns its pid."""
     pid = os.fork()
     if pid:
         return pid
@@ -43,7 +44,7 @@ def _start(argv: list[str], lifeline: int) -> int:
 
 
 def _table() -> dict[int, int]:
-    """The parent of every process. Threads that end between two looks do no harm."""
+    """Return the parent of every process. Processes that end meanwhile are skipped."""
     if not _LINUX:
         import subprocess
 
@@ -60,7 +61,8 @@ def _table() -> dict[int, int]:
 
 
 def _below(root: int) -> list[int]:
-    """All processes below this one. On Linux that is all that the program ever started: orphans come to this process."""
+    """Return all processes below this one. On Linux these are all that the program ever started, because this process
+    adopts orphans."""
     parents = _table()
     below = {root}
     while more := {pid for pid, parent in parents.items() if parent in below and pid not in below}:
@@ -69,7 +71,7 @@ def _below(root: int) -> list[int]:
 
 
 def _reap(program: int, status: int | None) -> int | None:
-    """Take note of all that have ended; the program's status, once it is among them."""
+    """Collect all processes that have ended. Returns the program's exit status once it is among them."""
     while True:
         try:
             pid, found = os.waitpid(-1, os.WNOHANG)
@@ -82,7 +84,7 @@ def _reap(program: int, status: int | None) -> int | None:
 
 
 def _kill_all(program: int, status: int | None) -> int | None:
-    """Until nothing is left: whatever is forked meanwhile is found the next time round."""
+    """Kill until nothing is left. Processes that are forked meanwhile are found in the next round."""
     while below := _below(os.getpid()):
         for pid in below:
             try:

@@ -1,9 +1,10 @@
-"""Takes into the record what a coding agent's own session has beyond it.
+"""Brings a thread and a coding agent's own session into step.
 
-A user can go on with a session in the program itself: `claude --resume`, between two prompts of ours. The program knows of
-those exchanges and the record does not, so they would be gone where the conversation is taken from the record: with the
-built-in agent, with another provider, on another machine. They are appended to the record before anything else happens to
-the thread, and marked as what they are.
+A user can continue a session in the program itself, with `claude --resume`, between two prompts of ours. The program
+then knows exchanges that the record lacks, and they would be lost wherever the conversation is taken from the record:
+with the built-in agent, with another provider, on another machine. So they are appended to the record, and marked as
+such, before anything else happens to the thread. This module also adopts a whole session into a new thread, and moves a
+thread to another provider.
 """
 
 from __future__ import annotations
@@ -44,10 +45,10 @@ log = logging.getLogger("clew.providers")
 
 
 async def take_in(journal: Journal, store: Checkpointer, place: Place, *, natively: bool = True) -> bool:
-    """Append to the record what the session of whoever did the last turns has beyond it on this machine, and keep that
-    session as it is now. Returns whether there was anything.
+    """Append to the record what the current provider's session on this machine has beyond it, and store that session as
+    it is now. Returns whether there was anything.
 
-    A session that cannot be read is left alone: the program itself tells what is wrong with it when it is asked.
+    A session that cannot be read is left alone: the program itself reports the problem when it is used.
     """
     state = journal.thread.checkpoint
     name = current_provider(state)
@@ -76,24 +77,26 @@ async def take_in(journal: Journal, store: Checkpointer, place: Place, *, native
 
 
 async def take_in_thread(store: Checkpointer, thread_id: str, place: Place) -> bool:
-    """The same for a thread that nobody has open, before an agent goes on with it that knows of no providers."""
+    """Do the same as `take_in` for a thread that is not open, before an agent that knows no providers continues it."""
     async with Thread.open(store, thread_id) as thread, Journal(thread) as journal:
         return await take_in(journal, store, place)
 
 
 def _waits(state: Checkpoint) -> bool:
-    """Whether the last prompt on record is one of which not a word came back: whoever asked it was killed, say."""
+    """Return whether the last prompt on record has no response at all, for example because the process that asked it
+    was killed."""
     return bool(state.history) and type(state.history[-1]) is User and not state.partial
 
 
 def beyond(
     then: Sequence[Message], now: Sequence[Message], asked: Sequence[Message], *, is_answered: bool = True
 ) -> tuple[Message, ...]:
-    """The messages of a session that are not on record: `then` is what it held when it was captured, `now` what it holds,
-    and `asked` are the prompts on record since, whose answers came with the program's events.
+    """Return the messages of a session that are not on record.
 
-    Prompts are told apart by their words. A session that was compacted or unwound meanwhile holds less than it did: what
-    it still holds of that is on record too. Of the last prompt the answer is missing too, unless it `is_answered`.
+    `then` is what the session held when it was last stored, `now` what it holds, and `asked` are the prompts recorded
+    since, whose answers came as events. Prompts are matched by their words. A session that was compacted or rewound
+    meanwhile holds less than before; what is left of that is on record too. Unless `is_answered`, the answer to the
+    last prompt is also returned.
     """
     same = 0
     while same < min(len(then), len(now)) and then[same] == now[same]:
@@ -112,7 +115,7 @@ def beyond(
 
 
 def _exchanges(messages: Iterable[Message]) -> Iterator[list[Message]]:
-    """Each prompt with all that follows it. What comes before the first prompt stands alone."""
+    """Yield each prompt with everything that follows it. Messages before the first prompt form a group of their own."""
     exchange: list[Message] = []
     for message in messages:
         if type(message) is User and exchange:
@@ -124,8 +127,8 @@ def _exchanges(messages: Iterable[Message]) -> Iterator[list[Message]]:
 
 
 def _texts(asked: Sequence[Message]) -> list[set[str]]:
-    """The words that each prompt may have in the program's session: its own, with a note of Clew's in front of them if there
-    was one, as they go to the program in one message."""
+    """Return the texts that each prompt may have in the program's session: the prompt alone, or after a note of Clew's,
+    since both go to the program in one message."""
     texts: list[set[str]] = []
     told = ""
     for message in asked:
@@ -139,7 +142,7 @@ def _texts(asked: Sequence[Message]) -> list[set[str]]:
 
 
 def _place(texts: Sequence[set[str]], message: Message) -> int | None:
-    """Which of the prompts this is."""
+    """Return the index of the prompt that this message is; None if it is none of them."""
     if type(message) is not User:
         return None
     words = _plain(plain_text(message))
@@ -147,12 +150,13 @@ def _place(texts: Sequence[set[str]], message: Message) -> int | None:
 
 
 def _plain(text: str) -> str:
-    """Words apart from the white space between them: programs trim prompts, and add line ends."""
+    """Return the text with its white space normalised: programs trim prompts and add newlines."""
     return " ".join(text.split())
 
 
 def _entries(messages: Sequence[Message], place: int, source: Provider, model: str) -> Iterator[Logged]:
-    """Entries for exchanges that nobody asked for through Clew. A call without a result is one that may have begun."""
+    """Yield the log entries of exchanges that were not asked through Clew. A call without a result is recorded as one
+    that may have begun."""
     for exchange in _exchanges(messages):
         asked = place
         blocks = [block for message in exchange for block in message.content]
@@ -167,7 +171,7 @@ def _entries(messages: Sequence[Message], place: int, source: Provider, model: s
 
 
 def _ended(asked: int, end: int, exchange: Sequence[Message], source: Provider, model: str) -> StateSet:
-    """What is known of such an exchange. It was not paid for through Clew, and counts for no budget."""
+    """Return the entry for the end of such an exchange. It was not paid for through Clew and counts for no budget."""
     last = exchange[-1]
     status = "done" if type(last) is Assistant and not tool_calls(last) else "interrupted"
     answered_by = last.model if isinstance(last, Assistant) and last.model else model
@@ -183,10 +187,10 @@ async def adopt(
     thread_id: str | None = None,
     place: Place | None = None,
 ) -> str:
-    """Take a session that a provider keeps on this machine into a thread, and return the thread's id.
+    """Take a session that a provider keeps on this machine into a new thread, and return the thread's id.
 
-    `session` is its id, an unambiguous part of it, or a path. `Agent(provider=…).resume_session(thread_id)` goes on with it,
-    anywhere. The provider's own copy stays as it is.
+    `session` is its id, a unique part of it, or a path. `Agent(provider=…).resume_session(thread_id)` continues it on
+    any machine. The provider's own session is unchanged.
     """
     source = find_provider(provider)(place or default_place())
     key = await asyncio.to_thread(source.find, session)
@@ -202,7 +206,7 @@ async def adopt(
 
 
 async def adopt_into(journal: Journal, store: Checkpointer, source: Provider, key: str) -> None:
-    """Make a thread that holds nothing yet hold this conversation, as the provider keeps it and in Clew's own words."""
+    """Record this conversation in an empty thread, both in the provider's format and in Clew's."""
     folder = staging_folder(source, key)
     if not await asyncio.to_thread(source.export, key, folder):
         raise SessionNotFound(source.name, key)
@@ -217,8 +221,8 @@ async def adopt_into(journal: Journal, store: Checkpointer, source: Provider, ke
 
 
 async def take_back(journal: Journal, place: int) -> None:
-    """What was asked from this place of the history on, and could not even be begun with, is asked elsewhere: it stands in
-    the conversation once."""
+    """Remove a prompt from the conversation that a provider could not even begin, before another provider is asked: so
+    it stands in the conversation once. `place` is its index in the history."""
     state = journal.thread.checkpoint
     asked = len(state.history) - place
     if place >= 0 and all(type(message) is User for message in state.history[place:]):
@@ -228,7 +232,7 @@ async def take_back(journal: Journal, place: int) -> None:
 async def move(
     journal: Journal, store: Checkpointer, target: Provider, name: str = "", *, natively: bool = True
 ) -> Placed:
-    """Write the thread's conversation for this provider, and put on record that it goes on there."""
+    """Write the thread's conversation for this provider, and record that it continues there."""
     thread = journal.thread
     before = thread.checkpoint
     placing = Placing(target, store, thread)

@@ -1,8 +1,8 @@
-"""Brings a conversation to where a provider's program looks for it, and takes it from there into the store.
+"""Puts a conversation where a provider's program looks for it, and takes it from there into the store.
 
-What the program keeps travels as it is, as a tree of blobs. Where the program's own form of what the thread holds is not to
-be had, because another provider or the built-in agent did the last turns, because the thread was rewound into the middle of
-a turn, or because a crash came before it was captured, it is written anew from the messages on record.
+What the program keeps is stored unchanged, as a tree of blobs. If that is missing or does not match the thread, the
+conversation is written anew from the messages on record. This is so when another provider or the built-in agent did the
+last turns, when the thread was rewound into the middle of a turn, or when a crash came before the session was stored.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ __all__ = ["Placed", "Placing", "alone", "current_provider", "staging_folder", "
 
 log = logging.getLogger("clew.providers")
 _DISOWNED = "-"
-"""Stands for a log that no thread has, so that what is known by the name is never gone on with."""
+"""A log id that no thread has. A session recorded with it is never continued."""
 _KEPT_FOR = 14 * 86_400.0
-"""Seconds after which our own copy of a session that nobody has gone on with is removed."""
+"""Seconds after which Clew's own copy of an unused session is removed."""
 
 
 def current_provider(state: Checkpoint) -> str:
-    """Who did the last turns of a thread."""
+    """Return the name of the provider that did the last turns of a thread, or `clew`."""
     named = state.limits.get("provider")
     return named if isinstance(named, str) else BUILT_IN_AGENT
 
 
 class Placed(msgspec.Struct, frozen=True):
-    """Where the conversation goes on."""
+    """Where the conversation continues."""
 
     key: str
     losses: tuple[Loss, ...] = ()
-    """What of it this provider cannot hold, if it was written anew."""
+    """What this provider cannot hold, if the conversation was written anew."""
 
 
 class Placing:
@@ -63,11 +63,11 @@ class Placing:
         self._thread_id = thread.thread_id
         self._log_id = thread.head.log_id
         self._said: int | None = None
-        """How many messages the program kept when it was last looked at after a prompt."""
+        """How many messages the program's session held after the last prompt; None if it was not looked at."""
 
     async def place(self, state: Checkpoint, asked_key: str = "") -> Placed:
-        """See to it that the conversation is where the program finds it, and say by which key. `asked_key` is from a handle,
-        for a thread that knows none."""
+        """Put the conversation where the program finds it, and return its key. `asked_key` comes from a handle and is
+        used if the thread has no key on record."""
         known = state.providers.get(self._provider.name)
         if known is None and not state.messages and not state.providers:
             return Placed(asked_key or self._provider.new_key())
@@ -79,7 +79,7 @@ class Placing:
         return await self._install(known, "") if covers and known.native else await self._write(state, "")
 
     async def _go_on(self, known: ProviderKey, state: Checkpoint, covers: bool) -> Placed:
-        """Under the same key: with what is on this machine, unless that is less than what is on record."""
+        """Continue under the same key with what is on this machine, unless the record holds more."""
         standing = await self._standing(self._provider, known)
         log.info("thread %r: its %s session here is %s", self._thread_id, self._provider.name, standing)
         if standing == "ahead" or (standing == "same" and not _done_since(known, state)):
@@ -91,7 +91,7 @@ class Placing:
         return await self._write(state, known.key if standing == "absent" else "")
 
     async def _standing(self, provider: Provider, known: ProviderKey) -> Standing:
-        """How what is on this machine stands to what is on record."""
+        """Compare the session on this machine with the stored one."""
         folder = staging_folder(provider, known.key)
         if not await asyncio.to_thread(provider.export, known.key, folder):
             return "absent"
@@ -103,8 +103,8 @@ class Placing:
             return await asyncio.to_thread(provider.standing, known.key, kept)
 
     async def then_and_now(self, state: Checkpoint) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
-        """What the session held when it was captured last, and what it holds on this machine now; nothing twice unless the
-        one has only been added to since, and the thread has only gone on."""
+        """Return the messages of the session when it was last stored, and those that it holds on this machine now. Both
+        are empty unless the session and the thread have only been continued since."""
         known = state.providers.get(self._provider.name)
         if known is None or not _in_line(known, state, self._log_id):
             return (), ()
@@ -139,8 +139,11 @@ class Placing:
         return Placed(key, lost)
 
     async def conversation(self, state: Checkpoint) -> Conversation:
-        """As whoever did the last turns keeps it: on this machine, if that is more than is on record, for it may have been
-        gone on with there; else as it is on record. Where neither holds all, from the messages on record."""
+        """Return the conversation from the best source.
+
+        That is the current provider's session on this machine if it holds more than the record, since it may have been
+        continued there; otherwise the stored session; and if neither is complete, the messages on record.
+        """
         known = state.providers.get(current_provider(state))
         if known is not None:
             source = find_provider(known.provider)(self._provider.place)
@@ -156,8 +159,8 @@ class Placing:
         )
 
     async def unsettled(self, key: str) -> tuple[ToolCall, ...]:
-        """The calls that the program keeps without a result at the end of the conversation: not all programs tell of a call
-        before it is done. If what it keeps cannot be read, that is the program's to tell."""
+        """Return the calls at the end of the program's own session that have no result, because some programs report a
+        call only when it is done. Returns nothing if the session cannot be read: the program itself reports that."""
         folder = staging_folder(self._provider, key)
         try:
             if not await asyncio.to_thread(self._provider.export, key, folder):
@@ -172,9 +175,9 @@ class Placing:
         return tuple(call for message in last for call in tool_calls(message) if call.id not in done)
 
     async def has_kept(self, state: Checkpoint, key: str, prompt: str, answer: str) -> bool:
-        """Whether the program's own session holds this prompt, which it was asked just now, and its answer. Versions that
-        are too old write it elsewhere, and on a full disk some write nothing and answer all the same. If what is there
-        cannot be read, that is the program's to tell."""
+        """Return whether the program's own session holds this prompt and its answer. Outdated versions write it
+        elsewhere, and some programs answer without writing anything if the disk is full. A damaged session counts as
+        kept: the program itself reports the damage."""
         folder = staging_folder(self._provider, key)
         known = state.providers.get(self._provider.name)
         try:
@@ -192,13 +195,13 @@ class Placing:
         return _ends_with(messages, prompt, answer)
 
     async def disown(self, journal: Journal, key: str) -> None:
-        """Put on record that the program's own session lacks something: the next prompt goes to a new one, which is written
+        """Record that the program's own session is incomplete. The next prompt goes to a new session that is written
         from the messages on record."""
         await journal.record(ProviderKey(self._provider.name, key, thread=_DISOWNED))
 
     async def capture(self, journal: Journal, key: str, *, natively: bool = True) -> bool:
-        """Take what the program keeps by now into the store; False if it keeps nothing under this key. Not `natively`, it
-        stays on this machine. How much of the thread it holds is noted there."""
+        """Store the program's session as it is now, and record how much of the thread it holds. Returns False if the
+        program has none under this key. Unless `natively`, its content stays on this machine and is not stored."""
         folder = staging_folder(self._provider, key)
         if not await asyncio.to_thread(self._provider.export, key, folder):
             return False
@@ -219,14 +222,15 @@ class Placing:
 
 
 def staging_folder(provider: Provider, key: str) -> Path:
-    """Our own copy of what a provider keeps, of which a snapshot is cheap: only what has changed is read. It may be lost."""
+    """Return the folder of Clew's own copy of a provider's session. It makes snapshots cheap, because only changes are
+    read, and it may be deleted."""
     cache = Path(provider.place.env.get("XDG_CACHE_HOME") or provider.place.home / ".cache")
     return cache / "clew" / "providers" / provider.name / blake3(key.encode()).hexdigest()[:32]
 
 
 @contextmanager
 def _scratch() -> Iterator[Path]:
-    """A folder that is gone afterwards."""
+    """Make a temporary folder that is deleted afterwards."""
     with tempfile.TemporaryDirectory(prefix="clew-") as top:
         folder = Path(top, "session")
         folder.mkdir()
@@ -235,8 +239,8 @@ def _scratch() -> Iterator[Path]:
 
 @contextmanager
 def alone(provider: Provider, key: str) -> Iterator[None]:
-    """While no other process of this machine works on the same session: where two have no store in common, nothing else
-    would keep them apart."""
+    """Hold a lock so that no other process on this machine works on the same session. Two processes with different
+    stores would not see each other's lease."""
     import fcntl
 
     lock = staging_folder(provider, key).with_suffix(".lock")
@@ -252,7 +256,7 @@ def alone(provider: Provider, key: str) -> Iterator[None]:
 
 
 def sweep_staging(provider: Provider) -> None:
-    """Remove our copies of sessions that nobody has gone on with for long: they are made again when they are needed."""
+    """Remove Clew's copies of sessions that were not used for long. They are made again when needed."""
     oldest = time.time() - _KEPT_FOR
     for entry in staging_folder(provider, "").parent.glob("*"):
         with suppress(FileNotFoundError):
@@ -265,7 +269,8 @@ def _mark(folder: Path, log_id: str, messages: int, said: int) -> None:
 
 
 def _marked(folder: Path) -> tuple[()] | tuple[str, int, int]:
-    """Of which log, and of how much of it, what is here was noted to be, and how many messages it held itself."""
+    """Return what `_mark` noted beside a folder: the log's id, how many messages of the thread it covers, and how many
+    the session itself held. Empty if nothing was noted."""
     try:
         log_id, messages, said = folder.with_suffix(".mark").read_text().split()
     except (FileNotFoundError, ValueError):
@@ -274,8 +279,11 @@ def _marked(folder: Path) -> tuple[()] | tuple[str, int, int]:
 
 
 def _ends_with(messages: Sequence[Message], prompt: str, answer: str) -> bool:
-    """Whether this answer stands behind this prompt, before which a note may stand. Programs change white space, and may
-    clean a prompt of what cannot be seen, or sum it up: where it is not found, the last one is taken for it."""
+    """Return whether this answer follows this prompt, before which a note may stand.
+
+    White space is ignored. Programs may also strip invisible characters from a prompt or summarise it: if the prompt is
+    not found, the last one is taken for it.
+    """
     asked = [place for place, message in enumerate(messages) if type(message) is User]
     if not asked:
         return False
@@ -290,22 +298,22 @@ def _solid(text: str) -> str:
 
 
 def _covers(known: ProviderKey, state: Checkpoint) -> bool:
-    """Whether what the provider kept then is all that the thread holds now."""
+    """Return whether what the provider kept then is everything that the thread holds now."""
     return known.messages == _end(state)
 
 
 def _end(state: Checkpoint) -> int:
-    """The place in the history after the last message that the model sees."""
+    """Return the place in the history after the last message that the model sees."""
     return state.view[-1][1] if state.view else 0
 
 
 def _only_went_on(state: Checkpoint) -> bool:
-    """Whether nothing was rewound but prompts that were never answered."""
+    """Return whether nothing was rewound except prompts that were never answered."""
     return len(state.view) <= 1 and all(type(message) is User for message in state.history[_end(state) :])
 
 
 def _without_last_prompts(conversation: Conversation, taken_back: int) -> Conversation:
-    """Without the prompt at the end that was taken back, if it was: it is asked again. A note before it is part of it."""
+    """Remove the last prompt, with a note before it, if it was taken back: it is asked again."""
     messages = conversation.messages
     if taken_back and messages and type(messages[-1]) is User:
         messages = messages[:-1]
@@ -313,12 +321,13 @@ def _without_last_prompts(conversation: Conversation, taken_back: int) -> Conver
 
 
 def _done_since(known: ProviderKey, state: Checkpoint) -> bool:
-    """Whether there are responses or results on record that the provider did not keep then."""
+    """Return whether responses or results on record are missing from what the provider kept then."""
     return any(type(message) in (Assistant, Tool) for message in state.history[known.messages :])
 
 
 def _in_line(known: ProviderKey, state: Checkpoint, log_id: str) -> bool:
-    """Whether the thread has only gone on since: no rewind, and no fork or copy of another."""
+    """Return whether the thread has only been continued since, without a rewind, and is not a fork or copy of
+    another."""
     if known.thread not in ("", log_id):
         return False
     start = state.view[-1][0] if state.view else 0

@@ -1,4 +1,5 @@
-"""Runs a provider's program so that neither can hang the other, and nothing of it outlives this process."""
+"""Runs a provider's program so that neither side can hang the other and no process outlives this one; finds programs on
+the PATH and says why one cannot be run."""
 
 from __future__ import annotations
 
@@ -27,28 +28,28 @@ __all__ = ["CannotRun", "Ended", "is_binary", "on_path", "problem_of", "reap", "
 
 
 MARK = "CLEW_PROVIDER_OF"
-"""The variable in the environment of every process that was started for a provider: which process it belongs to."""
+"""The environment variable, in every process started for a provider, that names the process it belongs to."""
 _GUARD = Path(__file__).with_name("guard.py")
 NOT_STARTED, SAYS_WHY = 127, "clew cannot start "
-"""How the guard ends, and how its words begin, where the system does not start the program."""
+"""The guard's exit status, and how its error message begins, if the system cannot start the program."""
 _PIECE = 2**16
 _KEPT = 2**16
-"""Characters kept of the end of what a program writes to its standard error."""
+"""Bytes kept of the end of a program's standard error."""
 GRACE = 5.0
-"""Seconds that a program has to end by itself once it is interrupted."""
+"""Seconds that an interrupted program has to end by itself."""
 
 
 class CannotRun(Exception):
-    """The system does not run this program; says which and why."""
+    """The system cannot start this program. The message says which and why."""
 
 
 class Ended(msgspec.Struct, frozen=True):
     """How a program ended."""
 
     status: int
-    """Its exit status; below 0, the number of the signal that ended it."""
+    """Its exit status, or the negative number of the signal that ended it."""
     stderr: str
-    """The end of what it wrote there."""
+    """The end of its standard error."""
 
 
 async def run(
@@ -59,12 +60,13 @@ async def run(
     timeout: float | None = None,
     stop: asyncio.Future[None] | None = None,
 ) -> Ended:
-    """Run a program to its end; `on_line` gets each line of its standard output as it comes.
+    """Run a program to its end and pass each line of its standard output to `on_line` as it comes.
 
-    Cancelled, or after `timeout` seconds, the program is interrupted as by Ctrl+C, so that it can put its own things in
-    order, and what is left of it a moment later is killed: nothing of it runs any more when this returns or raises, and
-    `on_line` has had all it said. The same if `on_line` raises, or somebody sets an exception on `stop`: that is raised. If
-    this process is killed, the program is killed within milliseconds. `CannotRun` if the system does not start it.
+    On cancellation or after `timeout` seconds the program is interrupted as by Ctrl+C, so that it can tidy up, and
+    whatever is left a moment later is killed. When this returns or raises, nothing of it runs any more, and `on_line`
+    has had all its output. The same happens if `on_line` raises, or if an exception is set on `stop`; that exception is
+    raised. If this process is killed, the program is killed within milliseconds. Raises `CannotRun` if the system
+    cannot start it.
     """
     _check(command, place)
     reading, lifeline = os.pipe()
@@ -124,7 +126,7 @@ def _mark() -> str:
 
 
 async def _stop(process: asyncio.subprocess.Process, lifeline: int, talking: asyncio.Future[Any]) -> None:
-    """Interrupt the program, and wait a moment for its end."""
+    """Interrupt the program, and give it `GRACE` seconds to end."""
     with suppress(BrokenPipeError):
         os.write(lifeline, bytes([signal.SIGINT]))
     await asyncio.wait([talking, asyncio.ensure_future(process.wait())], timeout=GRACE)
@@ -133,7 +135,8 @@ async def _stop(process: asyncio.subprocess.Process, lifeline: int, talking: asy
 async def _let_go(
     process: asyncio.subprocess.Process, talking: asyncio.Future[Any], broken: asyncio.Future[None]
 ) -> None:
-    """With the lifeline closed all of it ends. An error while it was read has been raised, or comes after another."""
+    """Wait for the end of the program, now that its lifeline is closed. Errors of the streams are retrieved here; the
+    first was raised already."""
     await asyncio.wait([talking])
     if not talking.cancelled():
         talking.exception()
@@ -143,7 +146,8 @@ async def _let_go(
 
 
 async def _write(process: asyncio.subprocess.Process, data: bytes) -> None:
-    """A program that does not read all of it says why in its own way."""
+    """Write the standard input. A program that does not read all of it is no error here: it reports that in its own
+    way."""
     stdin = process.stdin
     assert stdin is not None  # noqa: S101
     with suppress(BrokenPipeError, ConnectionResetError):
@@ -157,8 +161,8 @@ async def _write(process: asyncio.subprocess.Process, data: bytes) -> None:
 async def _read_lines(
     process: asyncio.subprocess.Process, on_line: Callable[[bytes], None], broken: asyncio.Future[None]
 ) -> None:
-    """Lines of any length: a picture in a tool's result is one. An error of `on_line` is told at once, and what comes after
-    is read and dropped: a program that cannot write would never end."""
+    """Pass on lines of any length: a picture in a tool's result is one line. An error of `on_line` is set on `broken`
+    at once. The remaining output is read and dropped, because a program that cannot write would never end."""
     stdout = process.stdout
     assert stdout is not None  # noqa: S101
     waiting: list[bytes] = []
@@ -191,14 +195,15 @@ async def _read_end(process: asyncio.subprocess.Process) -> str:
 
 
 def reap() -> list[int]:
-    """Kill what was started for a provider by a process that is gone, and the pids of it: what is left where even the
-    guard was killed. Linux only: elsewhere one process cannot see another's environment."""
+    """Kill the processes that were started for a provider by a process that no longer exists, and return their pids.
+    They are left if even the guard was killed. Linux only: other systems do not show the environment of another
+    process."""
     spared = _line_of(os.getpid())
     return [pid for pid, owner in _marked() if pid not in spared and provably_dead(owner) and _kill(pid)]
 
 
 def _line_of(pid: int) -> set[int]:
-    """A process and all that it comes from."""
+    """Return a process and all its ancestors."""
     found: set[int] = set()
     while pid > 0 and pid not in found:
         found.add(pid)
@@ -236,14 +241,14 @@ _ELF = b"\x7fELF"
 _MACH_O = (b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
 _BINARIES = (_ELF, *_MACH_O, b"MZ")
 _MACHINES = {3: "x86", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
-"""What the number in an ELF file says that it is for."""
+"""The processor that the machine number in an ELF header stands for."""
 _NAMES = {"amd64": "x86_64", "arm64": "aarch64"}
 _HEAD = 4096
 
 
 def on_path(name: str, env: Mapping[str, str]) -> Path | None:
-    """Return the program of this name on the PATH. If nothing of that name can be run, return the first entry that has it,
-    for `problem_of` to say what is wrong with it; None if there is none at all."""
+    """Return the program of this name on the PATH. If no entry of that name can be run, return the first one, so that
+    `problem_of` can say what is wrong with it. Returns None if there is no entry."""
     path = env.get("PATH", "")
     found = shutil.which(name, path=path)
     if found is not None:
@@ -253,7 +258,8 @@ def on_path(name: str, env: Mapping[str, str]) -> Path | None:
 
 
 def is_binary(path: Path) -> bool:
-    """Whether this is a native program, and no script. What cannot be read is taken for one: a script could not be run."""
+    """Return whether this is a native program, not a script. An unreadable file counts as one, because a script that
+    cannot be read cannot be run."""
     try:
         with path.open("rb") as file:
             return file.read(4).startswith(_BINARIES)
@@ -264,8 +270,8 @@ def is_binary(path: Path) -> bool:
 
 
 def problem_of(path: Path, env: Mapping[str, str]) -> str:
-    """Say why this file cannot be run here; empty if it can. A file that looks wrong is started once, as a system can be set
-    up to run what it does not run by itself."""
+    """Say why this file cannot be run here; empty if it can. A file that looks wrong is started once, because a system
+    can be set up to run foreign programs."""
     try:
         mode = path.stat().st_mode
     except OSError as error:
@@ -327,7 +333,7 @@ def _elf(path: Path, head: bytes) -> str:
 
 
 def _loader(head: bytes) -> str:
-    """The path of the dynamic loader that a 64-bit program for little-endian machines names; empty if it names none."""
+    """Return the path of the dynamic loader that a 64-bit little-endian program names; empty if it names none."""
     start, size, count = (int.from_bytes(head[at : at + n], "little") for at, n in ((32, 8), (54, 2), (56, 2)))
     for at in range(start, min(start + size * count, len(head) - 56), size or 56):
         if int.from_bytes(head[at : at + 4], "little") == 3:

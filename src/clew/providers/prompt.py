@@ -1,4 +1,5 @@
-"""One prompt to one provider, on a thread that is open: recorded, run, captured, and told how it ended."""
+"""Sends one prompt to one provider on an open thread: records it, runs the program, stores the session, and records how
+it ended."""
 
 from __future__ import annotations
 
@@ -64,15 +65,15 @@ __all__ = ["Sending", "error_of", "standing_of", "watched"]
 
 log = logging.getLogger("clew.providers")
 _LOOK_AFTER = 1.0
-"""Seconds between two looks whether the thread is still ours."""
+"""Seconds between two checks whether this process still holds the thread."""
 
 
 class _GaveUp(Exception):
-    """The program has said that it failed, and may go on trying for ever: it is ended."""
+    """The program reported a failure but may keep trying for ever, so it is ended."""
 
 
 class Sending:
-    """A prompt on its way. Made for each, with the thread's lease in hand."""
+    """Sends one prompt. Create one for each prompt, while holding the thread's lease."""
 
     def __init__(
         self,
@@ -86,9 +87,9 @@ class Sending:
     ) -> None:
         self._redact = redact
         self.asked_at = -1
-        """The place in the history from where on what is asked stands; -1 as long as nothing was."""
+        """The index in the history of the first message of this exchange; -1 until it is recorded."""
         self._prompt_at = -1
-        """The place of the prompt itself: a note may stand before it."""
+        """The index of the prompt itself: a note may stand before it."""
         self._prompt_id = ""
         self._resumed_from: int | None = None
         self._settings = settings
@@ -105,7 +106,8 @@ class Sending:
         self._files = Files(journal, workspace, emit)
 
     async def send(self, prompt: str, prompt_id: str, key: str, timeout: float | None) -> Turn:
-        """Ask, and return what it came to. `key` is what the conversation is known by if the record does not know better."""
+        """Send the prompt and return the exchange. `key` is the provider's key of the conversation, used if the thread
+        has none on record."""
         self._prompt_id = prompt_id
         began = time.monotonic()
         await take_in(self._journal, self._store, self._provider.place, natively=self._redact is None)
@@ -141,7 +143,7 @@ class Sending:
         return turn
 
     async def _refuse(self, prompt: str, before: Checkpoint, reason: str) -> Turn:
-        """Nothing is asked any more: what the thread may spend is spent."""
+        """End without asking the provider, because the thread's budget is spent."""
         await self._journal.record(StatusChanged("interrupted", reason))
         return Turn(
             prompt=prompt,
@@ -173,7 +175,7 @@ class Sending:
         )
 
     async def _begin(self, before: Checkpoint, placed: Placed, told: User | None, prompt: str) -> None:
-        """All that must be on record before the program starts, in one write."""
+        """Record everything that must be durable before the program starts, in one write."""
         entries: list[Logged] = [*self._started(before)]
         known = self._thread.checkpoint.providers.get(self._provider.name)
         if known is None or known.key != placed.key:
@@ -196,7 +198,8 @@ class Sending:
         self._emit(TurnStarted(before.turns + 1))
 
     def _started(self, before: Checkpoint) -> Iterable[ThreadStarted]:
-        """Who works here now and with what, if that is new; what differs from the record is told."""
+        """Yield a `ThreadStarted` if the agent, its model or its limits are new. Differences from the record are noted
+        as drift."""
         settings, name = self._settings, self._provider.name
         limits = {"provider": name, "cwd": str(self._provider.place.cwd), "permissions": settings.permissions}
         agent = settings.name or name
@@ -214,7 +217,8 @@ class Sending:
         yield now
 
     async def _attempt(self, job: Job, recorder: Recorder, timeout: float | None) -> BaseException | None:
-        """Run the program, and say what stopped it from outside, if anything did. What it cost until then is asked too."""
+        """Run the program. Returns what stopped it from outside, or None. Even then the reader is asked for what the
+        run used."""
         reader: Reader | None = None
         try:
             reader = await asyncio.to_thread(self._provider.reader, job)
@@ -247,7 +251,7 @@ class Sending:
         _take(recorder, reader.end(done.status, done.stderr))
 
     async def _watch(self, stop: asyncio.Future[None]) -> None:
-        """A program that is silent for long is ended too, once another process has the thread."""
+        """End the program, even while it prints nothing, once another process holds the thread."""
         while not stop.done():
             await asyncio.sleep(_LOOK_AFTER)
             if self._thread.lost is not None and not stop.done():
@@ -262,8 +266,12 @@ class Sending:
         standing: tuple[Any, str],
         problem: BaseException | None,
     ) -> Turn:
-        """First of all what it came to and what it cost; then what the program keeps of it, and its files; then that it has
-        ended. After a problem as far as that goes: the problem is what is raised, and it tells what could not be kept."""
+        """Record how the exchange ended.
+
+        First its outcome and cost, then the program's own session and the files, then the thread's status. After a
+        problem this is done as far as possible: the problem itself is raised later, with a note of what could not be
+        recorded.
+        """
         status, reason = standing
         try:
             await recorder.settle()
@@ -289,7 +297,7 @@ class Sending:
         return turn
 
     def _ended(self, turn: Turn) -> StateSet:
-        """How the exchange ended and what it cost, as it goes on record."""
+        """Return the entry that records how the exchange ended and what it cost."""
         reason = self._journal.as_recorded(StatusChanged("interrupted", turn.reason)).reason
         spent = Spent(turn.usage, turn.cost, turn.duration)
         return ended(
@@ -304,22 +312,23 @@ class Sending:
         )
 
     def _spent(self, recorder: Recorder, turn: Turn) -> list[Logged]:
-        """What it cost; where nobody says, the next request counts this one as unaccounted for."""
+        """Return the entries for the cost. If it is unknown, the model call stays open, so that the next request counts
+        it as unaccounted for."""
         if turn.usage is not None:
             refused = [ModelCallRefused(turn.reason)] if self._cost_nothing(recorder) else []
             return [Spend(turn.usage, turn.cost), *refused]
         return [] if self._thread.checkpoint.in_flight else [ModelCallStarted(self._model or self._provider.name)]
 
     def _cost_nothing(self, recorder: Recorder) -> bool:
-        """Whether the vendor refused all that the program asked of it for this prompt."""
+        """Return whether the vendor refused every request that the program made for this prompt."""
         ending = recorder.ending
         refused = isinstance(ending, Failed) and ending.is_refused and ending.usage in (None, Usage())
         state = self._thread.checkpoint
         return refused and state.in_flight and not (state.partial or recorder.children or recorder.may_be_charged)
 
     async def _keep_files(self, problem: BaseException | None) -> str:
-        """Put the files on record. If the prompt has failed already, its problem tells what could not be kept, and that is
-        returned; else it is an error of its own."""
+        """Store the files of the workspace. If the prompt has already failed, an error is added to its problem as a
+        note and returned as text; otherwise it is raised."""
         if problem is None:
             await self._files.keep()
             return ""
@@ -328,9 +337,12 @@ class Sending:
         return unkept
 
     async def _keep(self, recorder: Recorder, prompt: str, key: str) -> str:
-        """What the program keeps, and what sub-agents did. That the program's own form cannot be had is no reason to lose an
-        answer: elsewhere the conversation is written anew from the record. So it is, here too, after an answer that the
-        program did not keep; then what happened is returned, to be told."""
+        """Store the program's own session and what sub-agents did. Returns a warning if the program did not keep this
+        exchange.
+
+        If the program's own session cannot be read, the answer is not lost: the conversation can be written again from
+        the record. The same is done after an answer that the program did not keep.
+        """
         for call_id, messages in recorder.children.items():
             await self._keep_child(call_id, messages)
         if isinstance(recorder.ending, Finished) and not await self._has_kept(recorder.ending, prompt, key):
@@ -348,13 +360,14 @@ class Sending:
         return ""
 
     async def _has_kept(self, ending: Finished, prompt: str, key: str) -> bool:
-        """Commands of the program itself, like /compact, are kept in forms of their own."""
+        """Return whether the program kept this exchange. Its own commands, like /compact, are kept in other forms, so
+        they count as kept."""
         return prompt.lstrip().startswith("/") or await self._placing.has_kept(
             self._thread.checkpoint, key, prompt, ending.text
         )
 
     async def _keep_child(self, call_id: str, messages: list[Message]) -> None:
-        """What a sub-agent did, on a thread of its own."""
+        """Record what a sub-agent did, on a thread of its own."""
         parent = self._thread.thread_id, self._thread.checkpoint.turns
         name = child_id(parent[0], "agent", call_id.encode().hex()[-16:])
         async with Thread.open(self._store, name, takeover=True, redact=self._redact) as thread:
@@ -390,7 +403,7 @@ class Sending:
 
 
 def _joined(told: User | None, waiting: str) -> User | None:
-    """What the model is told in front of the prompt: of what was stopped, and what waits on record."""
+    """Return the note that goes before the prompt: what was stopped, and what waits on record."""
     if not waiting:
         return told
     return note(waiting) if told is None else user(f"{plain_text(told)} {waiting}")
@@ -402,7 +415,7 @@ def _take(recorder: Recorder, happenings: Iterable[Happening]) -> None:
 
 
 def _left_of(timeout: float | None, began: float) -> float | None:
-    """Bringing the conversation here has taken some of it."""
+    """Return the seconds left of the timeout: preparing the conversation took some of them."""
     return None if timeout is None else max(0.001, timeout - (time.monotonic() - began))
 
 
@@ -412,6 +425,7 @@ _LONGEST_REASON = 500
 def standing_of(
     ending: Finished | Failed | None, timeout: float | None, failure: BaseException | None
 ) -> tuple[Any, str]:
+    """Return the status and reason with which the exchange goes on record."""
     if isinstance(failure, TimeoutError):
         return "interrupted", f"timeout: {timeout:g} s"
     if isinstance(failure, asyncio.CancelledError):
@@ -426,7 +440,7 @@ def standing_of(
 
 
 def error_of(provider: str, ending: Finished | Failed | None, model: str, key: str) -> ClewError:
-    """What a failure is to whoever waits for an answer. `key` is what the provider knows the conversation by."""
+    """Return the error to raise for a failed prompt. `key` is the provider's key of the conversation."""
     failed = ending if isinstance(ending, Failed) else Failed("failed", "its program ended without a word")
     if failed.kind == "login":
         return NotLoggedIn(provider, failed.reason)
@@ -440,16 +454,17 @@ def error_of(provider: str, ending: Finished | Failed | None, model: str, key: s
 
 
 _EVERY = 0.05
-"""Seconds between two looks: for so long a tool may run before it is on record. 20 looks a second take 0.8 % of a core on a
-busy machine, nearly all of it for the change of threads: a look itself takes 4 µs if nothing has changed, else 11 µs."""
+"""Seconds between two looks, which is how long a tool may run before it is on record. 20 looks a second take 0.8 % of a
+core on a busy machine, nearly all of it for switching threads: a look itself takes 4 µs if nothing has changed,
+otherwise 11 µs."""
 
 
 @asynccontextmanager
 async def watched(
     watch: Watch | None, take: Callable[[bytes], None], stop: asyncio.Future[None]
 ) -> AsyncIterator[None]:
-    """Give `take` the lines of a watch for as long as this is open, and a last time at its end, be that an error. An error
-    of `take` meanwhile is set on `stop`."""
+    """Pass the lines of a watch to `take` while this is open, and a last time when it closes, even after an error. An
+    error of `take` meanwhile is set on `stop`."""
     if watch is None:
         yield
         return

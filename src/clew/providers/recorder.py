@@ -1,4 +1,5 @@
-"""What a provider's program says, on record as it comes: words before the response is whole, calls before their results."""
+"""Records what a provider's program does while it happens: text before the response is complete, calls before their
+results."""
 
 from __future__ import annotations
 
@@ -15,14 +16,15 @@ __all__ = ["Recorder"]
 
 
 class Recorder:
-    """The happenings of one prompt, to the thread's log and to whoever watches.
+    """Writes the events of one prompt to the thread's log and passes them on to the caller.
 
-    Nothing waits for the disk: the program would not wait either. What was taken is durable a moment later, all that came
-    meanwhile in one write, so an event costs the same however long the thread is.
+    Nothing waits for the disk, because the program does not wait either. Events become durable a moment later; those
+    that arrive during a write share the next one. So the cost of an event does not depend on the length of the thread.
     """
 
     def __init__(self, journal: Journal, emit: Emit, *, pieces: bool = True) -> None:
-        """Without `pieces` only what is whole is kept: what must not be on record could lie across two of them."""
+        """Without `pieces` only complete blocks are recorded: a secret that redaction must remove could be split over
+        two pieces."""
         self._pieces = pieces
         self._journal = journal
         self._thread = journal.thread
@@ -32,25 +34,25 @@ class Recorder:
         self._blocks: list[Block] = []
         self._said = ""
         self._thought = ""
-        """What was streamed of the block that comes next."""
+        """What was streamed so far of the thinking block that comes next."""
         self._calls: dict[str, tuple[int, int, ToolCall]] = {}
-        """The calls on record that have no result yet, by the vendor's id, with their places."""
+        """The recorded calls without a result, by the vendor's id, with their places in the thread."""
         self._whole: list[Assistant] = []
-        """Responses that are whole, and wait for results of the calls of the one before them."""
+        """Complete responses that wait until the calls of the response before them have results."""
         self._early: dict[str, ToolResult] = {}
-        """Results of calls of those responses, by the vendor's id."""
+        """Results of calls in waiting responses, by the vendor's id."""
         self._retries = 1
         self.may_be_charged = False
-        """Whether the program tried again after a request that may have been charged, and that nobody counted."""
+        """Whether the program retried after a request that may have been charged but was not counted."""
         self._writing: asyncio.Task[None] | None = None
         self._dirty = False
         self.children: dict[str, list[Message]] = {}
-        """What sub-agents were asked and said, by the call that started them."""
+        """The conversations with sub-agents, by the call that started them."""
         self.ending: Finished | Failed | None = None
         self.model = ""
 
     def take(self, happening: Happening) -> None:
-        """`LeaseLost` if the thread has another holder by now."""
+        """Record one event. Raises `LeaseLost` if another process holds the thread by now."""
         if isinstance(happening, Delta):
             self._delta(happening)
         elif isinstance(happening, Response):
@@ -69,7 +71,7 @@ class Recorder:
             self.ending = self.ending or happening
 
     async def settle(self) -> None:
-        """All that was taken is durable when this returns."""
+        """Close the current response and wait until everything taken is durable."""
         self._close()
         if self._writing is not None:
             await self._writing
@@ -101,7 +103,7 @@ class Recorder:
             self._tell(block)
 
     def _tell(self, block: Block) -> None:
-        """A block that is whole: what was not streamed of it before is kept now."""
+        """Record and emit a complete block, or the part of it that was not streamed before."""
         event: Event | None = None
         if isinstance(block, Text):
             known, self._said = self._said, ""
@@ -121,16 +123,16 @@ class Recorder:
             self._emit(event)
 
     def _close(self) -> None:
-        """The response is whole: it takes the place of its pieces. Its calls may have begun by now."""
+        """Complete the current response, which replaces its pieces. Its calls may have begun by now."""
         if self._blocks:
             self._whole.append(Assistant(tuple(self._blocks), self._model))
             self._blocks, self._id, self._said, self._thought = [], "", "", ""
         self._add_whole()
 
     def _add_whole(self) -> None:
-        """Add the responses that are whole to the thread. One waits while calls of the one before it run: in a thread only
-        the last response has calls that wait for results, and a result of an earlier one would be lost. Its pieces are on
-        record meanwhile."""
+        """Add complete responses to the thread. A response waits while calls of the one before it run: only the last
+        response of a thread can have open calls, so a result of an earlier one would be lost. Meanwhile its pieces are
+        on record."""
         while self._whole and not self._calls:
             message = self._whole.pop(0)
             self._keep(MessageAdded(message))
@@ -146,7 +148,7 @@ class Recorder:
                     self._settle_call(early)
 
     def _waiting_blocks(self) -> tuple[Block, ...]:
-        """The blocks that are in no message of the thread yet, as far as they may be kept in pieces."""
+        """Return the blocks that are not yet in a message of the thread, as far as pieces may be recorded."""
         blocks = [*(block for message in self._whole for block in message.content), *self._blocks]
         return tuple(block for block in blocks if self._pieces or isinstance(block, ToolCall))
 
@@ -176,7 +178,7 @@ class Recorder:
         return call
 
     def _child(self, call_id: str) -> list[Message]:
-        """The conversation with a sub-agent, which begins with its task."""
+        """Return the conversation with a sub-agent, which begins with its task."""
         if call_id not in self.children:
             self._close()
             call = self._calls[call_id][2] if call_id in self._calls else None

@@ -1,4 +1,5 @@
-"""From a name like `claude_code` to a provider. Third parties add names through the entry point group `clew.providers`."""
+"""Finds a provider by a name like `claude_code`. Third parties add names through the entry point group
+`clew.providers`."""
 
 from __future__ import annotations
 
@@ -23,9 +24,9 @@ __all__ = [
 ]
 
 GROUP = "clew.providers"
-"""The entry point group. An entry's name is the provider's; it names a subclass of `Provider`."""
+"""The entry point group. An entry's name is the provider's name, and its value a subclass of `Provider`."""
 BUILT_IN_AGENT = "clew"
-"""What handles and translations call Clew's own agent, which is no provider."""
+"""The name of Clew's own agent in handles and translations. It is not a provider."""
 
 _BUILT_IN = {
     "claude_code": "clew.providers.claude_code:ClaudeCode",
@@ -38,18 +39,18 @@ PROVIDERS: tuple[str, ...] = tuple(_BUILT_IN)
 
 
 def provider_name(name: str) -> str:
-    """The one name of what may be written in several ways."""
+    """Return the canonical name of a provider that may be written in several ways."""
     return _ALIASES.get(name, name)
 
 
 def provider_names() -> tuple[str, ...]:
-    """Clew's own providers, and those that installed packages add."""
+    """Return the names of Clew's own providers and of those that installed packages add."""
     return tuple(dict.fromkeys([*PROVIDERS, *sorted(plugin.name for plugin in entry_points(group=GROUP))]))
 
 
 def wanted(providers: str | Iterable[str] | None) -> list[str]:
-    """The providers that somebody asks for, each once; all that are known, if nobody says which. A name that is none is
-    `InvalidInput`."""
+    """Return the names of the requested providers, each once; all known ones if `providers` is None. Raises
+    `InvalidInput` for an unknown name."""
     if providers is None:
         return list(provider_names())
     named = [providers] if isinstance(providers, str) else providers
@@ -60,7 +61,7 @@ def wanted(providers: str | Iterable[str] | None) -> list[str]:
 
 
 def find_provider(name: str) -> type[Provider]:
-    """The provider of this name. It is imported only now."""
+    """Return the provider class of this name. It is imported only now. Raises `InvalidInput` if there is none."""
     if name == BUILT_IN_AGENT:
         raise InvalidInput("'clew' is the built-in agent and no provider. Give a model in its place: Agent(model)")
     try:
@@ -74,5 +75,6 @@ def find_provider(name: str) -> type[Provider]:
 
 
 def default_place(cwd: str | os.PathLike[str] | None = None, env: Mapping[str, str] | None = None) -> Place:
-    """This process's folder and environment, or what is given in their place: `env` is a whole environment."""
+    """Return a place with this process's working folder and environment, or with those given. `env` replaces the whole
+    environment."""
     return Place(Path(os.path.abspath(cwd or Path.cwd())), dict(os.environ if env is None else env))

@@ -1,4 +1,5 @@
-"""How the providers on this machine are: installed, logged in, within their limits; and whether they answer, if asked to."""
+"""Checks the providers on this machine: whether they are installed, logged in, within their limits, and, on request,
+whether they answer."""
 
 from __future__ import annotations
 
@@ -32,11 +33,11 @@ async def check_providers(
     place: Place | None = None,
     timeout: float = 60,
 ) -> list[Health]:
-    """How these providers are, in the order in which they were named; without `providers`, all that are known.
+    """Check these providers, in the given order; by default all known ones.
 
-    Nobody is asked: what there is on this machine tells it. With `live=True` each that is ready gets one short prompt, in an
-    empty folder and allowed nothing but to look, for at most `timeout` seconds; that costs what such a prompt costs, and
-    leaves a session of its own behind.
+    Only what is on this machine is read; no network request is made. With `live=True` each provider that is ready gets
+    one short prompt, in an empty folder with permission `read`, for at most `timeout` seconds. That costs as much as
+    any such prompt and leaves a session of its own behind.
     """
     place = place or default_place()
     return list(await asyncio.gather(*(_check(name, place, live, timeout) for name in wanted(providers))))
@@ -66,7 +67,7 @@ def _look(provider: Provider) -> tuple[Program | None, Health]:
 
 
 async def _probed(provider: Provider, program: Program, health: Health, timeout: float) -> Health:
-    """Run one prompt, and see what comes of it."""
+    """Run one prompt, and return the health with its outcome."""
     with tempfile.TemporaryDirectory(prefix="clew-check-") as folder:
         elsewhere = _moved(provider, folder)
         try:
@@ -81,7 +82,7 @@ async def _probed(provider: Provider, program: Program, health: Health, timeout:
 
 
 def _moved(provider: Provider, folder: str) -> Provider:
-    """The same provider in another folder, by the name that its program will see for it."""
+    """Return the same provider in another folder, under the path that its program will see."""
     return type(provider)(Place(Path(folder).resolve(), provider.place.env))
 
 
@@ -106,7 +107,7 @@ _NUMBERS = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
 
 
 def outdated(provider: Provider, program: Program) -> ProviderOutdated | None:
-    """The refusal of a program that is too old; None if it is not, or does not say which version it is."""
+    """Return the error for a program that is too old; None if it is not, or if its version is unknown."""
     found, oldest = _numbers(program.version), _numbers(type(provider).oldest)
     if found is None or oldest is None or found >= oldest:
         return None
@@ -116,13 +117,15 @@ def outdated(provider: Provider, program: Program) -> ProviderOutdated | None:
 
 
 def is_untried(provider: type[Provider], version: str) -> bool:
-    """Whether a version is newer than all that Clew was tried with. It is taken as it is: programs seldom change so much."""
+    """Return whether a version is newer than those that Clew was tested with. It is used all the same, because programs
+    seldom change so much."""
     found, newest = _numbers(version), _numbers(provider.newest)
     return found is not None and newest is not None and found > newest
 
 
 def _numbers(version: str) -> tuple[int, ...] | None:
-    """The numbers of a version; None for a text without any, and for 0.0.0, by which builds of one's own go."""
+    """Return the numbers of a version. Returns None for a text without any, and for 0.0.0, the version of private
+    builds."""
     found = _NUMBERS.search(version)
     numbers = tuple(int(number or 0) for number in found.groups()) if found else ()
     return numbers if any(numbers) else None

@@ -1,4 +1,5 @@
-"""opencode's parts and Clew's blocks: files by their data, tool calls with what they came to, and reasoning."""
+"""Converts the parts of opencode's messages to Clew's blocks and back: files, tool calls with their results, and
+reasoning."""
 
 from __future__ import annotations
 
@@ -19,16 +20,16 @@ __all__ = ["data_url", "file_block", "output_text", "text", "thinking_block", "t
 
 _KIND = re.compile(r"[\w.+-]+/[\w.+-]+", re.ASCII)
 CLEARED = "[Old tool result content cleared]"
-"""What opencode tells the model in place of a result that it cleared to save room."""
+"""The text that opencode sends to the model in place of a result that it cleared to save room."""
 
 
 def text(value: Any) -> str:
-    """A text, or none in place of whatever else was there."""
+    """Return the value if it is a string, otherwise an empty string."""
     return value if isinstance(value, str) else ""
 
 
 def file_block(part: dict[str, Any]) -> Image | File:
-    """A file part, which has its bytes in a `data:` URL as a rule."""
+    """Convert a file part, whose bytes are usually in a `data:` URL, to an image or a file."""
     mime, name, url = text(part.get("mime")), text(part.get("filename")), text(part.get("url"))
     data = _data(url) if url.startswith("data:") else None
     link = url if data is None and url else None
@@ -48,7 +49,8 @@ def _data(url: str) -> bytes | None:
 
 
 def data_url(block: Image | File) -> str | None:
-    """Where opencode finds such a file; None if it could not, or would not know it for what it is."""
+    """Return the URL under which opencode can store this file. Returns None if there is none, or if opencode would take
+    the file for another kind."""
     if not _KIND.fullmatch(block.media_type) or block.media_type.startswith("image/") != isinstance(block, Image):
         return None
     if block.data is not None:
@@ -57,7 +59,8 @@ def data_url(block: Image | File) -> str | None:
 
 
 def thinking_block(part: dict[str, Any]) -> Thinking:
-    """With its seal, under whichever vendor's name that is kept."""
+    """Convert a reasoning part, with its signature or encrypted content, whichever vendor's name that is stored
+    under."""
     metadata = values(part.get("metadata"))
     said = [values(fields) for fields in metadata.values()]
     signature = next((text(fields.get("signature")) for fields in said if fields.get("signature")), None)
@@ -72,7 +75,7 @@ def thinking_block(part: dict[str, Any]) -> Thinking:
 
 
 def thinking_metadata(block: Thinking) -> dict[str, Any]:
-    """What a reasoning part says beside its text. opencode gives it to the model that it is of, and to no other."""
+    """Return the metadata of a reasoning part. opencode sends it only to the model that it came from."""
     extra = values(block.extra)
     if own := values(extra.get("opencode")):
         return own
@@ -89,7 +92,7 @@ def thinking_metadata(block: Thinking) -> dict[str, Any]:
 
 
 def tool_blocks(part: dict[str, Any]) -> tuple[ToolCall, ToolResult | None]:
-    """A tool part: the call, and what it came to if it has ended."""
+    """Convert a tool part to the call and its result. The result is None while the call has not ended."""
     state = values(part.get("state"))
     call = ToolCall(text(part.get("callID")), text(part.get("tool")), state.get("input", {}))
     if state.get("status") == "completed":
@@ -111,8 +114,8 @@ def _output(state: dict[str, Any]) -> tuple[Text | Json | Image | File | Opaque,
 
 
 def output_text(result: ToolResult, at: tuple[int, int], losses: list[Loss]) -> str:
-    """What a result says in words. Files that opencode can hold are attached to it, but not to an error; words stand for
-    the others."""
+    """Return the text of a result. Files that opencode can hold are attached to a result elsewhere, but not to an
+    error; the other files are described in words here, and each loss is noted."""
     words = []
     for block in result.content:
         if isinstance(block, Text):

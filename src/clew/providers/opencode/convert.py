@@ -1,4 +1,4 @@
-"""From opencode's messages and parts to Clew's conversation: what its model would be told, and in that order."""
+"""Converts opencode's messages and parts to a `Conversation`, as its model would get them, and back."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ __all__ = ["VERSION", "Stored", "messages_of", "model_name", "read", "session_ro
 
 
 _NOT_SENT = frozenset({"text/plain", "application/x-directory"})
-"""Kinds of files that opencode gives the model as a text beside them."""
+"""Types of files that opencode sends to the model as text in another part."""
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -67,12 +67,13 @@ class Stored(msgspec.Struct, frozen=True):
 
 
 def stored(message: Row, parts: Iterable[Row]) -> Stored:
-    """`Corrupt` if a row does not hold what opencode puts there."""
+    """Decode the rows of a message and its parts. Raises `Corrupt` if a row does not hold JSON."""
     read = tuple({**_data(part), "id": part["id"]} for part in parts)
     return Stored(message["id"], message["time_created"], _data(message), read)
 
 
 def read(folder: Path) -> Conversation:
+    """Read the conversation in a travelling folder, as opencode would continue it."""
     manifest = load(folder)
     sheet = manifest.sessions[0]
     session = next(row for table, row in manifest_rows(sheet) if table == "session")
@@ -96,6 +97,7 @@ def read(folder: Path) -> Conversation:
 
 
 def messages_of(messages: Sequence[Stored]) -> tuple[Message, ...]:
+    """Convert messages of opencode to Clew's."""
     found: list[Message] = []
     for message in messages:
         if message.role == "user":
@@ -106,13 +108,14 @@ def messages_of(messages: Sequence[Stored]) -> tuple[Message, ...]:
 
 
 def model_name(info: dict[str, Any]) -> str:
-    """As opencode's command takes it."""
+    """Return the model's name in the form that opencode's command takes: `provider/model`."""
     provider, model = text(info.get("providerID")), text(info.get("modelID") or info.get("id"))
     return f"{provider}/{model}" if provider and model else model
 
 
 def _current(messages: list[Stored], revert: dict[str, Any]) -> tuple[list[Stored], tuple[Loss, ...]]:
-    """What counts: without what the user took back, and with a summary in place of what it stands for."""
+    """Return the messages that count: without those that the user reverted, and with a summary in place of those that
+    it replaces."""
     messages = _before(messages, revert)
     at = _compaction(messages)
     if at is None:
@@ -125,7 +128,7 @@ def _current(messages: list[Stored], revert: dict[str, Any]) -> tuple[list[Store
 
 
 def _before(messages: list[Stored], revert: dict[str, Any]) -> list[Stored]:
-    """Without the message that the user went back to before, or the rest of it, and all behind it."""
+    """Return the messages before the point to which the user reverted, which may lie inside a message."""
     at = _place(messages, revert.get("messageID"))
     since = revert.get("partID")
     if at == len(messages) or not since:
@@ -136,12 +139,12 @@ def _before(messages: list[Stored], revert: dict[str, Any]) -> list[Stored]:
 
 
 def _place(messages: list[Stored], name: Any) -> int:
-    """Where the message of this name stands; behind all if there is none."""
+    """Return the index of the message with this id, or the number of messages if there is none."""
     return next((at for at, message in enumerate(messages) if message.id == name), len(messages))
 
 
 def _compaction(messages: list[Stored]) -> int | None:
-    """The place of the last request for a summary that was answered."""
+    """Return the index of the last request for a summary that was answered."""
     for at in range(len(messages) - 1, -1, -1):
         if messages[at].part("compaction") and any(_sums_up(later, messages[at]) for later in messages[at + 1 :]):
             return at
@@ -156,7 +159,7 @@ def _sums_up(message: Stored, asked: Stored) -> bool:
 
 
 def _prompt(message: Stored) -> list[Message]:
-    """What the user said. Words that opencode put beside it count only where they are the content of a file."""
+    """Convert a user message. Text that opencode added counts only where it is the content of a file."""
     has_files = message.part("file") is not None
     blocks: list[Block] = []
     for part in message.parts:
@@ -173,8 +176,8 @@ def _prompt(message: Stored) -> list[Message]:
 
 
 def _response(message: Stored) -> list[Message]:
-    """The steps of a response, each with the results of its calls. One that ended in an error is not told to the model,
-    unless it was stopped with something said."""
+    """Convert a response to its steps, each followed by the results of its calls. A response that ended in an error is
+    left out, as the model does not get it, unless it was stopped after it had said something."""
     error = values(message.info.get("error"))
     spoke = any(part.get("type") in ("text", "tool") for part in message.parts)
     if error and not (error.get("name") == "MessageAbortedError" and spoke):
@@ -224,7 +227,7 @@ def _data(row: Row) -> dict[str, Any]:
 
 
 def _json(value: Any) -> dict[str, Any]:
-    """The object that a column holds as text; empty if it holds none."""
+    """Decode the JSON object in a column; empty if there is none."""
     if not isinstance(value, str):
         return {}
     try:
@@ -238,17 +241,17 @@ def _time(value: Any) -> datetime | None:
 
 
 VERSION = "1.18.33"
-"""The opencode whose form is written."""
+"""The version of opencode whose format is written."""
 _AGENT = "build"
 _QUIET = [{"permission": name, "pattern": "*", "action": "deny"} for name in ("question", "plan_enter", "plan_exit")]
-"""What asks somebody who is not there: `opencode run` denies it in its sessions too."""
+"""Session rules that deny tools which ask the user. `opencode run` denies them in its sessions too."""
 _NO_TOKENS = {"input": 0, "output": 0, "reasoning": 0, "cache": {"read": 0, "write": 0}}
 _ABORTED = "Tool execution aborted"
-"""What opencode itself says of a call that it did not see the end of."""
+"""What opencode says of a call whose end it did not see."""
 
 
 def session_row(key: str, title: str, created: int, updated: int) -> Row:
-    """A session without its place."""
+    """Return the row of a new session that is not yet assigned to a folder."""
     return {
         "id": key,
         "project_id": "global",
@@ -264,7 +267,8 @@ def session_row(key: str, title: str, created: int, updated: int) -> Row:
 
 
 def write(conversation: Conversation, key: str, folder: Path) -> tuple[Loss, ...]:
-    """The same conversation and key give the same folder."""
+    """Write the conversation into a travelling folder and return what was lost. The same dated conversation and key
+    give the same folder."""
     writer = _Writer(conversation, checked(key))
     for at, message in enumerate(conversation.messages):
         writer.add(at, message)
@@ -273,6 +277,8 @@ def write(conversation: Conversation, key: str, folder: Path) -> tuple[Loss, ...
 
 
 class _Writer:
+    """Collects the rows of a conversation that is written for opencode, and what is lost."""
+
     def __init__(self, conversation: Conversation, key: str) -> None:
         self.losses: list[Loss] = []
         self._conversation = conversation
@@ -281,7 +287,7 @@ class _Writer:
         self._namer = Namer(key, int(latest.timestamp() * 1000) if latest else now())
         self._rows: list[tuple[str, Row]] = []
         self._prompt = ""
-        """The message that responses answer."""
+        """The id of the user message that the next responses answer."""
 
     def add(self, at: int, message: Message) -> None:
         for index, block in enumerate(message.content):
@@ -331,7 +337,8 @@ class _Writer:
         return " ".join(first.split())[:50] or "A conversation"
 
     def _add_prompt(self, at: int, content: Sequence[Block]) -> None:
-        """Without a model, which would have to be one that opencode has here: so it takes what it is told, or its own."""
+        """Add a user message. It names no model, because opencode may not have that model here; opencode then uses the
+        requested one or its own."""
         self._prompt = self._message({"role": "user", "time": {"created": self._namer.time}, "agent": _AGENT})
         for index, block in enumerate(content):
             self._part(self._prompt, self._user_part((at, index), block))
@@ -360,7 +367,7 @@ class _Writer:
         return _file(block)
 
     def _results(self, at: int) -> dict[str, ToolResult]:
-        """What the calls of this response came to: all results up to the next one."""
+        """Return the results of this response's calls by call id: all results before the next response."""
         found: dict[str, ToolResult] = {}
         for place in range(at + 1, len(self._conversation.messages)):
             message = self._conversation.messages[place]
@@ -451,7 +458,8 @@ class _Writer:
 
 
 def _says_more(block: Block) -> bool:
-    """Whether a vendor's words beside a block are lost. Of thinking, opencode keeps its own and what seals it."""
+    """Return whether a vendor's additional fields of a block are lost. Of thinking, opencode keeps its own fields and
+    the signature."""
     extra = None if isinstance(block, Opaque) else block.extra
     return bool(extra) and not (isinstance(block, Thinking) and set(extra or ()) <= {"opencode", "openai-responses"})
 
@@ -462,7 +470,8 @@ def _file(block: Image | File) -> dict[str, Any]:
 
 
 def _model_row(name: str) -> tuple[str, str]:
-    """opencode's provider and model for a name from anywhere: so a model's own reasoning is given back to it."""
+    """Return opencode's provider and model for a model name of any origin, so that the model gets its own reasoning
+    back."""
     provider, _, model = name.partition("/")
     if provider and model:
         return provider, model

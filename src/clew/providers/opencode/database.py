@@ -1,4 +1,8 @@
-"""opencode's database: where it is, and how it is opened. Whatever goes wrong there is told in Clew's errors."""
+"""opencode's database: where it is, how it is opened, how its rows are encoded, and the names and places of sessions in
+it.
+
+Errors of SQLite are raised as Clew's own.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +52,7 @@ __all__ = [
 
 Columns = dict[str, tuple[str, ...]]
 _WAIT = 10.0
-"""Seconds to wait for another process that writes."""
+"""Seconds to wait for another process that is writing."""
 _NEEDED: Columns = {
     "project": ("id", "worktree"),
     "session": (
@@ -74,7 +78,8 @@ def database_path(place: Place) -> Path:
 
 
 def has_database(place: Place) -> bool:
-    """Whether there is one. Conversations that an older opencode keeps in files are told of, and not passed over."""
+    """Return whether there is a database. Raises `Unavailable` if an older opencode has kept conversations in files, so
+    that they are not overlooked."""
     path = database_path(place)
     if path.exists():
         return path.stat().st_size > 0
@@ -89,7 +94,7 @@ def has_database(place: Place) -> bool:
 
 @contextmanager
 def open_to_read(path: Path) -> Iterator[sqlite3.Connection]:
-    """All that is read through it is from one moment, whoever writes meanwhile."""
+    """Open the database for reading. Everything is read from one snapshot, even if another process writes meanwhile."""
     with _told(path), _connected(path, "ro") as connection:
         connection.execute("BEGIN")
         _check(connection, path)
@@ -98,7 +103,7 @@ def open_to_read(path: Path) -> Iterator[sqlite3.Connection]:
 
 @contextmanager
 def open_to_write(path: Path) -> Iterator[sqlite3.Connection]:
-    """One transaction: all that is written through it is there afterwards, or nothing is."""
+    """Open the database for one transaction: either everything written in it is kept, or nothing."""
     with _told(path), _connected(path, "rw") as connection:
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("BEGIN IMMEDIATE")
@@ -112,7 +117,7 @@ def columns_of(connection: sqlite3.Connection, table: str) -> tuple[str, ...]:
 
 
 def select(connection: sqlite3.Connection, query: str, values: tuple[object, ...]) -> Iterator[Row]:
-    """The rows of a query, by the names of their columns."""
+    """Yield the rows of a query as dicts by column name."""
     cursor = connection.execute(query, values)
     columns = [column[0] for column in cursor.description]
     for row in cursor:
@@ -120,8 +125,8 @@ def select(connection: sqlite3.Connection, query: str, values: tuple[object, ...
 
 
 def connect(path: Path, mode: str, *, wait: float = _WAIT, any_thread: bool = False) -> sqlite3.Connection:
-    """A connection to the database, `ro` or `rw`. `wait`: seconds to wait for another process that writes. With
-    `any_thread` it may be used by one thread after the other."""
+    """Connect to the database, with mode `ro` or `rw`. `wait` is how many seconds to wait for another process that is
+    writing. With `any_thread`, different threads may use the connection one after the other."""
     name = f"file:{quote(str(path))}?mode={mode}"
     return sqlite3.connect(name, uri=True, timeout=wait, isolation_level=None, check_same_thread=not any_thread)
 
@@ -137,6 +142,7 @@ def _connected(path: Path, mode: str) -> Iterator[sqlite3.Connection]:
 
 @contextmanager
 def _told(path: Path) -> Iterator[None]:
+    """Raise SQLite's errors as Clew's own, with the path and what to do."""
     try:
         yield
     except sqlite3.OperationalError as error:
@@ -150,6 +156,7 @@ def _told(path: Path) -> Iterator[None]:
 
 
 def _check(connection: sqlite3.Connection, path: Path) -> None:
+    """Raise `Corrupt` if a table or column that Clew needs is missing."""
     for table, needed in _NEEDED.items():
         there = columns_of(connection, table)
         missing = [column for column in needed if column not in there]
@@ -161,7 +168,7 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _version(connection: sqlite3.Connection) -> str:
-    """As far as the database itself says which opencode wrote it."""
+    """Say which opencode wrote the database, as far as the database tells."""
     if "version" in columns_of(connection, "session"):
         newest = connection.execute("SELECT version FROM session ORDER BY rowid DESC LIMIT 1").fetchone()
         if newest:
@@ -174,29 +181,29 @@ def _version(connection: sqlite3.Connection) -> str:
 
 
 Row = dict[str, Any]
-"""A row's values by their columns, as the database gives and takes them."""
+"""A row as a dict by column name, with the values that SQLite uses."""
 
 _encoder = msgspec.json.Encoder()
 _lines = msgspec.json.Decoder(dict[str, dict[str, msgspec.Raw]])
 
 
 def opened(row: Row) -> dict[str, msgspec.Raw]:
-    """A row as the fields of a JSON object."""
+    """Convert a row to the fields of a JSON object. Columns that hold JSON as text become JSON values."""
     return {column: msgspec.Raw(_encoder.encode(_embedded(value))) for column, value in row.items()}
 
 
 def sealed(row: Mapping[str, msgspec.Raw]) -> Row:
-    """The row that an object of `opened` was."""
+    """Convert the fields made by `opened` back to the row."""
     return {column: _plain(bytes(value)) for column, value in row.items()}
 
 
 def encode(table: str, row: Row) -> bytes:
-    """One line, with its end."""
+    """Encode a row of a table as one line of JSON, with its newline."""
     return _encoder.encode({table: {column: _embedded(value) for column, value in row.items()}}) + b"\n"
 
 
 def decode(line: bytes, where: str) -> tuple[str, Row]:
-    """The table and the row of a line. `Corrupt` names the place if it is none."""
+    """Decode a line to its table and row. Raises `Corrupt`, naming `where`, if it is not valid."""
     try:
         ((table, row),) = _lines.decode(line).items()
         return table, sealed(row)
@@ -222,17 +229,17 @@ _BASE62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _BITS = 48
 _COUNTS = 4096
 _ROUND = 2**_BITS // _COUNTS
-"""Milliseconds after which the digits begin anew, which is 2.2 years."""
+"""Milliseconds after which the digits of a name start again: 2.2 years."""
 _SESSION = re.compile(r"ses_[0-9a-f]{12}[0-9A-Za-z]{14}")
 
 
 def now() -> int:
-    """Milliseconds, as opencode counts time."""
+    """Return the time in milliseconds, as opencode counts it."""
     return time.time_ns() // 1_000_000
 
 
 def new_session() -> str:
-    """Sessions count downwards, so that the newest is first."""
+    """Make a new session key. The digits of session keys count down, so that the newest sorts first."""
     digits = ~(now() * _COUNTS + secrets.randbelow(_COUNTS)) % 2**_BITS
     return f"ses_{digits:012x}" + "".join(secrets.choice(_BASE62) for _ in range(14))
 
@@ -242,15 +249,19 @@ def is_session(name: str) -> bool:
 
 
 def checked(key: str) -> str:
-    """The key, which becomes the name of files: it must be what opencode calls a session."""
+    """Return the key if it is a valid session key of opencode, otherwise raise `InvalidInput`. The key becomes part of
+    file names."""
     if not is_session(key):
         raise InvalidInput(f"{key!r} cannot be the name of a session of opencode's; OpenCode.new_key() makes one")
     return key
 
 
 class Namer:
-    """Names for the messages and parts of a conversation that is written for opencode: each is after the one before, and
-    all are before what opencode will add, for it goes by that order. The same seed and time give the same names."""
+    """Makes the ids of messages and parts that are written for opencode.
+
+    opencode sorts by id, so each id sorts after the one before, and all sort before the ids that opencode will add. The
+    same seed and time give the same ids.
+    """
 
     def __init__(self, seed: str, at: int, clock: Callable[[], int] = now) -> None:
         present = clock()
@@ -260,7 +271,7 @@ class Namer:
 
     @property
     def time(self) -> int:
-        """The time of the next name: one millisecond for each thousand names."""
+        """The time of the next id. It advances by one millisecond every thousand ids."""
         return self._at + self._count // 1000
 
     def next(self, prefix: str) -> str:
@@ -275,19 +286,20 @@ class Namer:
 
 
 _GLOBAL = "global"
-"""The project of all folders that belong to no other."""
+"""The project of all folders that belong to no other project."""
 
 
 def real(folder: Path) -> str:
-    """As opencode names a folder, once it has gone there."""
+    """Return the absolute path of a folder without symbolic links, as opencode names it."""
     return os.path.realpath(folder)
 
 
 def located(connection: sqlite3.Connection, cwd: Path) -> Row:
-    """The columns of a session that say where it is.
+    """Return the columns of a session that say where it belongs.
 
-    opencode knows a repository by its first commit, and finds that out by itself: a session of `global` in a repository's
-    root becomes its project's when opencode starts there. So only projects that it knows already are looked for.
+    opencode identifies a repository by its first commit. A session of the `global` project in a repository's root is
+    moved to the repository's project when opencode starts there, so only projects that the database already has are
+    looked up.
     """
     directory = real(cwd)
     project, worktree = _project(connection, Path(directory))
@@ -299,7 +311,8 @@ def located(connection: sqlite3.Connection, cwd: Path) -> Row:
 
 
 def settle(connection: sqlite3.Connection, session: str, cwd: Path) -> None:
-    """Make a session one of this folder, as opencode's own import does: it goes on nowhere but in a session's folder."""
+    """Move a session to this working folder, as opencode's own import does. opencode continues a session only in its
+    folder."""
     known = columns_of(connection, "session")
     place = {column: value for column, value in located(connection, cwd).items() if column in known}
     named = ", ".join(f"{column} = ?" for column in place)

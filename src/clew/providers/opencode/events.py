@@ -1,4 +1,5 @@
-"""What `opencode run --format json` prints, in Clew's words."""
+"""Reads what `opencode run --format json` prints, adds up what it used, and finds running tool calls in the
+database."""
 
 from __future__ import annotations
 
@@ -24,12 +25,13 @@ __all__ = ["Children", "OpenCodeReader", "RunningCalls", "Spending"]
 
 
 Children = Callable[[str, int], Sequence[Stored]]
-"""The messages of a sub-agent's session since a time: they are in the database alone, and not in what is printed."""
+"""Returns the messages of a sub-agent's session since a time. opencode does not print them, so they are read from the
+database."""
 _TRIES = 10
-"""Responses in a row that break off, after which it is said to have failed. opencode gives up some kinds of them after 6,
-and says why; others it tries for ever."""
+"""How many responses may break off in a row before the prompt counts as failed. opencode gives up after 6 for some
+causes, and says why; for others it tries for ever."""
 _GOES_ON = frozenset({"tool-calls", "unknown"})
-"""Why a step ended, where opencode takes another."""
+"""Reasons for the end of a step after which opencode takes another."""
 _KINDS: dict[str, Failure] = {
     "ProviderAuthError": "login",
     "ContextOverflowError": "context",
@@ -41,24 +43,26 @@ _DEEPEST = 8
 
 
 class OpenCodeReader:
-    """There is no line that says that a prompt is answered: the last step says why it ended, and the program ends."""
+    """Reads the output of one run. opencode prints no line that says that the prompt is answered; the reason in the
+    last step and the end of the program show it."""
 
     def __init__(self, children: Children, model: Callable[[], str] = str, asked: str = "") -> None:
-        """`asked` is the model that the prompt is for, if one is named; else `model` is asked once there is an answer."""
+        """`asked` is the model named for this prompt, if any. `model` is called after an answer and returns the model's
+        name."""
         self._children = children
         self._asked = asked
         self._model = model
         self._spending = Spending()
         self._words: list[str] = []
         self._reason = ""
-        """Why the last step ended; empty before the first did, and while another is on its way."""
+        """Why the last step ended. Empty before the first step has ended and while another is running."""
         self._step = ""
         self._broken = 0
         self._refused = ""
         self._failure: tuple[Failure, str] | None = None
         self._over = False
         self._parts: set[str] = set()
-        """The parts that were read. One may come twice: as `RunningCalls` sees it, and as opencode prints it."""
+        """The ids of parts that were read. A part can come twice: found by `RunningCalls`, and printed by opencode."""
 
     def read(self, line: bytes) -> Iterable[Happening]:
         try:
@@ -98,7 +102,7 @@ class OpenCodeReader:
         return [self._failed(*(self._failure or self._why(status, stderr)))]
 
     def _start(self, message: str) -> list[Happening]:
-        """The same message begun twice is a response that broke off."""
+        """Note the start of a step. If the same message starts twice, its response broke off."""
         again = message == self._step
         self._step, self._reason = message, ""
         self._words.clear()
@@ -137,14 +141,14 @@ class OpenCodeReader:
         return Response((block,), text(part.get("messageID")), self._asked)
 
     def _is_known(self, part: dict[str, Any]) -> bool:
-        """Whether this part was read before. From now on it is."""
+        """Return whether this part was read before, and note it as read."""
         name = text(part.get("id"))
         known = name in self._parts
         self._parts |= {name} if name else set()
         return known
 
     def _child(self, part: dict[str, Any], depth: int) -> Iterator[Happening]:
-        """What the sub-agent of a call said and did, and what that cost."""
+        """Yield what the sub-agent of a call said and did, and add what it used."""
         state = values(part.get("state"))
         session = text(values(state.get("metadata")).get("sessionId"))
         since = values(state.get("time")).get("start")
@@ -164,7 +168,7 @@ class OpenCodeReader:
             yield from _told(message, child)
 
     def _why(self, status: int, stderr: str) -> tuple[Failure, str]:
-        """Why there is no answer, where no event says it."""
+        """Say why there is no answer, where no event says it."""
         if status < 0:
             return "stopped", f"opencode was ended by {_signal(-status)}"
         said = _last_words(stderr)
@@ -200,7 +204,7 @@ def _said(result: ToolResult) -> str:
 
 
 def _last_words(stderr: str) -> str:
-    """The last line of an error, without its colours and the word that it begins with."""
+    """Return the last line of the standard error, without colours and a leading "Error:"."""
     lines = [line.strip() for line in _COLOURS.sub("", stderr).splitlines() if line.strip()]
     return lines[-1].removeprefix("Error:").strip() if lines else ""
 
@@ -213,7 +217,8 @@ def _signal(number: int) -> str:
 
 
 class Spending:
-    """Adds up steps. opencode counts cached tokens beside the input, and those of reasoning beside the output."""
+    """Adds up the tokens and cost of steps. opencode counts cached tokens apart from the input, and reasoning tokens
+    apart from the output; here they are included."""
 
     def __init__(self) -> None:
         self._counts = [0, 0, 0, 0, 0]
@@ -221,7 +226,7 @@ class Spending:
         self._steps = 0
 
     def add(self, step: dict[str, Any]) -> None:
-        """What a step says of itself, as it finishes: `tokens` and `cost`."""
+        """Add the `tokens` and `cost` of a finished step."""
         tokens = values(step.get("tokens"))
         cache = values(tokens.get("cache"))
         read, wrote, thought = _count(cache.get("read")), _count(cache.get("write")), _count(tokens.get("reasoning"))
@@ -238,7 +243,7 @@ class Spending:
 
     @property
     def cost_usd(self) -> float | None:
-        """None where there is none: opencode says 0 of models whose price it does not know, and of subscriptions."""
+        """The cost, or None if it is 0: opencode reports 0 for models without a known price and for subscriptions."""
         return self._cost or None
 
 
@@ -247,16 +252,17 @@ def _count(value: Any) -> int:
 
 
 _PRINTED = {"text": "text", "reasoning": "reasoning", "tool": "tool_use"}
-"""What opencode calls a part where it prints it, by what it calls it in its database."""
+"""The type under which opencode prints a part, by its type in the database."""
 _RECENT = 2
-"""How many of the newest messages are looked at: a response is one, and a prompt may stand behind it."""
+"""How many of the newest messages are examined: the current response, and a prompt that may follow it."""
 
 
 class RunningCalls:
-    """Looks at one session while opencode works on it. A look at a database that has not changed takes microseconds."""
+    """Finds tool calls in one session's database rows while opencode works on it. If the database has not changed, a
+    look takes microseconds."""
 
     def __init__(self, path: Path, session: str) -> None:
-        """What the session holds by now is not looked at again. `path` need not be there yet."""
+        """Note the newest message, so that only later ones are examined. The database at `path` may not exist yet."""
         self._path = path
         self._session = session
         self._connection: sqlite3.Connection | None = None
@@ -269,8 +275,8 @@ class RunningCalls:
             self.close()
 
     def look(self) -> list[bytes]:
-        """Return a line, in the form that opencode prints, for each tool call that runs and was not returned before, and
-        for the finished parts of the same response in front of it. Returns nothing where the database cannot be read."""
+        """Return a line, in the form that opencode prints, for each running tool call that was not returned before, and
+        for the finished parts of the same response before it. Returns nothing if the database cannot be read."""
         try:
             connection = self._connected()
             (version,) = connection.execute("PRAGMA data_version").fetchone()
@@ -300,7 +306,7 @@ class RunningCalls:
         return found
 
     def _changes(self, connection: sqlite3.Connection) -> list[bytes]:
-        """In the order of the parts. All of them are of one moment, as each is one query."""
+        """Return the lines for all parts that are new, in order. One query reads them, so they are of one moment."""
         rows = select(
             connection,
             "SELECT id, message_id, data FROM part WHERE message_id IN (SELECT id FROM message WHERE session_id = ? "
@@ -325,7 +331,8 @@ class RunningCalls:
 
 
 def _part(row: Row) -> dict[str, Any]:
-    """As opencode prints it: with its names beside it. One that it does not print is left empty."""
+    """Return the part with its ids, as opencode prints it. A part that opencode does not print is left empty but for
+    its ids."""
     try:
         data = values(msgspec.json.decode(row["data"]))
     except (msgspec.DecodeError, TypeError):

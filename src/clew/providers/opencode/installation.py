@@ -1,4 +1,4 @@
-"""From a folder to opencode's database."""
+"""Writes a session from a travelling folder into opencode's database."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ __all__ = ["insert_session", "install", "install_outputs"]
 
 _NAMES = re.compile(r"\b(?:ses|msg|prt)_[0-9A-Za-z]+")
 _NOT_HERE: Row = {"workspace_id": None, "share_url": None}
-"""What a session says of the machine it comes from, beside its folder. Where it is already, it keeps what it says of this
-one."""
+"""Columns in which a session refers to the machine it comes from. They are emptied; a session that is already here
+keeps its own values."""
 
 
 def install(connection: sqlite3.Connection, key: str, folder: Path, cwd: Path) -> None:
-    """Make the session of this key the folder's, and one of `cwd`. What it holds here and not there is kept aside, as a
-    session of another name."""
+    """Replace the session of this key by the folder's, and assign it to the working folder `cwd`. What the session here
+    holds beyond the folder's is first kept aside, as a session with another key."""
     manifest = load(folder)
     if manifest.key != key:
         raise InvalidInput(f"{folder} holds the conversation {manifest.key!r}, and not {key!r}. Give its own key.")
@@ -59,15 +59,16 @@ def install(connection: sqlite3.Connection, key: str, folder: Path, cwd: Path) -
 
 
 def _check_strangers(connection: sqlite3.Connection, key: str, coming: set[str]) -> None:
-    """A folder may come from anybody: what it says of another conversation than its own is not let in."""
+    """Raise `Corrupt` if the folder would write to a session that belongs to another conversation. The folder may come
+    from an untrusted source."""
     for session in sorted(coming.difference(tree(connection, key))):
         if connection.execute("SELECT 1 FROM session WHERE id = ?", (session,)).fetchone():
             raise Corrupt(f"the session {session} is here already, and is no part of {key}. Nothing was changed.")
 
 
 def _own_rows(connection: sqlite3.Connection, sheet: Sheet, folder: Path) -> Iterator[tuple[str, Row]]:
-    """The rows that are the session's own: none for other tables, where the user's accounts and permissions are, and none
-    for other sessions."""
+    """Yield the manifest's rows for the session's own tables. Other tables hold the user's accounts and permissions, so
+    their rows are skipped. Raises `Corrupt` for a row that belongs to another session."""
     tables = {"session": "id", **dict.fromkeys(small_tables(connection), "session_id")}
     for table, row in manifest_rows(sheet):
         if table in tables:
@@ -77,8 +78,8 @@ def _own_rows(connection: sqlite3.Connection, sheet: Sheet, folder: Path) -> Ite
 
 
 def _harmless(session: Row) -> Row:
-    """Without what the session itself would allow: opencode goes by that before the settings, those of the run among them,
-    and a folder may come from anybody. What it denies stays denied."""
+    """Return the session row without the permissions that it grants. opencode applies a session's rules before its
+    settings, and the folder may come from an untrusted source. What the row denies stays denied."""
     said = session.get("permission")
     try:
         rules = msgspec.json.decode(said) if isinstance(said, str) else []
@@ -91,14 +92,15 @@ def _harmless(session: Row) -> Row:
 
 
 def _clear(connection: sqlite3.Connection, session: str) -> None:
-    """Take away what will come. The session's own row stays: with it would go what only this machine has of it, like the
-    link by which others can read it."""
+    """Delete everything that a session holds. Its own row stays, because deleting it would also delete data that only
+    this machine has, such as the link by which others can read the session."""
     for table in ("part", "message", *small_tables(connection)):
         connection.execute(f'DELETE FROM "{table}" WHERE session_id = ?', (session,))  # noqa: S608
 
 
 def _give_way(connection: sqlite3.Connection, coming: set[str], aside: dict[str, str]) -> None:
-    """Take away the sessions that are here alone, now that they are kept aside, where what is private goes too."""
+    """Delete the sessions that only this machine has, after they were kept aside. Their private rows move to the
+    copies."""
     tables = [table for table in sorted(PRIVATE) if columns_of(connection, table)]
     for session in aside.keys() - coming:
         for table in tables:
@@ -108,20 +110,19 @@ def _give_way(connection: sqlite3.Connection, coming: set[str], aside: dict[str,
 
 
 def install_outputs(folder: Path, outputs: Path) -> None:
-    """Put long results of tools where opencode keeps them; those that are there stay."""
+    """Copy long tool results to where opencode keeps them. Existing files stay."""
     for source in (folder / OUTPUTS).glob("tool_*"):
         if not (outputs / source.name).exists() and source.is_file() and not source.is_symlink():
             put(outputs / source.name, source.read_bytes())
 
 
 def insert_session(connection: sqlite3.Connection, row: Row, cwd: Path) -> None:
-    """A session that has no messages yet."""
+    """Insert a session without messages."""
     _Rows(connection).insert("session", {**row, **located(connection, cwd)})
 
 
 class _Rows:
-    """Writes rows that may be of another version of opencode: columns that this database does not have are left out, and
-    so are tables."""
+    """Inserts rows that may come from another version of opencode: unknown columns and tables are skipped."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -142,8 +143,10 @@ class _Rows:
 
 
 def _keep_aside(connection: sqlite3.Connection, key: str, coming: set[str]) -> dict[str, str]:
-    """Copy a session, its sub-agents' and all they hold under names of their own, as opencode does for a fork. A
-    link to one that is `coming` stays with that. Returns what each session is called aside."""
+    """Copy a session and its sub-agents' sessions, with all their rows, under new names, as opencode does for a fork.
+
+    A share link stays with a session that is in `coming`. Returns the new key of each session.
+    """
     names: dict[str, str] = {}
     namer = Namer(new_session(), now())
 

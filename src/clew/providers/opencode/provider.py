@@ -1,4 +1,4 @@
-"""opencode as a provider: driven by its command, its conversations kept by rows of its database."""
+"""The `OpenCode` provider, and the list of opencode's sessions on this machine."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ __all__ = ["OpenCode", "find", "model_of", "sessions"]
 
 
 class OpenCode(Provider):
-    """opencode. Its sessions are rows of one database in the user's home, and each belongs to a folder."""
+    """opencode. Its sessions are rows of one database in the user's home, and each belongs to a working folder."""
 
     name = "opencode"
     title = "opencode"
@@ -130,7 +130,7 @@ class OpenCode(Provider):
             return [convert.stored(message, parts) for message, parts in rows]
 
     def _model_of(self, key: str) -> str:
-        """The model that a session was last answered by; empty where that is not known."""
+        """Return the model that last answered in a session; empty if that is unknown."""
         try:
             with open_to_read(database_path(self.place)) as connection:
                 return model_of(connection, key)
@@ -139,7 +139,7 @@ class OpenCode(Provider):
 
 
 _SHORTEST = 6
-"""Characters of a part of a key, beside its prefix: all keys of one day have the first few in common."""
+"""The fewest characters, beside the prefix, that may stand for a whole key: the keys of one day begin alike."""
 _PART_OF_KEY = re.compile(r"[0-9A-Za-z_]+")
 
 
@@ -147,7 +147,8 @@ _PROMPTS = """SELECT session_id, sum(substr(data, 1, 14) = '{"role":"user"') FRO
 
 
 def sessions(connection: sqlite3.Connection, path: Path) -> Iterator[NativeSession]:
-    """Without those of sub-agents. A prompt is known by how its row begins, so that none is read whole."""
+    """List the sessions, newest first, without those of sub-agents. Prompts are counted by how their rows begin, so no
+    message is read whole."""
     prompts = dict(connection.execute(_PROMPTS).fetchall())
     query = "SELECT * FROM session WHERE parent_id IS NULL ORDER BY time_updated DESC, id"
     for row in select(connection, query, ()):
@@ -164,6 +165,7 @@ def sessions(connection: sqlite3.Connection, path: Path) -> Iterator[NativeSessi
 
 
 def find(connection: sqlite3.Connection, session: str) -> str | None:
+    """Return the key of the session that a key or a unique part of one means; None if there is none."""
     if is_session(session):
         return session if connection.execute("SELECT 1 FROM session WHERE id = ?", (session,)).fetchone() else None
     if not _PART_OF_KEY.fullmatch(session) or len(session.removeprefix("ses_")) < _SHORTEST:
@@ -178,7 +180,7 @@ def find(connection: sqlite3.Connection, session: str) -> str | None:
 
 
 def model_of(connection: sqlite3.Connection, session: str) -> str:
-    """The model that answered last in this session; empty if none did."""
+    """Return the model that answered last in this session; empty if none did."""
     query = "SELECT * FROM message WHERE session_id = ? ORDER BY time_created DESC, id DESC LIMIT 1"
     return next((model_name(stored(row, ()).info) for row in select(connection, query, (session,))), "")
 

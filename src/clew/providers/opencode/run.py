@@ -1,4 +1,4 @@
-"""How opencode is run for a prompt: its arguments, its settings for this run, and the session that must be there first."""
+"""How opencode is run: finding the program, preparing its session, and its arguments and settings for a prompt."""
 
 from __future__ import annotations
 
@@ -35,15 +35,20 @@ _RULES: dict[Permissions, dict[str, Any]] = {
     "edit": _CONFINED,
     "full": _ALONE,
 }
-"""What each of Clew's permissions denies. Nobody is there to be asked a question. `*_*` is folders elsewhere, and the tools
-of MCP servers, which can do anything. opencode goes by the last rule that fits, and puts a new name behind those that the
-user's settings have: so no name here is one that stands there, and what the user denies stays denied."""
+"""What each permission denies. Questions are denied because nobody is there to answer. `*_*` matches folders elsewhere
+and the tools of MCP servers, which can do anything.
+
+opencode applies the last rule that matches, and appends a new rule name after the names in the user's settings. So the
+names here are spelt as no user spells them: they come last, and what the user denies stays denied.
+"""
 _AGENTS = ("build", "plan", "general", "explore")
-"""Agents that the user's settings may give rules of their own, which would come last."""
+"""Agents for which the user's settings may hold rules of their own. Those would come last, so each agent gets our rules
+too."""
 
 
 def prepare(program: Program, job: Job, place: Place) -> None:
-    """A session of this key, in the place's own folder, and the file that the system prompt is read from."""
+    """Make sure that a session of this key exists in the place's working folder, and write the system prompt to its
+    file."""
     if not job.prompt.strip():
         raise InvalidInput("the prompt is empty, and opencode takes none that is")
     checked(job.key)
@@ -65,7 +70,8 @@ def prepare(program: Program, job: Job, place: Place) -> None:
 
 
 def make_database(program: Program | None, place: Place) -> Path:
-    """The database's path. Where there is none yet, opencode is asked for it, and makes it: its form is its own affair."""
+    """Return the path of the database. If there is none yet, run opencode once so that it creates it: its schema is its
+    own."""
     path = database_path(place)
     if path.exists() and path.stat().st_size:
         return path
@@ -97,6 +103,7 @@ def make_database(program: Program | None, place: Place) -> Path:
 
 
 def command(program: Program, job: Job, place: Place) -> Command:
+    """Build the command for a prompt, with the settings of this run in an environment variable."""
     cwd = real(place.cwd)
     argv = [str(program.path), "run", "--format", "json", "--thinking", "--session", checked(job.key), "--dir", cwd]
     if job.permissions != "read":
@@ -108,7 +115,8 @@ def command(program: Program, job: Job, place: Place) -> Command:
 
 
 def _settings(job: Job, place: Place) -> dict[str, Any]:
-    """Those that the user gave for the run, and on top of them the rules and the instructions of this job."""
+    """Return the settings for this run: those in the user's environment, with the rules and instructions of this job on
+    top."""
     rules = _RULES[job.permissions]
     settings = _given(place)
     settings["permission"] = _over(settings.get("permission"), rules)
@@ -125,7 +133,7 @@ def _settings(job: Job, place: Place) -> dict[str, Any]:
 
 
 def _over(given: Any, rules: dict[str, Any]) -> dict[str, Any]:
-    """One word for all tools is a rule for all of them."""
+    """Put our rules after the given ones. A single word in place of rules applies to all tools."""
     return {**({"*": given} if isinstance(given, str) else values(given)), **rules}
 
 
@@ -143,17 +151,18 @@ def _given(place: Place) -> dict[str, Any]:
 
 
 def _instructions(place: Place, key: str) -> Path:
-    """A file of each conversation: opencode adds what instructions say to its own system prompt, and takes them from
-    files alone. It is none of the user's settings, and may be deleted at any time."""
+    """Return the path of the file that holds a conversation's system prompt. opencode reads additional instructions
+    only from files. The file is not part of the user's settings and may be deleted at any time."""
     base = place.env.get("XDG_CACHE_HOME")
     return (Path(base) if base else place.home / ".cache") / "clew" / "opencode" / f"{checked(key)}.md"
 
 
 _PATIENCE = 5.0
-"""Seconds in which a program must say its version; else it has none."""
+"""Seconds that a program has to print its version; after that the version counts as unknown."""
 
 
 def find_program(place: Place) -> Program | None:
+    """Find the native program behind `opencode` on the PATH, or return None."""
     found = on_path("opencode", place.env)
     if found is None:
         return None
@@ -165,7 +174,7 @@ def find_program(place: Place) -> Program | None:
 
 
 def _behind(script: Path, place: Place) -> Path:
-    """The program that this script stands for; the script itself if that is unknown."""
+    """Return the native program that this script starts; the script itself if it cannot be found."""
     named = place.env.get("OPENCODE_BIN_PATH")
     if named and Path(named).is_file():
         return Path(named)
@@ -178,7 +187,7 @@ def _behind(script: Path, place: Place) -> Path:
 
 
 def _packages() -> list[str]:
-    """The names of the packages that hold the program for this machine, best first."""
+    """Return the names of the npm packages that hold the program for this machine, best first."""
     machine = platform.machine().lower()
     chip = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64"}.get(machine, machine)
     system = "darwin" if sys.platform == "darwin" else "linux"
@@ -195,7 +204,7 @@ def _has_avx2() -> bool:
 
 
 def _version(native: Path, place: Place) -> str:
-    """As its package says, which takes no time; else as it says itself."""
+    """Return the version that the npm package names, which takes no time; otherwise ask the program."""
     package = native.parent.parent / "package.json"
     try:
         said = values(msgspec.json.decode(package.read_bytes()))
@@ -225,7 +234,8 @@ _COMMA = re.compile(r'("(?:[^"\\]|\\.)*")|,(?=\s*[}\]])', re.DOTALL)
 
 
 def decode_jsonc(text: str) -> Any:
-    """`msgspec.DecodeError` if it is none. What looks like a comment inside a string is a part of the string."""
+    """Decode JSON with comments and trailing commas. Text that looks like a comment inside a string stays. Raises
+    `msgspec.DecodeError` if it is not valid."""
     bare = _TOKEN.sub(lambda match: match[0] if match[0].startswith('"') else " ", text)
     try:
         return msgspec.json.decode(_COMMA.sub(lambda match: match[1] or "", bare))

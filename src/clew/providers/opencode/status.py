@@ -1,4 +1,4 @@
-"""How opencode is on this machine, from its files: what it is logged in to, and until when."""
+"""Checks opencode on this machine, from its files: which logins it has and when they expire."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _VARIABLES = {
     "AWS_BEARER_TOKEN_BEDROCK": "amazon-bedrock", "AZURE_API_KEY": "azure", "CEREBRAS_API_KEY": "cerebras",
     "GITHUB_TOKEN": "github-copilot",
 }  # fmt: skip
-"""Keys that opencode takes from the environment, of the providers that most people use."""
+"""Environment variables from which opencode reads API keys, for the most common model providers."""
 
 
 class _Login(msgspec.Struct, frozen=True):
@@ -38,6 +38,7 @@ class _Login(msgspec.Struct, frozen=True):
 
 
 def check(program: Program | None, place: Place, install: str) -> Health:
+    """Return how opencode is installed and logged in on this machine, without asking a vendor."""
     if program is None:
         return Health(provider="opencode", problem=f"opencode is not installed. Install it: {install}")
     logins, problem = _stored_logins(place)
@@ -85,7 +86,7 @@ def _login(provider: str, entry: dict[str, Any]) -> _Login:
 
 
 def _configured(place: Place) -> list[str]:
-    """Providers that the user's settings bring a key or an address for."""
+    """Return the model providers for which the user's settings hold a key or an address."""
     found: list[str] = []
     for said in _settings(place):
         for name, provider in values(values(said).get("provider")).items():

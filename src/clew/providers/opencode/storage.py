@@ -1,10 +1,10 @@
-"""A conversation of opencode in a folder: `session.json`, which says what there is, and the messages in pieces beside it.
+"""Reads a conversation from opencode's database into a travelling folder, and compares the two.
 
     session.json                 the rows of the session, of its sub-agents' sessions, and of the smaller tables
-    ses_…/000000.jsonl           the messages of a session in their order, each followed by its parts, a row a line
-    tool-output/tool_…           what was too long for a tool's result, which names it
+    ses_…/000000.jsonl           the messages of a session in order, each followed by its parts, one row a line
+    tool-output/tool_…           tool results that were too long for a row, which names the file
 
-A piece ends with the first message that brings it to 64 KiB, so that a conversation that grows changes its last piece alone.
+A piece ends with the first message that brings it to 64 KiB. So a growing conversation changes only its last piece.
 """
 
 from __future__ import annotations
@@ -50,22 +50,25 @@ _NEEDED = {"id", "session_id", "time_created", "time_updated", "data"}
 
 
 class Sheet(msgspec.Struct, frozen=True):
-    """What a manifest says of one session."""
+    """What the manifest says of one session."""
 
     id: str
     messages: int
     parts: int
     updated: int
-    """When the newest change was made to any of its messages or parts."""
+    """The latest time at which a message or part was changed."""
     pieces: int
     tables: dict[str, list[dict[str, msgspec.Raw]]]
-    """The rows that are not in pieces: its own, its to-do list, whatever else names it."""
+    """The rows that are not in pieces, by table: the session's own row, its to-do list, and every other row that names
+    the session."""
 
 
 class Manifest(msgspec.Struct, frozen=True):
+    """The content of `session.json`: the conversation's key and its sessions."""
+
     key: str
     sessions: list[Sheet]
-    """The conversation's own first, then those of its sub-agents."""
+    """The conversation's own session first, then those of its sub-agents."""
     provider: str = "opencode"
     format: int = _FORMAT
 
@@ -74,7 +77,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 def load(folder: Path) -> Manifest:
-    """`Corrupt` if this folder holds no conversation of opencode."""
+    """Read a folder's manifest. Raises `Corrupt` if the folder holds no conversation of opencode."""
     path = folder / MANIFEST
     try:
         manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
@@ -91,11 +94,12 @@ def load(folder: Path) -> Manifest:
 
 
 def save(folder: Path, manifest: Manifest) -> None:
+    """Write a folder's manifest, unless it is there already."""
     put_if_changed(folder / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=1))
 
 
 def manifest_rows(sheet: Sheet) -> Iterator[tuple[str, Row]]:
-    """The table and the row of all that is not in pieces, the session's own first."""
+    """Yield the table and row of everything in the manifest, the session's own row first."""
     for table in sorted(sheet.tables, key=lambda table: (table != "session", table)):
         for row in sheet.tables[table]:
             yield table, sealed(row)
@@ -106,7 +110,8 @@ def pieces(folder: Path, session: str) -> list[Path]:
 
 
 def rows_of(folder: Path, sheet: Sheet) -> Iterator[tuple[str, Row]]:
-    """The table and the row of a session's messages and parts, in their order."""
+    """Yield the table and row of a session's messages and parts, in order. Raises `Corrupt` if a piece is missing or
+    damaged."""
     for number in range(sheet.pieces):
         path = folder / sheet.id / f"{number:06d}.jsonl"
         try:
@@ -125,7 +130,8 @@ _Name = tuple[str, str]
 
 
 def standing(connection: sqlite3.Connection, key: str, folder: Path) -> Standing:
-    """Messages and parts are compared by their names; one that both have is the newer one's where it differs."""
+    """Compare the session in the database with the one in a folder. Messages and parts are matched by id; where both
+    sides have one and it differs, the later change counts as the newer."""
     sessions = tree(connection, key)
     if not sessions:
         return "absent"
@@ -164,15 +170,16 @@ def _data(connection: sqlite3.Connection, name: _Name) -> str:
 
 
 PRIVATE = frozenset({"session_share"})
-"""Tables of a session that stay on the machine: the secret of a link by which others can read it."""
+"""Tables that stay on this machine: they hold the secret of the link by which others can read a session."""
 _OUTPUT = re.compile(rb'"outputPath":"(?:[^"\\]|\\.)*\b(tool_[0-9A-Za-z]+)"')
 _Spot = tuple[int, str]
-"""Where a message stands in its session: its time and its name."""
+"""The place of a message in its session: its time and its id."""
 _START: _Spot = (-1, "")
 
 
 def tree(connection: sqlite3.Connection, key: str) -> list[str]:
-    """This session and those of its sub-agents, in the order in which they began; empty if there is none."""
+    """Return the keys of this session and its sub-agents' sessions, in the order in which they began; empty if the
+    session does not exist."""
     return [
         row[0]
         for row in connection.execute(
@@ -185,7 +192,7 @@ def tree(connection: sqlite3.Connection, key: str) -> list[str]:
 
 
 def small_tables(connection: sqlite3.Connection) -> list[str]:
-    """The tables whose rows name a session, but for those of messages and parts."""
+    """Return the tables, other than messages and parts, whose rows name a session."""
     names = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
     others = [name for name in names if name not in {"session", "message", "part"} | PRIVATE]
     return [name for name in others if "session_id" in columns_of(connection, name)]
@@ -194,7 +201,7 @@ def small_tables(connection: sqlite3.Connection) -> list[str]:
 def message_rows(
     connection: sqlite3.Connection, session: str, start: _Spot = _START
 ) -> Iterator[tuple[Row, list[Row]]]:
-    """The messages of a session from a place on, in opencode's own order, each with its parts."""
+    """Yield the messages of a session from this place on, in opencode's order, each with its parts."""
     messages = select(
         connection,
         "SELECT * FROM message WHERE session_id = ? AND (time_created, id) >= (?, ?) ORDER BY time_created, id",
@@ -206,7 +213,8 @@ def message_rows(
 
 
 def export(connection: sqlite3.Connection, key: str, folder: Path, outputs: Path) -> bool:
-    """Bring this folder up to date; False if there is no such session. `outputs`: where long results of tools are."""
+    """Copy a conversation into a travelling folder, or bring that folder up to date. Returns False if there is no such
+    session. `outputs` is where opencode keeps long tool results."""
     sessions = tree(connection, key)
     if not sessions:
         return False
@@ -227,7 +235,8 @@ def export(connection: sqlite3.Connection, key: str, folder: Path, outputs: Path
 
 
 def _kept(folder: Path, key: str) -> Manifest | None:
-    """What the folder holds from the last time; None if it was left half done, and is to be made anew."""
+    """Return the manifest of the last export. Returns None if it was left unfinished, so that the folder is written
+    anew."""
     try:
         manifest = load(folder)
     except Corrupt:
@@ -248,7 +257,7 @@ def _sheet(connection: sqlite3.Connection, session: str, kept: Manifest | None, 
 
 
 def _count(connection: sqlite3.Connection, table: str, session: str) -> tuple[int, int]:
-    """How many rows there are, and when one was changed last."""
+    """Return the number of a session's rows in this table, and the time of the latest change."""
     query = f"SELECT count(*), coalesce(max(time_updated), 0) FROM {table} WHERE session_id = ?"  # noqa: S608
     count, updated = connection.execute(query, (session,)).fetchone()
     return count, updated
@@ -263,7 +272,7 @@ def _small_rows(connection: sqlite3.Connection, session: str) -> dict[str, list[
 
 
 def _write_pieces(connection: sqlite3.Connection, session: str, last: Sheet | None, folder: Path, outputs: Path) -> int:
-    """Write the pieces from the first that is out of date; how many there are then."""
+    """Write the pieces from the first outdated one on, and return how many pieces there are then."""
     number, start = _first_stale(connection, session, last, folder)
     home = folder / session
     held = bytearray()
@@ -293,10 +302,10 @@ def _put_piece(path: Path, data: bytes, folder: Path, outputs: Path) -> None:
 
 
 def _first_stale(connection: sqlite3.Connection, session: str, last: Sheet | None, folder: Path) -> tuple[int, _Spot]:
-    """The number of the first piece to write anew, and where it begins.
+    """Return the number of the first piece to write again, and where it begins.
 
-    Rows that are newer than the last export, or as new, lie in it or behind it. What lies before must have as many rows
-    as then; else something was taken away there, and all is written anew.
+    All rows that changed since the last export lie in that piece or after it. If the number of rows before it has
+    changed, something was deleted there, and everything is written again.
     """
     paths = pieces(folder, session)
     if last is None or len(paths) != last.pieces:

@@ -1,1 +1,1 @@
-"""Conversations in the words of another agent: its tools, its ids, its forms."""
+"""Rewrites a conversation for another agent: with that agent's tools, ids and forms."""

@@ -1,4 +1,5 @@
-"""A conversation made to fit another agent: its tools, its ids, and nothing that only another vendor can read."""
+"""Rewrites a conversation to fit another agent: its tools and ids, without content that only another vendor can
+read."""
 
 from __future__ import annotations
 
@@ -39,28 +40,31 @@ __all__ = ["Fitted", "fit", "thinking_for"]
 B = TypeVar("B", bound=Text | Thinking | ToolCall | ToolResult | Json | Image | File)
 
 _DIALECTS = {"claude_code": "anthropic", "codex": "openai-responses", "opencode": "opencode"}
-"""Whose words a provider's blocks are in: what is said beside them in others means nothing there."""
+"""The dialect of each provider's blocks. Additional fields of other dialects mean nothing to it."""
 _IDS = CallRules(id_pattern=r"[a-zA-Z0-9_-]+", id_length=64, unique_in="conversation", name_length=64, has_errors=True)
-"""What all vendors take, for a provider may ask any of them."""
+"""Rules for call ids that every vendor accepts: a provider may use any of them."""
 _MERE_FORM = frozenset(
     {
         *("arguments", "cache_control", "caller", "detail", "id", "internal_chat_message_metadata_passthrough"),
         *("logprobs", "message", "phase", "role", "status", "type"),
     }
 )
-"""Fields beside a block that say nothing: ids, spellings, marks for caches."""
+"""Additional fields of a block that carry no content: ids, spellings, cache marks."""
 
 
 class Fitted(NamedTuple):
+    """The rewritten conversation, and what was lost."""
+
     conversation: Conversation
     losses: tuple[Loss, ...]
-    """With places in the conversation as it was."""
+    """Their positions are those in the original conversation."""
     origins: tuple[int, ...]
-    """For each message that is left, its place in the conversation as it was."""
+    """For each remaining message, its position in the original conversation."""
 
 
 def fit(conversation: Conversation, source: str, target: str) -> Fitted:
-    """The conversation of `source` as one of `target`: both providers by name, or `clew`."""
+    """Rewrite the conversation of `source` for `target`. Both are names of providers, or `clew` for the built-in
+    agent."""
     if source == target:
         return Fitted(conversation, (), tuple(range(len(conversation.messages))))
     notes = Notes()
@@ -80,7 +84,7 @@ def fit(conversation: Conversation, source: str, target: str) -> Fitted:
 
 
 class _Fitter:
-    """Message by message, in order: a result has the id that its call was given."""
+    """Rewrites the messages one by one, in order, so that a result gets the id that its call was given."""
 
     def __init__(self, source: str, target: str, cwd: str, notes: Notes) -> None:
         self._source = source
@@ -91,7 +95,7 @@ class _Fitter:
         self._given: dict[str, list[str]] = {}
 
     def fit(self, index: int, message: Message) -> Message | None:
-        """The message for the target; None if nothing is left of it."""
+        """Return the message for the target; None if nothing is left of it."""
         if isinstance(message, Assistant):
             for call in tool_calls(message):
                 self._given[call.id] = []
@@ -136,7 +140,8 @@ class _Fitter:
         return msgspec.structs.replace(there, id=given)
 
     def _result(self, result: ToolResult, at: At) -> ToolResult:
-        """With the id of its call; of several calls of one id in a response, the first is answered first."""
+        """Rewrite a result with the new id of its call. If several calls of a response have the same id, their results
+        are matched in order."""
         given = self._given.get(result.call_id) or [result.call_id]
         call_id = given.pop(0) if len(given) > 1 else given[0]
         content = tuple(kept for part in result.content if (kept := self._part(part, at)) is not None)
@@ -159,7 +164,7 @@ class _Fitter:
         return None
 
     def _beside(self, block: B, at: At) -> B:
-        """The block without what other vendors said beside it."""
+        """Return the block without the additional fields of other vendors."""
         dialect = _DIALECTS.get(self._target)
         if not block.extra or dialect is None or block.extra.keys() <= {dialect}:
             return block
@@ -189,7 +194,8 @@ def _between_tags(block: Block) -> Block:
 
 
 def _side_of(call: ToolCall, source: str, target: str) -> str:
-    """Whose tool was called. In a thread that has moved before, some calls are of those who had it earlier."""
+    """Return whose tool was called. In a thread that was moved before, some calls belong to an earlier agent's
+    tools."""
     known = [side for side, forms in SIDES.items() if any(form.name == call.name for form in forms)]
     if source in known or target in known or not known:
         return source
@@ -197,7 +203,8 @@ def _side_of(call: ToolCall, source: str, target: str) -> str:
 
 
 def _answered(placed: Iterable[tuple[int, Message]], notes: Notes) -> Iterator[tuple[int, Message]]:
-    """With a result for every call, as the built-in agent runs calls that have none: these ran elsewhere, or may have."""
+    """Give every call without a result one that says that the outcome is unknown. Otherwise the built-in agent would
+    run the call again, which may have run elsewhere."""
     open_calls: list[ToolCall] = []
     asked_at = 0
     results: list[Block] = []
@@ -225,10 +232,10 @@ _OPENCODE = "opencode"
 
 
 def thinking_for(block: Thinking, target: str) -> Thinking | None:
-    """The block as this agent can give it back to a model, or None if it cannot.
+    """Return the block as this agent can send it back to a model, or None if it cannot.
 
-    Claude Code gives back what Anthropic signed or sealed, Codex what the responses API gave an id. opencode keeps it all,
-    with whose it is; so does a thread, and a provider that is not Clew's own says for itself.
+    Claude Code sends back what Anthropic signed or encrypted, Codex what has an id of the Responses API. opencode and
+    Clew's threads keep every block and note its vendor. For a provider that is not Clew's own the block stays as it is.
     """
     item = _item_of(block)
     if target == "claude_code":
@@ -242,7 +249,8 @@ def thinking_for(block: Thinking, target: str) -> Thinking | None:
 
 
 def _item_of(block: Thinking) -> dict[str, object] | None:
-    """What the responses API said of it, its id above all; None if it is not from there, and empty if it has no id."""
+    """Return the fields that the Responses API gave the block, above all its id. Returns None if the block is not from
+    that API, and an empty dict if it has no id."""
     own = values(block.extra).get(_RESPONSES)
     if isinstance(own, dict):
         return own

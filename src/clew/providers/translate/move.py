@@ -1,4 +1,4 @@
-"""Moves a conversation from one agent to another: Claude Code, Codex, opencode, and the built-in one."""
+"""Moves a conversation from one agent to another: Claude Code, Codex, opencode, or the built-in agent."""
 
 from __future__ import annotations
 
@@ -29,31 +29,31 @@ _NOT_RUN = "The call was not made: the work stopped before it."
 
 
 class Translated(msgspec.Struct, frozen=True, kw_only=True):
-    """A conversation in its new place, beside the old one, which is as it was."""
+    """A conversation in its new place. The original is unchanged."""
 
     provider: str
     key: str
-    """By which the provider goes on with it; the thread's id for the built-in agent."""
+    """The key by which the provider continues it; for the built-in agent the thread's id."""
     cwd: str
-    """The folder it is for."""
+    """The working folder of the new session."""
     losses: tuple[Loss, ...] = ()
-    """What did not fit, with its place in the conversation it comes from."""
+    """What did not fit, with its position in the original conversation."""
 
 
 def for_provider(conversation: Conversation, source: str, target: str) -> tuple[Conversation, tuple[Loss, ...]]:
-    """The conversation of `source` in the words of `target`, and what did not fit. Pure.
+    """Return the conversation of `source` rewritten for `target`, and what did not fit. Pure.
 
-    Both are providers by name, or `clew` for the built-in agent. Tool calls are those of the target's tools where it has a
-    counterpart, ids are such as all vendors take, thinking stays where the target can give it back, and messages with
-    nothing in them are left out. What the target's own form cannot hold beyond that, its `write` tells.
+    Both are names of providers, or `clew` for the built-in agent. Tool calls become calls of the target's tools where
+    it has a counterpart, ids become such as every vendor accepts, thinking stays if the target can send it back, and
+    empty messages are left out. What the target's own format cannot hold beyond that, its `write` reports.
     """
     fitted = fit(conversation, provider_name(source), provider_name(target))
     return fitted.conversation, fitted.losses
 
 
 def write_for(target: Provider, conversation: Conversation, source: str, key: str, folder: Path) -> tuple[Loss, ...]:
-    """Write the conversation of `source` into a folder in the target's own form, and say all that did not fit, each with its
-    place in the conversation as it was given."""
+    """Write the conversation of `source` into a folder in the target's own format. Returns everything that did not fit,
+    with its position in the given conversation."""
     fitted = fit(conversation, provider_name(source), target.name)
     written = target.write(fitted.conversation, key, folder)
     found = [*conversation.losses, *fitted.losses, *(_placed(loss, fitted.origins) for loss in written)]
@@ -74,14 +74,15 @@ async def translate(
     checkpointer: Checkpointer | str | EllipsisType | None = ...,
     thread_id: str | None = None,
 ) -> Translated:
-    """Write a session of one agent as a session of another, and put it where that one looks for it.
+    """Write a session of one agent as a session of another, and put it where that agent looks for it.
 
-    `session` is a native session that Clew needs never have seen, by its key, a part of it that no other has, or its path.
-    With `source="clew"` it is a thread of the store, by its id or a handle; with `to="clew"` it becomes one, which an agent
-    goes on with: `agent.resume(prompt, thread_id=…)`. `thread_id` names that; left out, the session's key does.
+    `session` is a native session, even one that Clew has never seen: its key, a part of the key that no other has, or
+    its path. With `source="clew"` it is a thread of the store, given by its id or a handle. With `to="clew"` it becomes
+    a thread, which an agent continues with `agent.resume(prompt, thread_id=…)`; `thread_id` names that thread, by
+    default after the source and the session's key.
 
-    `place` says where the sessions are, and for which folder the new one is: without it, those of this user, and the folder
-    that the session was in if that is there.
+    `place` says where the sessions are and for which working folder the new one is. By default these are this user's
+    sessions, and the folder of the original session if it exists here, otherwise the current one.
     """
     source, to = provider_name(source), provider_name(to)
     if BUILT_IN_AGENT not in (source, to):
@@ -101,7 +102,8 @@ async def translate(
 
 
 def _between_providers(session: str, source: str, to: str, place: Place | None) -> Translated:
-    """To the same provider, for another folder say, it goes as it is kept there."""
+    """Move a session from one provider to another. To the same provider, for another folder for example, it is copied
+    as it is stored."""
     if source != to:
         find_provider(to)
         _, conversation = _read(session, source, place)
@@ -116,7 +118,8 @@ def _between_providers(session: str, source: str, to: str, place: Place | None) 
 
 
 def _read(session: str, source: str, place: Place | None, folder: Path | None = None) -> tuple[str, Conversation]:
-    """The key and the conversation of a native session; what holds it is brought into the folder, if one is given."""
+    """Find a native session and return its key and conversation. If `folder` is given, the session is exported
+    there."""
     provider = find_provider(source)(place or default_place())
     key = provider.find(session)
     if key is None:
@@ -143,13 +146,14 @@ def _write(conversation: Conversation, source: str, to: str, place: Place | None
 
 
 def _provider(name: str, place: Place | None, conversation: Conversation) -> Provider:
-    """In the given place, or in this user's own and the folder of the conversation, if that is on this machine."""
+    """Return the provider in the given place. By default that is this user's place, in the conversation's folder if it
+    exists here."""
     cwd = conversation.cwd
     return find_provider(name)(place or default_place(cwd if cwd and os.path.isdir(cwd) else None))
 
 
 def _of_thread(state: Checkpoint) -> Conversation:
-    """A thread as its model sees it now. Calls that are open get a result that says how far they came."""
+    """Return a thread as its model sees it now. Calls without a result get one that says how far they came."""
     messages: tuple[Message, ...] = state.messages
     if state.calls:
         messages = (*messages, Tool(tuple(_standing(call) for call in state.calls)))

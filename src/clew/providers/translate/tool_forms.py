@@ -1,7 +1,7 @@
-"""The tools of each side, and how the values of their arguments differ.
+"""The tools of each agent, and how the values of their arguments differ.
 
-The names and arguments are those that the programs offered their models: Claude Code 2.1, Codex 0.166, opencode 1.18, with
-some that older versions or other models have.
+An agent is one side of a translation. Names and arguments are those that the programs offer their models: Claude Code
+2.1, Codex 0.166, opencode 1.18, and some that older versions or other models have.
 """
 
 from __future__ import annotations
@@ -17,17 +17,19 @@ _SHELLS = frozenset({"bash", "sh", "zsh", "/bin/bash", "/bin/sh", "/bin/zsh"})
 
 
 class Form(NamedTuple):
-    """A tool of one side. Of several of a kind the first is written, the others are read."""
+    """A tool of one agent. If an agent has several tools of a kind, calls are written for the first; the others are
+    only read."""
 
     name: str
     kind: str
     arguments: Mapping[str, str]
-    """The side's name of an argument, and the common one."""
+    """The common name of each argument, by the agent's own name."""
     read: Callable[[Fields], Fields] | None = None
-    """From the side's values to the common ones, once they are named. Leaves out what it cannot read."""
+    """Converts the agent's values to the common ones, after the arguments were renamed. Leaves out what it cannot
+    read."""
     write: Callable[[Fields], Fields] | None = None
     fits: Callable[[Fields], bool] = lambda fields: True
-    """Whether the tool can do this at all."""
+    """Whether the tool can express these arguments at all."""
 
 
 def _read_seconds(fields: Fields) -> Fields:
@@ -47,7 +49,7 @@ def _timed(fields: Fields, change: Callable[[float], float]) -> Fields:
 
 
 def _read_words(fields: Fields) -> Fields:
-    """The words of a command in one line; of a shell that was called for one, that one."""
+    """Join the words of a command to one line. If they call a shell for one command line, return that line."""
     words = fields.get("command")
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         return fields
@@ -61,7 +63,7 @@ def _is_line(value: Any) -> bool:
 
 
 def _read_range(fields: Fields) -> Fields:
-    """From the first and the last line to the first and how many."""
+    """Convert first and last line to first line and count."""
     start, end = fields.get("start", 1), fields.pop("count", None)
     if _is_line(start) and _is_line(end) and end >= start:
         fields["count"] = end - start + 1
@@ -84,7 +86,7 @@ def _is_patch(fields: Fields) -> bool:
 
 
 def _read_ignore_pattern(fields: Fields) -> Fields:
-    """A name alone is one at any depth, as in .gitignore; without a pattern all files are meant."""
+    """Convert a pattern as in .gitignore: a bare name matches at any depth, and a missing pattern matches all files."""
     pattern = fields.get("pattern", "*")
     if isinstance(pattern, str) and pattern:
         at_root = pattern.startswith("/") and "/" not in pattern[1:]
@@ -116,8 +118,8 @@ def _renamed(fields: Fields, names: Mapping[str, str]) -> Fields:
 
 
 def _with_list(form: Form, keys: Mapping[str, str]) -> Form:
-    """A tool whose one list holds objects, by the side's names of their keys and the common ones. What a side has no word
-    for in an item is left out of it."""
+    """Make the form of a tool with one list of objects. `keys` maps the agent's names of their keys to the common ones.
+    Keys that the agent does not know are dropped when written."""
     common = {here: there for there, here in keys.items()}
     name = next(iter(set(form.arguments.values()) - {"path"}))
 

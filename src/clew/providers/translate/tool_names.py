@@ -1,7 +1,9 @@
-"""Tool calls in the words of another agent: the names and arguments of its own tools, where it has one of the same kind.
+"""Rewrites tool calls for another agent: with the names and arguments of its own tools, where it has one of the same
+kind.
 
-Every side's tools are read to one form for all and written from it. A call is one that happened: it is never run again, and
-reads to the next model like one of its own. What has no counterpart stays as it is, under its own name: all sides take any.
+The tools of every agent are read into one common form and written from it. The calls have already happened: they are
+never run again, and read to the next model like calls of its own. A call without a counterpart keeps its name, since
+every agent accepts unknown names.
 """
 
 from __future__ import annotations
@@ -19,24 +21,25 @@ __all__ = ["Change", "Edit", "Mapped", "Written", "as_patch", "from_patch", "map
 
 
 _CUSTOM = {"openai-responses": {"type": "custom_tool_call"}}
-"""What marks a call whose argument is a text and no object: so Codex's `apply_patch` is called."""
+"""Marks a call whose argument is a text instead of an object: so Codex calls its `apply_patch`."""
 _RELATIVE = frozenset({"clew", "codex"})
-"""Sides that name files as seen from the folder they work in; the others name them from the root."""
+"""Agents that name files relative to their working folder. The others use absolute paths."""
 _OBJECTS_ONLY = frozenset({"claude_code", "opencode"})
 
 
 class Mapped(NamedTuple):
-    """A call for another side, and what did not fit: what it is, and why. Without losses it comes back as it was."""
+    """A call for another agent, and what did not fit, each as what it is and why. Without losses, mapping it back gives
+    the original call."""
 
     call: ToolCall
     losses: tuple[tuple[str, str], ...] = ()
 
 
 def map_call(call: ToolCall, source: str, target: str, *, cwd: str = "") -> Mapped:
-    """This call of `source` as one of `target`: providers by name, and `clew` for the built-in tools.
+    """Rewrite a call of `source` as one of `target`: names of providers, or `clew` for the built-in tools.
 
-    `cwd` is the folder the conversation was in, for sides that name files relative to it. The id is kept, and so is all of a
-    call that is of neither side's tools. If there are no losses, mapping it back gives the same name and arguments.
+    `cwd` is the conversation's working folder, for agents that name files relative to it. The id is kept. A call of an
+    unknown tool stays unchanged. If there are no losses, mapping it back gives the same name and arguments.
     """
     if source == target:
         return Mapped(call)
@@ -51,7 +54,7 @@ def map_call(call: ToolCall, source: str, target: str, *, cwd: str = "") -> Mapp
 
 
 def _carry(call: ToolCall, source: str, target: str, cwd: str) -> tuple[ToolCall, list[str]]:
-    """The call on the other side, and the arguments it has no place for there."""
+    """Return the call for the target, and the names of arguments that did not fit."""
     form = _form_called(call.name, source)
     arguments = {"input": call.arguments} if _is_text_patch(call, source) else call.arguments
     if form is not None and isinstance(arguments, dict):
@@ -94,7 +97,8 @@ def _read(form: Form, arguments: Fields) -> tuple[Fields, list[str]]:
 
 
 def _write(kind: str, fields: Fields, source: str, target: str, cwd: str) -> tuple[str, Fields, list[str]] | None:
-    """The name and arguments of the target's tool of this kind, and what does not fit; None if it has none for this."""
+    """Return the name and arguments of the target's tool of this kind, and what does not fit; None if the target has no
+    such tool."""
     if kind == "patch" and target != "codex":
         plain = _plain_change(fields, source, target, cwd)
         written = _write(*plain, source, target, cwd) if plain else None
@@ -116,7 +120,7 @@ def _write(kind: str, fields: Fields, source: str, target: str, cwd: str) -> tup
 
 
 def _plain_change(fields: Fields, source: str, target: str, cwd: str) -> tuple[str, Fields] | None:
-    """A patch as a file that is written or edited."""
+    """Return a patch as the kind and fields of a call that writes or edits a file; None if it is more than that."""
     text = fields.get("patch")
     change = from_patch(text) if isinstance(text, str) else None
     if change is None:
@@ -132,7 +136,7 @@ def _plain_change(fields: Fields, source: str, target: str, cwd: str) -> tuple[s
 
 
 def _patch_of(kind: str, fields: Fields) -> str | None:
-    """The patch that does what this call does; None if that takes more than its words tell."""
+    """Return the patch that does the same as this call; None if the call does not say enough for one."""
     path = fields.get("path")
     if not isinstance(path, str) or fields.get("all", False) is not False:
         return None
@@ -150,7 +154,7 @@ def _patch_of(kind: str, fields: Fields) -> str | None:
 
 
 def _path(path: str, source: str, target: str, cwd: str) -> str:
-    """A file's name as the target says it. Without a folder to go by, as it is."""
+    """Return the path as the target writes it. It stays as it is if the working folder is unknown."""
     if not cwd.startswith("/") or cwd == "/" or (source in _RELATIVE) == (target in _RELATIVE):
         return path
     folder = cwd.rstrip("/")
@@ -163,7 +167,8 @@ def _path(path: str, source: str, target: str, cwd: str) -> str:
 
 
 def _in_its_folder(fields: Fields, cwd: str) -> Fields:
-    """A command that was given a folder, for a tool that has none: it goes there itself, unless it is there already."""
+    """Rewrite a command with a folder for a tool that has no such argument: the command changes to the folder itself,
+    unless it is the working folder."""
     folder, command = fields["folder"], fields.get("command")
     if not isinstance(folder, str) or not isinstance(command, str):
         return fields
@@ -172,7 +177,7 @@ def _in_its_folder(fields: Fields, cwd: str) -> Fields:
 
 
 def _named(argument: str) -> str:
-    """An argument's name, if it is one: a model may have written anything."""
+    """Describe an argument for a loss, without quoting an unusual name: a model may have written anything."""
     known = argument.isidentifier() and len(argument) <= 40
     return f"the argument {argument!r}" if known else "an argument"
 
@@ -187,14 +192,14 @@ _HUNK = "@@"
 
 
 class Written(msgspec.Struct, frozen=True):
-    """A file with a whole new content."""
+    """A file that is written whole."""
 
     path: str
     content: str
 
 
 class Edit(msgspec.Struct, frozen=True):
-    """One text in place of another."""
+    """The replacement of one text by another."""
 
     old: str
     new: str
@@ -208,7 +213,8 @@ class Change(msgspec.Struct, frozen=True):
 
 
 def from_patch(text: str) -> Written | Change | None:
-    """What a patch does, if that can be said otherwise and said back to the letter."""
+    """Return what a patch does, if that can be expressed as a written or edited file and turned back into the same
+    patch; otherwise None."""
     lines = text.split("\n")
     if lines[:1] != [_BEGIN] or lines[-2:] != [_END, ""] or len(lines) < 5:
         return None
@@ -223,7 +229,7 @@ def from_patch(text: str) -> Written | Change | None:
 
 
 def as_patch(change: Written | Change) -> str | None:
-    """The patch that does the same; None if none does, for all that can be told from the texts."""
+    """Return the patch that does the same; None if the texts do not allow one."""
     if not change.path or change.path != change.path.strip() or "\n" in change.path:
         return None
     if isinstance(change, Written):
@@ -239,7 +245,7 @@ def as_patch(change: Written | Change) -> str | None:
 
 
 def _edits(body: list[str]) -> tuple[Edit, ...]:
-    """The texts before and after each hunk; none if a line is of another kind."""
+    """Return the text before and after each hunk; empty if a line is of another kind."""
     hunks: list[tuple[list[str], list[str]]] = []
     for line in body:
         if line == _HUNK:
@@ -256,7 +262,7 @@ def _edits(body: list[str]) -> tuple[Edit, ...]:
 
 
 def _hunk(edit: Edit) -> list[str] | None:
-    """The lines of a hunk: those that both texts begin with, what goes, what comes, and those that both end with."""
+    """Return the lines of a hunk: the common beginning, the removed lines, the added lines, and the common end."""
     old, new = _lines(edit.old), _lines(edit.new)
     if not old or new is None or old == new:
         return None
@@ -270,7 +276,8 @@ def _hunk(edit: Edit) -> list[str] | None:
 
 
 def _lines(text: str) -> list[str] | None:
-    """The lines of a text that is nothing but whole lines, with ends that a patch keeps."""
+    """Return the lines of a text; None unless it consists of whole lines with plain newlines, which a patch can
+    express."""
     if "\r" in text or (text and not text.endswith("\n")):
         return None
     return text.split("\n")[:-1]
