@@ -17,7 +17,7 @@ import clew
 from clew import advice
 from clew.advice import KINDS, budget_words, quoted
 from clew.cli.app import COMMANDS
-from clew.cli.quantities import read_budget
+from clew.cli.setups import read_budget
 from tests.servers.npm import VERSIONS
 
 SOURCE = Path(clew.__file__).parent
@@ -101,11 +101,11 @@ def _written_out() -> Iterator[str]:
 def test_no_other_module_writes_out_a_command() -> None:
     """But for names: of the process that did something, of what is explained, of what needs an extra."""
     assert [re.sub(r":\d+", "", where) for where in _written_out()] == [
-        "cli/commands/doctor.py: clew doctor",
-        "cli/commands/export.py: clew export",
+        "cli/commands/adopt.py: clew sessions",
+        "cli/commands/doctor_checks.py: clew doctor",
+        "cli/commands/doctor_worker.py: clew doctor",
+        "cli/commands/import_.py: clew export",
         "cli/commands/serve.py: clew serve",
-        "cli/commands/sessions.py: clew sessions",
-        "cli/doctor_worker.py: clew doctor",
         "demo/worker.py: clew demo",
         "server/inspector/troubles.py: clew verify",
     ]

@@ -38,7 +38,7 @@ NARROW = {"COLUMNS": "80"}
 
 def text_of(name: str) -> str:
     module, _, function = COMMANDS[name].place.partition(":")
-    command = getattr(import_module(f"clew.cli.{module}"), function)
+    command = getattr(import_module(f"clew.cli.commands.{module}"), function)
     return inspect.getdoc(command) or ""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clew.agent import Budget
-from clew.cli.quantities import read_budget
+from clew.cli.setups import read_budget
 from clew.errors import InvalidInput
 
 

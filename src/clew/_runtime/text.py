@@ -1,16 +1,101 @@
-"""Values in words, for everything that people read."""
+"""Values as people read them: times, sizes, money, counts, and text made safe for a terminal.
+
+The command and the inspector show the same value in the same form because both take it from here.
+"""
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 
-__all__ = ["ago"]
+__all__ = [
+    "ago",
+    "clean",
+    "clock",
+    "cut",
+    "dollars",
+    "elapsed",
+    "one_line",
+    "plural",
+    "short_number",
+    "size",
+]
 
 
 def ago(moment: datetime, now: datetime | None = None) -> str:
-    """How long ago that was, in one word: `12s`, `5m`, `3h`, `2d`."""
+    """Return how long ago `moment` was, in its largest unit: `12s`, `5m`, `3h`, `2d`. A moment to come is `0s`."""
     seconds = max(0, int(((now or datetime.now(UTC)) - moment).total_seconds()))
     for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60)):
         if seconds >= length:
             return f"{seconds // length}{unit}"
     return f"{seconds}s"
+
+
+def clock(moment: datetime, now: datetime | None = None) -> str:
+    """Return the local time of `moment`: `14:05:09`, or `2025-01-31 14:05:09` if it is not today."""
+    local = moment.astimezone()
+    same_day = local.date() == (now or datetime.now(UTC)).astimezone().date()
+    return f"{local:%H:%M:%S}" if same_day else f"{local:%Y-%m-%d %H:%M:%S}"
+
+
+def elapsed(seconds: float) -> str:
+    """Return a length of time in at most two units: `30ms`, `1.5s`, `12s`, `4m 10s`, `2h 5m`."""
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.0f}ms"
+    if seconds < 9.95:
+        return f"{seconds:.1f}s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m {whole % 60}s"
+    return f"{whole // 3600}h {whole % 3600 // 60}m"
+
+
+def dollars(cost: float | None) -> str:
+    """Return an amount of US dollars: `$1.25`, `$0.0042` below a cent, and `?` for None, a cost that is not known."""
+    return "?" if cost is None else f"${cost:.4f}" if 0 < cost < 0.01 else f"${cost:.2f}"
+
+
+def short_number(number: int) -> str:
+    """Return a count, such as one of tokens, in few characters: `950`, `12.3k`, `4.5M`."""
+    for unit, length in (("M", 1_000_000), ("k", 1_000)):
+        if number >= length:
+            return f"{number / length:.1f}{unit}"
+    return str(number)
+
+
+def size(number: int) -> str:
+    """Return a number of bytes in its largest binary unit: `812 B`, `1.5 KiB`, `3.0 MiB`, `2.1 GiB`."""
+    value = float(number)
+    for unit in ("B", "KiB", "MiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} GiB"
+
+
+def plural(number: int, noun: str) -> str:
+    """Return a number with its noun: `1 file`, `2 files`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+_ESCAPE_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
+"""Terminal commands: they move the cursor, or set a colour, the window's title or the clipboard."""
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+"""Control characters, with those that change the direction of writing, which can make a text look like another."""
+
+
+def clean(text: str) -> str:
+    """Remove everything that a terminal would obey. Tabs stay, and every kind of line break becomes `\\n`."""
+    return _CONTROL.sub("", _ESCAPE_SEQUENCE.sub("", text.replace("\r\n", "\n").replace("\r", "\n")))
+
+
+def one_line(text: str, longest: int | None = None) -> str:
+    """Clean a text, put it on one line, and cut it to `longest` characters."""
+    return cut(" ".join(clean(text).split()), longest)
+
+
+def cut(text: str, longest: int | None) -> str:
+    """Return the text, shortened to `longest` characters with an ellipsis at its end if it has more."""
+    return text if longest is None or len(text) <= longest else text[: max(0, longest - 1)].rstrip() + "…"

@@ -11,8 +11,15 @@ from contextlib import AsyncExitStack
 from importlib import import_module
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import parse_qsl, urlsplit
 
-from clew.errors import UsageError
+import msgspec
+
+from clew import Agent
+from clew.agent.settings import PriceUnknown
+from clew.agent.way_forward import program_tools
+from clew.errors import InvalidInput, UsageError
+from clew.tools import as_tool, edit_file, list_files, mcp_tools, read_file, run_command, write_file
 
 if TYPE_CHECKING:
     from clew.agent import Agent
@@ -58,10 +65,6 @@ async def make_agent(
     """The agent, with all it needs opened, which is closed with the stack; the setup, with the names of its tools; and what
     is to be known of it. `before` is the thread that it goes on with: `ToolsMissing` if that has tools which only a program
     has, unless it may go on `without_tools`. `stopped` makes of a thread's id the command that a signal leaves behind."""
-    import msgspec
-
-    from clew import Agent
-    from clew.agent.settings import PriceUnknown
 
     notes: list[str] = []
     common: dict[str, Any] = {
@@ -90,7 +93,6 @@ async def make_agent(
 
 
 def _make_folder(path: str) -> None:
-    from clew.errors import InvalidInput
 
     try:
         if path:
@@ -101,7 +103,6 @@ def _make_folder(path: str) -> None:
 
 def _check_folder(setup: Setup, tools: dict[str, Any]) -> None:
     """Refuse tools that need a folder before there is a thread, in the words of the command."""
-    from clew.errors import InvalidInput
 
     named = ", ".join(name for name, tool in tools.items() if not _is_agent(tool) and tool.needs_workspace)
     if named and not setup.workspace:
@@ -110,8 +111,6 @@ def _check_folder(setup: Setup, tools: dict[str, Any]) -> None:
 
 async def _tools(setup: Setup, stack: AsyncExitStack) -> dict[str, Any]:
     """By their names; those that the user gave come before those for files."""
-    from clew.errors import InvalidInput
-    from clew.tools import as_tool
 
     if setup.tools:
         importing_from(os.getcwd(), setup.folder)
@@ -131,7 +130,6 @@ async def _tools(setup: Setup, stack: AsyncExitStack) -> dict[str, Any]:
 
 
 def _is_agent(value: Any) -> bool:
-    from clew import Agent
 
     return isinstance(value, Agent)
 
@@ -140,7 +138,6 @@ def _missing(thread_id: str, before: Checkpoint | None, names: set[str], without
     """A thread that a program made says which tools it had, and not where they are. It does not go on without them unless
     that is asked for, and never without one that it is in the middle of. What else is left out, and was given on a command
     line before, is said."""
-    from clew.agent.way_forward import program_tools
 
     if before is None:
         return []
@@ -169,7 +166,6 @@ _URL = re.compile(r"https?://", re.IGNORECASE)
 
 def own_tools(permissions: str) -> list[AnyTool]:
     """Those for the files of a workspace: to look, to change them too, to run commands too."""
-    from clew.tools import edit_file, list_files, read_file, run_command, write_file
 
     own: list[AnyTool] = [read_file, list_files, write_file, edit_file, run_command]
     return own[: _OWN[permissions or "edit"]]
@@ -185,7 +181,6 @@ def importing_from(*folders: str) -> None:
 def find_tools(where: str) -> list[Any]:
     """What `module:function` names: a function, a tool, an agent, or a list of them. `InvalidInput` says why it cannot be
     had."""
-    from clew.errors import InvalidInput
 
     module, colon, name = where.partition(":")
     if not colon or not module or not name or module.endswith(".py"):
@@ -220,7 +215,6 @@ class _Server(NamedTuple):
 
 def check_server(text: str) -> None:
     """That it can be read, and may go on record: `InvalidInput` if something in it looks like a secret."""
-    from clew.errors import InvalidInput
 
     for name in _secrets(_read_server(text)):
         raise InvalidInput(
@@ -232,7 +226,6 @@ def check_server(text: str) -> None:
 
 def open_server(text: str, folder: str) -> MCPTools:
     """The server's tools, still to be opened. A command is started in the folder, if that is on this machine."""
-    from clew.tools import mcp_tools
 
     server = _read_server(text)
     given = {name: _expanded(value) for name, value in server.given.items()}
@@ -244,7 +237,6 @@ def open_server(text: str, folder: str) -> MCPTools:
 
 
 def _read_server(text: str) -> _Server:
-    from clew.errors import InvalidInput
 
     try:
         words = shlex.split(text)
@@ -272,7 +264,6 @@ def _secrets(server: _Server) -> Iterator[str]:
 
 
 def _pairs_of_url(url: str) -> Iterator[tuple[str, str]]:
-    from urllib.parse import parse_qsl, urlsplit
 
     parts = urlsplit(url)
     user = parts.netloc.rpartition("@")[0]
@@ -290,7 +281,6 @@ def _pairs_of_command(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _expanded(text: str) -> str:
-    from clew.errors import InvalidInput
 
     def value(found: re.Match[str]) -> str:
         name = found[1] or found[2]

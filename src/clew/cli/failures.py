@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import typer
 
-from clew.cli.output.console import clean
+from clew._runtime.text import clean
 
 if TYPE_CHECKING:
     from clew.errors import ClewError

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
+import msgspec
 import typer
 
+from clew._runtime.text import one_line
+from clew.advice import NO_BUDGET
+from clew.errors import InvalidInput
+
 if TYPE_CHECKING:
+    from clew.agent import Budget
     from clew.agent.settings import Setup
 
 __all__ = [
@@ -29,6 +37,7 @@ __all__ = [
     "check_timeout",
     "folder_of",
     "merged",
+    "read_budget",
 ]
 
 
@@ -102,7 +111,6 @@ class Asked(NamedTuple):
 
 def check_timeout(timeout: float | None) -> None:
     """Refuse a --timeout that is no length of time, before a store is opened or a thread is made."""
-    from clew.errors import InvalidInput
 
     if timeout is not None and not 0 < timeout < float("inf"):
         raise InvalidInput(f"--timeout {timeout:g} is not a time to stop after. Give seconds, more than 0.")
@@ -111,7 +119,6 @@ def check_timeout(timeout: float | None) -> None:
 def merged(before: Setup, asked: Asked) -> Setup:
     """What was asked for laid over what there was, and all of it checked before anything is started. Tools, MCP servers and
     turns stay on record at a provider, which makes no use of them, for when the thread comes back."""
-    import msgspec
 
     provider = before.provider if asked.provider is None else _provider(asked.provider)
     moved = provider != before.provider
@@ -130,8 +137,8 @@ def merged(before: Setup, asked: Asked) -> Setup:
 
 
 def _given(asked: Asked) -> dict[str, Any]:
+
     from clew.cli.agents import check_server
-    from clew.cli.quantities import read_budget
 
     for server in asked.mcp or ():
         check_server(server)
@@ -161,7 +168,7 @@ def _provider(name: str) -> str:
 
 
 def _refuse_for_provider(asked: Asked, provider: str) -> None:
-    from clew.errors import InvalidInput
+
     from clew.providers.registry import BUILT_IN_AGENT
 
     given = {"--tool": asked.tool, "--mcp": asked.mcp, "--max-turns": asked.max_turns}
@@ -173,7 +180,6 @@ def _refuse_for_provider(asked: Asked, provider: str) -> None:
 
 
 def _check_own(setup: Setup, asked: Asked) -> None:
-    from clew.errors import InvalidInput
 
     if not setup.model:
         raise InvalidInput(
@@ -186,7 +192,6 @@ def _check_own(setup: Setup, asked: Asked) -> None:
 
 def folder_of(given: str, option: str) -> str:
     """Its absolute path. It may be new; what is there and no folder is `InvalidInput`."""
-    from clew.errors import InvalidInput
 
     path = os.path.abspath(os.path.expanduser(given))
     if os.path.exists(path) and not os.path.isdir(path):
@@ -210,15 +215,11 @@ def changes(before: Setup, now: Setup) -> list[str]:
 
 def _used(setup: Setup) -> Setup:
     """Without what a provider makes no use of."""
-    import msgspec
 
     return msgspec.structs.replace(setup, tools=(), mcp=(), max_turns=None) if setup.provider else setup
 
 
 def _words(value: Any) -> str:
-    import msgspec
-
-    from clew.cli.output.console import one_line
 
     if isinstance(value, msgspec.Struct):
         value = [
@@ -231,3 +232,43 @@ def _words(value: Any) -> str:
 
 def _number(value: float) -> str:
     return str(value) if isinstance(value, int) else f"{value:g}"
+
+
+_BUDGET = re.compile(r"\$?(\d+(?:\.\d+)?)\s*(usd|[km]?tokens?|s|sec|min|h)?", re.IGNORECASE)
+_TOKENS = {"tokens": 1, "ktokens": 1_000, "mtokens": 1_000_000}
+_SECONDS = {"s": 1, "sec": 1, "min": 60, "h": 3600}
+
+
+def read_budget(given: Sequence[str]) -> Budget:
+    """All of them as one; `none`, alone, is no limit. `InvalidInput` for what is no budget, or said twice."""
+    from clew.agent import Budget
+
+    if [text.strip().lower() for text in given] == [NO_BUDGET]:
+        return Budget()
+    found: dict[str, Any] = {}
+    for text in given:
+        kind, amount = _read(text)
+        if kind in found:
+            raise InvalidInput(f"--budget says twice how many {kind} may be spent. Give one of them.")
+        found[kind] = amount
+    return Budget(**found)
+
+
+def _read(text: str) -> tuple[str, float | int]:
+
+    text = text.strip()
+    written = _BUDGET.fullmatch(text)
+    unit = "" if written is None else (written[2] or "").lower()
+    is_dollars = text.startswith("$")
+    if written is None or is_dollars == bool(unit):
+        raise InvalidInput(
+            f"--budget {text!r} is not a budget. Write 2usd, 100ktokens or 10min; none, alone, for no limit."
+        )
+    amount = float(written[1])
+    if not amount > 0:
+        raise InvalidInput(f"--budget {text} allows nothing. Give more than 0; none, alone, for no limit.")
+    if unit in _SECONDS:
+        return "seconds", amount * _SECONDS[unit]
+    if unit.endswith(("token", "tokens")):
+        return "tokens", round(amount * _TOKENS[unit.removesuffix("s") + "s"])
+    return "usd", amount

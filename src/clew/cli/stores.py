@@ -10,7 +10,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from clew.errors import ClewError
+from clew.checkpointers import HeadQuery, open_checkpointer
+from clew.checkpointers.base import is_absent
+from clew.cli.output.console import hint
+from clew.errors import ClewError, Corrupt, InvalidInput, ThreadNotFound
 
 if TYPE_CHECKING:
     from clew.checkpointers import Checkpointer
@@ -36,8 +39,6 @@ class StoreNotFound(ClewError, LookupError):
 async def opened(url: str | None, absent: Absent = "refused") -> AsyncIterator[Checkpointer]:
     """The store. One that is not there yet is refused, for a URL that is mistyped must leave no database behind; or it is
     made; or it is as good as empty, which your own default store always is."""
-    from clew.checkpointers import open_checkpointer
-    from clew.checkpointers.base import is_absent
 
     async with open_checkpointer(url) as store:
         if absent == "made" or not is_absent(store):
@@ -63,8 +64,6 @@ async def find_thread(store: Checkpointer, given: str) -> str:
     """The id of the thread that is meant: by its id, by any beginning of it that no other has, or by a handle. A whole id is
     never taken for anything else, also if it looks like a handle."""
     from clew.agent.handles import read_handle
-    from clew.checkpointers import HeadQuery
-    from clew.errors import InvalidInput, ThreadNotFound
 
     if given and await store.head(given) is not None:
         return given
@@ -114,7 +113,6 @@ def _absolute(path: str) -> str:
 @functools.cache
 def _say_where_credentials_go() -> None:
     """Once, however many commands are shown."""
-    from clew.cli.output.console import hint
 
     hint(
         "The store's URL has credentials, which are not shown: put it into CLEW_STORE, and the commands find the store."
@@ -123,7 +121,6 @@ def _say_where_credentials_go() -> None:
 
 async def find_any(store: Checkpointer, given: Sequence[str]) -> list[str]:
     """The ids of the threads that are meant, each once. One whose head is damaged is found by its whole id."""
-    from clew.errors import Corrupt
 
     found = []
     for text in given:
@@ -138,7 +135,6 @@ async def find_any(store: Checkpointer, given: Sequence[str]) -> list[str]:
 
 async def _is_damaged(store: Checkpointer, thread_id: str) -> bool:
     """Whether it is this very thread that cannot be read, and not another one that a listing came across."""
-    from clew.errors import Corrupt
 
     try:
         await store.head(thread_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Collection
@@ -9,18 +10,27 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
 import typer
 
+from clew import Thread, advice
+from clew.agent import events as of
+from clew.agent.prompts import is_prompt, prompts_waiting
+from clew.agent.settings import keep_setup, kept_setup, setup_of
+from clew.agent.way_forward import Way, at_provider, shown_prompt, way_of, way_on, with_prompt
 from clew.cli.agents import ToolsMissing, make_agent
 from clew.cli.output.live import Ended, View, live_view, question_text
+from clew.cli.setups import changes, merged
+from clew.cli.stores import on_store, shown_store
+from clew.errors import ClewError, ContextTooLong, InvalidInput, ThreadBusy, ThreadNotFound, UsageError
+from clew.providers.native_sync import take_in_thread
+from clew.providers.registry import default_place
 
 if TYPE_CHECKING:
     from clew.agent import Event, Question, RunResult, Session
     from clew.agent.settings import Setup
-    from clew.agent.way_forward import Way
     from clew.checkpointers import Checkpointer
     from clew.cli.setups import Asked
-    from clew.errors import ClewError
     from clew.log import Checkpoint
 
 __all__ = ["Job", "ask", "read_answer", "taken_up", "work_on", "write_answer"]
@@ -47,10 +57,6 @@ class Job(NamedTuple):
 
 def taken_up(thread_id: str, state: Checkpoint, asked: Asked) -> Job:
     """To go on with a thread, with what it has on record and what is asked for besides. What differs is said."""
-    import msgspec
-
-    from clew.agent.settings import setup_of
-    from clew.cli.setups import changes, merged
 
     before = setup_of(state)
     now = merged(before, asked)
@@ -61,7 +67,6 @@ def taken_up(thread_id: str, state: Checkpoint, asked: Asked) -> Job:
 def work_on(job: Job, store: str | None, json: bool) -> None:
     """Do it, and show it. On a terminal what the agent asks is asked at once. Ends the command: with 0 if the work is done,
     with 1 if it stopped short of that."""
-    from clew.cli.stores import on_store
 
     with live_view(json) as view:
         ended = on_store(store, lambda opened: _work(opened, job, store, view), "made")
@@ -74,7 +79,6 @@ def work_on(job: Job, store: str | None, json: bool) -> None:
 
 
 async def _answer(job: Job, thread_id: str, answer: Any, url: str | None, view: View, store: Checkpointer) -> Ended:
-    from clew import Thread
 
     before = await Thread.load(store, thread_id)
     job = job._replace(thread_id=thread_id, prompt=None, answer=answer, before=before, handle="", notes=())
@@ -82,7 +86,6 @@ async def _answer(job: Job, thread_id: str, answer: Any, url: str | None, view: 
 
 
 async def _work(store: Checkpointer, job: Job, url: str | None, view: View) -> Ended:
-    from clew.errors import ClewError, InvalidInput, ThreadBusy, UsageError
 
     watched = _Watched(view, job, url)
     async with AsyncExitStack() as stack:
@@ -120,15 +123,12 @@ async def _take_in(store: Checkpointer, job: Job) -> None:
     """Put on record what was done in a provider's own program since its last prompt, before the built-in agent goes on."""
     if job.setup.provider or job.before is None or not job.before.providers or not job.thread_id:
         return
-    from clew.providers.native_sync import take_in_thread
-    from clew.providers.registry import default_place
 
     await take_in_thread(store, job.thread_id, default_place())
 
 
 async def _keep(store: Checkpointer, thread_id: str, job: Job) -> None:
     """What it is worked on with goes on record, if it is not there already: never later than the work itself."""
-    from clew.agent.settings import keep_setup, kept_setup
 
     if job.before is None or kept_setup(job.before) != job.setup:
         await keep_setup(store, thread_id, job.setup)
@@ -153,8 +153,6 @@ class _Watched:
 
     def stopped(self, thread_id: str) -> str:
         """The command that goes on once a signal has stopped it: with the prompt, if that was not taken in yet."""
-        from clew.agent.way_forward import Way, at_provider, with_prompt
-        from clew.cli.stores import shown_store
 
         self._view.pause()
         way = Way(thread_id=thread_id)
@@ -166,7 +164,6 @@ class _Watched:
 
 
 def _comes_of_prompt(event: Event) -> bool:
-    from clew.agent import events as of
 
     return isinstance(event, of.TurnStarted | of.ToolStarted | of.ToolReplayed | of.ToolInDoubt | of.Waiting)
 
@@ -174,10 +171,6 @@ def _comes_of_prompt(event: Event) -> bool:
 async def _tell_ways_out(missing: ToolsMissing, store: Checkpointer, job: Job, url: str | None) -> None:
     """Say what a user can do about tools that only a program has. Each way repeats what was asked for, and allows more where
     a limit on record is used up: otherwise it would end at once. A sub-agent's thread goes on with its parent's."""
-    from clew import advice
-    from clew.agent.settings import setup_of
-    from clew.agent.way_forward import shown_prompt, way_on
-    from clew.cli.stores import shown_store
 
     assert job.before is not None  # noqa: S101 - a new thread has no tools of a program
     way, recorded, setup = way_on(job.thread_id, job.before), setup_of(job.before), job.setup
@@ -220,7 +213,6 @@ async def _tell_ways_out(missing: ToolsMissing, store: Checkpointer, job: Job, u
 
 async def _way_above(store: Checkpointer, thread_id: str) -> Way | None:
     """How the thread goes on that a sub-agent's thread goes on with; None for a thread that goes on by itself."""
-    from clew.agent.way_forward import way_of
 
     head = await store.head(thread_id)
     way = None if head is None else await way_of(store, head)
@@ -230,10 +222,6 @@ async def _way_above(store: Checkpointer, thread_id: str) -> Way | None:
 async def _after(error: ClewError, store: Checkpointer, thread_id: str, job: Job, url: str | None) -> str:
     """How the thread goes on after this error, as far as its record can be read. A prompt that is not on record is repeated,
     and so is a provider that the thread did not come to; a conversation that does not fit a model needs another one."""
-    from clew import Thread, advice
-    from clew.agent.way_forward import Way, at_provider, way_on, with_prompt
-    from clew.cli.stores import shown_store
-    from clew.errors import ClewError, ContextTooLong
 
     at = shown_store(url)
     try:
@@ -262,7 +250,6 @@ def _is_moved(job: Job, now: Checkpoint | None) -> bool:
 
 def _prompts(state: Checkpoint | None) -> int:
     """How many prompts are on record, those included that wait for the end of a turn."""
-    from clew.agent.prompts import is_prompt, prompts_waiting
 
     return 0 if state is None else sum(map(is_prompt, state.history)) + len(prompts_waiting(state))
 
@@ -276,11 +263,6 @@ def _who(job: Job) -> str:
 
 
 async def _ended(store: Checkpointer, result: RunResult, job: Job, url: str | None) -> Ended:
-    from clew import Thread
-    from clew.agent.prompts import prompts_waiting
-    from clew.agent.way_forward import way_of, with_prompt
-    from clew.cli.stores import shown_store
-    from clew.errors import ThreadNotFound
 
     head = await store.head(result.thread_id)
     if head is None:
@@ -319,9 +301,6 @@ _YES_OR_NO = {"y": True, "yes": True, "n": False, "no": False}
 
 def read_answer(text: str) -> Any:
     """JSON where it is JSON, and else the words themselves: `yes`, `true`, `{"seats": 2}`; `"42"` is a text."""
-    import json
-
-    from clew.errors import InvalidInput
 
     if not text.strip():
         raise InvalidInput("--answer is empty. Give a text, or JSON.")
@@ -336,9 +315,6 @@ def read_answer(text: str) -> Any:
 
 def write_answer(answer: Any) -> str:
     """Write an answer as --answer takes it: `read_answer` gives the same again."""
-    import json
-
-    from clew.errors import InvalidInput
 
     try:
         if isinstance(answer, str) and read_answer(answer) == answer:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from clew.cli.output.console import clean, cut, one_line
+from clew._runtime.text import clean, cut, one_line
 from clew.cli.output.tables import Cell, Column, laid_out
 
 COLUMNS = [

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from clew import Thread
+from clew._runtime.text import size
 from clew.cli.failures import told
 from clew.cli.options import Json
+from clew.cli.output.console import print_json, working
+from clew.cli.stores import find_thread, opened
+from clew.threads.ops.copy import Copied, transfer
 
 if TYPE_CHECKING:
     from clew.checkpointers import Checkpointer
-    from clew.threads.ops.copy import Copied
     from clew.threads.ops.verify import Verdict
 
 __all__ = ["copy"]
@@ -40,9 +45,6 @@ def copy(
     Examples:
       clew copy sqlite:///clew.db file:backup --verify
     """
-    import asyncio
-
-    from clew.cli.output.console import print_json, size
 
     copied, verdicts = asyncio.run(_copy(source, target, threads or [], verify))
     damaged = [verdict for verdict in verdicts if not verdict.sound]
@@ -73,9 +75,6 @@ def copy(
 
 
 async def _copy(source: str, target: str, given: Sequence[str], verify: bool) -> tuple[Copied, list[Verdict]]:
-    from clew import Thread
-    from clew.cli.output.console import working
-    from clew.cli.stores import find_thread, opened
 
     async with opened(source) as here, opened(target, "made") as there:
         if given:
@@ -96,8 +95,6 @@ async def _copy(source: str, target: str, given: Sequence[str], verify: bool) ->
 
 async def _copy_some(here: Checkpointer, there: Checkpointer, ids: Sequence[str]) -> Copied:
     """Those that are named, each with its own bar; the first that cannot be copied ends it."""
-    from clew.cli.output.console import working
-    from clew.threads.ops.copy import Copied, transfer
 
     done: list[str] = []
     skipped: list[str] = []

@@ -59,6 +59,7 @@ def _folder(keep: Path | None) -> AbstractContextManager[str]:
 
 
 def _view(plain: bool) -> View:
+
     from clew.demo.views import PlainView
 
     if plain or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":

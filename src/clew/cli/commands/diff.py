@@ -6,10 +6,20 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
+from rich.text import Text
 
+from clew._runtime.text import clean
 from clew.cli.failures import told
 from clew.cli.options import Json, Store, ThreadId
+from clew.cli.output.console import console, hint, print_json
+from clew.cli.output.conversation import said_lines
+from clew.cli.stores import find_thread, on_store
+from clew.log import Rewound, fold
+from clew.threads import Thread
+from clew.threads.ops.fork import check_turn
+from clew.threads.views.render import plain_object
 
 if TYPE_CHECKING:
     from clew.checkpointers import Checkpointer
@@ -46,14 +56,9 @@ def diff(
       clew diff trip 2 4
       clew diff trip 0 --files
     """
-    from clew.cli.stores import on_store
+    from clew.workspace.compare import compare
 
     async def work(opened: Checkpointer) -> None:
-        from clew.cli.stores import find_thread
-        from clew.log import Rewound, fold
-        from clew.threads import Thread
-        from clew.threads.ops.fork import check_turn
-        from clew.workspace.compare import compare
 
         thread_id = await find_thread(opened, thread)
         state = await Thread.load(opened, thread_id)
@@ -96,7 +101,6 @@ def _changes(old: Checkpoint, new: Checkpoint) -> _Said:
 
 
 def _object(change: Change) -> dict[str, Any]:
-    import msgspec
 
     modes = {name: None if mode is None else f"{mode:04o}" for name, mode in _modes(change)}
     return {**msgspec.structs.asdict(change), **modes}
@@ -107,8 +111,6 @@ def _modes(change: Change) -> list[tuple[str, int | None]]:
 
 
 def _print_json(thread_id: str, turns: tuple[int, int], said: _Said | None, changed: Difference | None) -> None:
-    from clew.cli.output.console import print_json
-    from clew.threads.views.render import plain_object
 
     document: dict[str, Any] = {"thread_id": thread_id, "from": turns[0], "to": turns[1]}
     if said is not None:
@@ -120,10 +122,6 @@ def _print_json(thread_id: str, turns: tuple[int, int], said: _Said | None, chan
 
 
 def _print(said: _Said | None, changed: Difference | None) -> None:
-    from rich.text import Text
-
-    from clew.cli.output.console import console, hint
-    from clew.cli.output.conversation import said_lines
 
     out = console()
     for sign, style, found in (("-", "red", said.gone), ("+", "green", said.new)) if said is not None else ():
@@ -139,9 +137,6 @@ def _print(said: _Said | None, changed: Difference | None) -> None:
 
 def _print_patch(patch: str) -> None:
     """In colours and made safe on a terminal; in a pipe to the letter, or no program could apply it."""
-    from rich.text import Text
-
-    from clew.cli.output.console import clean, console
 
     out = console()
     if not out.is_terminal:

@@ -1,4 +1,4 @@
-"""`clew export` and `clew import`: a thread as a file, and back."""
+"""`clew export`: write a thread to a file."""
 
 from __future__ import annotations
 
@@ -8,15 +8,23 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
+from clew import Thread
+from clew._runtime import files
+from clew._runtime.text import size
 from clew.cli.failures import told
 from clew.cli.options import Json, Store, ThreadId
+from clew.cli.output.console import print_json, working
+from clew.cli.stores import find_thread, on_store
+from clew.errors import InvalidInput
+from clew.threads import to_json, to_markdown
 
 if TYPE_CHECKING:
-    from clew.checkpointers import Checkpointer, Head
+    from clew.checkpointers import Checkpointer
 
-__all__ = ["export", "import_"]
+__all__ = ["export"]
 
 _LONGEST_NAME = 100
 
@@ -48,9 +56,6 @@ def export(
       clew export trip --markdown -
       clew export trip trip.json --as-json --history
     """
-    from clew.cli.output.console import print_json, size
-    from clew.cli.stores import on_store
-    from clew.errors import InvalidInput
 
     form = "markdown" if markdown else "json" if as_json else "clew"
     if markdown and as_json:
@@ -74,11 +79,6 @@ def export(
 async def _export(
     store: Checkpointer, given: str, file: str | None, form: str, history: bool, plain: bool, force: bool
 ) -> dict[str, Any]:
-    import msgspec
-
-    from clew import Thread
-    from clew.cli.output.console import working
-    from clew.cli.stores import find_thread
 
     thread_id = await find_thread(store, given)
     name = _file_name(thread_id, form) if file is None else file
@@ -95,8 +95,6 @@ async def _export(
 
 
 async def _export_text(store: Checkpointer, thread_id: str, name: str, form: str, history: bool) -> dict[str, Any]:
-    from clew import Thread
-    from clew.threads import to_json, to_markdown
 
     state = await Thread.load(store, thread_id)
     render = to_markdown if form == "markdown" else to_json
@@ -111,7 +109,6 @@ async def _export_text(store: Checkpointer, thread_id: str, name: str, form: str
 
 
 def _check_free(name: str) -> None:
-    from clew.errors import InvalidInput
 
     if name != "-" and os.path.lexists(name):
         raise InvalidInput(f"{name} exists and is left alone. Choose another name, or say --force.")
@@ -125,8 +122,6 @@ def _file_name(thread_id: str, form: str) -> str:
 
 def _write(path: Path, data: bytes) -> None:
     """The whole file or nothing, readable by its owner alone."""
-    from clew._runtime import files
-    from clew.errors import InvalidInput
 
     try:
         os.replace(files.write_beside(path, data, durable=False), path)
@@ -134,56 +129,3 @@ def _write(path: Path, data: bytes) -> None:
         raise InvalidInput(f"{path}: there is no such folder.") from None
     except OSError as error:
         raise files.explain(error, path) from error
-
-
-@told
-def import_(
-    file: Annotated[
-        str, typer.Argument(metavar="FILE", help="A .clew file, as `clew export` writes it; - is the input.")
-    ],
-    new_id: Annotated[
-        str | None, typer.Option("--as", metavar="NEW", help="The thread's id here; without it, the one it had.")
-    ] = None,
-    trust: Annotated[
-        bool, typer.Option("--trust", help="Let it take much memory: for a file whose origin you know.")
-    ] = False,
-    store: Store = None,
-    json: Json = False,
-) -> None:
-    """Bring a thread back from a file.
-
-    From one that `clew export` wrote; prints the thread's id. Everything in the file is checked before anything of it
-    can be seen. A thread of that id that is equal stays as it is; one that is not is never written over.
-
-    \b
-    Examples:
-      clew import trip.clew --as trip-from-a-friend
-    """
-    from clew import advice
-    from clew.cli.output.console import hint, print_json
-    from clew.cli.stores import on_store, shown_store
-
-    head = on_store(store, lambda opened: _import(opened, file, new_id, trust), "made")
-    if json:
-        print_json({"thread_id": head.thread_id, "status": head.status, "turns": head.turns, "frames": head.frames})
-        return
-    typer.echo(head.thread_id)
-    hint(f"Look at it with: {advice.show(head.thread_id, store=shown_store(store))}")
-
-
-async def _import(store: Checkpointer, file: str, new_id: str | None, trust: bool) -> Head:
-    from clew import Thread
-    from clew.cli.output.console import working
-    from clew.errors import Conflict, InvalidInput
-
-    source = sys.stdin.buffer if file == "-" else file
-    try:
-        with working("Importing") as tick:
-            return await Thread.import_(store, source, thread_id=new_id, trust=trust, progress=tick)
-    except Conflict as conflict:
-        conflict.add_note("To have both: give it another id with --as NEW")
-        raise
-    except InvalidInput as refused:
-        if "trust=True" in str(refused):
-            refused.add_note("On the command line that is --trust")
-        raise

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
+from clew._runtime.text import clock, plural, size
 from clew.cli.failures import told
 from clew.cli.options import Json, Store, ThreadId, Yes
+from clew.cli.output.console import confirm, hint, print_json, working
+from clew.cli.output.tables import Cell, Column, print_table
+from clew.cli.stores import find_thread, on_store
+from clew.errors import InvalidInput
+from clew.threads import Thread
 
 if TYPE_CHECKING:
     from clew.checkpointers import Checkpointer
@@ -42,11 +50,8 @@ def files(
       clew files trip
       clew files trip --turn 2 --out ./trip-then
     """
-    from clew.cli.stores import on_store
 
     async def work(opened: Checkpointer) -> None:
-        from clew.cli.output.console import hint
-        from clew.cli.stores import find_thread
 
         thread_id = await find_thread(opened, thread)
         kept, missing = await _snapshot(opened, thread_id, turn)
@@ -63,8 +68,6 @@ def files(
 async def _snapshot(store: Checkpointer, thread_id: str, turn: int | None) -> tuple[WorkspaceSnapshot, str]:
     """The snapshot of a turn, and which turn it is of if that is an older one."""
     from clew.agent.workspace import unkept
-    from clew.errors import InvalidInput
-    from clew.threads import Thread
 
     state = await Thread.load(store, thread_id, at_turn=turn)
     if state.workspace is None:
@@ -75,7 +78,7 @@ async def _snapshot(store: Checkpointer, thread_id: str, turn: int | None) -> tu
 
 
 async def _list(store: Checkpointer, thread_id: str, kept: WorkspaceSnapshot, json: bool) -> None:
-    from clew.cli.output.console import hint, many, print_json, size
+
     from clew.workspace.reader import list_snapshot
 
     found = await list_snapshot(store, kept)
@@ -85,20 +88,16 @@ async def _list(store: Checkpointer, thread_id: str, kept: WorkspaceSnapshot, js
         return
     _print_tree(found)
     count = sum(one.what == "file" for one in found)
-    hint(f"{many(count, 'file')}, {size(kept.size)}")
+    hint(f"{plural(count, 'file')}, {size(kept.size)}")
 
 
 def _object(one: Listed) -> dict[str, Any]:
-    import msgspec
 
     return {**msgspec.structs.asdict(one), "mode": f"{one.mode:04o}"}
 
 
 def _print_tree(found: Sequence[Listed]) -> None:
     """Each name below its folder, with its size, when it was changed, and what else there is to it."""
-    from clew.cli.output.console import size
-    from clew.cli.output.tables import Cell, Column, print_table
-    from clew.cli.quantities import clock
 
     rows = []
     for one in found:
@@ -111,9 +110,7 @@ def _print_tree(found: Sequence[Listed]) -> None:
 
 
 async def _copy(store: Checkpointer, thread_id: str, kept: WorkspaceSnapshot, out: Path, yes: bool, json: bool) -> None:
-    import asyncio
 
-    from clew.cli.output.console import confirm, hint, many, print_json, working
     from clew.workspace import Workspace
 
     if await asyncio.to_thread(_holds_something, out):
@@ -124,13 +121,12 @@ async def _copy(store: Checkpointer, thread_id: str, kept: WorkspaceSnapshot, ou
     if json:
         print_json({"thread_id": thread_id, "out": str(out), "files": kept.files, "size": kept.size, "before": before})
         return
-    typer.echo(f"{many(kept.files, 'file')} copied to {out}")
+    typer.echo(f"{plural(kept.files, 'file')} copied to {out}")
     if before is not None:
         hint(f"What was there before is the snapshot {before}, which is safe for half a day.")
 
 
 def _holds_something(out: Path) -> bool:
-    from clew.errors import InvalidInput
 
     if out.exists() and not out.is_dir():
         raise InvalidInput(f"{out} is no folder. Name one that is new or empty.")

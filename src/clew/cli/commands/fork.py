@@ -6,8 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from clew import Thread
 from clew.cli.failures import told
 from clew.cli.options import Json, Store, ThreadId
+from clew.cli.output.console import hint, print_json
+from clew.cli.stores import find_thread, free_id, on_store, shown_store
+from clew.errors import InvalidInput
+from clew.threads.ops.fork import check_turn
+from clew.threads.ops.fork import fork as fork_thread
+from clew.threads.reader import state_after
 
 if TYPE_CHECKING:
     from clew.agent.way_forward import Way
@@ -42,8 +49,6 @@ def fork(
       clew fork trip --turn 2
       clew fork trip --turn 2 --as trip-by-train
     """
-    from clew.cli.output.console import hint, print_json
-    from clew.cli.stores import on_store, shown_store
 
     head, parent, at, way = on_store(store, lambda opened: _fork(opened, thread, turn, frame, new_id))
     if json:
@@ -56,13 +61,8 @@ def fork(
 async def _fork(
     store: Checkpointer, given: str, turn: int | None, frame: int | None, new_id: str | None
 ) -> tuple[Head, str, int, Way]:
-    from clew import Thread
+
     from clew.agent.way_forward import way_of
-    from clew.cli.stores import find_thread, free_id
-    from clew.errors import InvalidInput
-    from clew.threads.ops.fork import check_turn
-    from clew.threads.ops.fork import fork as fork_thread
-    from clew.threads.reader import state_after
 
     if turn is not None and frame is not None:
         raise InvalidInput("--turn and --frame both say where the fork begins. Give one of them.")

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Annotated
 
 import typer
 
+from clew import Thread
+from clew._runtime.text import size
 from clew.cli.failures import told
 from clew.cli.options import Json, Store, Yes
+from clew.cli.output.console import confirm, print_json, working
+from clew.cli.quantities import duration
+from clew.cli.stores import on_store
 
 __all__ = ["gc"]
 
@@ -32,12 +38,6 @@ def gc(
       clew gc
       clew gc --dry-run --grace 1h
     """
-    from datetime import timedelta
-
-    from clew import Thread
-    from clew.cli.output.console import confirm, print_json, size, working
-    from clew.cli.quantities import duration
-    from clew.cli.stores import on_store
 
     untouched = duration(grace, "--grace")
     if untouched < timedelta(days=1) and not dry_run:

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
+import msgspec
 import typer
 
+from clew import advice
+from clew._runtime.text import ago, dollars, one_line, short_number
+from clew.checkpointers import HeadQuery
+from clew.cli import quantities
 from clew.cli.failures import told
 from clew.cli.options import Json, Store
+from clew.cli.output.console import console, hint, print_json
+from clew.cli.output.heads import head_object, holder, status_cell
+from clew.cli.output.tables import Cell, Column, is_plain, laid_out, print_table, styled
+from clew.cli.stores import on_store, shown_store
+from clew.errors import Corrupt, InvalidInput
+from clew.threads import Thread
+from clew.threads.heads import is_child
 
 if TYPE_CHECKING:
-    from clew.checkpointers import Checkpointer, Head, HeadQuery
-    from clew.cli.output.tables import Cell, Column
-    from clew.errors import Corrupt
+    from clew.checkpointers import Checkpointer, Head
 
 __all__ = ["ls"]
 
@@ -75,10 +86,6 @@ def ls(
       clew ls --agent planner --since 2d
       clew ls --json --all
     """
-    from clew.checkpointers import HeadQuery
-    from clew.cli import quantities
-    from clew.cli.stores import on_store
-    from clew.errors import InvalidInput
 
     query = HeadQuery(
         prefix=prefix,
@@ -89,18 +96,14 @@ def ls(
         title=text,
     )
     most = None if everything else limit
-    if watch and not json:
-        from clew.cli.output.console import console
-
-        if not console().is_terminal:
-            raise InvalidInput("--watch draws on a terminal, and this is none. In a pipe use --watch --json.")
+    if watch and not json and not console().is_terminal:
+        raise InvalidInput("--watch draws on a terminal, and this is not one. In a pipe use --watch --json.")
     shown = functools.partial(_print, url=store)
     work = _watch_json if watch and json else _watch if watch else _print_json if json else shown
     on_store(store, lambda opened: work(opened, query, most, children))
 
 
 def _tags(given: Sequence[str]) -> dict[str, str]:
-    from clew.errors import InvalidInput
 
     found = {}
     for one in given:
@@ -126,11 +129,6 @@ class _Listed(NamedTuple):
 
 async def _listed(store: Checkpointer, query: HeadQuery, most: int | None, children: bool) -> _Listed:
     """So many heads at most. How many of a page are children is not known before."""
-    import msgspec
-
-    from clew.errors import Corrupt
-    from clew.threads import Thread
-    from clew.threads.heads import is_child
 
     found: list[Head] = []
     damage: Corrupt | None = None
@@ -151,8 +149,6 @@ async def _listed(store: Checkpointer, query: HeadQuery, most: int | None, child
 
 
 async def _print_json(store: Checkpointer, query: HeadQuery, most: int | None, children: bool) -> None:
-    from clew.cli.output.console import print_json
-    from clew.cli.output.heads import head_object
 
     listed = await _listed(store, query, most, children)
     for head in listed.heads:
@@ -163,11 +159,6 @@ async def _print_json(store: Checkpointer, query: HeadQuery, most: int | None, c
 async def _print(
     store: Checkpointer, query: HeadQuery, most: int | None, children: bool, url: str | None = None
 ) -> None:
-    from clew import advice
-    from clew.checkpointers import HeadQuery
-    from clew.cli.output.console import hint
-    from clew.cli.output.tables import is_plain, print_table
-    from clew.cli.stores import shown_store
 
     listed = await _listed(store, query, most, children)
     heads = listed.heads
@@ -182,13 +173,9 @@ async def _print(
 
 
 async def _watch(store: Checkpointer, query: HeadQuery, most: int | None, children: bool) -> None:
-    import asyncio
 
     from rich.live import Live
     from rich.text import Text
-
-    from clew.cli.output.console import console
-    from clew.cli.output.tables import laid_out, styled
 
     out = console()
     with Live(console=out, auto_refresh=False) as live:
@@ -203,10 +190,6 @@ async def _watch(store: Checkpointer, query: HeadQuery, most: int | None, childr
 
 
 async def _watch_json(store: Checkpointer, query: HeadQuery, most: int | None, children: bool) -> None:
-    import asyncio
-
-    from clew.cli.output.console import print_json
-    from clew.cli.output.heads import head_object
 
     known: dict[str, object] = {}
     while True:
@@ -223,7 +206,6 @@ async def _watch_json(store: Checkpointer, query: HeadQuery, most: int | None, c
 
 
 def _columns() -> list[Column]:
-    from clew.cli.output.tables import Column
 
     return [
         Column("id"),
@@ -240,9 +222,6 @@ def _columns() -> list[Column]:
 
 
 def _rows(heads: Sequence[Head], *, signs: bool = True) -> list[list[Cell]]:
-    from clew.cli.output.console import ago, count, dollars, one_line
-    from clew.cli.output.heads import holder, status_cell
-    from clew.cli.output.tables import Cell
 
     return [
         [
@@ -252,7 +231,7 @@ def _rows(heads: Sequence[Head], *, signs: bool = True) -> list[list[Cell]]:
             Cell(one_line(head.agent)),
             Cell(one_line(head.model)),
             Cell(str(head.turns)),
-            Cell(count(head.input_tokens + head.output_tokens)),
+            Cell(short_number(head.input_tokens + head.output_tokens)),
             Cell(dollars(head.cost_usd)),
             Cell(ago(head.updated_at)),
             Cell(one_line(holder(head))),

@@ -6,9 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from clew import Thread
+from clew._runtime.text import plural
 from clew.cli.failures import told
 from clew.cli.options import Json, Store, Yes
-from clew.cli.output.console import many
+from clew.cli.output.console import confirm, print_json, working
+from clew.cli.quantities import duration
+from clew.cli.stores import on_store
+from clew.errors import InvalidInput
 
 if TYPE_CHECKING:
     from clew.threads.ops.prune import Pruned
@@ -48,7 +53,6 @@ def prune(
       clew prune --older-than 30d --status done --dry-run
       clew prune --keep 100 --yes
     """
-    from clew.cli.output.console import print_json
 
     conditions = _conditions(older_than, keep, status, tag, prefix)
     if not (dry_run or yes):
@@ -68,8 +72,6 @@ def _conditions(
     older_than: str | None, keep: int | None, status: list[str] | None, tag: list[str] | None, prefix: str
 ) -> dict[str, Any]:
     """As `Thread.prune` takes them; it checks the rest."""
-    from clew.cli.quantities import duration
-    from clew.errors import InvalidInput
 
     if older_than is None and keep is None and not (status or tag or prefix):
         raise InvalidInput(
@@ -88,19 +90,15 @@ def _conditions(
 
 
 def _prune(url: str | None, conditions: dict[str, Any], *, dry_run: bool) -> Pruned:
-    from clew import Thread
-    from clew.cli.output.console import working
-    from clew.cli.stores import on_store
 
     with working("Looking" if dry_run else "Deleting") as tick:
         return on_store(url, lambda store: Thread.prune(store, **conditions, dry_run=dry_run, progress=tick))
 
 
 def _ask(planned: Pruned) -> None:
-    from clew.cli.output.console import confirm
 
     typer.echo("\n".join(planned.deleted), err=True)
-    confirm(f"Delete {many(len(planned.deleted), 'thread')}? {planned.kept} stay.", False)
+    confirm(f"Delete {plural(len(planned.deleted), 'thread')}? {planned.kept} stay.", False)
 
 
 def _tell(pruned: Pruned) -> None:
@@ -108,4 +106,4 @@ def _tell(pruned: Pruned) -> None:
         typer.echo(thread_id)
     busy = f", {len(pruned.busy)} of them in use" if pruned.busy else ""
     done = "would be deleted" if pruned.dry_run else "deleted"
-    typer.secho(f"{many(len(pruned.deleted), 'thread')} {done}; {pruned.kept} stay{busy}.", dim=True, err=True)
+    typer.secho(f"{plural(len(pruned.deleted), 'thread')} {done}; {pruned.kept} stay{busy}.", dim=True, err=True)

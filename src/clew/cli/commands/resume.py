@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from clew import Thread, advice
+from clew._runtime.text import ago, one_line
 from clew.cli.failures import EXIT_CODES, told
 from clew.cli.options import Json, Store, complete_thread
 from clew.cli.setups import (
@@ -23,7 +26,11 @@ from clew.cli.setups import (
     TurnsOption,
     WorkspaceOption,
     check_timeout,
+    merged,
 )
+from clew.cli.stores import find_thread, on_store, shown_store
+from clew.errors import InvalidInput, ThreadNotFound, UsageError
+from clew.threads.leases import is_live
 
 if TYPE_CHECKING:
     from clew.agent.way_forward import Way
@@ -90,11 +97,8 @@ def resume(
       clew resume trip "Add the museum."
       clew resume trip "Now in French." --model openai:gpt-5
     """
-    from clew import advice
     from clew.cli.output.live import live_view
-    from clew.cli.stores import on_store, shown_store
     from clew.cli.work import ask, read_answer, work_on
-    from clew.errors import InvalidInput
 
     check_timeout(timeout)
     if last and prompt is not None:
@@ -139,7 +143,6 @@ def resume(
 def _is_of_provider(given: str) -> bool:
     """Whether this is the handle of a session at a provider, which may be on this machine and in no store."""
     from clew.agent.handles import read_handle
-    from clew.errors import InvalidInput
 
     try:
         return bool(read_handle(given).provider)
@@ -159,12 +162,10 @@ class _Found(NamedTuple):
 async def _find(
     store: Checkpointer, given: str | None, last: bool, prompt: str | None, asked: Asked, url: str | None
 ) -> _Found:
-    from clew import Thread
+
     from clew.agent.prompts import prompts_waiting
     from clew.agent.way_forward import way_of
-    from clew.cli.stores import find_thread, shown_store
     from clew.cli.work import taken_up
-    from clew.errors import ThreadNotFound, UsageError
 
     if given is None:
         thread_id = await _last(store, url) if last else await _unnamed(store)
@@ -187,9 +188,7 @@ async def _find(
 
 async def _resumable(store: Checkpointer) -> AsyncIterator[Head]:
     """Threads that nobody works on, the one that was worked on last first; without those of sub-agents."""
-    from clew import Thread
     from clew.agent.subagents import is_child
-    from clew.threads.leases import is_live
 
     async for head in Thread.list(store):
         if not is_child(head) and not is_live(head.lease):
@@ -197,8 +196,6 @@ async def _resumable(store: Checkpointer) -> AsyncIterator[Head]:
 
 
 async def _last(store: Checkpointer, url: str | None) -> str:
-    from clew import advice
-    from clew.cli.stores import shown_store
 
     async for head in _resumable(store):
         return head.thread_id
@@ -208,8 +205,6 @@ async def _last(store: Checkpointer, url: str | None) -> str:
 
 
 async def _unnamed(store: Checkpointer) -> str:
-    from clew.cli.output.console import ago, one_line
-    from clew.errors import UsageError
 
     error = UsageError("which thread? Give its id, or --last for the one that was worked on last.")
     shown = 0
@@ -224,11 +219,8 @@ async def _unnamed(store: Checkpointer) -> str:
 
 def _by_handle(given: str, asked: Asked) -> Job | None:
     """A session of a provider that this store does not know goes on if it is on this machine."""
-    import os
-
     from clew.agent.handles import read_handle
     from clew.agent.settings import Setup
-    from clew.cli.setups import merged
     from clew.cli.work import Job
     from clew.providers.registry import BUILT_IN_AGENT, provider_name
 

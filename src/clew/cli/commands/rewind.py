@@ -7,8 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from clew import Thread, advice
 from clew.cli.failures import told
 from clew.cli.options import Json, Store, ThreadId, Yes
+from clew.cli.output.console import confirm, print_json
+from clew.cli.stores import find_thread, on_store, shown_store
+from clew.errors import InvalidInput
+from clew.threads.reader import state_after
 
 if TYPE_CHECKING:
     from clew.agent.rewind import RewindDone
@@ -66,10 +71,6 @@ def rewind(
       clew rewind trip --turn 2 --workspace ./trip --yes
       clew rewind trip --turn 1 --files --workspace ./trip --yes
     """
-    from clew import advice
-    from clew.cli.output.console import print_json
-    from clew.cli.stores import on_store, shown_store
-    from clew.errors import InvalidInput
 
     if files and conversation:
         raise InvalidInput("--files and --conversation each leave out the other. Give neither for both.")
@@ -91,10 +92,8 @@ def rewind(
 
 
 async def _rewind(store: Checkpointer, given: str, asked: _Asked) -> tuple[RewindDone, Path | None]:
-    from clew import Thread
+
     from clew.agent.rewind import rewind as rewind_thread
-    from clew.cli.stores import find_thread
-    from clew.threads.reader import state_after
     from clew.workspace import Workspace
 
     thread_id = await find_thread(store, given)
@@ -117,7 +116,6 @@ def _target(
 ) -> tuple[WorkspaceSnapshot | None, Path | None]:
     """The files to bring back, and where; neither, if only the conversation is to go back."""
     from clew.agent.settings import setup_of
-    from clew.errors import InvalidInput
 
     if asked.conversation or (now.workspace is None and not asked.files):
         return None, None
@@ -138,7 +136,6 @@ def _target(
 
 async def _ask(workspace: Workspace, files: WorkspaceSnapshot, asked: _Asked) -> None:
     """Show what changes in a folder that holds something, and let the user say no."""
-    from clew.cli.output.console import confirm
 
     if asked.yes or _is_empty(workspace.path):
         return
@@ -177,8 +174,6 @@ def _point(asked: _Asked) -> str:
 
 def _undo(done: RewindDone, folder: Path | None, asked: _Asked, url: str | None) -> list[str]:
     """The commands that bring back what was there: the conversation as a fork, the files in their folder."""
-    from clew import advice
-    from clew.cli.stores import shown_store
 
     commands = []
     if not asked.files and asked.turn is not None and asked.turn < done.turns:

@@ -7,8 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from clew import Thread, advice
+from clew._runtime.text import size
+from clew.checkpointers import HeadQuery
 from clew.cli.failures import told
 from clew.cli.options import Json, Store, Yes, complete_thread
+from clew.cli.output.console import confirm, hint, print_json
+from clew.cli.stores import find_any, on_store, shown_store
+from clew.errors import Corrupt
+from clew.threads.leases import check_free
+from clew.threads.ops.purge import fence
 
 if TYPE_CHECKING:
     from clew.checkpointers import Checkpointer, Head
@@ -46,9 +54,6 @@ def rm(
       clew rm report --yes
       clew rm trip old --purge --yes
     """
-    from clew import advice
-    from clew.cli.output.console import hint, print_json, size
-    from clew.cli.stores import on_store, shown_store
 
     def tell(gone: dict[str, Any]) -> None:
         if json:
@@ -72,8 +77,6 @@ async def _remove(
     url: str | None,
 ) -> None:
     """All are found, and free, before the first is deleted."""
-    from clew.cli.output.console import confirm
-    from clew.cli.stores import find_any
 
     named = await find_any(store, given)
     doomed = dict.fromkeys([*named, *[child for name in named for child in await _below(store, name, children)]])
@@ -88,7 +91,6 @@ async def _remove(
 async def _below(store: Checkpointer, thread_id: str, wanted: bool) -> list[str]:
     """The threads of sub-agents, and of theirs."""
     from clew.agent.subagents import is_child
-    from clew.checkpointers import HeadQuery
 
     if not wanted:
         return []
@@ -98,8 +100,6 @@ async def _below(store: Checkpointer, thread_id: str, wanted: bool) -> list[str]
 
 async def _free_head(store: Checkpointer, thread_id: str) -> Head | None:
     """The head of a thread that nobody works on; None if it is damaged, and nobody can."""
-    from clew.errors import Corrupt
-    from clew.threads.leases import check_free
 
     try:
         head = await store.head(thread_id)
@@ -114,10 +114,6 @@ async def _delete(
     store: Checkpointer, thread_id: str, head: Head | None, purge: bool, url: str | None
 ) -> dict[str, Any]:
     """With its lease taken at the place where it was looked at: whoever opened it meanwhile keeps it."""
-    from clew import Thread, advice
-    from clew.cli.stores import shown_store
-    from clew.errors import Corrupt
-    from clew.threads.ops.purge import fence
 
     if head is not None:
         await fence(store, head, "deleting")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from clew import Thread, advice
 from clew.cli.failures import told
 from clew.cli.options import Json, Store
 from clew.cli.setups import (
@@ -24,7 +25,10 @@ from clew.cli.setups import (
     TurnsOption,
     WorkspaceOption,
     check_timeout,
+    merged,
 )
+from clew.cli.stores import on_store
+from clew.errors import InvalidInput, ThreadNotFound
 
 if TYPE_CHECKING:
     from clew.checkpointers import Checkpointer
@@ -70,7 +74,6 @@ def run(
       clew run "Plan a trip to Paris." --model openai:gpt-5 -w ./paris
       clew run "Which files are large?" -w . --permissions full --budget 2usd
     """
-    from clew.cli.stores import on_store
     from clew.cli.work import work_on
 
     check_timeout(timeout)
@@ -92,8 +95,6 @@ def run(
 
 
 def _prompt(task: str) -> str:
-    from clew import advice
-    from clew.errors import InvalidInput
 
     text = sys.stdin.read() if task == "-" else task
     if not text.strip():
@@ -102,8 +103,8 @@ def _prompt(task: str) -> str:
 
 
 def _new(asked: Asked) -> Job:
+
     from clew.agent.settings import Setup
-    from clew.cli.setups import merged
     from clew.cli.work import Job
 
     return Job(merged(Setup(folder=os.getcwd()), asked))
@@ -111,9 +112,7 @@ def _new(asked: Asked) -> Job:
 
 async def _job(store: Checkpointer, thread_id: str, asked: Asked) -> Job:
     """On a thread that is there, what is not said is as it was: the same command again goes on after a crash."""
-    from clew import Thread
     from clew.cli.work import taken_up
-    from clew.errors import ThreadNotFound
 
     try:
         state = await Thread.load(store, thread_id)

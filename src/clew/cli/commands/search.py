@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.text import Text
 
-from clew.cli.failures import told
+from clew._runtime.text import ago, one_line
+from clew.checkpointers import HeadQuery
+from clew.cli import quantities
+from clew.cli.failures import exit_code, told
 from clew.cli.options import Json, Store
+from clew.cli.output.console import console, hint, print_json, working
+from clew.cli.output.heads import head_object, status_cell
+from clew.cli.stores import on_store
+from clew.threads.heads import is_hidden
+from clew.threads.views.render import plain_object
+from clew.threads.views.search import Found, pattern_of
+from clew.threads.views.search import search as scan
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from clew.checkpointers import Checkpointer, Head, HeadQuery
+    from clew.checkpointers import Checkpointer, Head
     from clew.errors import ClewError
     from clew.threads.reader import Progress
-    from clew.threads.views.search import Found, Hit
+    from clew.threads.views.search import Hit
 
 __all__ = ["search"]
 
@@ -47,10 +58,6 @@ def search(
       clew search "the tower"
       clew search paris --since 7d --json
     """
-    from clew.checkpointers import HeadQuery
-    from clew.cli import quantities
-    from clew.cli.stores import on_store
-    from clew.threads.views.search import pattern_of
 
     pattern_of(text)
     query = HeadQuery(updated_after=quantities.since(since))
@@ -70,7 +77,6 @@ class _Shown:
     """What was found, as it is found."""
 
     def __init__(self, text: str, json: bool) -> None:
-        from clew.cli.output.console import console
 
         self.out = console()
         self.count = 0
@@ -82,10 +88,6 @@ class _Shown:
         (_print_json if self._json else self._print)(found)
 
     def _print(self, found: Found) -> None:
-        from rich.text import Text
-
-        from clew.cli.output.console import ago, one_line
-        from clew.cli.output.heads import status_cell
 
         out, head = self.out, found.head
         if self.count > 1:
@@ -100,10 +102,6 @@ class _Shown:
             out.print(f"  … {len(found.hits) - _HITS} more in this thread", style="dim")
 
     def _print_hit(self, out: Console, hit: Hit) -> None:
-        from rich.text import Text
-
-        from clew.cli.output.console import one_line
-        from clew.threads.views.search import pattern_of
 
         where = hit.where if hit.turn is None else f"turn {hit.turn}, {hit.where}"
         line = Text().append(f"  {where}: ", "cyan")
@@ -113,9 +111,6 @@ class _Shown:
 
 
 def _print_json(found: Found) -> None:
-    from clew.cli.output.console import print_json
-    from clew.cli.output.heads import head_object
-    from clew.threads.views.render import plain_object
 
     print_json({**head_object(found.head), "hits": plain_object(found.hits)})
 
@@ -123,9 +118,6 @@ def _print_json(found: Found) -> None:
 async def _by_index(store: Checkpointer, text: str, query: HeadQuery, limit: int, shown: _Shown) -> bool:
     """Whether the store has one."""
     from clew.checkpointers.opensearch.store import MOST_FOUND, OpenSearchCheckpointer
-    from clew.cli.output.console import hint
-    from clew.threads.heads import is_hidden
-    from clew.threads.views.search import Found
 
     if not isinstance(store, OpenSearchCheckpointer):
         return False
@@ -144,10 +136,6 @@ async def _by_scan(
     shown: _Shown,
     unread: list[tuple[Head, ClewError]],
 ) -> None:
-    from contextlib import aclosing
-
-    from clew.cli.output.console import hint
-    from clew.threads.views.search import search as scan
 
     more = False
     with _working(shown.out) as tick:
@@ -167,7 +155,6 @@ async def _by_scan(
 @contextmanager
 def _working(out: Console) -> Iterator[Progress]:
     """A progress bar: on the standard error, or where results appear on a terminal too, below them."""
-    from clew.cli.output.console import working
 
     if not out.is_terminal:
         with working("Searching") as tick:
@@ -184,7 +171,6 @@ def _working(out: Console) -> Iterator[Progress]:
 
 def _say_unread(unread: list[tuple[Head, ClewError]]) -> None:
     """Threads that were not searched are no threads without it: the command fails, by the first of them."""
-    from clew.cli.failures import exit_code
 
     for head, error in unread:
         typer.echo(f"Error: thread {head.thread_id!r} could not be read: {error}", err=True)

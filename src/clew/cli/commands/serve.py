@@ -8,7 +8,9 @@ from typing import Annotated
 
 import typer
 
+from clew.checkpointers.registry import default_url
 from clew.cli.failures import told
+from clew.errors import MissingExtra
 
 __all__ = ["serve"]
 
@@ -83,8 +85,6 @@ def _serve(
     grace: float,
     access_log: bool,
 ) -> None:
-    from clew.checkpointers.registry import default_url
-    from clew.errors import MissingExtra
 
     try:
         from clew.server import Settings

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
+from clew._runtime.text import ago, dollars, one_line, plural, short_number, size
 from clew.cli.failures import told
 from clew.cli.options import Json, Store, ThreadId
+from clew.cli.output.console import console, print_json
+from clew.cli.output.conversation import Pen, entry_text, in_order, print_entry
+from clew.cli.output.heads import head_object, shown_status, status_cell
+from clew.cli.stores import find_thread, on_store
+from clew.errors import InvalidInput, ThreadNotFound
+from clew.threads.views.entries import read_lines
+from clew.threads.views.render import plain_object
+from clew.threads.views.timeline import Mark, is_abandoned, reader_of
 
 if TYPE_CHECKING:
     from clew.checkpointers import Checkpointer, Head
@@ -44,16 +54,12 @@ def show(
       clew show trip --turn 2..4 --full
       clew show report --entries
     """
-    from clew.cli.stores import on_store
-    from clew.errors import InvalidInput
 
     if entries and (raw or turn is not None):
         raise InvalidInput("--entries shows the whole log. Leave out --raw and --turn.")
     wanted = None if turn is None else _turns(turn)
 
     async def work(opened: Checkpointer) -> None:
-        from clew.cli.stores import find_thread
-        from clew.threads.views.timeline import reader_of
 
         thread_id = await find_thread(opened, thread)
         if entries:
@@ -73,7 +79,6 @@ def show(
 
 def _turns(given: str) -> tuple[int, int | None]:
     """The first and the last turn that are meant; None is the last there is."""
-    from clew.errors import InvalidInput
 
     first, dots, last = given.partition("..")
     try:
@@ -85,7 +90,6 @@ def _turns(given: str) -> tuple[int, int | None]:
 
 
 def _positions(reader: TimelineReader, wanted: tuple[int, int | None] | None) -> tuple[int, int]:
-    from clew.errors import InvalidInput
 
     if wanted is None:
         return 0, reader.total
@@ -100,9 +104,6 @@ def _positions(reader: TimelineReader, wanted: tuple[int, int | None] | None) ->
 
 
 def _print(reader: TimelineReader, head: Head, start: int, stop: int, *, everything: bool, full: bool) -> None:
-    from clew.cli.output.console import console
-    from clew.cli.output.conversation import Pen, in_order
-    from clew.threads.views.timeline import is_abandoned
 
     timeline = reader.timeline(start, stop, abandoned=is_abandoned(head))
     pen = Pen(console(), full=full)
@@ -123,19 +124,18 @@ def _print(reader: TimelineReader, head: Head, start: int, stop: int, *, everyth
 
 
 def _print_head(pen: Any, head: Head, timeline: Timeline, full: bool) -> None:
+
     from clew.agent.workspace import unkept
-    from clew.cli.output.console import ago, count, dollars, many, one_line, size
-    from clew.cli.output.heads import shown_status, status_cell
 
     sign, style = status_cell(shown_status(head))
     files = timeline.checkpoint.workspace
     facts = [
         one_line(head.agent),
         one_line(head.model),
-        many(head.turns, "turn"),
-        f"{count(head.input_tokens + head.output_tokens)} tokens",
+        plural(head.turns, "turn"),
+        f"{short_number(head.input_tokens + head.output_tokens)} tokens",
         dollars(head.cost_usd),
-        f"{many(files.files, 'file')}, {size(files.size)}" if files else "",
+        f"{plural(files.files, 'file')}, {size(files.size)}" if files else "",
         unkept(timeline.checkpoint) if shown_status(head) != "running" else "",
         f"{ago(head.updated_at)} ago",
     ]
@@ -148,13 +148,6 @@ def _print_head(pen: Any, head: Head, timeline: Timeline, full: bool) -> None:
 
 
 def _json(reader: TimelineReader, head: Head, start: int, stop: int, *, everything: bool) -> None:
-    import msgspec
-
-    from clew.cli.output.console import print_json
-    from clew.cli.output.conversation import in_order
-    from clew.cli.output.heads import head_object, shown_status
-    from clew.threads.views.render import plain_object
-    from clew.threads.views.timeline import Mark, is_abandoned
 
     timeline = reader.timeline(start, stop, abandoned=is_abandoned(head))
     turns = [turn for turn in timeline.turns if everything or not turn.rewound]
@@ -176,8 +169,6 @@ def _json(reader: TimelineReader, head: Head, start: int, stop: int, *, everythi
 
 def _exchanges(state: Checkpoint, status: Any) -> list[dict[str, Any]]:
     """Each prompt of the current line of work with how it ended, why, and what it cost; null is what is not known."""
-    import msgspec
-
     from clew.agent.exchanges import exchanges_in
 
     return [
@@ -197,8 +188,6 @@ def _exchanges(state: Checkpoint, status: Any) -> list[dict[str, Any]]:
 
 
 def _raw(state: Checkpoint, wanted: tuple[int, int | None] | None) -> None:
-    from clew.cli.output.console import print_json
-    from clew.threads.views.render import plain_object
 
     for message in state.messages if wanted is None else _messages(state, wanted):
         print_json(plain_object(message))
@@ -216,10 +205,6 @@ def _messages(state: Checkpoint, wanted: tuple[int, int | None]) -> list[Any]:
 
 
 async def _entries(store: Checkpointer, thread_id: str, json: bool) -> None:
-    from clew.cli.output.console import console
-    from clew.cli.output.conversation import Pen, entry_text, print_entry
-    from clew.errors import ThreadNotFound
-    from clew.threads.views.entries import read_lines
 
     head = await store.head(thread_id)
     if head is None:

@@ -5,14 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
+from clew._runtime.text import dollars, one_line, plural, short_number, size
+from clew.checkpointers import HeadQuery
+from clew.cli import quantities
 from clew.cli.failures import told
 from clew.cli.options import Json, Store
+from clew.cli.output.console import hint, print_json
+from clew.cli.output.heads import status_style
+from clew.cli.output.tables import Cell, Column, is_plain, print_table
+from clew.cli.stores import on_store
+from clew.threads import Thread
+from clew.threads.views.totals import add_up, stored_bytes
 
 if TYPE_CHECKING:
     from clew.checkpointers import Checkpointer
-    from clew.cli.output.tables import Cell
     from clew.threads.views.totals import Total, Totals
 
 __all__ = ["stats"]
@@ -39,15 +48,10 @@ def stats(
       clew stats
       clew stats --since 7d --json
     """
-    from clew.checkpointers import HeadQuery
-    from clew.cli import quantities
-    from clew.cli.stores import on_store
 
     query = HeadQuery(updated_after=quantities.since(since))
 
     async def work(opened: Checkpointer) -> None:
-        from clew.threads import Thread
-        from clew.threads.views.totals import add_up, stored_bytes
 
         totals = await add_up(Thread.list(opened, query))
         (_print_json if json else _print)(totals, stored_bytes(opened))
@@ -56,9 +60,6 @@ def stats(
 
 
 def _print_json(totals: Totals, stored: int | None) -> None:
-    import msgspec
-
-    from clew.cli.output.console import print_json
 
     def listed(name: str, found: Mapping[Any, Total]) -> list[dict[str, Any]]:
         return [{name: key, **msgspec.structs.asdict(found[key])} for key in sorted(found)]
@@ -75,13 +76,10 @@ def _print_json(totals: Totals, stored: int | None) -> None:
 
 
 def _print(totals: Totals, stored: int | None) -> None:
-    from clew.cli.output.console import hint, many, size
-    from clew.cli.output.heads import status_style
-    from clew.cli.output.tables import Cell, is_plain
 
     room = "" if stored is None else f" · {size(stored)} stored"
     whole = totals.all
-    facts = [many(whole.threads, "thread"), many(whole.turns, "turn"), f"{_tokens(whole)} tokens", _money(whole)]
+    facts = [plural(whole.threads, "thread"), plural(whole.turns, "turn"), f"{_tokens(whole)} tokens", _money(whole)]
     typer.echo(" · ".join(facts) + room)
     if not whole.threads:
         hint("No such thread in this store.")
@@ -97,7 +95,6 @@ def _print(totals: Totals, stored: int | None) -> None:
 
 
 def _section(name: str, found: Sequence[tuple[Cell, Total]], bars: bool = False) -> None:
-    from clew.cli.output.tables import Cell, Column, print_table
 
     columns = [
         Column(name, gives_way=True),
@@ -133,14 +130,12 @@ def _bar(height: float) -> str:
 
 
 def _tokens(total: Total) -> str:
-    from clew.cli.output.console import count
 
-    return count(total.input_tokens + total.output_tokens)
+    return short_number(total.input_tokens + total.output_tokens)
 
 
 def _money(total: Total) -> str:
     """With a sign where nobody knows what some of it cost."""
-    from clew.cli.output.console import dollars
 
     if total.unpriced == total.threads:
         return dollars(None) if total.threads else dollars(0.0)
@@ -148,6 +143,5 @@ def _money(total: Total) -> str:
 
 
 def _name(agent: str) -> str:
-    from clew.cli.output.console import one_line
 
     return one_line(agent) or "(no name)"

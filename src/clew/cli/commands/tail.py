@@ -9,14 +9,24 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
 
+from clew import advice
 from clew.cli.failures import told
 from clew.cli.options import Json, Store, ThreadId
-from clew.cli.output.conversation import Pen, in_order
+from clew.cli.output.console import console, hint
+from clew.cli.output.conversation import Pen, in_order, print_entry
+from clew.cli.output.heads import shown_status
+from clew.cli.stores import find_thread, on_store, shown_store
+from clew.errors import ThreadNotFound, Unavailable
+from clew.log import MessageAdded, Streamed
+from clew.messages import System, Text, Thinking, User
+from clew.threads.reader import decoded, frames
+from clew.threads.views.entries import lines_of, read_lines
+from clew.threads.views.timeline import Mark, TimelineReader, is_abandoned, reader_of
 
 if TYPE_CHECKING:
     from clew.checkpointers import Checkpointer, Head
-    from clew.log import Frame, Streamed
-    from clew.threads.views.timeline import TimelineReader, TimelineTurn
+    from clew.log import Frame
+    from clew.threads.views.timeline import TimelineTurn
 
 __all__ = ["Follower", "JsonView", "PrintView", "View", "tail"]
 
@@ -50,11 +60,8 @@ def tail(
       clew tail trip
       clew tail trip --turns 0 --json
     """
-    from clew.cli.stores import on_store, shown_store
 
     async def work(opened: Checkpointer) -> None:
-        from clew.cli.output.console import console
-        from clew.cli.output.conversation import Pen
 
         thread_id = await _found(opened, thread, wait)
 
@@ -70,9 +77,6 @@ def tail(
 
 
 async def _found(store: Checkpointer, given: str, wait: bool) -> str:
-    from clew.cli.output.console import hint
-    from clew.cli.stores import find_thread
-    from clew.errors import ThreadNotFound
 
     try:
         return await find_thread(store, given)
@@ -90,8 +94,6 @@ async def _found(store: Checkpointer, given: str, wait: bool) -> str:
 
 async def _follow(store: Checkpointer, thread_id: str, begin: Callable[[], Follower], forever: bool) -> Head:
     """Show what comes, until nobody works on it any more. A thread deleted and made again is followed from its start."""
-    from clew.errors import ThreadNotFound
-    from clew.threads.views.timeline import is_abandoned
 
     follower, log_id, pause = begin(), "", _SHORTEST
     while True:
@@ -111,8 +113,6 @@ async def _follow(store: Checkpointer, thread_id: str, begin: Callable[[], Follo
 
 async def _patiently(store: Checkpointer, thread_id: str) -> Head | None:
     """The head, from a store that may be away for a moment."""
-    from clew.cli.output.console import hint
-    from clew.errors import Unavailable
 
     until, told_of_it = time.monotonic() + _PATIENCE, False
     while True:
@@ -128,9 +128,6 @@ async def _patiently(store: Checkpointer, thread_id: str) -> Head | None:
 
 
 def _say_end(head: Head, store: str) -> None:
-    from clew import advice
-    from clew.cli.output.console import hint
-    from clew.cli.output.heads import shown_status
 
     status = shown_status(head)
     if status != "done":
@@ -154,7 +151,6 @@ class Follower:
     """Reads a log up to its end, again and again."""
 
     def __init__(self, store: Checkpointer, thread_id: str, view: View) -> None:
-        from clew.threads.views.timeline import TimelineReader
 
         self._store = store
         self._view = view
@@ -162,8 +158,6 @@ class Follower:
 
     async def catch_up(self, head: Head) -> bool:
         """Show what is new as of this head; whether anything was."""
-        from clew.threads.reader import decoded, frames
-        from clew.threads.views.timeline import reader_of
 
         reader = self._reader
         if head.frames == reader.frames:
@@ -188,8 +182,6 @@ class JsonView:
         self._turns = turns
 
     async def begin(self, reader: TimelineReader, head: Head) -> None:
-        from clew.cli.output.conversation import print_entry
-        from clew.threads.views.entries import read_lines
 
         turns = _last(reader, self._turns)
         start = turns[0].frame if turns else reader.frames if reader.total or not self._turns else 0
@@ -197,8 +189,6 @@ class JsonView:
             print_entry(line)
 
     def add(self, reader: TimelineReader, frame: Frame) -> None:
-        from clew.cli.output.conversation import print_entry
-        from clew.threads.views.entries import lines_of
 
         for line in lines_of(reader.frames, frame):
             print_entry(line)
@@ -220,7 +210,6 @@ class PrintView:
         self._crash_told = False
 
     async def begin(self, reader: TimelineReader, head: Head) -> None:
-        from clew.threads.views.timeline import is_abandoned
 
         self._crash_told = is_abandoned(head)
         start = max(0, reader.total - self._turns)
@@ -234,9 +223,6 @@ class PrintView:
             self._pen.words(timeline.partial, reader.checkpoint.turns + 1)
 
     def add(self, reader: TimelineReader, frame: Frame) -> None:
-        from clew.log import MessageAdded, Streamed
-        from clew.messages import System, User
-        from clew.threads.views.timeline import Mark
 
         for entry in frame.entries:
             if isinstance(entry, MessageAdded) and isinstance(entry.message, System | User):
@@ -252,7 +238,6 @@ class PrintView:
                 self._turn(what)
 
     def end(self, reader: TimelineReader, head: Head) -> None:
-        from clew.threads.views.timeline import is_abandoned
 
         self._end_stream()
         if is_abandoned(head) and not self._crash_told:
@@ -274,7 +259,6 @@ class PrintView:
 
     def _stream(self, entry: Streamed, turn: int) -> None:
         """Words as they come. The response that they become is not written again."""
-        from clew.messages import Text, Thinking
 
         for block in entry.blocks:
             if isinstance(block, Text | Thinking):

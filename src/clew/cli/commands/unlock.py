@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from clew.cli.failures import told
 from clew.cli.options import Json, Store, ThreadId, Yes
+from clew.cli.output.console import confirm, print_json
+from clew.cli.stores import find_thread, on_store
+from clew.threads.leases import is_live
+from clew.threads.maintenance import unlock as unlock_thread
 
 if TYPE_CHECKING:
     from clew.checkpointers import Checkpointer, Lease
@@ -32,10 +37,6 @@ def unlock(
     Examples:
       clew unlock report
     """
-    import logging
-
-    from clew.cli.output.console import print_json
-    from clew.cli.stores import on_store
 
     logging.getLogger("clew.threads").addHandler(logging.NullHandler())  # whom it was taken from is said below
     thread_id, lease, was_live = on_store(store, lambda opened: _unlock(opened, thread, force, yes))
@@ -50,10 +51,6 @@ def unlock(
 
 
 async def _unlock(store: Checkpointer, given: str, force: bool, yes: bool) -> tuple[str, Lease | None, bool]:
-    from clew.cli.output.console import confirm
-    from clew.cli.stores import find_thread
-    from clew.threads.leases import is_live
-    from clew.threads.maintenance import unlock as unlock_thread
 
     thread_id = await find_thread(store, given)
     head = await store.head(thread_id)

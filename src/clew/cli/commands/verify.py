@@ -7,8 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from clew import Thread, advice
+from clew._runtime.text import plural
 from clew.cli.failures import told
 from clew.cli.options import Json, Store, Yes, complete_thread
+from clew.cli.output.console import agreed, hint, print_json, working
+from clew.cli.stores import find_any, free_id, on_store, shown_store
+from clew.errors import Corrupt, NewerFormat, WrongKey
 
 if TYPE_CHECKING:
     from clew.checkpointers import Checkpointer
@@ -46,7 +51,6 @@ def verify(
       clew verify
       clew verify trip --json
     """
-    from clew.cli.stores import on_store
 
     damaged = on_store(store, lambda opened: _verify(opened, threads or [], repair, yes, json, store))
     if damaged:
@@ -55,7 +59,6 @@ def verify(
 
 async def _verify(store: Checkpointer, given: list[str], repair: bool, yes: bool, json: bool, url: str | None) -> int:
     """How many threads are damaged, or cannot be read for want of a key."""
-    from clew.cli.output.console import print_json, working
 
     with working("Verifying") as tick:
         seen = [verdict async for verdict in _verdicts(store, given, tick)]
@@ -76,14 +79,11 @@ async def _verify(store: Checkpointer, given: list[str], repair: bool, yes: bool
 
 def _summary(seen: list[Verdict], given: list[str], repair: bool, url: str | None) -> str:
     """The verdict without an id is about what no listing shows."""
-    from clew import advice
-    from clew.cli.output.console import many
-    from clew.cli.stores import shown_store
 
     named = [verdict for verdict in seen if verdict.thread_id]
     locked = [verdict for verdict in named if verdict.key_missing]
     damaged = [verdict for verdict in named if not verdict.sound and not verdict.key_missing]
-    threads = many(len(named), "thread")
+    threads = plural(len(named), "thread")
     found = [f"{len(damaged)} of {threads} damaged"] if damaged else []
     if locked:
         found.append(f"{len(locked)} of {threads} cannot be read without a key: give it {advice.KEY_IN_SHELL}")
@@ -98,8 +98,6 @@ def _summary(seen: list[Verdict], given: list[str], repair: bool, url: str | Non
 async def _verdicts(
     store: Checkpointer, given: list[str], tick: Callable[[int, int | None], None]
 ) -> AsyncIterator[Verdict]:
-    from clew import Thread
-    from clew.cli.stores import find_any
 
     if not given:
         async for verdict in Thread.verify_all(store, progress=tick):
@@ -112,10 +110,6 @@ async def _verdicts(
 
 
 async def _repair(store: Checkpointer, verdict: Verdict, yes: bool, json: bool, url: str | None) -> None:
-    from clew import Thread, advice
-    from clew.cli.output.console import agreed, hint, print_json
-    from clew.cli.stores import free_id, shown_store
-    from clew.errors import Corrupt, NewerFormat, WrongKey
 
     thread_id = verdict.thread_id
     if not thread_id:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from clew import advice
+from clew._runtime.text import ago, clock, elapsed, one_line
 from clew.cli.failures import told
 from clew.cli.options import Json, Store, ThreadId
+from clew.cli.output.console import console, print_json
+from clew.cli.output.conversation import Pen, call_text
+from clew.cli.output.heads import status_cell
+from clew.cli.stores import find_thread, on_store, shown_store
+from clew.threads.views.render import plain_object
 
 if TYPE_CHECKING:
     from clew.agent.way_forward import Holder, Standing
     from clew.checkpointers import Checkpointer
-    from clew.cli.output.conversation import Pen
 
 __all__ = ["why"]
 
@@ -30,11 +39,9 @@ def why(thread: ThreadId, json: Json = False, store: Store = None) -> None:
       clew why report
       clew why trip --json
     """
-    from clew.cli.stores import on_store, shown_store
+    from clew.agent.way_forward import standing_of
 
     async def work(opened: Checkpointer) -> None:
-        from clew.agent.way_forward import standing_of
-        from clew.cli.stores import find_thread
 
         standing = await standing_of(opened, await find_thread(opened, thread))
         (_print_json if json else _print)(standing, shown_store(store))
@@ -43,8 +50,6 @@ def why(thread: ThreadId, json: Json = False, store: Store = None) -> None:
 
 
 def _print(standing: Standing, store: str) -> None:
-    from clew.cli.output.console import console, one_line
-    from clew.cli.output.conversation import Pen
 
     pen = Pen(console())
     pen.line(f"{one_line(standing.head.thread_id)}  {one_line(standing.title)}", "bold")
@@ -70,8 +75,6 @@ def _print(standing: Standing, store: str) -> None:
 
 
 def _print_status(pen: Pen, standing: Standing) -> None:
-    from clew.cli.output.console import one_line
-    from clew.cli.output.heads import status_cell
 
     sign, style = status_cell(standing.status)
     last = standing.last
@@ -84,7 +87,6 @@ def _print_status(pen: Pen, standing: Standing) -> None:
 
 
 def _print_calls(pen: Pen, standing: Standing) -> None:
-    from clew.cli.output.conversation import call_text
 
     for call in standing.calls:
         begun = "" if call.started_at is None else f", begun {_when(call.started_at)}"
@@ -96,7 +98,6 @@ def _print_calls(pen: Pen, standing: Standing) -> None:
 
 
 def _print_questions(pen: Pen, standing: Standing, store: str) -> None:
-    from clew.cli.output.console import one_line
 
     for question in standing.questions:
         pen.gap()
@@ -107,7 +108,6 @@ def _print_questions(pen: Pen, standing: Standing, store: str) -> None:
 
 
 def _held(holder: Holder) -> str:
-    from clew.cli.output.console import one_line
 
     who = f"{one_line(str(holder.owner))}"
     if not holder.is_live:
@@ -118,19 +118,14 @@ def _held(holder: Holder) -> str:
 
 def _when(moment: Any) -> str:
     """On the clock, and how far away that is."""
-    from datetime import UTC, datetime
-
-    from clew.cli.output.console import ago
-    from clew.cli.quantities import clock, span
 
     now = datetime.now(UTC)
-    away = f"in {span((moment - now).total_seconds())}" if moment > now else f"{ago(moment, now)} ago"
+    away = f"in {elapsed((moment - now).total_seconds())}" if moment > now else f"{ago(moment, now)} ago"
     return f"at {clock(moment)} ({away})"
 
 
 def _next(standing: Standing, store: str) -> str:
     """The one command that goes on from there."""
-    from clew import advice
 
     if standing.status == "running":
         return advice.tail(standing.head.thread_id, store=store)
@@ -138,16 +133,11 @@ def _next(standing: Standing, store: str) -> str:
 
 
 def _as_json(value: Any) -> str:
-    import msgspec
-
-    from clew.threads.views.render import plain_object
 
     return msgspec.json.encode(plain_object(value), enc_hook=repr).decode()
 
 
 def _print_json(standing: Standing, store: str) -> None:
-    from clew.cli.output.console import print_json
-    from clew.threads.views.render import plain_object
 
     holder, last = standing.holder, standing.last
     print_json(

@@ -5,15 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from clew.cli.output.console import clean, count, cut, dollars, many, one_line, size
-from clew.cli.quantities import clock, span
+import msgspec
+from rich.text import Text as Styled
+
+from clew._runtime.text import clean, clock, cut, dollars, elapsed, one_line, plural, short_number, size
+from clew.cli.output.console import print_json
+from clew.log import MessageAdded
+from clew.messages import File, Image, Json, Opaque, Text, Thinking, ToolCall, ToolResult, User
+from clew.threads.views.render import plain_object
+from clew.threads.views.timeline import Mark
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from clew.messages import Block, Message
     from clew.threads.views.entries import Line
-    from clew.threads.views.timeline import Mark, TimelineCall, TimelineTurn
+    from clew.threads.views.timeline import TimelineCall, TimelineTurn
 
 __all__ = ["Pen", "call_text", "entry_text", "in_order", "print_entry", "said_lines"]
 
@@ -56,17 +63,16 @@ class Pen:
 
     def line(self, text: str = "", style: str = "", indent: int = 0) -> None:
         """Wrapped on a terminal; in a pipe lines stay as they are."""
-        from rich.text import Text
 
         self._last = "text" if text else ""
-        whole = Text(text, style)
+        whole = Styled(text, style)
         pad = " " * indent
         if not self._out.is_terminal:
-            self._out.print(Text(pad).append_text(whole), soft_wrap=True)
+            self._out.print(Styled(pad).append_text(whole), soft_wrap=True)
             return
         for wrapped in whole.wrap(self._out, max(20, self._out.width - indent)) or [whole]:
             wrapped.rstrip()
-            self._out.print(Text(pad).append_text(wrapped), soft_wrap=True)
+            self._out.print(Styled(pad).append_text(wrapped), soft_wrap=True)
 
     def gap(self) -> None:
         """An empty line, unless there is one."""
@@ -75,24 +81,21 @@ class Pen:
 
     def piece(self, text: str, style: str = "") -> None:
         """A part of a line, as it comes."""
-        from rich.text import Text
 
         self._last = "" if text.endswith("\n\n") else "text"
-        self._out.print(Text(clean(text), style), end="", soft_wrap=True)
+        self._out.print(Styled(clean(text), style), end="", soft_wrap=True)
 
     def command(self, label: str, words: str, style: str = "bold") -> None:
         """A line with a command: never wrapped, so that it can be copied whole. It is quoted for a terminal already."""
-        from rich.text import Text
 
         self._last = "text"
-        self._out.print(Text(label + words, style), soft_wrap=True)
+        self._out.print(Styled(label + words, style), soft_wrap=True)
 
     def text(self, text: str, style: str = "", indent: int = 2) -> None:
         for line in clean(text).strip("\n").expandtabs(4).split("\n"):
             self.line(line, style, indent)
 
     def happened(self, what: TimelineTurn | Mark) -> None:
-        from clew.threads.views.timeline import Mark
 
         if isinstance(what, Mark):
             self.mark(what)
@@ -102,15 +105,15 @@ class Pen:
     def mark(self, mark: Mark) -> None:
         sign, style = _MARKS.get(mark.kind, ("─", "dim"))
         when = f" · {clock(mark.at)}" if mark.at is not None else ""
-        pause = f" after {span(mark.seconds)}" if mark.seconds is not None and mark.seconds >= 1 else ""
+        pause = f" after {elapsed(mark.seconds)}" if mark.seconds is not None and mark.seconds >= 1 else ""
         if self._last != "mark":
             self.gap()
         self.line(f"{sign} {one_line(mark.text)}{pause}{when}", style)
         self._last = "mark"
 
     def prompt(self, message: Message, style: str = "") -> None:
+
         from clew.agent.prompts import is_note
-        from clew.messages import User
 
         by_user = isinstance(message, User) and not is_note(message)
         style = style or ("bold" if by_user else "dim")
@@ -137,15 +140,14 @@ class Pen:
         facts += ["rewound"] if turn.rewound else []
         facts += ["from before this log"] if turn.inherited else []
         facts += [clock(turn.started_at)] if turn.started_at is not None else []
-        facts += [span(turn.seconds)] if turn.seconds is not None else []
+        facts += [elapsed(turn.seconds)] if turn.seconds is not None else []
         if turn.usage is not None:
-            facts.append(f"{count(turn.usage.input_tokens + turn.usage.output_tokens)} tokens")
+            facts.append(f"{short_number(turn.usage.input_tokens + turn.usage.output_tokens)} tokens")
             facts += [dollars(turn.cost_usd)] if turn.cost_usd is not None else []
         self.line(" · ".join(facts), "dim")
 
     def words(self, blocks: Iterable[Block], turn: int, style: str = "") -> None:
         """What the model said and thought, without its calls."""
-        from clew.messages import Thinking, ToolCall
 
         for block in blocks:
             if isinstance(block, Thinking):
@@ -164,7 +166,7 @@ class Pen:
         facts: list[str] = [] if call.status == "done" else [call.status]
         facts += [f"attempt {call.attempts}"] if call.attempts > 1 else []
         facts += ["was in doubt"] if call.was_in_doubt and call.status != "in doubt" else []
-        facts += [span(call.seconds)] if call.seconds is not None else []
+        facts += [elapsed(call.seconds)] if call.seconds is not None else []
         self.line(f"{sign} {call_text(call.call)}" + "".join(f" · {fact}" for fact in facts), style or colour, 2)
 
     def result(self, call: TimelineCall, turn: int, style: str = "") -> None:
@@ -180,7 +182,7 @@ class Pen:
             self.line(line, style, indent)
         if shown != lines:
             left = len(lines) - len(shown)
-            more = many(left, "more line") if left else "it is longer"
+            more = plural(left, "more line") if left else "it is longer"
             self.line(f"… {more}: --turn {turn} --full", "dim", indent)
 
 
@@ -203,7 +205,6 @@ def call_text(call: Any) -> str:
 
 def said_lines(message: Message, longest: int) -> Iterator[str]:
     """A message in few lines, each kind of block named."""
-    from clew.messages import Text, Thinking, ToolCall, ToolResult
 
     for block in message.content:
         if isinstance(block, ToolCall):
@@ -219,7 +220,6 @@ def said_lines(message: Message, longest: int) -> Iterator[str]:
 
 def _words(block: Any) -> str:
     """A block in words; for what has none, what it is."""
-    from clew.messages import File, Image, Json, Opaque, Text, Thinking
 
     if isinstance(block, Text | Thinking):
         return block.text or ("(not shown by the vendor)" if isinstance(block, Thinking) else "")
@@ -236,9 +236,6 @@ def _words(block: Any) -> str:
 
 
 def _json(value: Any) -> str:
-    import msgspec
-
-    from clew.threads.views.render import plain_object
 
     return msgspec.json.encode(plain_object(value), enc_hook=repr).decode()
 
@@ -250,17 +247,12 @@ _PLACES = frozenset({"message", "index", "turn"})
 
 def print_entry(line: Line) -> None:
     """As JSON, all of it."""
-    from clew.cli.output.console import print_json
 
     print_json({"frame": line.frame, "at": line.at, "kind": line.kind, "entry": line.fields()})
 
 
 def entry_text(line: Line) -> str:
     """Where it stands, when it was written, what it is, and the beginning of what it says."""
-    import msgspec
-
-    from clew.cli.output.console import cut, one_line
-    from clew.log import MessageAdded
 
     if isinstance(line.entry, MessageAdded):
         said = " · ".join(said_lines(line.entry.message, _WORDS))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from clew.cli.output.tables import Cell
+from clew.threads.leases import is_live
 
 if TYPE_CHECKING:
     from clew.checkpointers import Head, Lease
@@ -74,6 +75,5 @@ def head_object(head: Head) -> dict[str, Any]:
 
 
 def _live(head: Head) -> Lease | None:
-    from clew.threads.leases import is_live
 
     return head.lease if is_live(head.lease) else None

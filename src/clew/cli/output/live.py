@@ -8,14 +8,21 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TextIO
 
-from clew.cli.output.console import clean, console, count, dollars, errors, one_line
+import msgspec
+from rich.text import Text as Styled
+
+from clew._runtime.text import clean, dollars, elapsed, one_line, short_number
+from clew.agent import RunStarted, ToolReplayed
+from clew.agent import events as of
+from clew.cli.output.console import console, errors
 from clew.cli.output.conversation import call_text
-from clew.cli.quantities import span
+from clew.messages import Json, Text
+from clew.threads.views.render import plain_object
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from clew.agent import Event, Question, ToolFinished, ToolReplayed
+    from clew.agent import Event, Question, ToolFinished
     from clew.messages import ToolResult
 
 __all__ = ["Ended", "View", "live_view", "question_text"]
@@ -97,7 +104,6 @@ class LiveView:
         self.note(f"{thread_id}: {words}")
 
     def show(self, event: Event) -> None:
-        from clew.agent import events as of
 
         match event:
             case of.TextDelta(text):
@@ -150,18 +156,19 @@ class LiveView:
             self.note(words)
         sign, style = _STATUS[ended.status]
         said = ended.status + (f": {one_line(ended.reason, _LONGEST)}" if ended.reason else "")
-        tokens = f"{count(ended.input_tokens + ended.output_tokens)} tokens"
+        tokens = f"{short_number(ended.input_tokens + ended.output_tokens)} tokens"
         turns = f"{ended.turns} turn{'' if ended.turns == 1 else 's'}"
-        self._print(" · ".join([f"{sign} {said}", turns, tokens, dollars(ended.cost_usd), span(ended.seconds)]), style)
+        self._print(
+            " · ".join([f"{sign} {said}", turns, tokens, dollars(ended.cost_usd), elapsed(ended.seconds)]), style
+        )
         words = ended.go_on or f": {ended.resume}"
         self._tell(f"{'To answer' if ended.questions else 'To go on'}{words}")
 
     def _tell(self, command: str) -> None:
         """A line with a command, which is quoted for a terminal already, and is shown as it is."""
-        from rich.text import Text
 
         self.pause()
-        self._out.print(Text(command, "dim"), soft_wrap=True)
+        self._out.print(Styled(command, "dim"), soft_wrap=True)
 
     def _text(self, text: str) -> None:
         self._said = True
@@ -178,29 +185,26 @@ class LiveView:
         self.pause()
 
     def _stream(self, text: str, kind: str, style: str) -> None:
-        from rich.text import Text
 
         if self._line != kind:
             self.pause()
             text = text.lstrip("\n")
         if shown := clean(text):
             self._line = "" if shown.endswith("\n") else kind
-            self._out.print(Text(shown, style), end="", soft_wrap=True)
+            self._out.print(Styled(shown, style), end="", soft_wrap=True)
 
     def _result(self, event: ToolFinished | ToolReplayed) -> None:
-        from clew.agent import ToolReplayed
 
         took = time.monotonic() - self._since.pop(event.call_id, time.monotonic())
-        facts = ["from the record"] if isinstance(event, ToolReplayed) else [span(took)] if took >= _SLOW else []
+        facts = ["from the record"] if isinstance(event, ToolReplayed) else [elapsed(took)] if took >= _SLOW else []
         words = one_line(_result_words(event.result), _LONGEST) or "(nothing)"
         sign, style = ("✗", "red") if event.result.is_error else ("↳", "dim")
         self._print(f"  {sign} {one_line(event.name)}: {words}" + "".join(f" · {fact}" for fact in facts), style)
 
     def _print(self, text: str, style: str) -> None:
-        from rich.text import Text
 
         self.pause()
-        self._out.print(Text(clean(text), style), soft_wrap=True)
+        self._out.print(Styled(clean(text), style), soft_wrap=True)
 
 
 class JsonView:
@@ -213,8 +217,6 @@ class JsonView:
         self._write({"type": "started", "thread_id": thread_id})
 
     def show(self, event: Event) -> None:
-        from clew.agent import RunStarted
-        from clew.threads.views.render import plain_object
 
         if isinstance(event, RunStarted):  # `begin` has told the thread already
             return
@@ -227,7 +229,6 @@ class JsonView:
         pass
 
     def end(self, ended: Ended) -> None:
-        import msgspec
 
         questions = [{"id": question.id, **msgspec.to_builtins(question)} for question in ended.questions]
         told = ended._asdict()
@@ -235,7 +236,6 @@ class JsonView:
         self._write({"type": "result", **told, "questions": questions})
 
     def _write(self, value: dict[str, Any]) -> None:
-        import msgspec
 
         self._out.write(msgspec.json.encode(value, enc_hook=str).decode() + "\n")
         self._out.flush()
@@ -267,7 +267,6 @@ class _Call(NamedTuple):
 
 
 def _result_words(result: ToolResult) -> str:
-    from clew.messages import Json, Text
 
     parts = []
     for block in result.content:
@@ -279,6 +278,5 @@ def _result_words(result: ToolResult) -> str:
 
 
 def _plain(value: Any) -> str:
-    import msgspec
 
     return value if isinstance(value, str) else msgspec.json.encode(value, enc_hook=str).decode()

@@ -1,4 +1,4 @@
-"""`python -m clew.cli.doctor_worker THREAD`: the agent of `clew doctor --live`, in a process of its own.
+"""`python -m clew.cli.commands.doctor_worker THREAD`: the agent of `clew doctor --live`, in a process of its own.
 
 The process that is killed and the one that resumes run this same code, on the store that CLEW_STORE names: a URL may hold
 credentials, and arguments of a process can be read by others.

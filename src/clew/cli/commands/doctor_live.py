@@ -9,8 +9,11 @@ import sys
 import time
 from collections.abc import Mapping
 
-from clew.cli.commands.doctor import Finding
-from clew.cli.doctor_worker import IN_TOOL
+from clew.checkpointers import open_checkpointer
+from clew.checkpointers.registry import default_url
+from clew.cli.commands.doctor_checks import Finding, scratch_id
+from clew.cli.commands.doctor_worker import IN_TOOL
+from clew.errors import ClewError
 
 __all__ = ["prove_resume"]
 
@@ -20,8 +23,6 @@ _WANTED = {"status": "done", "turns": 3, "asked": 1, "ran": []}
 
 
 async def prove_resume(url: str | None) -> Finding:
-    from clew.checkpointers.registry import default_url
-    from clew.cli.commands.doctor import scratch_id
 
     given = default_url() if url is None else url
     if given.lower().startswith("memory:"):
@@ -47,8 +48,6 @@ async def prove_resume(url: str | None) -> Finding:
 
 async def _remove(url: str, thread_id: str) -> str:
     """What went wrong, if the thread could not be removed."""
-    from clew.checkpointers import open_checkpointer
-    from clew.errors import ClewError
 
     try:
         async with open_checkpointer(url) as store:
@@ -91,7 +90,7 @@ async def _resume(thread_id: str, env: Mapping[str, str]) -> str:
 async def _worker(thread_id: str, env: Mapping[str, str]) -> asyncio.subprocess.Process:
     """In a group of its own, so that Ctrl+C reaches this process alone, which ends it."""
     return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-m", "clew.cli.doctor_worker", thread_id),
+        *(sys.executable, "-P", "-m", "clew.cli.commands.doctor_worker", thread_id),
         env=env,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,

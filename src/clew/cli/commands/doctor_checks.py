@@ -1,0 +1,288 @@
+"""What `clew doctor` checks: the machine, the coding agents' programs and the store."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import secrets
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import clew
+from clew import Thread, __version__, advice
+from clew._runtime.text import size
+from clew.agent.handles import without_credentials
+from clew.checkpointers import HeadQuery, open_checkpointer
+from clew.checkpointers.registry import default_url
+from clew.cli.stores import shown_store
+from clew.errors import ClewError
+from clew.log import MessageAdded
+from clew.messages import user
+from clew.providers import check_providers, find_provider
+from clew.providers.status import is_untried
+
+if TYPE_CHECKING:
+    from clew.checkpointers import Checkpointer
+    from clew.providers import Health
+
+__all__ = ["Finding", "Level", "check_machine", "check_programs", "check_store", "scratch_id", "shown_url"]
+
+Level = Literal["ok", "warning", "problem"]
+_DAY = 86_400
+
+
+class Finding(NamedTuple):
+    """One line of the report."""
+
+    check: str
+    level: Level
+    what: str
+    advice: str = ""
+
+
+def check_machine() -> Iterator[Finding]:
+    yield _python()
+    yield _extras()
+    yield _clock()
+    yield _locale()
+
+
+def _python() -> Finding:
+
+    what = f"Python {platform.python_version()}, Clew {__version__}, {platform.system()} {platform.machine()}"
+    if sys.platform == "win32":
+        return Finding("python", "warning", what, "Workspaces cannot be restored on Windows. Use Linux, macOS or WSL.")
+    return Finding("python", "ok", what)
+
+
+def _extras() -> Finding:
+    """Which of the optional packages are there. None has to be: whoever needs one is told its name."""
+
+    found, missing = [], []
+    for extra, packages in _optional().items():
+        versions = [_version(package) for package in packages]
+        if all(versions):
+            found.append(
+                f"{extra} ({', '.join(f'{name} {known}' for name, known in zip(packages, versions, strict=True))})"
+            )
+        else:
+            missing.append(extra)
+    way = f"To add one of {', '.join(missing)}: {advice.install(missing[0])}" if missing else ""
+    return Finding("extras", "ok", ", ".join(found) or "none installed", way)
+
+
+def _optional() -> dict[str, list[str]]:
+    """The packages of each extra, as this installation names them."""
+
+    try:
+        stated = requires("clew") or []
+    except PackageNotFoundError:
+        return {}
+    found: dict[str, list[str]] = {}
+    for line in stated:
+        named = re.match(r"""([A-Za-z0-9._-]+)(?:\[[^\]]*\])?[^;]*;.*\bextra == ["']([^"']+)["']""", line)
+        if named and named[1].lower() != "clew":
+            packages = found.setdefault(named[2], [])
+            packages += [named[1]] if named[1] not in packages else []
+    return {extra: found[extra] for extra in sorted(found) if extra != "all"}
+
+
+def _version(package: str) -> str:
+
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+def _clock() -> Finding:
+    """Leases and the grace of gc go by this clock. It cannot be before Clew was installed."""
+
+    now = time.time()
+    installed = os.stat(clew.__file__).st_mtime
+    shown = f"{datetime.fromtimestamp(now, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    if now < installed - _DAY:
+        return Finding("clock", "problem", f"{shown}, which is before Clew was installed here", "Set the clock.")
+    return Finding("clock", "ok", shown)
+
+
+def _locale() -> Finding:
+    names, output = sys.getfilesystemencoding(), sys.stdout.encoding or "unknown"
+    what = f"file names {names}, output {output}"
+    if any(encoding.lower().replace("-", "") != "utf8" for encoding in (names, output)):
+        return Finding(
+            "locale", "warning", what, "Set LANG to one with UTF-8, or PYTHONUTF8=1: some text is not shown."
+        )
+    return Finding("locale", "ok", what)
+
+
+async def check_programs(asked: list[str]) -> list[Finding]:
+    """Claude Code, Codex, opencode and others that are known. Those that are `asked` get one short prompt, which costs what
+    such a prompt costs."""
+
+    health = {one.provider: one for one in await check_providers()}
+    if asked:
+        health |= {one.provider: one for one in await check_providers(asked, live=True)}
+    return [_program(one, one.provider in asked) for one in health.values()]
+
+
+def _program(health: Health, asked: bool) -> Finding:
+    """That one is not ready is a problem only for whoever asked for it."""
+
+    worst: Level = "problem" if asked else "warning"
+    provider = find_provider(health.provider)
+    title = provider.title
+    if health.answers is False:
+        return Finding(health.provider, "problem", f"{title} gave no answer to a prompt", health.problem)
+    if health.program is None and asked:
+        return Finding(health.provider, "problem", f"{title} is not here", health.problem)
+    if health.program is None:
+        return Finding(health.provider, "ok", f"{title} is not here", f"Only if you want to use it: {health.problem}")
+    if health.program.problem:
+        return Finding(health.provider, worst, f"{title} is here, and cannot be run", health.problem)
+    what = f"{title} {health.program.version}, {health.program.path}"
+    if health.account:
+        what += f", by {health.account}"
+    if health.limited_until is not None and health.limited_until > datetime.now(UTC):
+        until = f"{health.limited_until.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+        return Finding(health.provider, worst, f"{what}: its limit is reached", f"Wait until {until}.")
+    if is_untried(provider, health.program.version):
+        what += f" (newer than {provider.newest}, the newest that this version of Clew was tried with)"
+    if not health.ready or health.problem:
+        return Finding(health.provider, worst, what, health.problem)
+    return Finding(health.provider, "ok", what + (", answered a prompt" if health.answers else ""))
+
+
+_SLOW = 0.5
+"""Seconds for an append, from which on the store is what an agent waits for."""
+_LITTLE, _NONE = 2**30, 100 * 2**20
+"""Bytes of free disk."""
+_APART = 2.0
+"""Seconds by which two clocks may differ."""
+
+
+async def check_store(url: str | None) -> AsyncIterator[Finding]:
+    """Everything about the store. One that does not answer is not asked for more."""
+
+    where = shown_url(url)
+    try:
+        async with open_checkpointer(url) as store:
+            began = time.perf_counter()
+            newest = [head async for head in store.heads(HeadQuery(limit=1))]
+            took = time.perf_counter() - began
+            sealed = f"sealed with key {store.keys.current}" if store.keys is not None else "not encrypted"
+            yield Finding("store", "ok", f"{where}: answers in {took * 1000:.0f} ms, {sealed}")
+            yield await _round_trip(store)
+            for finding in _place(store, url):
+                yield finding
+            if newest:
+                yield _store_clock(newest[0].updated_at)
+    except ClewError as error:
+        yield Finding("store", "problem", f"{where}: {error}", "Or name another store with --store.")
+
+
+def shown_url(url: str | None) -> str:
+    """Where the store is, without its credentials."""
+
+    given = default_url() if url is None else url
+    return without_credentials(given) or f"{given.partition(':')[0]}:…"
+
+
+def scratch_id() -> str:
+    """A thread that no listing shows."""
+    return f"clew:doctor:{secrets.token_hex(8)}"
+
+
+async def _round_trip(store: Checkpointer) -> Finding:
+    """A thread written, read back, compared, and removed again; with a value that is large enough to be kept apart."""
+
+    thread_id, text = scratch_id(), secrets.token_hex(2**19)
+    try:
+        async with Thread.open(store, thread_id, label="clew doctor") as thread:
+            await thread.append(MessageAdded(user(text)))
+            began = time.perf_counter()
+            await thread.append(MessageAdded(user("small")))
+            took = time.perf_counter() - began
+            written = thread.checkpoint.messages
+        whole = (await Thread.load(store, thread_id)).messages == written
+        await Thread.purge(store, thread_id)
+    except ClewError as error:
+        with suppress(ClewError):
+            await store.delete(thread_id)
+        return Finding("writing", "problem", str(error), "Threads cannot be kept here before this is mended.")
+    if not whole:
+        return Finding("writing", "problem", "what was read is not what was written", "Use another store.")
+    what = f"a thread was written, read back and removed; an append takes {took * 1000:.0f} ms"
+    if took > _SLOW:
+        return Finding("writing", "warning", what, "Agents wait for it in every turn. Is there a store nearby?")
+    return Finding("writing", "ok", what)
+
+
+def _place(store: Checkpointer, url: str | None) -> Iterator[Finding]:
+    """What a store on this machine's own disk needs."""
+    here = [path for path in store.own_files if path.exists()]
+    if not here:
+        return
+    folder = here[0] if here[0].is_dir() else here[0].parent
+    yield _disk(folder, url)
+    if sys.platform != "win32":
+        yield _permissions(here)
+    try:
+        yield _file_clock(folder)
+    except OSError as error:
+        yield Finding("file times", "warning", f"{folder}: {error.strerror}", "Make the folder writable for this user.")
+
+
+def _disk(folder: Path, url: str | None) -> Finding:
+
+    free = shutil.disk_usage(folder).free
+    what = f"{size(free)} free at {folder}"
+    if free < _NONE:
+        return Finding(
+            "disk", "problem", what, "Free some space: appends fail when it is full. Nothing stored is harmed."
+        )
+    if free < _LITTLE:
+        collect = advice.collect(store=shown_store(url))
+        return Finding("disk", "warning", what, f"Free some space. What no thread reaches is removed by: {collect}")
+    return Finding("disk", "ok", what)
+
+
+def _permissions(paths: list[Path]) -> Finding:
+
+    open_to_others = [path for path in paths if path.stat().st_mode & 0o077]
+    if not open_to_others:
+        return Finding("privacy", "ok", "nobody else on this machine can read the store's files")
+    command = advice.make_private(*map(str, open_to_others))
+    return Finding("privacy", "warning", "others on this machine can get at the store's files", command)
+
+
+def _file_clock(folder: Path) -> Finding:
+    """The disk may be another machine's, with a clock of its own."""
+    with tempfile.TemporaryFile(dir=folder) as file:
+        file.write(b"now")
+        file.flush()
+        apart = os.fstat(file.fileno()).st_mtime - time.time()
+    if abs(apart) > _APART:
+        what = f"the disk's clock is {abs(apart):.0f} s {'ahead of' if apart > 0 else 'behind'} this machine's"
+        return Finding("file times", "warning", what, "Let both take the time from the network.")
+    return Finding("file times", "ok", "the disk's clock is this machine's")
+
+
+def _store_clock(newest: datetime) -> Finding:
+    """What others wrote cannot be from the future."""
+    ahead = newest - datetime.now(UTC)
+    if ahead > timedelta(seconds=_APART):
+        what = f"the newest thread was changed {ahead.total_seconds():.0f} s from now"
+        return Finding(
+            "clocks", "warning", what, "A clock is wrong, here or where it was written. Set it: leases go by it."
+        )
+    return Finding("clocks", "ok", "no thread is from the future")

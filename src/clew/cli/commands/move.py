@@ -1,0 +1,168 @@
+"""`clew move`: carry a session from one coding agent to another."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clew import Thread, advice
+from clew.cli.failures import told
+from clew.cli.native_sessions import SessionProvider, find_native, native_session
+from clew.cli.options import Json, Store
+from clew.cli.output.console import print_json
+from clew.cli.setups import folder_of
+from clew.cli.stores import find_thread, on_store, shown_store
+from clew.errors import InvalidInput, SessionNotFound, ThreadNotFound
+
+if TYPE_CHECKING:
+    from clew.checkpointers import Checkpointer
+    from clew.cli.native_sessions import Native
+    from clew.messages.dialects import Loss
+    from clew.providers import Translated
+
+__all__ = ["losses_in_words", "move"]
+
+
+@told
+def move(
+    session: Annotated[
+        str,
+        typer.Argument(
+            metavar="SESSION|THREAD", help="A session of a coding agent, or a thread: its id or a beginning."
+        ),
+    ],
+    to: Annotated[str, typer.Option("--to", metavar="NAME", help="claude_code, codex or opencode.")],
+    provider: SessionProvider = None,
+    cwd: Annotated[
+        str | None,
+        typer.Option("--cwd", metavar="DIR", help="The folder it goes on in; without it, the one it was in."),
+    ] = None,
+    store: Store = None,
+    json: Json = False,
+) -> None:
+    """Carry a session from one coding agent to another.
+
+    The whole conversation is written as a session that the other's program
+    opens, and the command for that is printed. What did not fit is said. A
+    session stays as it is where it was; a thread is gone on with over there.
+
+    \b
+    Examples:
+      clew move trip --to codex
+      clew move 0199c0de --to claude_code
+    """
+
+    target = _target(to, session)
+    folder = None if cwd is None else folder_of(cwd, "--cwd")
+    if provider is not None:
+        moved = asyncio.run(_translated(native_session(session, provider), target, folder))
+    else:
+        moved = on_store(store, lambda opened: _moved(opened, session, target, folder, store), "empty")
+    is_here = os.path.realpath(moved.cwd) == os.path.realpath(os.getcwd())
+    command = advice.open_session(moved.provider, moved.key, "" if is_here else moved.cwd)
+    if json:
+        losses = [
+            {"message": loss.message, "block": loss.block, "what": loss.what, "why": loss.why} for loss in moved.losses
+        ]
+        print_json({"provider": target, "id": moved.key, "cwd": moved.cwd, "losses": losses, "command": command})
+        return
+    for words in losses_in_words(moved.losses):
+        typer.echo(f"Lost: {words}", err=True)
+    typer.secho(f"It is {target} session {moved.key} now. Open it there:", dim=True, err=True)
+    typer.echo(command or moved.key)
+
+
+def _target(name: str, given: str) -> str:
+
+    from clew.providers.registry import BUILT_IN_AGENT, find_provider
+
+    if name == BUILT_IN_AGENT:
+        raise InvalidInput(
+            "--to is a coding agent: claude_code, codex or opencode. For Clew's own, take the session into a thread with "
+            f"{advice.adopt(given)}, and then: "
+            f"{advice.resume(advice.THREAD, advice.PROMPT, provider=BUILT_IN_AGENT, model=advice.MODEL)}"
+        )
+    return find_provider(name).name
+
+
+async def _moved(store: Checkpointer, given: str, target: str, folder: str | None, url: str | None) -> Translated:
+    meant = await _meant(store, given, url)
+    if isinstance(meant, str):
+        return await _moved_thread(store, meant, target, folder)
+    return await _translated(meant, target, folder)
+
+
+async def _meant(store: Checkpointer, given: str, url: str | None) -> str | Native:
+    """A thread's id, or a session. A whole id of a thread is never taken for anything else."""
+    from clew.providers.registry import default_place, provider_names
+
+    try:
+        thread_id = await find_thread(store, given)
+    except ThreadNotFound:
+        thread_id = None
+    if thread_id == given:
+        return thread_id
+    native = await asyncio.to_thread(find_native, given, None, default_place())
+    if thread_id is not None and native is not None:
+        raise InvalidInput(
+            f"{given!r} may mean the thread {thread_id!r} or the {native.provider} session {native.key}. Give more of it, "
+            "or say whose session it is with --provider."
+        )
+    found = thread_id or native
+    if found is None:
+        error = SessionNotFound(", ".join(provider_names()), given)
+        listed = advice.list_threads(store=shown_store(url))
+        error.add_note(f"Nor is there such a thread. Those that are there are listed by: {listed}")
+        raise error
+    return found
+
+
+async def _translated(native: Native, target: str, folder: str | None) -> Translated:
+
+    from clew.providers import translate
+    from clew.providers.registry import default_place
+
+    place = None if folder is None else default_place(_made(folder))
+    return await translate(native.key, source=native.provider, to=target, place=place)
+
+
+async def _moved_thread(store: Checkpointer, thread_id: str, target: str, folder: str | None) -> Translated:
+
+    from clew.agent.handles import read_handle
+    from clew.agent.settings import setup_of
+    from clew.providers import ProviderAgent, ProviderSession, Translated
+
+    state = await Thread.load(store, thread_id)
+    if not state.messages:
+        raise InvalidInput(f"thread {thread_id!r} has no messages yet, so there is nothing to move.")
+    setup = setup_of(state)
+    where = folder or next(filter(os.path.isdir, (setup.workspace, setup.folder)), os.getcwd())
+    agent = ProviderAgent(
+        provider=target, name=setup.name, system_prompt=setup.system, checkpointer=store, cwd=_made(where)
+    )
+    async with agent:
+        session = await agent.start_session(thread_id=thread_id).move_to(target)
+        losses = session.losses if isinstance(session, ProviderSession) else ()
+        key = read_handle(session.resume_handle).resume_key
+    return Translated(provider=target, key=key, cwd=where, losses=losses)
+
+
+def _made(folder: str) -> str:
+
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise InvalidInput(f"the folder {folder} cannot be made: {error.strerror}.") from None
+    return folder
+
+
+def losses_in_words(losses: Iterable[Loss]) -> list[str]:
+    """Each kind once, with how often it came."""
+    counted: dict[tuple[str, str], int] = {}
+    for loss in losses:
+        counted[loss.what, loss.why] = counted.get((loss.what, loss.why), 0) + 1
+    return [f"{what}{f' ({times} times)' if times > 1 else ''}: {why}" for (what, why), times in counted.items()]
