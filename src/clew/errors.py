@@ -68,10 +68,10 @@ class ClewError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Make every error picklable, whatever arguments its constructor takes, so that it can cross a process boundary."""
-        return _rebuild, (type(self), self.args, self.__dict__.copy())
+        return rebuild, (type(self), self.args, self.__dict__.copy())
 
 
-def _rebuild(cls: type[ClewError], args: tuple[Any, ...], attributes: dict[str, Any]) -> ClewError:
+def rebuild(cls: type[ClewError], args: tuple[Any, ...], attributes: dict[str, Any]) -> ClewError:
     error = cls.__new__(cls)
     error.args = args
     error.__dict__.update(attributes)

@@ -31,7 +31,7 @@ from clew.errors import (
     NewerFormat,
     Unavailable,
     UsageError,
-    _rebuild,
+    rebuild,
 )
 
 __all__ = ["Address", "Answer", "Client", "NotSent", "Pool", "Reply"]
@@ -195,7 +195,7 @@ class Client:
         """The error that the store raised behind the server, or what the server itself has to say."""
         match failure.code:
             case "conflict":
-                return _rebuild(Conflict, (failure.message,), {"thread_id": thread_id})
+                return rebuild(Conflict, (failure.message,), {"thread_id": thread_id})
             case "missing_blobs":
                 return MissingBlob(failure.digests, thread_id=thread_id)
             case "invalid" | "too_large":
