@@ -229,7 +229,7 @@ async def test_indices_are_made_durable_compressed_and_without_guessed_fields(
 
 async def test_an_index_of_somebody_else_is_refused(node: OpenSearchNode, open_store: Open) -> None:
     node.ask("PUT", "/foreign-threads", {})
-    with pytest.raises(InvalidInput, match="none of Clew's"):
+    with pytest.raises(InvalidInput, match="not one of Clew's"):
         await append(open_store(prefix="foreign"), "thread", b"frame")
 
 

@@ -82,7 +82,7 @@ async def test_what_is_there_is_never_written_over(tmp_path: Path) -> None:
 
 
 async def test_what_is_no_store_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="no such file"):
+    with pytest.raises(InvalidInput, match="does not exist"):
         backup(tmp_path / "none.db", tmp_path / "copy.db")
     (tmp_path / "text.db").write_text("this is no database " * 100)
     with pytest.raises(Corrupt):

@@ -1,1 +1,1 @@
-"""What all of Clew stands on and no user calls: awaiting, files, text, forks, plug-ins, telemetry."""
+"""Internal helpers for all of Clew: asyncio, files, text, forks, plug-ins and telemetry."""

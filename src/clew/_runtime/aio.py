@@ -1,4 +1,4 @@
-"""Ways to wait on an event loop that hold however often the waiter is cancelled."""
+"""Helpers for asyncio: work that finishes although its waiter is cancelled, worker threads, and a lock for each key."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ T = TypeVar("T")
 
 
 class _Settling(asyncio.Task[T]):
-    """A task that the end of `asyncio.run` waits for instead of cancelling it.
+    """A task that `asyncio.run` waits for when it ends, instead of cancelling it.
 
-    `asyncio.run` ends by cancelling every task and running the loop until all of them have ended, for example after a second
-    Ctrl+C. It does so while the loop stands still. Timeouts and cancel scopes inside the work cancel the task while the loop
-    runs, and must still be able to.
+    When `asyncio.run` ends, for example after a second Ctrl+C, it cancels every task and then runs the loop until all
+    of them have ended. It calls `cancel` while the loop is not running, and that call is ignored here. Timeouts and
+    cancel scopes inside the work call `cancel` while the loop runs, and that still works.
     """
 
     def cancel(self, msg: Any | None = None) -> bool:
@@ -40,15 +40,16 @@ class _Settling(asyncio.Task[T]):
 
 
 def settling(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """Start this in a task of its own that is run to its end although `asyncio.run` may end meanwhile."""
+    """Start this coroutine as a task that finishes even if `asyncio.run` ends meanwhile."""
     return _Settling(work, loop=asyncio.get_running_loop())
 
 
 async def settle(work: Coroutine[Any, Any, T] | asyncio.Future[T]) -> T:
-    """Run this to its end and return its result, however often the caller is cancelled meanwhile.
+    """Wait until this work has finished and return its result, even if the caller is cancelled meanwhile.
 
-    A cancellation is raised once the work has ended, whatever came of the work: an error of it is the cancellation's cause.
-    A coroutine is started by `settling`. A task or future is waited for, and is cancelled by whoever cancels it.
+    If the caller is cancelled, once or more often, the first cancellation is raised after the work has finished; an
+    error of the work becomes its `__cause__`. A coroutine is started with `settling`. A task or future can still be
+    cancelled directly.
     """
     task = work if isinstance(work, asyncio.Future) else settling(work)
     cancelled = await _wait([task])
@@ -58,10 +59,10 @@ async def settle(work: Coroutine[Any, Any, T] | asyncio.Future[T]) -> T:
 
 
 async def cancel_and_wait(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel these tasks and return once all of them have ended. Their results and errors are dropped.
+    """Cancel these tasks and return when all of them have ended. Their results and errors are dropped.
 
-    If the caller is cancelled meanwhile, the tasks are cancelled again, so that a cleanup that hangs can be broken off; the
-    cancellation of the caller is raised once all of them have ended.
+    If the caller is cancelled meanwhile, the tasks are cancelled again, so that a hanging cleanup can be interrupted. The
+    cancellation of the caller is raised when all tasks have ended.
     """
     waited_for: list[asyncio.Future[Any]] = list(tasks)
     for task in waited_for:
@@ -69,13 +70,14 @@ async def cancel_and_wait(tasks: Iterable[asyncio.Task[Any]]) -> None:
     cancelled = await _wait(waited_for, cancel=True)
     for task in waited_for:
         if not task.cancelled():
-            task.exception()  # else asyncio complains in the log of an error that nobody asked for
+            task.exception()  # otherwise asyncio logs that this error was never retrieved
     if cancelled is not None:
         raise cancelled
 
 
 async def _wait(tasks: list[asyncio.Future[Any]], *, cancel: bool = False) -> asyncio.CancelledError | None:
-    """Wait until all of these have ended, and return the first cancellation of the caller in that time."""
+    """Wait until all of these tasks have ended. Returns the first cancellation of the caller during the wait, if any. With
+    `cancel`, each cancellation of the caller also cancels the tasks."""
     first: asyncio.CancelledError | None = None
     while pending := [task for task in tasks if not task.done()]:
         try:
@@ -88,9 +90,10 @@ async def _wait(tasks: list[asyncio.Future[Any]], *, cancel: bool = False) -> as
 
 
 class Job(asyncio.Future[Any]):
-    """One piece of work, and the future of whoever waits for it. `new_job` makes them.
+    """A piece of work for another thread, and the future on which its caller waits. Made by `new_job`.
 
-    Cancelling the waiter does not cancel it: the waiter learns of its cancellation once the work has settled.
+    The worker stores the result in `outcome` or `error`; `settle` passes it to the caller. Cancelling the caller does not
+    cancel the job: the caller's cancellation is raised when the job is settled.
     """
 
     __slots__ = ("error", "outcome", "work")
@@ -106,7 +109,8 @@ class Job(asyncio.Future[Any]):
 
 
 def new_job(work: Any, loop: asyncio.AbstractEventLoop) -> Job:
-    """A job to be awaited on this loop. Measured: an `__init__` would double what it takes to make one."""
+    """Make a job that is awaited on this event loop. It is a function because an `__init__` would take twice as long
+    (measured)."""
     job = Job(loop=loop)
     job.work = work
     job.error = job.outcome = None
@@ -114,19 +118,20 @@ def new_job(work: Any, loop: asyncio.AbstractEventLoop) -> Job:
 
 
 def deliver(jobs: Iterable[Job]) -> None:
-    """Hand results back to the loops that wait for them, with one wake-up a loop."""
+    """Settle finished jobs on the event loops of their callers. Called from a worker thread; wakes each loop once."""
     by_loop: dict[asyncio.AbstractEventLoop, list[Job]] = {}
     for job in jobs:
         by_loop.setdefault(job.get_loop(), []).append(job)
     for loop, mine in by_loop.items():
         try:
             loop.call_soon_threadsafe(settle_all, mine)
-        except RuntimeError:  # the loop was closed while the work ran: nobody is left to tell
+        except RuntimeError:  # the loop was closed while the work ran, so nobody waits for the result
             continue
 
 
 def settle_all(jobs: Iterable[Job]) -> None:
-    """Tell whoever waits what came of it. An error that nobody is left to hear of is no news for the log."""
+    """Pass each job's result or error to its caller. Called on the job's event loop. If the caller is gone, asyncio does not
+    log the error as never retrieved."""
     for job in jobs:
         if job.error is None:
             job.set_result(job.outcome)
@@ -136,7 +141,8 @@ def settle_all(jobs: Iterable[Job]) -> None:
 
 
 class WorkerPool:
-    """A few threads that each own a resource (a connection, say) and run jobs with it."""
+    """A fixed number of threads that run jobs. Each thread owns one resource, for example a connection, made by `make`
+    before its first job and closed by `close`."""
 
     def __init__(self, name: str, size: int, make: Callable[[], Any], close: Callable[[Any], None]) -> None:
         self._queue: SimpleQueue[Job | None] = SimpleQueue()
@@ -153,7 +159,7 @@ class WorkerPool:
         return result
 
     def stop(self) -> None:
-        """End the threads after the jobs already queued, and wait for them."""
+        """Finish the queued jobs, then end the threads and wait until they have ended."""
         for _ in self._threads:
             self._queue.put(None)
         for thread in self._threads:
@@ -175,7 +181,7 @@ class WorkerPool:
 
 
 class Calls:
-    """What is under way on one event loop."""
+    """The tasks that one store has started on one event loop, so that `drain` can wait for them."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -185,15 +191,17 @@ class Calls:
         return self._keep(self._loop.create_task(work))
 
     async def settle(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of this. Cancelling the caller does not abandon it: the cancellation goes on once it has settled."""
+        """Run this to its end and return its result. If the caller is cancelled, the cancellation is raised when the
+        work has finished."""
         return await settle(self._keep(settling(work)))
 
     async def hear(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of this. If the caller is cancelled, it ends unheard."""
+        """Return the result of this. If the caller is cancelled, the caller stops waiting at once and the work goes on
+        in the background."""
         return await asyncio.shield(self.start(work))
 
     async def drain(self) -> None:
-        """Wait for all that is under way, and for what that starts."""
+        """Wait until no task is left, including tasks that are started meanwhile."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -209,7 +217,8 @@ class Calls:
 
 
 async def together(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """Run these side by side; once all have ended, give their results or raise the first error."""
+    """Run these coroutines concurrently and wait until all have ended. Returns their results in order, or raises the
+    error of the first one in order that failed."""
     results = await asyncio.gather(*calls, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):
@@ -218,8 +227,8 @@ async def together(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 class Locks:
-    """A lock for each key, held while the object is changed from here: a process is never in its own way, and servers that
-    make those who meet at one object wait for long are spared it."""
+    """A lock for each key: `async with locks[key]`. Stores hold it while they change an object, so that tasks of one process
+    never compete for the same object on the server, where a conflict would cost a slow retry."""
 
     def __init__(self) -> None:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()

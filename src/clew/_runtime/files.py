@@ -1,4 +1,4 @@
-"""What the embedded stores need of a file system: privacy, durable folders, full syncs, and errors in clear words."""
+"""File system helpers for the embedded stores: private files, durable writes, locks, and clear errors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _NETWORK = {
 
 
 def sync(fd: int) -> None:
-    """Bring this file's bytes to the disk itself, past the drive's cache where the system allows."""
+    """Write this file's data to the disk, and past the drive's own cache where the system can do that."""
     if sys.platform == "darwin":
         import fcntl
 
@@ -46,9 +46,9 @@ def sync(fd: int) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Make names created or removed in this folder durable."""
+    """Make the creation and removal of files in this folder durable."""
     if sys.platform == "win32":
-        return  # no such call there; NTFS journals its folders
+        return  # Windows has no such call; NTFS journals its folders
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
@@ -57,7 +57,7 @@ def sync_folder(path: Path) -> None:
 
 
 def make_private_folder(path: Path) -> None:
-    """Make a folder and those above it, 0700, with their names durable. Folders that exist are left as they are."""
+    """Create a folder and its missing parents, durably and with mode 0700. Existing folders are left as they are."""
     missing = []
     while not path.exists():
         missing.append(path)
@@ -71,8 +71,8 @@ def make_private_folder(path: Path) -> None:
 
 
 def make_private_file(path: Path) -> None:
-    """Make an empty file 0600 with its name durable. One that is there is left as it is, and not even opened: closing
-    it would drop the locks that this process holds on it."""
+    """Create an empty file, durably and with mode 0600. An existing file is left as it is and not even opened, because
+    closing it would release the locks that this process holds on it."""
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o600))
     except FileExistsError:
@@ -81,7 +81,7 @@ def make_private_file(path: Path) -> None:
 
 
 def make_private(*paths: Path) -> None:
-    """Take these files away from the eyes of others, those that are there and ours."""
+    """Set mode 0600 on each of these files that exists, belongs to this user and is accessible to others."""
     if sys.platform == "win32":
         return
     for path in paths:
@@ -94,14 +94,15 @@ def make_private(*paths: Path) -> None:
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """Write all of it: one call to the system, and more only if that stops short."""
+    """Write all of these bytes. Calls the system again only if a write was cut short."""
     written = os.write(fd, data)
     while written < len(data):
         written += os.write(fd, memoryview(data)[written:])
 
 
 def write_beside(path: Path, data: bytes, *, durable: bool) -> Path:
-    """Write a private file that is to take this name, under a temporary one (`.tmp`) in the same folder, ready to rename."""
+    """Write a new private file in the folder of `path`, and return its temporary path (ending in `.tmp`), ready to be
+    renamed to `path`. With `durable` its data is synced. On an error the temporary file is removed."""
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
     try:
@@ -117,7 +118,8 @@ def write_beside(path: Path, data: bytes, *, durable: bool) -> Path:
 
 
 def network_file_system(folder: Path) -> str | None:
-    """The kind of network file system this folder is on, or None if it is local or cannot be told."""
+    """Return the type of the network file system that this folder is on, such as `nfs4`. Returns None if the file system is
+    local or its type is unknown."""
     try:
         mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
@@ -133,7 +135,7 @@ def network_file_system(folder: Path) -> str | None:
 
 
 def explain(error: OSError, path: Path) -> ClewError:
-    """An operating system's error in Clew's words: what happened, to which file, and what to do."""
+    """Turn an error of the operating system into a `ClewError` that says what happened, to which file, and what to do."""
     hint = {
         errno.ENOSPC: "the disk is full; nothing stored was harmed. Free some space and try again",
         errno.EDQUOT: "the disk quota is used up; nothing stored was harmed. Free some space and try again",
@@ -149,7 +151,7 @@ def explain(error: OSError, path: Path) -> ClewError:
 
 
 WAIT = 30.0
-"""Seconds to wait for the other holders of a lock before a call is `Unavailable`."""
+"""Seconds to wait for a lock before the call raises `Unavailable`."""
 _FIRST_NAP = 0.0005
 _LONGEST_NAP = 0.025
 
@@ -157,12 +159,12 @@ if sys.platform == "win32":
     import msvcrt
     from contextlib import suppress
 
-    _BYTE = 2**31 - 2  # locks there also keep others from reading; so the byte locked is one no file reaches
+    _BYTE = 2**31 - 2  # Windows locks also prevent reads, so lock a byte that is beyond the end of every file
 
     def _try(fd: int, shared: bool) -> bool:
         os.lseek(fd, _BYTE, os.SEEK_SET)
         try:
-            msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)  # knows no shared locks: readers take turns
+            msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)  # msvcrt has no shared locks, so readers wait for each other
         except PermissionError:
             return False
         return True
@@ -183,12 +185,14 @@ else:
         return True
 
     def unlock(fd: int) -> None:
-        """Let go at once. Closing alone would not: a child forked meanwhile may hold a copy of the descriptor."""
+        """Release the lock at once. Closing the file is not enough: a child forked meanwhile may hold a copy of the
+        descriptor, which keeps the lock."""
         fcntl.flock(fd, fcntl.LOCK_UN)
 
 
 def lock(fd: int, path: str | Path, *, shared: bool) -> None:
-    """Wait for this lock; `Unavailable` naming the file if others hold it for too long."""
+    """Lock this open file, and wait for other holders. Raises `Unavailable`, with `path` in its text, after `WAIT`
+    seconds."""
     nap = _FIRST_NAP
     deadline = time.monotonic() + WAIT
     while not _try(fd, shared):

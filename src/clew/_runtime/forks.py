@@ -1,4 +1,4 @@
-"""Tells a forked child from its parent without asking the kernel: on some machines `getpid` takes microseconds."""
+"""Detects that this process is a forked child, without a system call: `getpid` takes microseconds on some machines."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from collections.abc import Callable
 __all__ = ["generation", "in_child"]
 
 generation = 0
-"""A number that differs in a process and its forked children, for one who remembers it. To be read here, never imported."""
+"""Number of forks between the first process and this one. An object that belongs to one process remembers it and compares.
+Read it as `forks.generation`: an imported name would not change."""
 _to_do: list[Callable[[], object]] = []
 
 
 def in_child(work: Callable[[], object]) -> None:
-    """Have this done in every forked child before anything else."""
+    """Register a function that every forked child calls before anything else."""
     _to_do.append(work)
 
 

@@ -1,4 +1,4 @@
-"""What a name stands for: something of Clew's own, or what an installed package adds through an entry point."""
+"""Finds an object by name among Clew's own and those that installed packages add through entry points."""
 
 from __future__ import annotations
 
@@ -16,26 +16,27 @@ __all__ = ["Unknown", "find"]
 
 
 def entry_points(*, group: str) -> EntryPoints:
-    """Those of installed packages. What reads them takes long to import, and most programs need none."""
-    from importlib import metadata
+    """Return the entry points that installed packages declare for this group."""
+    from importlib import metadata  # here because it takes long to import and most programs need no plug-in
 
     return metadata.entry_points(group=group)
 
 
 class Unknown(Exception):
-    """Nothing goes by this name."""
+    """There is no object with this name."""
 
     def __init__(self, known: list[str], close: str | None) -> None:
         super().__init__(", ".join(known))
         self.known = ", ".join(known)
         self.close = close
-        """The name that was perhaps meant."""
+        """The known name that is most like the one asked for, if one is alike."""
 
 
 def find(name: str, built_in: Mapping[str, str], group: str, what: str) -> Any:
-    """The object of this name. `Unknown` if there is none; `MissingExtra` if `what` a package adds cannot be imported.
+    """Import and return the object with this name: a built-in one, else one from the entry points of `group`.
 
-    Built-in ones are written `module:name`, and imported only when they are asked for.
+    `built_in` maps names to `module:attribute`. Raises `Unknown` if there is no such name, and `MissingExtra`, which
+    calls the object `what`, if a plug-in cannot be imported.
     """
     if name in built_in:
         module, _, wanted = built_in[name].partition(":")

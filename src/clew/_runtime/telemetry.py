@@ -1,4 +1,4 @@
-"""OpenTelemetry spans, if its API package is installed and a tracer is set up; otherwise next to nothing.
+"""OpenTelemetry spans. They cost almost nothing unless the OpenTelemetry API is imported and a tracer is set up.
 
 A span says which thread, how much and how long. It never holds an entry, a prompt, a key or the text of an error.
 """
@@ -21,14 +21,14 @@ Attribute = str | int | float | bool
 
 
 class Span(Protocol):
-    """One operation under way."""
+    """A span of one operation that has not ended."""
 
     def set(self, **attributes: Attribute) -> None:
-        """Add what is known only later: how much was read, say."""
+        """Add attributes that are known only after the start, for example how much was read."""
 
 
 class _NoSpan:
-    """Nobody is listening."""
+    """The span that is used when no tracer is set up. Does nothing."""
 
     __slots__ = ()
 
@@ -43,7 +43,7 @@ class _NoSpan:
 
 
 class _OpenSpan:
-    """A span of OpenTelemetry, current while its block runs. An error is named by its type alone."""
+    """An OpenTelemetry span that is the current one while its block runs. Of an error it records only the type."""
 
     __slots__ = ("_attributes", "_current", "_name", "_span", "_tracer")
     _current: AbstractContextManager[_OtelSpan]
@@ -74,7 +74,7 @@ class _OpenSpan:
         if kind is not None:
             self._span.set_attribute("error.type", kind.__qualname__)
             if issubclass(kind, Exception):
-                from opentelemetry.trace import StatusCode
+                from opentelemetry.trace import StatusCode  # an extra
 
                 self._span.set_status(StatusCode.ERROR)
         self._current.__exit__(kind, error, trace)
@@ -87,10 +87,10 @@ _look_again = 0.0
 
 
 def is_listened_to() -> bool:
-    """Whether a span is worth opening: for what happens so often that one which nobody listens to costs too much.
+    """Return whether a tracer is set up. Callers on hot paths ask this before they open a span.
 
-    A tracer that is set up late is seen within a tenth of a second: to ask for it takes 1.4 µs, which many an append
-    would pay for nothing.
+    Asking OpenTelemetry takes 1.4 µs, so a negative answer is kept for a tenth of a second. A tracer that is set up later is
+    therefore seen with that delay.
     """
     global _look_again
     if _tracer is not None:
@@ -102,21 +102,21 @@ def is_listened_to() -> bool:
 
 
 def span(name: str, **attributes: Attribute) -> _NoSpan | _OpenSpan:
-    """A span around a block: `with span("clew.load", thread_id=thread_id) as current: ...; current.set(frames=12)`."""
+    """Open a span around a block: `with span("clew.load", thread_id=thread_id) as current: ...; current.set(frames=12)`."""
     tracer = _tracer or _find_tracer()
     return _NO_SPAN if tracer is None else _OpenSpan(tracer, name, attributes)
 
 
 def _find_tracer() -> Tracer | None:
-    """The program's tracer, once it has set one up: the API alone records nothing, and takes 7 µs to do so. A program that
-    has set one up has imported the API, so nobody else has to."""
+    """Return the program's tracer, or None until the program has set one up. Without one, each span of the API would
+    cost 7 µs and record nothing. Clew never imports the API itself: a program that sets up a tracer has imported it."""
     global _tracer
     api: Any = sys.modules.get(_API)
     if api is None:
         return None
     provider = api.get_tracer_provider()
     if not isinstance(provider, api.ProxyTracerProvider):
-        from clew import __version__
+        from clew import __version__  # clew itself imports this module
 
         _tracer = provider.get_tracer("clew", __version__)
     return _tracer

@@ -1,4 +1,4 @@
-"""Where threads live: the contract every store keeps, and the stores that come with Clew."""
+"""Stores of threads: the contract that every store keeps, and the stores that come with Clew."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a store that needs a server on first use: few programs need more than one of them."""
+    """Import a store on first use, if it needs a server: most programs need at most one of these."""
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'clew.checkpointers' has no attribute {name!r}")

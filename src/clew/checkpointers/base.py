@@ -1,4 +1,4 @@
-"""The narrow waist: all that a store has to do for Clew, and everything it promises."""
+"""The contract of a store: `Checkpointer`, the methods each store implements and the promises they keep."""
 
 from __future__ import annotations
 
@@ -17,95 +17,106 @@ __all__ = ["MAX_APPEND", "MAX_FRAME", "MAX_ID", "Checkpointer", "is_absent"]
 MAX_ID = 1024
 """The longest thread id, in bytes of UTF-8."""
 MAX_FRAME = 4 * 2**20
-"""The largest frame, in bytes. Larger values are blobs."""
+"""The largest frame, in bytes. Larger values are stored as blobs."""
 MAX_APPEND = 16 * 2**20
-"""The most bytes of frames in one append. Longer copies go in parts."""
+"""The most bytes of frames in one append. Longer copies are made in several appends."""
 
 
 class Checkpointer(ABC):
-    """Where threads live: logs of opaque frames with a head each, and content-addressed blobs.
+    """A store of threads. Each thread is a log of opaque frames with one head; blobs are stored by their digest.
 
-    Promises that every store keeps, and that `clew.testing.CheckpointerContract` proves:
+    Every store keeps these promises, and `clew.testing.CheckpointerContract` tests them:
 
-    - **Absent, unreachable and corrupt are three different results**: `None`, `[]` or an empty set; `Unavailable`;
-      `Corrupt`. None is ever taken for another.
-    - **Ids** are any text of 1 to 1024 bytes of UTF-8 without NUL. No two different ids are ever the same thread.
-    - **Namespaces** share nothing, blobs included.
-    - Bad input is `InvalidInput`; use after `close`, in a forked child or on a second event loop is `UsageError`.
+    - **Absent, unreachable and corrupt are three different results.** Absent is `None`, `[]` or an empty set; unreachable
+      raises `Unavailable`; corrupt raises `Corrupt`. A store never reports one of them as another.
+    - **Ids** are any text of 1 to 1024 bytes of UTF-8 without NUL. Two different ids never name the same thread.
+    - **Namespaces** share nothing, not even blobs.
+    - Bad input raises `InvalidInput`. Use after `close`, in a forked child or on a second event loop raises `UsageError`.
 
-    A store connects on first use, so that making one never fails for want of a server.
+    A store connects on first use, so constructing one does not need a running server.
     """
 
     keys: Keyring | None = None
-    """What threads in this store are sealed with. Stores themselves never look inside a frame or a blob."""
+    """The keys that encrypt threads in this store. The store itself never looks inside a frame or a blob."""
     place: str = ""
-    """Names the store and the namespace, the same in every process of this machine; empty if no other process has it."""
+    """Identifies the store and its namespace, equally in every process on this machine. Empty if no other process can open
+    the same store."""
     own_files: tuple[Path, ...] = ()
-    """The files and folders on this machine that are the store itself: never part of anybody's workspace."""
+    """The files and folders on this machine that make up the store. Workspace snapshots leave them out."""
 
     @abstractmethod
     async def append(
         self, thread_id: str, frames: Sequence[bytes], *, at: int, head: Head, refs: Collection[str] = ()
     ) -> None:
-        """Write these frames from number `at` on, these refs and this head, as one.
+        """Add frames to the end of a thread's log, add refs, and replace its head, in one atomic step.
 
-        - **Durable**: when it returns, all of it survives a power cut. Half of it is never visible.
-        - **Conditional**: the log must end at `at` and have the head's `log_id`, else `Conflict` and nothing is written.
-          A thread that does not exist ends at 0 and takes the `log_id` it is given; `at=0` on a log that has
-          frames is a conflict.
-        - **Idempotent**: if this very log already holds exactly these frames at `at`, the call succeeds and changes
-          nothing. So after `Unavailable` the same call may always be made again.
-        - **No frames** is a legal append: it replaces the head alone, under the same condition, of a thread that exists.
-        - A ref to a blob that the store does not have is `MissingBlob`, and nothing is written. Naming a blob touches it.
-        - **Cancelling** an awaited append never abandons it: it settles, then the cancellation goes on.
+        - **Durable**: when the call returns, everything written survives a power cut. A partial append is never visible.
+        - **Conditional**: the log must have exactly `at` frames and the head's `log_id`. Otherwise the call raises
+          `Conflict` and writes nothing. A thread that does not exist has 0 frames and takes the `log_id` it is given.
+          `at=0` on a log that has frames is a conflict.
+        - **Idempotent**: if the log with this `log_id` already holds exactly these frames at `at`, the call succeeds and
+          changes nothing. So after `Unavailable` the same call can always be repeated.
+        - **No frames** is a legal append to a thread that exists: it replaces only the head, under the same condition.
+        - A ref to a blob that the store does not have raises `MissingBlob`, and nothing is written. Each ref touches its
+          blob.
+        - **Cancelling** an awaited append does not abandon it: the append finishes first, then the cancellation is raised.
         """
 
     @abstractmethod
     async def read(self, thread_id: str, *, start: int = 0, stop: int | None = None) -> list[bytes]:
-        """The frames from `start` up to but without `stop`, in order; those that exist. Empty if the thread is absent."""
+        """Return the frames from number `start` up to, not including, `stop`, in order. Numbers past the end of the log are
+        ignored. Returns an empty list if the thread does not exist."""
 
     @abstractmethod
     async def head(self, thread_id: str) -> Head | None:
-        """The head as of the last append, or None if there is no such thread."""
+        """Return the head that the last append wrote, or None if the thread does not exist."""
 
     @abstractmethod
     def heads(self, query: HeadQuery = HeadQuery()) -> AsyncIterator[Head]:
-        """The heads that match, in the order of the query, newest first. Each thread comes once at most; one that exists
-        and matches throughout comes exactly once, also while others are being written. A damaged head is `Corrupt`: raise it
-        once the others have come, where that can be."""
+        """Yield the heads that match the query, in its order, newest first.
+
+        Each thread is yielded at most once. A thread that exists and matches during the whole listing is yielded exactly
+        once, even while other threads are written. A damaged head raises `Corrupt`, where possible only after all sound
+        heads have been yielded.
+        """
 
     @abstractmethod
     async def refs(self, thread_id: str) -> set[str]:
-        """The digests of all blobs that this thread's frames point at directly."""
+        """Return the digests of all blobs that this thread's appends gave as refs."""
 
     @abstractmethod
     async def delete(self, thread_id: str) -> None:
-        """Remove the thread, its head and its refs, durably. Its blobs stay until gc. An absent thread is no error."""
+        """Delete the thread with its head and its refs, durably. Its blobs stay until gc deletes them. Deleting a
+        thread that does not exist does nothing."""
 
     @abstractmethod
     async def put_blobs(self, blobs: Mapping[str, bytes]) -> None:
-        """Keep these bytes under their digests, durably. A digest that is not the blake3 of its bytes is `InvalidInput`
-        and none is kept. A blob that is there already is touched."""
+        """Store blobs under their digests, durably. Raises `InvalidInput` and stores nothing if a digest is not the
+        blake3 of its bytes. A blob that is already stored is touched."""
 
     @abstractmethod
     async def get_blobs(self, digests: Collection[str]) -> dict[str, bytes]:
-        """The blobs that are there, by digest; those that are not are left out. Bytes that do not match are `Corrupt`."""
+        """Return the stored blobs by digest. Blobs that the store does not have are left out. Raises `Corrupt` if stored
+        bytes do not match their digest."""
 
     @abstractmethod
     async def missing_blobs(self, digests: Collection[str]) -> set[str]:
-        """Which of these the store does not have. Touches those it has, so that gc leaves them alone for its grace."""
+        """Return the digests of blobs that the store does not have. Touches the blobs it has, so that gc spares them for its
+        grace period."""
 
     @abstractmethod
     def blobs(self, *, untouched_for: timedelta) -> AsyncIterator[str]:
-        """The digests of blobs that nobody has put, named or asked for during this time."""
+        """Yield the digests of blobs that were not touched for this time: neither put, nor given as a ref, nor asked
+        for with `missing_blobs`."""
 
     @abstractmethod
     async def delete_blobs(self, digests: Collection[str], *, untouched_for: timedelta) -> None:
-        """Remove those of these blobs that are still untouched for this time: one touched since it was listed stays."""
+        """Delete the given blobs, except those that were touched within this time. So a blob touched after it was listed
+        stays."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Let go of files and connections, after what is under way. Closing twice is no error."""
+        """Wait for calls under way, then close files and connections. Closing twice does nothing."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -117,8 +128,8 @@ class Checkpointer(ABC):
 
 
 def is_absent(store: Checkpointer) -> bool:
-    """Whether the store's file or folder is surely not there yet. Where that cannot be told, the store itself says what is
-    wrong."""
+    """Return whether the store's file or folder certainly does not exist yet. Returns False for a store without files and
+    when the file system gives no clear answer: using the store then raises the actual error."""
     place = next(iter(store.own_files), None)
     try:
         if place is not None:

@@ -1,4 +1,4 @@
-"""What every store checks before it does anything, so that bad input is the same clear error on all of them."""
+"""Checks that every store makes before it does anything, so that bad input raises the same error on all of them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = [
 
 
 class WaysOut(NamedTuple):
-    """What a user can do instead, for the messages of a `Guard`."""
+    """Advice to the user in the errors of a `Guard`: one sentence for each way in which use is refused."""
 
     made: str = "opened"
     closed: str = "Open it again with open_checkpointer or its class."
@@ -45,7 +45,7 @@ _OF_STORES = WaysOut()
 
 
 class Guard:
-    """Refuses use where it cannot work: after close, in a forked child, or on a second event loop."""
+    """Refuses use of an object after close, in a forked child, or on a second event loop, where it could not work."""
 
     __slots__ = ("_closed", "_generation", "_loop", "_pid", "_ways", "_what")
 
@@ -59,11 +59,12 @@ class Guard:
 
     @property
     def is_inherited(self) -> bool:
-        """Whether this is a forked child, and what is guarded belongs to its parent."""
+        """Whether this process is a forked child and the guarded object belongs to its parent."""
         return forks.generation != self._generation
 
     def enter(self) -> asyncio.AbstractEventLoop:
-        """Allow one call, or say why not. Binds to the event loop of the first call."""
+        """Allow one call, or raise `UsageError` with the reason. The first call binds the guard to its event loop.
+        Returns the running loop."""
         if self._closed:
             raise UsageError(f"{self._what} is closed. {self._ways.closed}")
         if forks.generation != self._generation:
@@ -82,11 +83,11 @@ class Guard:
         return loop
 
     def close(self, *, on_any_loop: bool = False) -> bool:
-        """Mark as closed, and say whether there is anything to let go of.
+        """Mark as closed. Returns whether the caller has to close its files and connections.
 
-        There is not if it was closed before or belongs to another process. Connections belong to the event loop that they
-        were opened on: if that has ended, they ended with it; if it still runs and is another than this one, `UsageError`.
-        `on_any_loop` is for what has no such connections.
+        Returns False if it was closed before or belongs to another process. Connections belong to the event loop on which
+        they were opened: if that loop is closed, they ended with it and the result is False; if it is another loop that is
+        not closed, raises `UsageError`. Pass `on_any_loop=True` for an object without such connections.
         """
         first = not self._closed and not self.is_inherited
         elsewhere = first and not on_any_loop and self._loop not in (None, asyncio.get_running_loop())
@@ -124,7 +125,7 @@ def _check_text(what: str, text: str) -> None:
 
 
 def _check_utf8(what: str, text: str) -> int:
-    """The size of this text in bytes of UTF-8."""
+    """Return the size of this text in bytes of UTF-8. Raises `InvalidInput` if UTF-8 cannot encode it."""
     try:
         return len(text.encode())
     except UnicodeEncodeError:
@@ -132,7 +133,8 @@ def _check_utf8(what: str, text: str) -> int:
 
 
 def check_append(thread_id: str, frames: Sequence[bytes], at: int, head: Head, refs: Collection[str]) -> bytes:
-    """Check an append; returns its head as msgpack, which is part of the check and what most stores keep."""
+    """Check the arguments of an append, and return its head as msgpack. The head is encoded here because a head that
+    cannot be encoded is bad input too, and most stores keep the result."""
     check_thread_id(thread_id)
     lease = head.lease
     if (
@@ -156,17 +158,18 @@ def check_append(thread_id: str, frames: Sequence[bytes], at: int, head: Head, r
 
 
 def _check_slowly(thread_id: str, frames: Sequence[bytes], at: int, head: Head) -> None:
-    """What exactly is wrong with an append that does not look ordinary; nothing, if it is just large."""
+    """Raise `InvalidInput` with exactly what is wrong with an append that failed the quick check. Returns if nothing is
+    wrong: the append is just large."""
     if at < 0:
         raise InvalidInput(f"thread {thread_id!r}: a position is 0 or more, not {at}")
     if head.thread_id != thread_id:
         raise InvalidInput(f"the head is of thread {head.thread_id!r}, the append of {thread_id!r}")
     if head.frames != at + len(frames):
         raise InvalidInput(
-            f"thread {thread_id!r}: the head says {head.frames} frames; {at} and {len(frames)} more are {at + len(frames)}"
+            f"thread {thread_id!r}: the head says {head.frames} frames, but {at} + {len(frames)} are {at + len(frames)}"
         )
     if head.status not in STATUSES:
-        raise InvalidInput(f"thread {thread_id!r}: {head.status!r} is no status; one of {', '.join(STATUSES)}")
+        raise InvalidInput(f"thread {thread_id!r}: {head.status!r} is not a status. Use one of {', '.join(STATUSES)}.")
     times = [head.created_at, head.updated_at, *([] if head.lease is None else [head.lease.expires_at])]
     if any(moment.tzinfo is None for moment in times):
         raise InvalidInput(f"thread {thread_id!r}: times in a head need a time zone, for example datetime.now(UTC)")
@@ -185,13 +188,13 @@ def _check_slowly(thread_id: str, frames: Sequence[bytes], at: int, head: Head) 
 def check_range(thread_id: str, start: int, stop: int | None) -> None:
     check_thread_id(thread_id)
     if start < 0 or (stop is not None and stop < 0):
-        raise InvalidInput(f"thread {thread_id!r}: frames are numbered from 0; {start} to {stop} is no range")
+        raise InvalidInput(f"thread {thread_id!r}: frames are numbered from 0; {start} to {stop} is not a range")
 
 
 def check_digests(digests: Collection[str]) -> None:
     for digest in digests:
         if len(digest) != 64 or not _HEX.issuperset(digest):
-            raise InvalidInput(f"{digest[:80]!r} is no digest: 64 lower-case hex digits of a blake3")
+            raise InvalidInput(f"{digest[:80]!r} is not a digest. A digest is a blake3 in 64 lower-case hex digits.")
 
 
 _HEX = frozenset("0123456789abcdef")
@@ -206,7 +209,7 @@ def check_blobs(blobs: Mapping[str, bytes]) -> None:
 
 
 def check_stored_blob(digest: str, data: bytes, where: str) -> None:
-    """Never hand out a blob whose bytes have changed in the store."""
+    """Raise `Corrupt` if the stored bytes of a blob do not match its digest."""
     if blake3(data).hexdigest() != digest:
         raise Corrupt(
             f"blob {digest} in {where}: its {len(data)} stored bytes fail their check. Restore it from a copy."
@@ -226,7 +229,7 @@ def check_query(query: HeadQuery) -> None:
         _check_utf8("text in a query", text)
     for status in query.statuses() or ():
         if status not in STATUSES:
-            raise InvalidInput(f"{status!r} is no status; one of {', '.join(STATUSES)}")
+            raise InvalidInput(f"{status!r} is not a status. Use one of {', '.join(STATUSES)}.")
     for moment in (query.updated_after, query.updated_before):
         if moment is not None and moment.tzinfo is None:
             raise InvalidInput("times in a query need a time zone, for example datetime.now(UTC)")

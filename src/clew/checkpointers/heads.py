@@ -1,4 +1,4 @@
-"""A thread's head: its small searchable summary, readable without its log; and the query that lists heads."""
+"""A thread's head, which is a small summary that is read without the log, and the query that lists heads."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ STATUSES: tuple[Status, ...] = get_args(Status)
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The process that holds a lease, told apart from every other process of every machine and boot."""
+    """The process that holds a lease. Host, boot, process id and start time together identify one process among all machines
+    and boots."""
 
     host: str
     boot: str
@@ -45,7 +46,8 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The right to append to a thread. Position fences; the expiry only says when another may try."""
+    """The right to append to a thread. The expiry only says when another process may take over; what stops the former holder
+    is that its next append is at a position the log has passed."""
 
     owner: Owner
     token: str
@@ -53,19 +55,19 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """What a store knows of a thread without reading its log. Written with each append, as one with its frames."""
+    """Summary of a thread, stored beside its log. Each append replaces it, in the same atomic step as it adds frames."""
 
     thread_id: str
     frames: int
-    """Frames in the log once this append is done."""
+    """Number of frames in the log after this append."""
     log_id: str = ""
-    """Random, made with the first append: a thread deleted and made again is another log."""
+    """Random id of the log, chosen at the first append. A thread that is deleted and made again has another one."""
     status: Status
     lease: Lease | None = None
     snapshot: int = -1
-    """The newest frame that holds a whole folded state; -1 if there is none."""
+    """Number of the newest frame that holds a complete folded state; -1 if there is none."""
     digest: str = ""
-    """Of the last frame, so that a log cut short shows."""
+    """Digest of the last frame, so that a log that lost its end is noticed."""
     agent: str = ""
     title: str = ""
     model: str = ""
@@ -80,38 +82,41 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
 
 
 class HeadQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Which heads to list, in which order. Every given condition must hold; the empty query lists all, newest first."""
+    """Selects and orders heads for a listing. A head must meet every condition given; the empty query lists all heads,
+    newest first."""
 
     prefix: str = ""
-    """The thread id starts with this text, letter for letter."""
+    """The thread id starts with exactly this text."""
     status: Status | tuple[Status, ...] | None = None
     agent: str | None = None
     tags: dict[str, str] = {}
-    """Each of these tags is set to this value."""
+    """The thread has each of these tags with this value."""
     parent: str | None = None
-    """Forks and children of this thread."""
+    """The thread is a fork or a child of the thread with this id."""
     updated_after: datetime | None = None
-    """Changed at this moment or later."""
+    """The thread's last append was at this moment or later."""
     updated_before: datetime | None = None
-    """Changed before this moment."""
+    """The thread's last append was before this moment."""
     title: str = ""
-    """The title holds this text, in upper or lower case."""
+    """The title contains this text; upper and lower case are equal."""
     order: Literal["updated", "created"] = "updated"
     limit: int | None = None
     cursor: str | None = None
-    """Where the page before this one ended; `after` makes it."""
+    """Where the previous page ended. `after` returns a query with its cursor set."""
 
     def after(self, head: Head) -> HeadQuery:
-        """The same query, going on after this head: how a caller asks for the next page."""
+        """Return the same query starting after this head: the query for the next page."""
         moment, key = self.position(head)
         return msgspec.structs.replace(self, cursor=f"{moment}:{key}")
 
     def position(self, head: Head) -> tuple[int, str]:
-        """Where a head stands in this order. Positions fall along a listing, and no two heads share one."""
+        """Return the sort key of a head in this query's order. A listing goes from the highest to the lowest, and no
+        two heads have the same."""
         return micros(head.created_at if self.order == "created" else head.updated_at), thread_key(head.thread_id)
 
     def start(self) -> tuple[int, str] | None:
-        """The position the cursor names: the listing holds what stands strictly below it."""
+        """Return the position in the cursor, or None without a cursor. The listing holds only heads strictly below it.
+        Raises `InvalidInput` if the cursor is malformed."""
         if self.cursor is None:
             return None
         if not _CURSOR.fullmatch(self.cursor):
@@ -123,7 +128,7 @@ class HeadQuery(msgspec.Struct, frozen=True, kw_only=True):
         return (self.status,) if isinstance(self.status, str) else self.status
 
     def matches(self, head: Head) -> bool:
-        """Whether this head meets every condition but the cursor and the limit."""
+        """Return whether this head meets every condition. The cursor and the limit are not looked at."""
         statuses = self.statuses()
         return (
             head.thread_id.startswith(self.prefix)
@@ -143,28 +148,29 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def micros(moment: datetime) -> int:
-    """Microseconds since 1970, exact: what stores sort by."""
+    """Return this moment in whole microseconds since 1970, without rounding. Stores sort by it."""
     return (moment - _EPOCH) // _MICROSECOND
 
 
 @functools.lru_cache(4096)
 def thread_key(thread_id: str) -> str:
-    """The name a thread has inside a store: equal ids and only equal ids share it, on every file system and collation."""
+    """Return the name of a thread inside a store: the blake3 of its id, in hex. Unlike the id itself, it differs for
+    different ids on every file system and under every collation."""
     return thread_digest(thread_id).hex()
 
 
 @functools.lru_cache(4096)
 def thread_digest(thread_id: str) -> bytes:
-    """The same as bytes, for a store that keeps those."""
+    """Return `thread_key` as 32 bytes instead of hex text."""
     return blake3(thread_id.encode()).digest()
 
 
 def unlisted(damaged: Sequence[Corrupt]) -> Corrupt:
-    """What a listing raises once all other heads have come."""
+    """Build the error that a listing raises after all sound heads: it counts the damaged threads and names the first ten."""
     first = " ".join(map(str, damaged[:_NAMED]))
     more = f" And {len(damaged) - _NAMED} more." if len(damaged) > _NAMED else ""
     return Corrupt(f"{len(damaged)} thread(s) could not be listed: {first}{more}")
 
 
 _NAMED = 10
-"""Of many threads that are damaged, so many are named."""
+"""The most damaged threads that one error names."""

@@ -1,4 +1,4 @@
-"""The reference store: short enough to be read as the specification of the waist."""
+"""The memory store. It is the reference implementation, short enough to be read as the specification of a store."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Log:
 
 
 class _Space:
-    """All that one namespace holds."""
+    """The threads and blobs of one namespace."""
 
     def __init__(self) -> None:
         self.logs: dict[str, _Log] = {}
@@ -41,9 +41,9 @@ class _Space:
 
 
 class MemoryCheckpointer(Checkpointer):
-    """Threads in this process's memory: for tests, notebooks and short-lived work. Gone with the process.
+    """A store in the memory of this process, for tests, notebooks and short-lived work. It is lost when the process ends.
 
-    `beside=other` shares another one's memory, as two connections to one server do.
+    `beside=other` shares the memory of another memory checkpointer, as two connections to one server share its data.
     """
 
     def __init__(self, namespace: str = "", *, beside: MemoryCheckpointer | None = None) -> None:

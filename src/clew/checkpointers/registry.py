@@ -1,4 +1,4 @@
-"""From a URL to a checkpointer. Third parties add schemes through the entry point group `clew.checkpointers`."""
+"""Opens the checkpointer that a URL names. Installed packages add schemes through the entry points `clew.checkpointers`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _BUILT_IN = {
 
 
 class Opener(Protocol):
-    """What an entry point names: a checkpointer class that can be made from a URL of its scheme."""
+    """The type of object that an entry point names: a checkpointer class that is constructed from a URL of its scheme."""
 
     def from_url(self, url: str, namespace: str = "") -> Checkpointer: ...
 
@@ -46,18 +46,18 @@ class Opener(Protocol):
 def open_checkpointer(
     url: str | None = None, namespace: str = "", *, key: str | bytes | Iterable[str | bytes] | None = None
 ) -> Checkpointer:
-    """The checkpointer that a URL names; without one, the default store. Returns at once and connects on first use.
+    """Open the checkpointer that a URL names, or the default store without a URL. It connects on first use.
 
-    `key`, or `CLEW_KEY`, encrypts what is written: 32 bytes, or their hex or base64 text. Of several the first seals and
-    all open.
+    URLs are, for example, `sqlite:///relative.db`, `sqlite:////absolute.db`, `file:///absolute/dir`, `file:relative/dir`
+    and `memory://`. Servers and object storage have schemes of their own, and installed packages add more.
 
-    `sqlite:///relative.db`, `sqlite:////absolute.db`, `file:///absolute/dir`, `file:relative/dir`, `memory://`, and the
-    schemes that installed packages add.
+    `key`, or else the environment variable `CLEW_KEY`, encrypts what is written. A key is 32 bytes, or these as hex or
+    base64 text. Of several keys the first encrypts and all decrypt.
     """
     url = default_url() if url is None else url
     scheme, colon, rest = url.partition(":")
     if not colon or not scheme:
-        raise InvalidInput(f"{url!r} is no URL of a store. For a SQLite file write sqlite:///{url or 'clew.db'}")
+        raise InvalidInput(f"{url!r} is not the URL of a store. For a SQLite file write sqlite:///{url or 'clew.db'}")
     scheme = scheme.lower()
     checkpointer = _opener(scheme).from_url(f"{scheme}:{rest}", namespace)
     if key is not None:
@@ -68,7 +68,7 @@ def open_checkpointer(
 
 
 def default_url() -> str:
-    """`CLEW_STORE` if it is set, else a SQLite file in the platform's data folder."""
+    """Return the URL of the default store: `CLEW_STORE` if it is set, else a SQLite file in the platform's data folder."""
     if url := os.environ.get("CLEW_STORE"):
         return url
     home = Path.home()

@@ -1,4 +1,4 @@
-"""What the URLs of stores have in common: options that are named and typed, and errors that never show a password."""
+"""Parses the options in the URLs of stores. No error shows a password."""
 
 from __future__ import annotations
 
@@ -14,23 +14,26 @@ _WAYS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no":
 
 
 def without_password(url: str) -> str:
-    """The URL as errors show it. Also where it cannot be parsed, nothing before the last @ is shown."""
+    """Return the URL for use in an error, without user, password and options. Also safe for a URL that does not parse:
+    everything up to the last @ is removed."""
     scheme, _, rest = url.partition(":")
     rest = rest.removeprefix("//")
     return repr(f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}")
 
 
 def why_unparsed(error: ValueError) -> str:
-    """Why a URL does not parse; without the value, for what is taken for a port may be part of a password."""
-    return "its port is no number up to 65535" if "ort" in str(error) else "its host does not parse"
+    """Return the reason why `urlsplit` refused a URL. The refused value is left out, because a supposed port may be
+    part of a password."""
+    return "its port is not a number up to 65535" if "ort" in str(error) else "its host does not parse"
 
 
 def given_options(query: str, known: Collection[str], shown: str) -> dict[str, str]:
-    """What stands after the ?, each once and all of them known."""
+    """Parse the query of a URL. Raises `InvalidInput` if an option is unknown or given twice; the error starts with
+    `shown`."""
     given: dict[str, str] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name not in known:
-            raise InvalidInput(f"{shown}: no option {name[:40]!r}. Known: {', '.join(known)}.")
+            raise InvalidInput(f"{shown}: there is no option {name[:40]!r}. Known options: {', '.join(known)}.")
         if name in given:
             raise InvalidInput(f"{shown}: {name} is given twice.")
         given[name] = value
@@ -39,7 +42,7 @@ def given_options(query: str, known: Collection[str], shown: str) -> dict[str, s
 
 def truth(given: Mapping[str, str], name: str, shown: str) -> bool:
     if given[name].lower() not in _WAYS:
-        raise InvalidInput(f"{shown}: {name} is true or false, not {given[name]!r}")
+        raise InvalidInput(f"{shown}: {name} must be true or false, not {given[name]!r}")
     return _WAYS[given[name].lower()]
 
 
@@ -49,12 +52,12 @@ def number(given: Mapping[str, str], name: str, shown: str) -> float:
     except ValueError:
         found = math.nan
     if not math.isfinite(found):
-        raise InvalidInput(f"{shown}: {name} is a number, not {given[name]!r}")
+        raise InvalidInput(f"{shown}: {name} must be a number, not {given[name]!r}")
     return found
 
 
 def count(given: Mapping[str, str], name: str, shown: str) -> int:
     found = number(given, name, shown)
     if not found.is_integer():
-        raise InvalidInput(f"{shown}: {name} is a whole number, not {given[name]!r}")
+        raise InvalidInput(f"{shown}: {name} must be a whole number, not {given[name]!r}")
     return int(found)

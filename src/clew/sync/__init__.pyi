@@ -231,17 +231,17 @@ class Agent:
         """What was done on a thread, prompt by prompt."""
 
 class Checkpointer:
-    """Where threads live: logs of opaque frames with a head each, and content-addressed blobs.
+    """A store of threads. Each thread is a log of opaque frames with one head; blobs are stored by their digest.
 
-    Promises that every store keeps, and that `clew.testing.CheckpointerContract` proves:
+    Every store keeps these promises, and `clew.testing.CheckpointerContract` tests them:
 
-    - **Absent, unreachable and corrupt are three different results**: `None`, `[]` or an empty set; `Unavailable`;
-      `Corrupt`. None is ever taken for another.
-    - **Ids** are any text of 1 to 1024 bytes of UTF-8 without NUL. No two different ids are ever the same thread.
-    - **Namespaces** share nothing, blobs included.
-    - Bad input is `InvalidInput`; use after `close`, in a forked child or on a second event loop is `UsageError`.
+    - **Absent, unreachable and corrupt are three different results.** Absent is `None`, `[]` or an empty set; unreachable
+      raises `Unavailable`; corrupt raises `Corrupt`. A store never reports one of them as another.
+    - **Ids** are any text of 1 to 1024 bytes of UTF-8 without NUL. Two different ids never name the same thread.
+    - **Namespaces** share nothing, not even blobs.
+    - Bad input raises `InvalidInput`. Use after `close`, in a forked child or on a second event loop raises `UsageError`.
 
-    A store connects on first use, so that making one never fails for want of a server.
+    A store connects on first use, so constructing one does not need a running server.
     """
 
     def __enter__(self) -> Self: ...
@@ -251,72 +251,82 @@ class Checkpointer:
     def append(
         self, thread_id: str, frames: Sequence[bytes], *, at: int, head: Head, refs: Collection[str] = ()
     ) -> None:
-        """Write these frames from number `at` on, these refs and this head, as one.
+        """Add frames to the end of a thread's log, add refs, and replace its head, in one atomic step.
 
-        - **Durable**: when it returns, all of it survives a power cut. Half of it is never visible.
-        - **Conditional**: the log must end at `at` and have the head's `log_id`, else `Conflict` and nothing is written.
-          A thread that does not exist ends at 0 and takes the `log_id` it is given; `at=0` on a log that has
-          frames is a conflict.
-        - **Idempotent**: if this very log already holds exactly these frames at `at`, the call succeeds and changes
-          nothing. So after `Unavailable` the same call may always be made again.
-        - **No frames** is a legal append: it replaces the head alone, under the same condition, of a thread that exists.
-        - A ref to a blob that the store does not have is `MissingBlob`, and nothing is written. Naming a blob touches it.
-        - **Cancelling** an awaited append never abandons it: it settles, then the cancellation goes on."""
+        - **Durable**: when the call returns, everything written survives a power cut. A partial append is never visible.
+        - **Conditional**: the log must have exactly `at` frames and the head's `log_id`. Otherwise the call raises
+          `Conflict` and writes nothing. A thread that does not exist has 0 frames and takes the `log_id` it is given.
+          `at=0` on a log that has frames is a conflict.
+        - **Idempotent**: if the log with this `log_id` already holds exactly these frames at `at`, the call succeeds and
+          changes nothing. So after `Unavailable` the same call can always be repeated.
+        - **No frames** is a legal append to a thread that exists: it replaces only the head, under the same condition.
+        - A ref to a blob that the store does not have raises `MissingBlob`, and nothing is written. Each ref touches its
+          blob.
+        - **Cancelling** an awaited append does not abandon it: the append finishes first, then the cancellation is raised."""
 
     def blobs(self, *, untouched_for: timedelta) -> Iterator[str]:
-        """The digests of blobs that nobody has put, named or asked for during this time."""
+        """Yield the digests of blobs that were not touched for this time: neither put, nor given as a ref, nor asked
+        for with `missing_blobs`."""
 
     def close(self) -> None:
-        """Let go of files and connections, after what is under way. Closing twice is no error."""
+        """Wait for calls under way, then close files and connections. Closing twice does nothing."""
 
     def delete(self, thread_id: str) -> None:
-        """Remove the thread, its head and its refs, durably. Its blobs stay until gc. An absent thread is no error."""
+        """Delete the thread with its head and its refs, durably. Its blobs stay until gc deletes them. Deleting a
+        thread that does not exist does nothing."""
 
     def delete_blobs(self, digests: Collection[str], *, untouched_for: timedelta) -> None:
-        """Remove those of these blobs that are still untouched for this time: one touched since it was listed stays."""
+        """Delete the given blobs, except those that were touched within this time. So a blob touched after it was listed
+        stays."""
 
     def get_blobs(self, digests: Collection[str]) -> dict[str, bytes]:
-        """The blobs that are there, by digest; those that are not are left out. Bytes that do not match are `Corrupt`."""
+        """Return the stored blobs by digest. Blobs that the store does not have are left out. Raises `Corrupt` if stored
+        bytes do not match their digest."""
 
     def head(self, thread_id: str) -> Head | None:
-        """The head as of the last append, or None if there is no such thread."""
+        """Return the head that the last append wrote, or None if the thread does not exist."""
 
     def heads(self, query: HeadQuery = ...) -> Iterator[Head]:
-        """The heads that match, in the order of the query, newest first. Each thread comes once at most; one that exists
-        and matches throughout comes exactly once, also while others are being written. A damaged head is `Corrupt`: raise it
-        once the others have come, where that can be."""
+        """Yield the heads that match the query, in its order, newest first.
+
+        Each thread is yielded at most once. A thread that exists and matches during the whole listing is yielded exactly
+        once, even while other threads are written. A damaged head raises `Corrupt`, where possible only after all sound
+        heads have been yielded."""
 
     @property
     def keys(self) -> Keyring | None: ...
     def missing_blobs(self, digests: Collection[str]) -> set[str]:
-        """Which of these the store does not have. Touches those it has, so that gc leaves them alone for its grace."""
+        """Return the digests of blobs that the store does not have. Touches the blobs it has, so that gc spares them for its
+        grace period."""
 
     @property
     def own_files(self) -> tuple[Path, ...]: ...
     @property
     def place(self) -> str: ...
     def put_blobs(self, blobs: Mapping[str, bytes]) -> None:
-        """Keep these bytes under their digests, durably. A digest that is not the blake3 of its bytes is `InvalidInput`
-        and none is kept. A blob that is there already is touched."""
+        """Store blobs under their digests, durably. Raises `InvalidInput` and stores nothing if a digest is not the
+        blake3 of its bytes. A blob that is already stored is touched."""
 
     def read(self, thread_id: str, *, start: int = 0, stop: int | None = None) -> list[bytes]:
-        """The frames from `start` up to but without `stop`, in order; those that exist. Empty if the thread is absent."""
+        """Return the frames from number `start` up to, not including, `stop`, in order. Numbers past the end of the log are
+        ignored. Returns an empty list if the thread does not exist."""
 
     def refs(self, thread_id: str) -> set[str]:
-        """The digests of all blobs that this thread's frames point at directly."""
+        """Return the digests of all blobs that this thread's appends gave as refs."""
 
 class FileCheckpointer(Checkpointer):
-    """Threads in a folder of plain files, which can be copied, backed up and looked at with what every system has.
+    """A store in a folder of plain files, which can be copied and backed up with ordinary tools.
 
-    Each append is one write and one sync of the thread's own file. Several processes may use one folder: a lock on each
-    file keeps its writers apart. An append cut short by a crash is ignored by readers and removed by the next append;
-    bytes that were damaged are `Corrupt`, and are never removed.
+    Each append is one write and one sync of the thread's own file. Several processes may use one folder; a lock on each file
+    makes its writers wait for each other. An append that a crash cut short is ignored by readers and removed by the next
+    append. Damaged bytes raise `Corrupt` and are never removed.
     """
 
     def __init__(self, path: str | os.PathLike[str], namespace: str = "") -> None: ...
     @staticmethod
     def from_url(url: str, namespace: str = "") -> FileCheckpointer:
-        """`file:///absolute/dir` or `file:relative/dir`. The path is taken as it is written: nothing is decoded."""
+        """Open the folder that the URL names: `file:///absolute/dir` or `file:relative/dir`. The path is used as written, so
+        `%20` is not decoded."""
 
 class HTTPCheckpointer(Checkpointer):
     """Threads in the store behind a `clew serve`, in the namespace of the token.
@@ -341,9 +351,9 @@ class HTTPCheckpointer(Checkpointer):
         """`http://host:port` or `https://host:port/base`; the token comes from `CLEW_TOKEN`."""
 
 class MemoryCheckpointer(Checkpointer):
-    """Threads in this process's memory: for tests, notebooks and short-lived work. Gone with the process.
+    """A store in the memory of this process, for tests, notebooks and short-lived work. It is lost when the process ends.
 
-    `beside=other` shares another one's memory, as two connections to one server do.
+    `beside=other` shares the memory of another memory checkpointer, as two connections to one server share its data.
     """
 
     def __init__(self, namespace: str = "", *, beside: MemoryCheckpointer | None = None) -> None: ...
@@ -371,11 +381,12 @@ class MySQLCheckpointer(Checkpointer):
         connects to a socket instead of the host."""
 
 class OCICheckpointer(Checkpointer):
-    """Threads in a bucket of OCI Object Storage: `oci://namespace/bucket/prefix`.
+    """A store in a bucket of OCI Object Storage. The URL is `oci://namespace/bucket/prefix`.
 
-    `auth` says who we are: `config`, a profile of the SDK's configuration file; `instance` or `resource`, the principal
-    of the machine or function this runs on. Or give a `client` that is ready to use. What comes first in the URL is the
-    tenancy's Object Storage namespace; the argument `namespace` is Clew's own.
+    The namespace in the URL is the tenancy's Object Storage namespace; the argument `namespace` is Clew's own. `auth`
+    selects the credentials: `config` is a profile of the SDK's configuration file; `instance` and `resource` are the
+    principal of the machine or the function that this runs on. Alternatively pass a configured `ObjectStorageClient` as
+    `client`.
     """
 
     def __init__(
@@ -392,17 +403,20 @@ class OCICheckpointer(Checkpointer):
     ) -> None: ...
     @staticmethod
     def from_url(url: str, namespace: str = "") -> OCICheckpointer:
-        """`oci://namespace/bucket/prefix?auth=instance&region=eu-frankfurt-1`; also `profile`, `config_file`, `endpoint`."""
+        """Open the bucket that the URL names, for example
+        `oci://namespace/bucket/prefix?auth=instance&region=eu-frankfurt-1`. Further options are `profile`,
+        `config_file` and `endpoint`."""
 
 class ObjectCheckpointer(Checkpointer):
-    """Threads in a bucket of S3, Google Cloud Storage or Azure, through obstore.
+    """A store in a bucket of S3, Google Cloud Storage or Azure, through the package obstore.
 
-    `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix`. Each append is one conditional put. At first use the
-    store is tried: one that ignores the conditions of a put, as some servers that speak S3 do, is refused.
+    The URL is `s3://bucket/prefix`, `gs://bucket/prefix` or `az://container/prefix`. Each append is one conditional put. On
+    first use the bucket is tested: a server that ignores the conditions of a put, as some S3-compatible servers do, is
+    refused.
 
-    Credentials come from where the cloud's own tools find them in the environment, from the machine's metadata service, or
-    are given here. `endpoint` is the address of another server than the cloud's own; plain http is taken for this machine
-    alone unless `allow_http` says otherwise. `options` go to obstore's `S3Store`, `GCSStore` or `AzureStore` as they are.
+    Credentials are given as arguments, or come from the environment variables of the cloud's own tools or the machine's
+    metadata service. `endpoint` is the address of a server other than the cloud's own. Plain http is allowed only to this
+    machine, unless `allow_http=True`. `options` are passed unchanged to obstore's `S3Store`, `GCSStore` or `AzureStore`.
     """
 
     def __init__(
@@ -422,31 +436,35 @@ class ObjectCheckpointer(Checkpointer):
     ) -> None: ...
     @staticmethod
     def from_url(url: str, namespace: str = "") -> ObjectCheckpointer:
-        """`s3://bucket/prefix?endpoint=http://127.0.0.1:8333&region=us-east-1&virtual_hosted=false`, and so on. Keys do
-        not belong in a URL, which ends up in logs and process lists: they come from the environment."""
+        """Open the bucket that the URL names, for example
+        `s3://bucket/prefix?endpoint=http://127.0.0.1:8333&region=us-east-1`.
+
+        Options are `endpoint`, `region`, `account`, `virtual_hosted` and `allow_http`. Keys are refused, because URLs
+        end up in logs and process lists; they come from the environment."""
 
 class OpenSearchCheckpointer(Checkpointer):
-    """Threads in an OpenSearch cluster, 2.4 or later.
+    """A store in an OpenSearch cluster, version 2.4 or later.
 
-    `opensearch://[user:password@]host[:9200][/index-prefix]`. Options stand in the URL or are given here, which counts more:
+    The URL is `opensearch://[user:password@]host[:9200][/index-prefix]`. Options are given in the URL or as arguments;
+    arguments take precedence:
 
-    - `prefix` of the names of its three indices, `clew` unless given: the path of the URL.
-    - `tls=true` for HTTPS, `ca_file` with the certificates to trust, `verify=false` to trust any. A password goes to another
-      machine without TLS only if `tls=false` says so.
-    - `timeout`: seconds to wait for an answer, 30 unless given.
-    - `shards` (1) and `replicas` (one, where there is a second node) of the indices, when they are made.
+    - `prefix`: start of the names of the three indices, `clew` by default. In the URL it is the path.
+    - `tls=true` uses HTTPS; `ca_file` has the certificates to trust; `verify=false` trusts any. A password is sent to
+      another machine without TLS only with `tls=false`.
+    - `timeout`: seconds to wait for an answer, 30 by default.
+    - `shards` and `replicas` of the indices when they are created. The default is 1 shard, and 1 replica if there is a
+      second node.
     - `index_messages=true` allows `index_text`.
-    - `client`: an `opensearchpy.AsyncOpenSearch` to use in place of an own one, for several hosts or for requests that
-      are signed, as Amazon's service wants them. It stays open when this is closed. It should not make conditional writes
-      again by itself, and if it does nothing is lost.
+    - `client`: an `opensearchpy.AsyncOpenSearch` to use, for several hosts or for signed requests, as Amazon's service
+      needs them. It is not closed with the checkpointer. It should not retry conditional writes, but if it does, nothing
+      is lost.
 
-    An append is durable when it is acknowledged, since the translog is synced for each request; indices where it is not
-    (`index.translog.durability: async`) are refused on first use. Reads are by name and see every write. Listings and
-    searches have the index refreshed first, so that they see all that was appended before; appends never wait for that.
+    An acknowledged append is durable, because the translog is synced for each request. Indices with
+    `index.translog.durability: async` are refused on first use. Reads get documents by id and see every write. Listings and
+    searches refresh the index first, so that they see everything appended before; appends never wait for a refresh.
 
-    Refs are checked and their blobs touched in a step before the append. Between the two gc could delete such a blob only
-    if nobody had touched it during its whole grace, and it was touched just now: so a grace must be longer than an append
-    takes.
+    An append checks and touches the blobs of its refs in a request before the write. A blob that was just touched is not
+    deleted by gc within its grace period, so the grace period must be longer than an append takes.
     """
 
     def __init__(
@@ -466,17 +484,19 @@ class OpenSearchCheckpointer(Checkpointer):
     ) -> None: ...
     @staticmethod
     def from_url(url: str, namespace: str = "") -> OpenSearchCheckpointer:
-        """`opensearch://user:password@host:9200/prefix?tls=true&ca_file=/etc/ssl/ca.pem`, and so on."""
+        """Open the cluster that the URL names, for example
+        `opensearch://user:password@host:9200/prefix?tls=true&ca_file=/etc/ssl/ca.pem`."""
 
     def index_text(self, thread_id: str, text: str) -> None:
-        """Have `search` find this thread by this text, in place of what was told before: its messages, say.
+        """Set the text by which `search` finds this thread, for example its messages. Replaces the text of an earlier call.
 
-        A store cannot see them, for frames are opaque to it, so whoever wants them found hands them over. They are kept in
-        the clear, and go when the thread is deleted."""
+        The store cannot take the text from the frames itself, because they are opaque to it. The text is stored
+        unencrypted and is deleted with the thread. Raises `UsageError` if the store was opened without
+        `index_messages=True` or has keys."""
 
     def search(self, text: str, *, limit: int = 20) -> list[Head]:
-        """The heads of threads whose title has words of this text, the best matches first; and of those whose messages
-        have, where `index_text` was told of them. Other stores have no such search."""
+        """Return the heads of threads that have words of this text in their title or in the text given to `index_text`, best
+        matches first. Only the OpenSearch store has this method."""
 
 class OracleCheckpointer(Checkpointer):
     """Keeps threads in tables of one user of an Oracle Database, 12c or later. The tables are created on first use.
@@ -563,21 +583,24 @@ class Run(Generic[T]):
         """Run it to its end, if it is not there yet, and say what it came to. May be asked again, and after the events."""
 
 class SQLiteCheckpointer(Checkpointer):
-    """Threads in one SQLite database, in WAL mode with synchronous FULL: what is acknowledged is on the disk.
+    """A store in one SQLite file, in WAL mode with `synchronous = FULL`: an acknowledged append is on the disk.
 
-    All checkpointers of a process on the same file share one writer, so that many sessions share each fsync. Several
-    processes may use one file. Network file systems are refused: WAL is not safe there.
+    All checkpointers that a process opens on the same file share one writer, so many sessions share each fsync. Several
+    processes may use the same file. Network file systems are refused, because SQLite's WAL is not safe on them.
     """
 
     def __init__(self, path: str | os.PathLike[str], namespace: str = "") -> None: ...
     def backup(
         self, target: str | os.PathLike[str], progress: Callable[[int, int | None], None] | None = None
     ) -> Backup:
-        """Copy the live store, all namespaces, to a new file: one moment of it, while others go on writing."""
+        """Copy the whole store, with all namespaces, to a new file while it is in use.
+
+        The copy is the store as it was at one moment, and has every append acknowledged before the call. Raises
+        `InvalidInput` if `target` exists. `progress` is called with the number of pages copied and of all pages."""
 
     @staticmethod
     def from_url(url: str, namespace: str = "") -> SQLiteCheckpointer:
-        """`sqlite:///relative.db` or `sqlite:////absolute.db`."""
+        """Open the file that the URL names: `sqlite:///relative.db` or `sqlite:////absolute.db`."""
 
 class Session:
     """A thread of an agent, over several prompts. Made by `agent.session`, `start_session` and `resume_session`.
@@ -1028,10 +1051,10 @@ __version__: str
 def open_checkpointer(
     url: str | None = None, namespace: str = "", *, key: str | bytes | Iterable[str | bytes] | None = None
 ) -> Checkpointer:
-    """The checkpointer that a URL names; without one, the default store. Returns at once and connects on first use.
+    """Open the checkpointer that a URL names, or the default store without a URL. It connects on first use.
 
-    `key`, or `CLEW_KEY`, encrypts what is written: 32 bytes, or their hex or base64 text. Of several the first seals and
-    all open.
+    URLs are, for example, `sqlite:///relative.db`, `sqlite:////absolute.db`, `file:///absolute/dir`, `file:relative/dir`
+    and `memory://`. Servers and object storage have schemes of their own, and installed packages add more.
 
-    `sqlite:///relative.db`, `sqlite:////absolute.db`, `file:///absolute/dir`, `file:relative/dir`, `memory://`, and the
-    schemes that installed packages add."""
+    `key`, or else the environment variable `CLEW_KEY`, encrypts what is written. A key is 32 bytes, or these as hex or
+    base64 text. Of several keys the first encrypts and all decrypt."""

@@ -1,4 +1,4 @@
-"""The plain files store: a folder with one append-only file for each thread."""
+"""The file store: a folder with one append-only file for each thread."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""The blobs of one namespace: a file each, named by its digest, whose time of change says when it was last touched.
+"""The blobs of one namespace: one file each, named by its digest. The file's time of modification is when it was last
+touched.
 
-Whoever touches blobs or gives a new one its name holds the namespace's lock shared, whoever deletes holds it exclusive:
-a blob is never removed between the look at its time and its end. Syncs are made outside the lock, so that neither
-waits for a disk.
+Touching and adding blobs holds the namespace's lock shared, deleting holds it exclusively. So a blob is never touched
+between the check of its time and its deletion. Files are synced outside the lock, so that nobody waits for the disk
+while holding it.
 """
 
 from __future__ import annotations
@@ -21,11 +22,14 @@ from clew.checkpointers.files.root import Root
 __all__ = ["BlobFiles"]
 
 _LEFTOVER = 86_400.0
-"""Seconds after which a temporary file belongs to nobody: its writer died."""
+"""Seconds after which a temporary file is deleted: its writer must have died."""
 _REMEMBERED = 100_000
+"""The most blobs that are remembered as durable."""
 
 
 class BlobFiles:
+    """The blobs of one namespace of a file store. All methods block, and run on worker threads."""
+
     def __init__(self, root: Root) -> None:
         self._root = root
         self._folder = root.space / "blobs"
@@ -34,9 +38,7 @@ class BlobFiles:
 
     def put(self, blobs: Mapping[str, bytes]) -> None:
         missing = self.touch(blobs)
-        new = [
-            digest for digest in blobs if digest in missing
-        ]  # in the order given: what a tree points at comes before it
+        new = [digest for digest in blobs if digest in missing]  # in the order given: a tree comes after its parts
         if not new:
             return
         written: dict[str, Path] = {}
@@ -71,9 +73,10 @@ class BlobFiles:
         return found
 
     def touch(self, digests: Iterable[str]) -> set[str]:
-        """Touch those of these blobs that are there, and return those that are not.
+        """Touch these blobs, and return the digests of blobs that do not exist.
 
-        One that is there is made durable unless this process knows it is: another may have put it a moment ago.
+        The name of an existing blob is synced unless this process knows that it is durable: another process may have put it
+        just before and not synced yet.
         """
         missing: set[str] = set()
         unsure: dict[str, int] = {}
@@ -95,6 +98,7 @@ class BlobFiles:
         return missing
 
     def untouched(self, grace: timedelta) -> list[str]:
+        """Return the digests of blobs that were not touched for this time."""
         before = _before(grace)
         found: list[str] = []
         for entry in self._root.fanned(self._folder):
@@ -104,6 +108,7 @@ class BlobFiles:
         return found
 
     def delete(self, digests: Collection[str], grace: timedelta) -> None:
+        """Delete these blobs, except those touched within this time, and leftover temporary files."""
         gone: list[str] = []
         with self._locked(shared=False):
             before = _before(grace)
@@ -120,7 +125,7 @@ class BlobFiles:
         self._sweep()
 
     def _sweep(self) -> None:
-        """Remove what writers that died have left half written."""
+        """Delete temporary files that are so old that their writers must have died."""
         before = time.time() - _LEFTOVER
         for entry in (*self._root.entries(self._root.space), *self._root.fanned(self._folder)):
             with suppress(FileNotFoundError):
@@ -131,7 +136,7 @@ class BlobFiles:
         return self._folder / digest[:2] / digest
 
     def _make_durable(self, inodes: Mapping[str, int]) -> None:
-        """Sync the names of these blobs, and remember that they are."""
+        """Sync the names of these blobs, and remember that they are durable. `inodes` maps digests to inode numbers."""
         self._sync_folders(inodes)
         if len(self._durable) > _REMEMBERED:
             self._durable.clear()

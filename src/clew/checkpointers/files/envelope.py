@@ -1,4 +1,4 @@
-"""The record a thread's file is made of: one append, whole or not there. Pure: bytes in, bytes out.
+"""The format of the records in a thread's file. Each append is one record. Pure: bytes in, bytes out.
 
     header   3  magic "CLW"
              1  format version
@@ -17,10 +17,10 @@
     trailer  8  length of the record, once more: the last record can be found from the end of the file
             16  its mark, once more
 
-Integers are unsigned and little-endian; a sum is the first 16 bytes of a blake3. The header has a sum of its own, so that
-a record cut short (the file ends before the length it declares) and a record that was damaged are never taken for one
-another. It names its own offset, so that a copy of a record inside a frame is never taken for a record. Each record names
-the one before it, so that a mark stands for the whole log up to there. The header keeps this layout in every later
+Integers are unsigned and little-endian; a sum is the first 16 bytes of a blake3. The header has a sum of its own, so
+that an incomplete record (the file ends before the length it declares) is never confused with a damaged one. It names
+its own offset, so that a copy of a record inside a frame is never taken for a record. It names the mark of the record
+before it, so that a mark stands for the whole log up to its record. The header keeps this layout in every later
 version, so that a damaged version number is not taken for a newer format.
 """
 
@@ -49,7 +49,7 @@ __all__ = [
 
 VERSION = 1
 NO_MARK = bytes(16)
-"""What stands for the record before the first."""
+"""Written in the first record in place of the mark of the record before it."""
 
 _MAGIC = b"CLW"
 _START = struct.Struct("<3sBQQ16s")
@@ -63,11 +63,11 @@ SMALLEST = HEADER + TRAILER
 
 
 class BadRecord(Exception):
-    """These bytes are not the record they should be; the message says in what way."""
+    """These bytes are not the expected record. The message says what is wrong."""
 
 
 class NewerRecord(Exception):
-    """A sound record of a later version than this code reads."""
+    """The record is sound, but of a later format version than this code can read."""
 
     def __init__(self, version: int) -> None:
         self.version = version
@@ -75,7 +75,7 @@ class NewerRecord(Exception):
 
 
 class Table(NamedTuple):
-    """What a record says of its frames, read without them."""
+    """The table of a record: the sizes of its frames, its refs, and its head as msgpack."""
 
     sizes: tuple[int, ...]
     refs: list[str]
@@ -83,7 +83,8 @@ class Table(NamedTuple):
 
 
 class Header(NamedTuple):
-    """The first bytes of a record, checked."""
+    """The fields of a record's header, after its sum was checked. `frames` and `refs` are counts, `head` is a size in
+    bytes."""
 
     offset: int
     at: int
@@ -102,7 +103,7 @@ class Header(NamedTuple):
 
     @property
     def table(self) -> int:
-        """The bytes of the table, which follows the header."""
+        """The size in bytes of the table, which follows the header."""
         return 4 * self.frames + 32 * self.refs + self.head
 
     @property
@@ -111,7 +112,8 @@ class Header(NamedTuple):
 
     @classmethod
     def unpack(cls, data: bytes | memoryview, offset: int) -> Header:
-        """Read the header of the record that starts at this offset, or raise `BadRecord` or `NewerRecord`."""
+        """Decode and check the header in the first bytes of `data`, read from this offset of the file. Raises `BadRecord` or
+        `NewerRecord`."""
         data = bytes(data[:HEADER])
         if len(data) < HEADER:
             raise BadRecord("a record's header is cut short")
@@ -129,7 +131,7 @@ class Header(NamedTuple):
         return header
 
     def read_table(self, data: bytes | memoryview) -> Table:
-        """Check and read the table, given the bytes that follow the header."""
+        """Check and decode the table, given the bytes that follow the header. Raises `BadRecord`."""
         data = bytes(data[: self.table])
         if len(data) != self.table or _sum(data) != self.table_sum:
             raise BadRecord("a record's table of frames, refs and head fails its check")
@@ -139,7 +141,8 @@ class Header(NamedTuple):
         return Table(sizes, refs, data[start + 32 * self.refs :])
 
     def read(self, data: bytes | memoryview) -> tuple[list[bytes], Table]:
-        """Check the whole record, header to trailer, and take it apart."""
+        """Check the complete record in `data`, from header to trailer, and return its frames and table. Raises
+        `BadRecord`."""
         table = self.read_table(data[HEADER:])
         start, stop = HEADER + self.table, self.length - TRAILER
         frames = data[start:stop]
@@ -157,7 +160,8 @@ class Header(NamedTuple):
 def pack(
     frames: Sequence[bytes], refs: Collection[str], head: bytes, *, at: int, offset: int, before: bytes
 ) -> tuple[bytes, Header]:
-    """One append as the bytes to write at this offset, after the record with the mark `before`."""
+    """Encode one append as the record to write at this offset, after the record with the mark `before`. Also returns the
+    record's header."""
     table = b"".join([struct.pack(f"<{len(frames)}I", *map(len, frames)), *map(bytes.fromhex, refs), head])
     frames_sum = blake3()
     for frame in frames:
@@ -170,13 +174,14 @@ def pack(
 
 
 def trailing(data: bytes) -> tuple[int, bytes]:
-    """The length and mark of the record that ends with these bytes, if it is one: they may be anything. (0, b"") if not."""
+    """Decode a trailer: the length and mark of the record that ends with these bytes. Nothing is checked but that the
+    length is possible; otherwise returns `(0, b"")`."""
     length, mark = _TRAILER.unpack(data) if len(data) == TRAILER else (0, b"")
     return (length, mark) if length >= SMALLEST else (0, b"")
 
 
 def begins(data: bytes, *, at: int, offset: int, before: bytes) -> bool:
-    """Whether these bytes, fewer than a header, can be the start of the record that comes next in a log."""
+    """Return whether these bytes are an incomplete header of the record that comes next in a log."""
     start = _START.pack(_MAGIC, VERSION, offset, at, before)
     return len(data) < HEADER and data[: len(start)] == start[: len(data)]
 

@@ -1,8 +1,8 @@
-"""The heads of all threads of one namespace, without reading all their files.
+"""Lists the heads of one namespace without reading every thread's file.
 
-Every listing looks at the size, times and inode of every thread's file and reads the last record of those that differ
-from what it knows. What it knows it also keeps in a file, for the next process. That is a cache and nothing more: lost,
-damaged or out of date, the listing is the same and only takes longer.
+Each listing compares size, times and inode of every thread's file with what it remembers, and reads the last record of those
+that differ. What it remembers is also written to a cache file for the next process. If that file is lost, damaged or out of
+date, listings are still right and only take longer.
 """
 
 from __future__ import annotations
@@ -25,14 +25,18 @@ __all__ = ["HeadFiles"]
 
 _MAGIC = b"clew heads 1\n"
 _SETTLED = 2_000_000_000
-"""Nanoseconds after which a file's times tell every change: clocks of file systems tick as slowly as that."""
+"""Nanoseconds after its last change from which a further change of a file shows in its times. File systems have clocks that
+are up to two seconds coarse."""
 _WORTH_KEEPING = 32
+"""The fewest heads that must have been read before the cache file is written."""
 
 Stamp = tuple[int, int, int, int]
+"""Inode, size, time of modification and time of change of a file."""
 
 
 class _Known(msgspec.Struct, frozen=True, array_like=True):
-    """The head a file held when it looked like this; None if it held no whole record."""
+    """The head that a file held when it had this stamp. The head is None if the file held no complete record; the stamp
+    is None if the file had changed too recently to be remembered."""
 
     stamp: Stamp | None
     head: Head | None
@@ -43,7 +47,7 @@ _decode = msgspec.msgpack.Decoder(dict[str, _Known]).decode
 
 
 class HeadFiles:
-    """Lists heads exactly, also when other processes have appended since."""
+    """Lists the heads of one namespace. The result is exact even if other processes have appended since the last listing."""
 
     def __init__(self, root: Root, threads: ThreadFiles) -> None:
         self._root = root
@@ -53,7 +57,7 @@ class HeadFiles:
         self._learned = 0
 
     def all(self) -> tuple[list[Head], list[Corrupt]]:
-        """The heads of all sound threads, in no order, and what is wrong with the others."""
+        """Return the heads of all sound threads, in no particular order, and an error for each damaged one."""
         before = self._load() if self._known is None else self._known
         known: dict[str, _Known] = {}
         damaged: list[Corrupt] = []
@@ -83,9 +87,10 @@ class HeadFiles:
         return found
 
     def _read(self, key: str, before: _Known | None) -> _Known | None:
-        """What the file holds now; None if it has been deleted meanwhile.
+        """Read the head of the thread with this key. Returns None if its file was deleted meanwhile.
 
-        A file that changed a moment ago could change again, or be made anew, and look the same: it is not remembered.
+        The stamp of a file that changed within the last two seconds is not kept: the file could change again and have the
+        same stamp.
         """
         with self._threads.opened(key, shared=True) as fd:
             if fd is None:
@@ -108,7 +113,7 @@ class HeadFiles:
         return {}
 
     def _keep(self, known: dict[str, _Known], learned: int) -> None:
-        """Write the cache once enough has changed to pay for writing all of it."""
+        """Write the cache file if so many heads were read since the last time that it is worth it."""
         self._learned += learned
         if self._learned < max(_WORTH_KEEPING, len(known) // 16):
             return

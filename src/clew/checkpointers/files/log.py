@@ -1,8 +1,8 @@
-"""One thread's log in one file: where its records are, what its last append said, and how the next one is written.
+"""One thread's log in one file: finds its records, reads frames, and writes the next record.
 
-All of this works on an open file whose lock the caller holds. What is learned from it is kept, so that an append costs
-the same whatever the length of the log, and is checked against the file's own last bytes before it is used: another
-process may have appended since, or have deleted the thread and made it again under the same inode number.
+The caller opens and locks the file. What was found out about it is remembered, so that an append costs the same whatever the
+length of the log. Before it is used it is checked against the last bytes of the known part of the file: another process may
+have deleted the thread and made it again, even under the same inode number.
 """
 
 from __future__ import annotations
@@ -37,26 +37,28 @@ __all__ = ["Log", "Span"]
 log = logging.getLogger("clew.checkpointers.files")
 
 _CHUNK = 4 * 2**20
-"""Bytes of neighbouring records that are read at once."""
+"""The most bytes of neighbouring records that are read at once, unless one record is larger."""
 
 _encode_head = msgspec.msgpack.Encoder().encode
 _decode_head = msgspec.msgpack.Decoder(Head).decode
 
 
 class Span(NamedTuple):
-    """Frames `start` to `stop` and the records they are in: where each begins and the last ends, and the first's number."""
+    """The place of the frames from `start` up to `stop` in the file."""
 
     bounds: list[int]
+    """The offset of each record that holds them, and the end of the last one."""
     first: int
+    """The number of the first frame in the first of these records."""
     start: int
     stop: int
 
 
 class Log:
-    """What this process knows of one thread's file.
+    """What this process knows about one thread's file.
 
-    The records known are always neighbours and end with the last one; those before them are looked up, from the end of
-    the file backwards, when somebody asks for their frames.
+    The known records are always the last ones of the file, without gaps. Earlier records are looked up, going
+    backwards, when their frames are needed.
     """
 
     def __init__(self, path: str, key: str, name: str) -> None:
@@ -73,18 +75,18 @@ class Log:
         self._mark = NO_MARK
         self._head = b""
         self.end = 0
-        """Where the whole records end and the next one is written."""
+        """Offset of the end of the last complete record, where the next one is written. 0 if the thread does not exist."""
         self.frames = 0
         self.log_id = ""
 
     def head(self) -> Head | None:
-        """The head as of the last refresh, or None if the file holds no whole record: then there is no such thread."""
+        """Return the head as of the last refresh, or None if the file holds no complete record, that is, no thread."""
         return _decode_head(self._head) if self.end else None
 
     def refresh(self, fd: int) -> int:
-        """Learn what has been appended since the last look; returns the file's size, torn tail included.
+        """Find the records that were added since the last refresh. Returns the size of the file.
 
-        The caller holds the file's lock. A torn tail is left alone.
+        The caller holds the file's lock. An incomplete record at the end is not changed, and counts in the size.
         """
         with self._lock:
             size = os.fstat(fd).st_size
@@ -97,10 +99,11 @@ class Log:
             return size
 
     def add(self, fd: int, size: int, frames: Sequence[bytes], refs: Collection[str], head: Head) -> None:
-        """Write one append, durably or not at all. The caller holds the exclusive lock and has refreshed.
+        """Write one append as a record, durably or not at all. The caller holds the exclusive lock and has called `refresh`,
+        which returned `size`.
 
-        A torn tail is cut off first, and durably: else its bytes could come back, after a power cut, behind a record
-        that is shorter than it was.
+        An incomplete record at the end is cut off first, durably. Otherwise its last bytes could reappear after a power cut,
+        behind a new record that is shorter.
         """
         if size > self.end:
             log.warning("%s: cut off %d bytes of an append that a crash left unfinished", self.path, size - self.end)
@@ -113,7 +116,7 @@ class Log:
             files.write_all(fd, data)
             files.sync(fd)
         except BaseException:
-            with suppress(OSError):  # the record is torn then, and the next append cuts it
+            with suppress(OSError):  # then the record stays incomplete, and the next append cuts it off
                 os.ftruncate(fd, self.end)
                 os.fsync(fd)
             raise
@@ -122,7 +125,8 @@ class Log:
             self._settle(header, encoded, head.log_id)
 
     def locate(self, fd: int, start: int, stop: int | None) -> Span | None:
-        """Where the frames from `start` up to but without `stop` are; None if there are none. The caller holds the lock."""
+        """Find the frames from `start` up to, not including, `stop` in the file. Returns None if there are none. The caller
+        holds the lock."""
         with self._lock:
             stop = self.frames if stop is None else min(stop, self.frames)
             if start >= stop:
@@ -133,7 +137,7 @@ class Log:
             return Span(bounds, self._firsts[here], start, stop)
 
     def read(self, fd: int, span: Span) -> list[bytes]:
-        """These frames, checked. Needs the file, and no lock any more: records never change and never move."""
+        """Read and check these frames. The lock is not needed any more: complete records never change and never move."""
         found: list[bytes] = []
         for offset, data in _neighbours(fd, span.bounds):
             try:
@@ -146,7 +150,7 @@ class Log:
         return found
 
     def refs(self, fd: int) -> set[str]:
-        """The refs of all records, read without their frames. The caller holds the lock."""
+        """Read the refs of all records, without their frames. The caller holds the lock."""
         with self._lock:
             self._look_back(fd, -1)
             offsets = self._offsets[:]
@@ -162,7 +166,8 @@ class Log:
         return found
 
     def _find_last(self, fd: int, size: int) -> None:
-        """Find the last record from the end of the file. If it is torn or damaged, `_find_next` will tell which."""
+        """Find the last record from the end of the file. Finds nothing if that record is incomplete or damaged: then
+        `_find_next` goes through the file and finds out which."""
         length, mark = envelope.trailing(_trailer_before(fd, size))
         if not 0 < length <= size:
             return
@@ -175,16 +180,18 @@ class Log:
             self._push([header])
 
     def _follows(self, fd: int, header: Header) -> bool:
-        """Whether this record stands right behind the one it names, or is the first and says so."""
+        """Return whether the record before this one in the file has the mark that this header names. A header at offset
+        0 must say that it is the first record."""
         if header.offset == 0:
             return header.at == 0 and header.before == NO_MARK
         return envelope.trailing(_trailer_before(fd, header.offset))[1] == header.before
 
     def _find_next(self, fd: int, size: int) -> None:
-        """Go through the records behind the last one known, up to the end of the file or a torn tail.
+        """Go through the records after the last known one, up to the end of the file or an incomplete record.
 
-        Torn is a record shorter than the length it declares, the start of a header, or nothing but zeros: what is left
-        of an append that nobody was told had succeeded. All else that is no record is damage, and is never cut off.
+        A record is incomplete if the file ends before the length it declares, or if only the start of a header or only
+        zeros are left: the remains of an append that was never acknowledged. Anything else that is not a record is
+        damage. It raises `Corrupt` and is never cut off.
         """
         offset, at, before = self.end, self.frames, self._mark
         headers: list[Header] = []
@@ -209,7 +216,7 @@ class Log:
             self._push(headers)
 
     def _look_back(self, fd: int, frame: int) -> None:
-        """Learn of the records from the first one known back to the one that holds this frame; -1 for all."""
+        """Find the records from the first known one back to the one that holds this frame. With -1, find all records."""
         if not self._offsets:
             return
         offsets: list[int] = []
@@ -232,7 +239,7 @@ class Log:
         self._firsts = array("Q", reversed(firsts)) + self._firsts
 
     def _at(self, fd: int, offset: int) -> Header:
-        """The header at this offset, where one must be."""
+        """Read the header of the record that starts at this offset. Raises `Corrupt` if there is none."""
         try:
             return self._unpack(_read(fd, offset, HEADER), offset)
         except BadRecord as error:
@@ -245,7 +252,7 @@ class Log:
             raise NewerFormat(f"{self._name} in {self.path}", error.version, envelope.VERSION) from None
 
     def _load(self, fd: int, header: Header) -> None:
-        """Check the whole of the last record and take over what its head says."""
+        """Check the complete last record, and remember its head and where it ends."""
         try:
             encoded = header.read(_read(fd, header.offset, header.length))[1].head
             head = _decode_head(encoded)
@@ -276,7 +283,7 @@ class Log:
 
 
 def _read(fd: int, offset: int, size: int) -> bytes:
-    """These bytes of the file, fewer only if it ends before."""
+    """Read this many bytes of the file, fewer only if it ends before."""
     os.lseek(fd, offset, os.SEEK_SET)
     data = os.read(fd, size)
     if len(data) == size or not data:
@@ -294,7 +301,7 @@ def _trailer_before(fd: int, offset: int) -> bytes:
 
 
 def _neighbours(fd: int, bounds: Sequence[int]) -> Iterator[tuple[int, memoryview]]:
-    """The records between these bounds, each with its offset; many small ones cost one read."""
+    """Yield the records between these bounds, each with its offset. Reads several small records at once."""
     here = 0
     while here < len(bounds) - 1:
         there = max(bisect_right(bounds, bounds[here] + _CHUNK) - 1, here + 1)

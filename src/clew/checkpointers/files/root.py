@@ -1,8 +1,8 @@
-"""The folder a file store lives in: its marker, its namespaces, and that its folders are there for good.
+"""The folder of a file store: its marker file, its namespaces, and folders that survive a power cut.
 
-clew-store              "clew-store 1": what this folder is, and its format
+clew-store              "clew-store 1": marks the folder as a store, and names its format
 <blake3 of namespace>/
-    namespace           its name, for people
+    namespace           the name of the namespace, for people
     threads/ab/<blake3 of id>
     blobs/ab/<digest>
     blobs.lock
@@ -31,7 +31,7 @@ _LEFT_BY_SYSTEMS = {".DS_Store", "lost+found"}
 
 
 class Root:
-    """The store's folder, opened in one namespace."""
+    """The folder of a store, and in it the folder of one namespace (`space`)."""
 
     def __init__(self, path: Path, namespace: str) -> None:
         self.path = path
@@ -43,7 +43,8 @@ class Root:
         self._kept: set[Path] = set()
 
     def open(self) -> None:
-        """Make the store if there is none, and refuse a folder that is not one. Once open, nothing is made anew."""
+        """Create the store in a new or empty folder, or check that the folder is a store. Only the first call does anything:
+        a store that vanishes later is not created again."""
         if self._opened:
             return
         with self._opening:
@@ -71,6 +72,7 @@ class Root:
             raise NewerFormat(f"the file store {self.path}", int(version), FORMAT)
 
     def _mark(self) -> None:
+        """Make an empty folder a store by writing its marker. Raises `InvalidInput` if the folder has other content."""
         strange = sorted(
             name for name in os.listdir(self.path) if name not in _LEFT_BY_SYSTEMS and not name.startswith(MARKER)
         )
@@ -78,13 +80,14 @@ class Root:
             raise InvalidInput(
                 f"{self.path} is not a Clew store and not empty (it holds {strange[0]!r}). Choose an empty or a new folder."
             )
-        with suppress(PermissionError):  # of a folder that was made for us, the one above may be closed to us
+        with suppress(PermissionError):  # somebody else may have made this folder in one that we cannot read
             files.sync_folder(self.path.parent)
         os.replace(files.write_beside(self._marker, f"{MARKER} {FORMAT}\n".encode(), durable=True), self._marker)
         files.sync_folder(self.path)
 
     def check(self) -> None:
-        """Make sure that the store is there, so that a missing file means absent: an unmounted disk does not."""
+        """Raise `Unavailable` if the marker is gone. Called when a file is missing: on an unmounted disk every file is
+        missing, and that must not look like an absent thread."""
         try:
             os.stat(self._marker)
         except FileNotFoundError:
@@ -93,9 +96,9 @@ class Root:
             ) from None
 
     def keep(self, *folders: Path) -> None:
-        """Make folders of this namespace and see to it that they outlive a power cut, with one sync for neighbours.
+        """Create folders of this namespace, durably. Folders with the same parent share one sync.
 
-        Also those that are there already: another process may have made them a moment ago and not have synced yet.
+        Existing folders are synced too, once: another process may have created them just before and not synced yet.
         """
         fresh = [folder for folder in folders if folder not in self._kept or not folder.is_dir()]
         parents = {folder.parent for folder in fresh}
@@ -114,7 +117,7 @@ class Root:
             self._name_space()
 
     def entries(self, folder: Path) -> list[os.DirEntry[str]]:
-        """What is in this folder; nothing if it has not been made yet."""
+        """Return the entries of this folder, or an empty list if it does not exist yet."""
         try:
             with os.scandir(folder) as entries:
                 return list(entries)
@@ -123,13 +126,13 @@ class Root:
             return []
 
     def fanned(self, folder: Path) -> Iterator[os.DirEntry[str]]:
-        """What is in the two-letter folders of this one."""
+        """Yield the entries of all two-letter subfolders of this folder."""
         for fan in self.entries(folder):
             if len(fan.name) == 2:
                 yield from self.entries(Path(fan.path))
 
     def explain(self, error: OSError, path: str | None = None) -> ClewError:
-        """A system's error in Clew's words, about the file it names, else about this one."""
+        """Turn an `OSError` into a `ClewError`. It names the file of the error, else `path`, else the store's folder."""
         named = error.filename if isinstance(error.filename, str | os.PathLike) else None
         return files.explain(error, Path(named or path or self.path))
 

@@ -1,4 +1,4 @@
-"""The plain files store: a folder, one append-only file for each thread, no database and nothing to run."""
+"""The file store: threads and blobs as plain files in a folder, without a database."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ __all__ = ["FileCheckpointer"]
 
 T = TypeVar("T")
 WORKERS = 8
-"""Threads that wait for the disk. Appends to different threads sync side by side."""
+"""Worker threads that wait for the disk, so that appends to different threads are synced concurrently."""
 
 
 class FileCheckpointer(Checkpointer):
-    """Threads in a folder of plain files, which can be copied, backed up and looked at with what every system has.
+    """A store in a folder of plain files, which can be copied and backed up with ordinary tools.
 
-    Each append is one write and one sync of the thread's own file. Several processes may use one folder: a lock on each
-    file keeps its writers apart. An append cut short by a crash is ignored by readers and removed by the next append;
-    bytes that were damaged are `Corrupt`, and are never removed.
+    Each append is one write and one sync of the thread's own file. Several processes may use one folder; a lock on each file
+    makes its writers wait for each other. An append that a crash cut short is ignored by readers and removed by the next
+    append. Damaged bytes raise `Corrupt` and are never removed.
     """
 
     def __init__(self, path: str | os.PathLike[str], namespace: str = "") -> None:
@@ -60,13 +60,14 @@ class FileCheckpointer(Checkpointer):
 
     @classmethod
     def from_url(cls, url: str, namespace: str = "") -> FileCheckpointer:
-        """`file:///absolute/dir` or `file:relative/dir`. The path is taken as it is written: nothing is decoded."""
+        """Open the folder that the URL names: `file:///absolute/dir` or `file:relative/dir`. The path is used as written, so
+        `%20` is not decoded."""
         path = url.removeprefix("file:")
         if path.startswith("//"):
             path = path[2:] if path.startswith("///") else ""
         if path == url or not path.strip("/") or "?" in path:
             raise InvalidInput(
-                f"{url!r} names no folder. Write file:///absolute/dir or file:relative/dir; it takes no host and no options."
+                f"{url!r} does not name a folder. Write file:///absolute/dir or file:relative/dir, without host and options."
             )
         if sys.platform == "win32" and path[2:3] == ":":
             path = path.lstrip("/")
@@ -90,8 +91,8 @@ class FileCheckpointer(Checkpointer):
         return await self._run(lambda: self._threads.head(thread_id), loop)
 
     async def heads(self, query: HeadQuery = HeadQuery()) -> AsyncIterator[Head]:
-        """As promised by every store. Threads whose files are damaged are no reason to hide the others: those come
-        first, then `Corrupt` names the damaged ones."""
+        """Yield the heads that match the query. Threads with damaged files are named by a `Corrupt` error that is
+        raised after all other heads."""
         loop = self._guard.enter()
         check_query(query)
         found, damaged = await self._run(lambda: self._list(query), loop)
@@ -143,7 +144,7 @@ class FileCheckpointer(Checkpointer):
             await asyncio.to_thread(pool.stop)
 
     async def _run(self, work: Callable[[], T], loop: asyncio.AbstractEventLoop) -> T:
-        """Do this on a thread that may wait for the disk; errors of the system come back in Clew's words."""
+        """Run this function on a worker thread. An `OSError` is raised as the `ClewError` that explains it."""
 
         def explained(_: None) -> T:
             self._root.open()

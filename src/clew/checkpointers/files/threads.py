@@ -1,4 +1,4 @@
-"""The thread files of one namespace: each found by its thread's key, opened, and locked for as long as it is used."""
+"""The thread files of one namespace: appends, reads and deletes, each with the thread's file open and locked."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ __all__ = ["ThreadFiles"]
 
 _BINARY: int = getattr(os, "O_BINARY", 0)
 _KNOWN = 1024
-"""How many threads' logs this process remembers the shape of."""
+"""The most threads of which the positions of records are remembered."""
 
 
 class ThreadFiles:
-    """Appends, reads and deletes. A file that is not there, or holds no whole record, is a thread that is not there."""
+    """The threads of one namespace. A thread does not exist if its file is missing or holds no complete record."""
 
     def __init__(self, root: Root, blobs: BlobFiles) -> None:
         self.folder = root.space / "threads"
@@ -48,7 +48,7 @@ class ThreadFiles:
             size = log.refresh(fd)
             try:
                 if _holds_already(fd, log, thread_id, frames, at, head):
-                    files.sync(fd)  # whoever wrote it may have been killed before its own sync
+                    files.sync(fd)  # its writer may have been killed before the sync
                     return
                 if refs and (missing := self._blobs.touch(refs)):
                     raise MissingBlob(missing, thread_id=thread_id)
@@ -71,7 +71,7 @@ class ThreadFiles:
             log = self._log(key, thread_id)
             log.refresh(fd)
             span = log.locate(fd, start, stop)
-            files.unlock(fd)  # a long read keeps no appender waiting
+            files.unlock(fd)  # so that a long read does not block appends
             return [] if span is None else log.read(fd, span)
 
     def head(self, thread_id: str) -> Head | None:
@@ -99,13 +99,14 @@ class ThreadFiles:
             if fd is not None and sys.platform != "win32":
                 os.unlink(path)
         with suppress(FileNotFoundError):
-            if sys.platform == "win32":  # where an open file keeps its name
+            if sys.platform == "win32":  # an open file cannot be removed there
                 os.unlink(path)
-            files.sync_folder(Path(path).parent)  # also if it was gone: whoever removed it may not have synced yet
+            files.sync_folder(Path(path).parent)  # even if it was gone: its deletion may not be synced yet
 
     @contextmanager
     def opened(self, key: str, *, shared: bool, create: bool = False) -> Iterator[int | None]:
-        """The thread's file, locked; None if there is none. Never one that was deleted while we waited for its lock."""
+        """Open and lock the file of the thread with this key, for a `with` block. Gives None if the file does not
+        exist. A file that is deleted while this waits for its lock is not used: the path is opened again."""
         path = self.path(key)
         try:
             fd = self._open(path, shared, create)
@@ -148,7 +149,8 @@ class ThreadFiles:
 
 
 def _holds_already(fd: int, log: Log, thread_id: str, frames: Sequence[bytes], at: int, head: Head) -> bool:
-    """True if this append was made before, False if it is to be made now; `Conflict` if it cannot be."""
+    """Return True if the log already holds this append, and False if it must be written now. Raises `Conflict` if the log
+    cannot take it."""
     if not log.end:
         if at > 0 or not frames:
             raise Conflict(thread_id, f"there is no such log to go on from frame {at}")
@@ -163,7 +165,7 @@ def _holds_already(fd: int, log: Log, thread_id: str, frames: Sequence[bytes], a
 
 
 def _is_at(fd: int, path: str) -> bool:
-    """Whether the path still names this file."""
+    """Return whether the path still names the open file."""
     try:
         return os.path.samestat(os.fstat(fd), os.stat(path))
     except FileNotFoundError:

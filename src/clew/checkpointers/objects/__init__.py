@@ -1,4 +1,4 @@
-"""Object storage: Amazon S3 and what speaks S3, Google Cloud Storage, Azure Blob Storage, OCI Object Storage."""
+"""The object storage stores: S3 and compatible servers, Google Cloud Storage, Azure Blob Storage, OCI Object Storage."""
 
 from __future__ import annotations
 

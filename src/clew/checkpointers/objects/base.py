@@ -1,4 +1,4 @@
-"""A checkpointer over any bucket: all that S3, Google Cloud Storage, Azure and OCI have in common."""
+"""The checkpointer over any bucket, which the stores for S3, Google Cloud Storage, Azure and OCI share."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ __all__ = ["BucketCheckpointer", "sweep"]
 
 T = TypeVar("T")
 SWEEP_EVERY = 3600.0
-"""Seconds between two looks for leftovers by one checkpointer. They are part of a deletion of blobs, which gc makes."""
+"""A checkpointer sweeps leftovers at most once in this many seconds, as part of a deletion of blobs, which gc calls."""
 
 _proven: dict[str, Clock] = {}
-"""The buckets that this process has found to honour conditions, and what time it is there."""
+"""The buckets that this process has tested and found to honour conditional puts, each with its clock."""
 
 
 class BucketCheckpointer(Checkpointer):
-    """Threads in a bucket. `where` names the bucket in messages, `prefix` is the part of it to use."""
+    """A store in a bucket. `where` names the bucket in errors; all object names start with `prefix`."""
 
     def __init__(self, bucket: Bucket, where: str, prefix: str = "", namespace: str = "") -> None:
         check_namespace(namespace)
@@ -87,8 +87,8 @@ class BucketCheckpointer(Checkpointer):
         return await self._threads.head(thread_id)
 
     async def heads(self, query: HeadQuery = HeadQuery()) -> AsyncIterator[Head]:
-        """As promised by every store. Threads whose objects are damaged are no reason to hide the others: those come
-        first, then `Corrupt` names the damaged ones."""
+        """Yield the heads that match the query. Threads with damaged objects are named by a `Corrupt` error that is raised
+        after all other heads."""
         self._guard.enter()
         check_query(query)
         await self._open()
@@ -151,7 +151,7 @@ class BucketCheckpointer(Checkpointer):
             await sweep(self._bucket, self._threads, self._blobs)
 
     async def _open(self) -> None:
-        """On first use: prove that the bucket can be relied upon. Once for each bucket in a process."""
+        """On first use, test that the bucket honours conditional puts. Done once for each bucket in a process."""
         if self._opened:
             return
         async with self._opening:
@@ -161,7 +161,7 @@ class BucketCheckpointer(Checkpointer):
             self._opened = True
 
     async def _settle(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do this to its end, whatever happens to the waiter meanwhile; `close` waits for it too."""
+        """Run this to its end even if the caller is cancelled, and return its result. `close` waits for it too."""
 
         async def opened() -> T:
             try:
@@ -178,11 +178,12 @@ class BucketCheckpointer(Checkpointer):
 
 
 LEFTOVER = 86_400_000_000
-"""Microseconds after which an object that nothing names belongs to nobody: who writes one names it within the hour."""
+"""Microseconds after which an object that no thread or blob names is deleted. A process that writes such an object names it
+within an hour, or never."""
 
 
 async def sweep(bucket: PatientBucket, threads: ObjectThreads, blobs: ObjectBlobs) -> None:
-    """Remove the packs and the bytes of blobs that nothing names, and finish removals that were cut short."""
+    """Delete old packs and blob data that no thread or blob names, and finish deletions of blobs that were interrupted."""
     packs: defaultdict[str, list[str]] = defaultdict(list)
     async for listed in _older(bucket, threads.packs.folder, blobs.clock.now() - LEFTOVER):
         packs[listed.key.split("/")[-2]].append(listed.key)

@@ -1,11 +1,12 @@
-"""The blobs of a bucket: one small object each that says when it was touched, and that it is there.
+"""The blobs of a bucket. Each blob has one small object, its record, which says that it exists and when it was touched.
 
-A touch is a conditional put of that object, so a removal can be conditional though buckets cannot delete on condition:
-whoever removes a blob first replaces its object, on condition that nobody has touched it since it looked, by one that says
-the blob is dead. From then on the blob is absent for all, and the object belongs for a minute to whoever wrote it, who
-deletes it within a third of that. Who puts the same blob meanwhile waits; after the minute it takes the object over. A large
-blob's bytes are in an object of their own, under a name that no other put ever uses, so the deletion of one never hits
-another.
+Buckets have no conditional delete, so deleting a blob takes two steps. First its record is replaced by a dead record, with a
+conditional put that fails if the blob was touched since. From then on the blob is absent for everyone. For a minute the dead
+record belongs to the process that wrote it, which deletes it within a third of that time. A process that puts the same blob
+meanwhile waits; after the minute it may replace the dead record.
+
+The bytes of a large blob are in an object of their own, under a name that no other put ever uses, so deleting them never
+hits the bytes of a later put.
 """
 
 from __future__ import annotations
@@ -43,22 +44,29 @@ __all__ = ["ObjectBlobs"]
 T = TypeVar("T")
 
 INLINE = 16 * 2**10
-"""Bytes of a blob that is kept in the object that says when it was touched: one request to put it, one to get it. Each
-touch writes them again."""
+"""The largest blob, in bytes, that is stored inside its record: one request to put it and one to get it. Each touch
+writes it again."""
 OWNED = 60_000_000
-"""Microseconds for which the object of a dead blob belongs to whoever is removing it."""
+"""Microseconds for which a dead record belongs to the process that wrote it."""
 IN_TIME = 20.0
-"""Seconds within which that one sends its deletions. With the 30 s a request may take, it is done before the minute ends."""
+"""Seconds within which that process sends its deletions. A request takes at most 30 s, so they end before the minute
+does."""
 UNCERTAIN = 4_000_000
-"""Microseconds by which the time written in an object and the store's time of its change may differ."""
+"""The most microseconds by which the time in a record and the store's time of its last change differ."""
 UNNAMED = 3600.0
-"""Seconds after which a large blob's object that nothing names is not named any more: leftovers are removed after a day."""
+"""Seconds after which a put of a large blob gives up instead of naming the object with its bytes. Sweeps delete unnamed
+objects after a day."""
 BATCH = 64
+"""The most blobs that are put or deleted at the same time."""
 REMEMBERED = 4 * 2**20
+"""The most bytes of records that are kept in memory."""
 _MOST = 2**62
+"""Microseconds that no grace period needs to exceed."""
 
 
 class ObjectBlobs:
+    """The blobs of one namespace of a bucket. Records are remembered with their tags, so that a touch is one request."""
+
     def __init__(self, bucket: PatientBucket, root: str, where: str) -> None:
         self._bucket = bucket
         self._where = where
@@ -79,15 +87,15 @@ class ObjectBlobs:
         return {digest: data for digest, data in zip(wanted, found, strict=True) if data is not None}
 
     async def touch(self, digests: Iterable[str]) -> set[str]:
-        """Touch those of these blobs that are there, and return those that are not."""
+        """Touch these blobs, and return the digests of blobs that do not exist."""
         wanted = list(dict.fromkeys(digests))
         there = await together([self._ask(digest) for digest in wanted])
         return {digest for digest, is_there in zip(wanted, there, strict=True) if not is_there}
 
     async def untouched(self, grace: timedelta) -> AsyncIterator[str]:
-        """The digests of blobs that nobody has touched for so long.
+        """Yield the digests of blobs that were not touched for this time.
 
-        The store's time of change decides, from the listing alone; where that is too coarse, the blob's object is read.
+        The store's times of change, which a listing has, decide. Only where they are too coarse is the record read.
         """
         before = self._before(grace)
         async for chunk in self._bucket.list(self.folder):
@@ -98,6 +106,7 @@ class ObjectBlobs:
                     yield _digest(listed.key)
 
     async def delete(self, digests: Collection[str], grace: timedelta) -> None:
+        """Delete these blobs, except those touched within this time."""
         for batch in _batches(dict.fromkeys(digests)):
             began = time.monotonic()
             before = self._before(grace)
@@ -105,14 +114,14 @@ class ObjectBlobs:
             await self._finish([key for keys in doomed for key in keys], began)
 
     async def finish_dead(self, digests: Sequence[str]) -> None:
-        """Remove what is left of blobs whose removal was cut short."""
+        """Finish the deletion of blobs whose dead records were left behind by an interrupted deletion."""
         for batch in _batches(digests):
             began = time.monotonic()
             doomed = await together([self._take_over(digest) for digest in batch])
             await self._finish([key for keys in doomed for key in keys], began)
 
     async def names(self, digest: str, name: str) -> bool:
-        """Whether this blob is there and its bytes are in the object of this name."""
+        """Return whether this blob exists and its bytes are in the object of this name."""
         found = await self._bucket.get(self._key(digest), 0, BLOB_HEADER)
         state = None if found is None else self._read(digest, found)
         return isinstance(state, Record) and state.name == name
@@ -136,7 +145,9 @@ class ObjectBlobs:
             return await self._touch(digest, asked)
 
     async def _settle(self, digest: str, data: bytes, name: str, began: float) -> bool:
-        """Make the blob's object say that it is there; False if it did already, and was touched."""
+        """Write the record of a blob: with its bytes, or with the name of the object that holds them. Returns False if the
+        blob exists already, which is touched then. Waits while a dead record belongs to another process; replaces a damaged
+        record. `began` is when the put began."""
         when: Tag | None = None
         while True:
             if abs(time.time() - began) > UNNAMED:
@@ -155,7 +166,7 @@ class ObjectBlobs:
             try:
                 state = read_record(found.data)
             except BadObject:
-                when = found.tag  # damaged: what is put now mends it
+                when = found.tag  # damaged, so the new record repairs it
                 continue
             except NewerObject as error:
                 raise self._newer(digest, error) from error
@@ -195,8 +206,8 @@ class ObjectBlobs:
         return None
 
     async def _touch(self, digest: str, asked: int, *, check_data: bool = False) -> bool:
-        """Touch the blob if it is there, unless somebody has since we were asked to. With `check_data` one whose bytes are
-        gone counts as absent, so that putting it again mends it."""
+        """Touch a blob, unless it was touched after `asked`. Returns whether it exists. With `check_data`, a large blob
+        whose bytes are gone counts as absent, so that putting it again repairs it."""
         known = self._records.get(digest)
         while True:
             if known is None:
@@ -228,7 +239,8 @@ class ObjectBlobs:
         return isinstance(state, Record) and state.touched <= before
 
     async def _doom(self, digest: str, before: int) -> list[str]:
-        """Declare the blob dead if it is still untouched; the objects to delete then."""
+        """Replace the record of a blob by a dead record, unless the blob was touched after `before`. Returns the keys of the
+        objects to delete, none if the blob stays."""
         found = await self._bucket.get(self._key(digest), 0, BLOB_HEADER)
         state = None if found is None else self._read(digest, found)
         if found is None or not isinstance(state, Record) or max(state.touched, micros(found.modified)) > before:
@@ -241,6 +253,8 @@ class ObjectBlobs:
         return [*([self._data_key(digest, state.name)] if state.name else []), self._key(digest)]
 
     async def _take_over(self, digest: str) -> list[str]:
+        """Become the owner of a dead record that its owner has not deleted in time. Returns the keys to delete, none if the
+        record is not dead or still belongs to its owner."""
         found = await self._bucket.get(self._key(digest))
         state = None if found is None else self._read(digest, found)
         if found is None or not isinstance(state, Dead) or self.clock.now() < state.since + OWNED:
@@ -252,7 +266,8 @@ class ObjectBlobs:
         return [self._key(digest)]
 
     async def _finish(self, keys: Sequence[str], began: float) -> None:
-        """Delete what is dead, if there is time for it; what is not deleted now is swept."""
+        """Delete the objects of dead blobs, unless too much time has passed since `began`. What stays is deleted by a later
+        sweep."""
         if time.monotonic() - began <= IN_TIME:
             await self._bucket.delete(keys)
 

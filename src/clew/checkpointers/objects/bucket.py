@@ -1,4 +1,4 @@
-"""The little that Clew asks of a bucket, and the patience with which it asks."""
+"""The operations that Clew needs of a bucket, their retries, and the test that a bucket honours conditional puts."""
 
 from __future__ import annotations
 
@@ -30,28 +30,34 @@ __all__ = [
 T = TypeVar("T")
 
 AT_ONCE = 32
-"""Requests of one checkpointer that are under way at the same time."""
+"""The most requests of one checkpointer at the same time."""
 PATIENCE = 10.0
-"""Seconds for which a store that has answered before is asked again: it restarts, fails over, or asks to slow down."""
+"""Seconds for which requests are retried, if the store has answered before: it may be restarting, failing over, or
+overloaded."""
 PAUSE = 0.1
+"""Seconds before the first retry. The pause doubles with each retry, up to `LONGEST_PAUSE`."""
 LONGEST_PAUSE = 1.0
 
 
 class Tag(msgspec.Struct, frozen=True):
-    """One state of an object. A put on condition of a tag succeeds only if the object is still in this state."""
+    """Identifies one state of an object. A conditional put with a tag succeeds only if the object is still in that state."""
 
     etag: str
     version: str | None = None
 
 
 class Found(NamedTuple):
+    """An object that was read."""
+
     data: bytes
     tag: Tag
     modified: datetime
-    """By the store's clock, and perhaps cut to the second."""
+    """When it was last written, by the store's clock; some stores cut it to the second."""
 
 
 class Listed(NamedTuple):
+    """An object in a listing."""
+
     key: str
     size: int
     etag: str
@@ -59,36 +65,40 @@ class Listed(NamedTuple):
 
 
 class Refused(Exception):
-    """A conditional put found the object in another state."""
+    """A conditional put was refused, because the object is in another state."""
 
 
 class Transient(Exception):
-    """The store did not answer, or said to come back later. Whether a write was done is not known."""
+    """The store did not answer, or asked to retry later. A write may or may not have been made."""
 
 
 class Bucket(Protocol):
-    """What a driver implements. Every call may be `Transient`, or `Unavailable` where asking again is no use."""
+    """The operations that a driver of a cloud implements. Each may raise `Transient` if a retry can help, and
+    `Unavailable` if it cannot."""
 
     async def get(self, key: str, start: int = 0, size: int | None = None) -> Found | None:
-        """The object, or this part of it: fewer bytes if it ends before. None if there is none."""
+        """Read an object, or with `size` that many bytes of it from `start`; fewer if it ends before. Returns None if the
+        object does not exist."""
 
     async def put(self, key: str, data: bytes, when: Tag | Literal["absent"] | None = None) -> Tag:
-        """Write the object, as one; `when` it is in this state, else `Refused`."""
+        """Write an object atomically, and return its new tag. With `when`, raise `Refused` unless the object is in that
+        state or absent."""
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Remove these objects; those that are not there are no error."""
+        """Delete these objects. Objects that do not exist are ignored."""
 
     def list(self, prefix: str, after: str = "") -> AsyncIterator[Sequence[Listed]]:
-        """The objects whose key starts with this prefix and a slash, by key, from beyond `after` on."""
+        """Yield pages of the objects whose key starts with `prefix` and a slash, sorted by key, starting after the key
+        `after`."""
 
     async def close(self) -> None: ...
 
 
 class PatientBucket:
-    """A bucket that is asked again while it is out of reach, for a while, and only if it has answered before.
+    """A bucket whose requests are retried for some seconds when it does not answer, if it has answered before.
 
-    To ask again is always safe here: a put that was done although no answer came is refused the second time, and whoever
-    is refused reads what is there.
+    Retries are safe: if a conditional put was made although no answer came, the second one is refused, and a refused caller
+    reads the object and finds its own write.
     """
 
     def __init__(self, bucket: Bucket, where: str) -> None:
@@ -146,7 +156,7 @@ class _Patience:
         self._pause = PAUSE
 
     async def wait(self, error: Transient) -> None:
-        """Wait a little before the next attempt, or give up."""
+        """Wait before the next attempt. Raises `Unavailable` when the time for retries is over."""
         if time.monotonic() + self._pause > self._end:
             raise Unavailable(
                 f"{self._where} cannot be reached or does not answer ({error}). "
@@ -157,14 +167,15 @@ class _Patience:
 
 
 NOTICED = 3_000_000
-"""Microseconds that the two clocks have to differ by: the store's is told to the second only."""
+"""Microseconds by which the store's clock must differ from this machine's to be taken into account. Stores give their
+time to the second only."""
 
 
 async def probe(bucket: PatientBucket, root: str, where: str) -> Clock:
-    """Try what all depends on: that of two who make an object one is refused, and of two who replace it too.
+    """Test that the bucket honours conditional puts, and return its clock. Raises `InvalidInput` if it does not.
 
-    Some servers that speak S3 take the conditions of a put and ignore them. There every writer would be told that it had
-    won, so such a store is refused.
+    Some S3-compatible servers accept the conditions of a put and ignore them. Two concurrent writers would then both be told
+    that they had won.
     """
     key = f"{root}/probe/{unique_name()}"
     first = await bucket.put(key, b"1", "absent")

@@ -1,4 +1,4 @@
-"""A bucket on S3, Google Cloud Storage or Azure, through obstore."""
+"""The driver for buckets on S3, Google Cloud Storage and Azure, through the package obstore."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _AGAIN = ("408", "425", "429", "5")
 
 
 def open_obstore(scheme: str, bucket: str, where: str, config: Mapping[str, Any], allow_http: bool) -> ObstoreBucket:
-    """The bucket of this name. Credentials that the configuration does not give are found by obstore: in the environment,
-    from the machine's metadata service, or with a credential provider."""
+    """Open a bucket. `scheme` is s3, gs or az; `config` is passed to obstore. Credentials that are not in `config` are
+    looked up by obstore: in the environment, the machine's metadata service, or a credential provider."""
     try:
         from obstore import exceptions, store
     except ImportError as error:
@@ -52,7 +52,8 @@ def open_obstore(scheme: str, bucket: str, where: str, config: Mapping[str, Any]
 
 
 def plain_http(endpoint: str | None, allowed: bool | None) -> bool:
-    """Whether to talk without encryption: only to this machine, or where it is asked for."""
+    """Return whether plain http may be used for this endpoint. Raises `InvalidInput` if the endpoint is plain http on
+    another machine and `allowed` is not set."""
     if endpoint is None:
         return bool(allowed)
     parts = urlsplit(endpoint)
@@ -73,7 +74,8 @@ def _is_loopback(host: str) -> bool:
 
 
 class ObstoreBucket:
-    """Keys, account names and signatures in an error of obstore stay there: only its kind and code are told."""
+    """A bucket through obstore. Its errors show only the status and code of an answer, because obstore's own errors may
+    contain keys, account names and signatures."""
 
     def __init__(self, store: ObjectStore, where: str) -> None:
         from obstore import exceptions
@@ -97,7 +99,7 @@ class ObstoreBucket:
             return None
         except (self._error, OSError) as error:
             if size is not None and "status code: 416" in str(error):
-                return Found(b"", Tag(""), _NEVER)  # it ends before this part: whoever asked finds it cut short
+                return Found(b"", Tag(""), _NEVER)  # the object ends before this part
             raise self._explain(error) from None
         meta = answer.meta
         return Found(data, Tag(meta["e_tag"] or "", meta["version"]), meta["last_modified"])
@@ -140,10 +142,10 @@ class ObstoreBucket:
             raise self._explain(error) from None
 
     async def close(self) -> None:
-        """Connections are obstore's own, and end with it."""
+        """Do nothing: obstore closes its own connections."""
 
     def _check_bucket(self, error: Exception) -> None:
-        """An object that is absent is one thing, a bucket that is absent another."""
+        """Raise `Unavailable` if it was the bucket that was not found, not just the object."""
         if any(code in str(error) for code in _NO_BUCKET):
             raise Unavailable(f"{self._where}: there is no such bucket. Make it, or correct the name.") from None
 

@@ -1,8 +1,8 @@
-"""Listings. A bucket cannot sort or select, so all heads are looked at; but each only once for each change.
+"""Lists the heads of a bucket. A bucket cannot sort or select, so a listing needs all heads, but reads only changed ones.
 
-A listing of the bucket gives the tag of every thread's object. Heads that were read before are known by it, in memory and in
-a cache object that whoever has read many writes for the next one. So a listing costs one request for a thousand threads,
-and one for each thread that has changed since.
+A listing of the bucket gives the tag of every thread's object. Heads that were read before are remembered by that tag,
+in memory and in a cache object in the bucket, which a process that has read many heads writes. So a listing costs one
+request for each thousand threads, and one for each thread that has changed.
 """
 
 from __future__ import annotations
@@ -25,14 +25,16 @@ __all__ = ["ObjectHeads"]
 log = logging.getLogger("clew.checkpointers")
 
 WORTH_KEEPING = 64
-"""Heads that one process must have read before it writes the cache; and an eighth of all."""
+"""The fewest heads that a process must have read before it writes the cache. It must also have read an eighth of all."""
 _SUM = 16
 
 _Cache = dict[str, tuple[str, Head]]
-"""By the key of the thread: the tag of its object, and its head."""
+"""Maps the key of a thread to the tag of its object and its head."""
 
 
 class ObjectHeads:
+    """Lists the heads of one namespace of a bucket."""
+
     def __init__(self, bucket: PatientBucket, root: str, threads: str, where: str) -> None:
         self._bucket = bucket
         self._key = f"{root}/heads"
@@ -42,7 +44,7 @@ class ObjectHeads:
         self._unsaved = 0
 
     async def all(self, query: HeadQuery) -> tuple[list[Head], list[Corrupt]]:
-        """The heads that the query lists; and what is wrong with threads whose objects are damaged."""
+        """Return the heads that match the query, in its order, and an error for each thread with a damaged object."""
         if self._cache is None:
             self._cache = await self._load()
         found: _Cache = {}
@@ -64,7 +66,8 @@ class ObjectHeads:
         return _select(heads, query), damaged
 
     async def _head(self, listed: Listed) -> tuple[str, Head | Corrupt | None]:
-        """The head of a thread, and the tag it belongs to; None if the thread is gone by now."""
+        """Return the tag and head of a thread's object, read only if it changed. The head is None if the thread was deleted
+        meanwhile, and a `Corrupt` error if the object is damaged."""
         known = self._cache.get(_name(listed)) if self._cache else None
         if known is not None and listed.etag and known[0] == listed.etag:
             return known
@@ -81,7 +84,7 @@ class ObjectHeads:
         return "", Corrupt(f"{listed.key} in {self._where} is cut short. Restore it from a copy.")
 
     async def _load(self) -> _Cache:
-        """What another process has read. It is a cache: one that cannot be understood is as good as none."""
+        """Read the cache object. Returns an empty cache if there is none or it cannot be decoded."""
         found = await self._bucket.get(self._key)
         if found is None:
             return {}

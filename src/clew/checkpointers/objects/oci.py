@@ -1,4 +1,4 @@
-"""Threads in OCI Object Storage, through Oracle's own SDK. The layout is that of every bucket: see `_object_format`."""
+"""The store for OCI Object Storage, through Oracle's SDK. Objects have the same format as in every other bucket."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ T = TypeVar("T")
 Auth = Literal["config", "instance", "resource"]
 
 WORKERS = 16
-"""Threads that wait for answers: the SDK blocks."""
+"""Worker threads that wait for answers, because the SDK blocks."""
 TIMEOUTS = 5.0, 30.0
-"""Seconds to connect, and between two bytes of an answer."""
+"""Seconds to wait for a connection, and for the next bytes of an answer."""
 PAGE = 1000
 _FIELDS = "name,size,etag,timeModified"
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,256}")
@@ -33,11 +33,12 @@ _NEVER = datetime.min.replace(tzinfo=UTC)
 
 
 class OCICheckpointer(BucketCheckpointer):
-    """Threads in a bucket of OCI Object Storage: `oci://namespace/bucket/prefix`.
+    """A store in a bucket of OCI Object Storage. The URL is `oci://namespace/bucket/prefix`.
 
-    `auth` says who we are: `config`, a profile of the SDK's configuration file; `instance` or `resource`, the principal
-    of the machine or function this runs on. Or give a `client` that is ready to use. What comes first in the URL is the
-    tenancy's Object Storage namespace; the argument `namespace` is Clew's own.
+    The namespace in the URL is the tenancy's Object Storage namespace; the argument `namespace` is Clew's own. `auth`
+    selects the credentials: `config` is a profile of the SDK's configuration file; `instance` and `resource` are the
+    principal of the machine or the function that this runs on. Alternatively pass a configured `ObjectStorageClient` as
+    `client`.
     """
 
     def __init__(
@@ -69,7 +70,9 @@ class OCICheckpointer(BucketCheckpointer):
 
     @classmethod
     def from_url(cls, url: str, namespace: str = "") -> OCICheckpointer:
-        """`oci://namespace/bucket/prefix?auth=instance&region=eu-frankfurt-1`; also `profile`, `config_file`, `endpoint`."""
+        """Open the bucket that the URL names, for example
+        `oci://namespace/bucket/prefix?auth=instance&region=eu-frankfurt-1`. Further options are `profile`,
+        `config_file` and `endpoint`."""
         address, options = parse_url(
             url, {"auth", "profile", "config_file", "region", "endpoint"}, {"key", "pass_phrase"}
         )
@@ -77,7 +80,7 @@ class OCICheckpointer(BucketCheckpointer):
 
 
 class _OCIBucket:
-    """One bucket through the SDK's `ObjectStorageClient`, which blocks and therefore runs on threads of its own."""
+    """A bucket through the SDK's `ObjectStorageClient`. Its calls block, so they run on worker threads."""
 
     def __init__(self, oci: Any, connect: Callable[[], Any], tenancy: str, bucket: str, where: str) -> None:
         self._oci = oci
@@ -99,7 +102,7 @@ class _OCIBucket:
                 if _is_absent(error):
                     return None
                 if error.status == 416:
-                    return Found(b"", Tag(""), _NEVER)  # it ends before this part: whoever asked finds it cut short
+                    return Found(b"", Tag(""), _NEVER)  # the object ends before this part
                 raise
 
         return await self._run(work)
@@ -168,7 +171,7 @@ class _OCIBucket:
             return self._client
 
     def _explain(self, error: Any) -> Exception:
-        """What the service said, by its status and code alone."""
+        """Turn an error of the service into `Transient` or `Unavailable`. Only its status and code are shown."""
         said = f"{error.status}, {error.code}"
         if error.status in (408, 409, 429) or error.status >= 500:
             return Transient(said)
@@ -181,7 +184,8 @@ class _OCIBucket:
 def _client(
     oci: Any, where: str, auth: Auth, profile: str, config_file: str, region: str | None, endpoint: str | None
 ) -> Any:
-    """A client of the SDK that neither retries nor breaks circuits: the checkpointer does what is needed of both."""
+    """Make a client of the SDK, with retries and circuit breaker off: the checkpointer retries itself. Raises
+    `InvalidInput` if there are no credentials for `auth`."""
     given: dict[str, Any] = {
         "timeout": TIMEOUTS,
         "retry_strategy": oci.retry.NoneRetryStrategy(),
@@ -202,13 +206,14 @@ def _client(
         return oci.object_storage.ObjectStorageClient(config, **given)
     except (oci.exceptions.ClientError, ValueError, OSError) as error:
         raise InvalidInput(
-            f"{where}: no way to sign requests with auth={auth!r} ({type(error).__name__}). Give auth=config with a profile "
-            "of the SDK's configuration file, or auth=instance or auth=resource where OCI gives the machine a principal."
+            f"{where}: cannot sign requests with auth={auth!r} ({type(error).__name__}). Use auth=config with a profile of "
+            "the SDK's configuration file, or auth=instance or auth=resource where OCI gives the machine a principal."
         ) from None
 
 
 def _is_absent(error: Any) -> bool:
-    """Whether it is the object that is not there. Without a bucket, or the right to see it, the status is the same."""
+    """Return whether the error means that the object does not exist. A missing bucket and a missing permission have the same
+    status, but another code."""
     return bool(error.status == 404 and error.code == "ObjectNotFound")
 
 
@@ -222,7 +227,7 @@ def _address(url: str) -> tuple[str, str, str]:
     bucket, _, prefix = rest.partition("/")
     if scheme != "oci" or not _NAME.fullmatch(tenancy) or not _NAME.fullmatch(bucket):
         raise InvalidInput(
-            "this URL names no bucket of OCI. Write oci://namespace/bucket/prefix: the namespace of your tenancy's Object "
-            "Storage, then the bucket."
+            "this URL does not name a bucket of OCI. Write oci://namespace/bucket/prefix: the namespace of your tenancy's "
+            "Object Storage, then the bucket."
         )
     return tenancy, bucket, check_prefix(prefix)

@@ -1,4 +1,4 @@
-"""Threads in object storage: Amazon S3 and what speaks S3, Google Cloud Storage, Azure Blob Storage."""
+"""The store for S3 and compatible servers, Google Cloud Storage and Azure Blob Storage; and URLs of buckets."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ _KEYS = {"access_key_id", "secret_access_key", "session_token"}
 
 
 class ObjectCheckpointer(BucketCheckpointer):
-    """Threads in a bucket of S3, Google Cloud Storage or Azure, through obstore.
+    """A store in a bucket of S3, Google Cloud Storage or Azure, through the package obstore.
 
-    `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix`. Each append is one conditional put. At first use the
-    store is tried: one that ignores the conditions of a put, as some servers that speak S3 do, is refused.
+    The URL is `s3://bucket/prefix`, `gs://bucket/prefix` or `az://container/prefix`. Each append is one conditional put. On
+    first use the bucket is tested: a server that ignores the conditions of a put, as some S3-compatible servers do, is
+    refused.
 
-    Credentials come from where the cloud's own tools find them in the environment, from the machine's metadata service, or
-    are given here. `endpoint` is the address of another server than the cloud's own; plain http is taken for this machine
-    alone unless `allow_http` says otherwise. `options` go to obstore's `S3Store`, `GCSStore` or `AzureStore` as they are.
+    Credentials are given as arguments, or come from the environment variables of the cloud's own tools or the machine's
+    metadata service. `endpoint` is the address of a server other than the cloud's own. Plain http is allowed only to this
+    machine, unless `allow_http=True`. `options` are passed unchanged to obstore's `S3Store`, `GCSStore` or `AzureStore`.
     """
 
     def __init__(
@@ -71,8 +72,12 @@ class ObjectCheckpointer(BucketCheckpointer):
 
     @classmethod
     def from_url(cls, url: str, namespace: str = "") -> ObjectCheckpointer:
-        """`s3://bucket/prefix?endpoint=http://127.0.0.1:8333&region=us-east-1&virtual_hosted=false`, and so on. Keys do
-        not belong in a URL, which ends up in logs and process lists: they come from the environment."""
+        """Open the bucket that the URL names, for example
+        `s3://bucket/prefix?endpoint=http://127.0.0.1:8333&region=us-east-1`.
+
+        Options are `endpoint`, `region`, `account`, `virtual_hosted` and `allow_http`. Keys are refused, because URLs
+        end up in logs and process lists; they come from the environment.
+        """
         address, given = parse_url(url, _OPTIONS, _KEYS)
         options: dict[str, Any] = dict(given)
         for switch in ("virtual_hosted", "allow_http"):
@@ -84,11 +89,15 @@ class ObjectCheckpointer(BucketCheckpointer):
 
 
 def parse_url(url: str, options: set[str], keys: set[str]) -> tuple[str, dict[str, str]]:
-    """The address without its options, and those. None of them may be a key, and a URL with one is never shown."""
+    """Split the URL of a bucket into its address and its options.
+
+    Raises `InvalidInput` for an option not in `options`, and for the names of credentials in `keys`. No error shows a
+    credential.
+    """
     parts = urlsplit(url)
     scheme = parts.scheme
     if not parts.netloc:
-        raise InvalidInput(f"{url[:100]!r} names no bucket: after {scheme}: come two slashes and its name")
+        raise InvalidInput(f"{url[:100]!r} does not name a bucket. Write {scheme}:// and then its name.")
     if "@" in parts.netloc:
         raise InvalidInput(
             f"a {scheme}:// URL takes no password: credentials come from the environment. Remove the part before @"
@@ -102,7 +111,7 @@ def parse_url(url: str, options: set[str], keys: set[str]) -> tuple[str, dict[st
             )
         if name not in options or not value:
             raise InvalidInput(
-                f"{name[:40]!r} is no option of a {scheme}:// URL; it takes {', '.join(sorted(options))}"
+                f"{name[:40]!r} is not an option of a {scheme}:// URL. The options are {', '.join(sorted(options))}."
             )
     if parts.fragment:
         raise InvalidInput(f"a {scheme}:// URL has no part after #")
@@ -110,7 +119,8 @@ def parse_url(url: str, options: set[str], keys: set[str]) -> tuple[str, dict[st
 
 
 def check_prefix(path: str) -> str:
-    """The part of a bucket that a URL's path names: plain segments, so that no store and no client writes it differently."""
+    """Return the prefix of all object names, from the path of a URL. Raises `InvalidInput` if it has characters that
+    some store or client would encode differently."""
     prefix = path.strip("/")
     segments = prefix.split("/") if prefix else []
     if len(prefix) > _LONGEST_PREFIX or any(s in (".", "..") or not _SEGMENT.fullmatch(s) for s in segments):
@@ -126,6 +136,7 @@ def _address(url: str) -> tuple[str, str, str]:
     if parts.scheme not in _KINDS or not _BUCKET.fullmatch(parts.netloc) or parts.query or parts.fragment:
         named = "this URL" if "@" in parts.netloc or parts.query else repr(url)
         raise InvalidInput(
-            f"{named} names no bucket. Write {', '.join(_KINDS.values())}; options go to from_url, or are arguments."
+            f"{named} does not name a bucket. Write {' or '.join(_KINDS.values())}. Other options are for from_url, or are "
+            "arguments."
         )
     return parts.scheme, parts.netloc, check_prefix(parts.path)

@@ -1,9 +1,9 @@
-"""Threads in a bucket: one object each, whose conditional put is the commit of an append.
+"""The threads of a bucket: one object each. A conditional put of that object commits an append.
 
-The object holds the head, the newest frames and refs (the tail), and names the packs with the older ones. What was read or
-written last is remembered with its tag, so an append is one conditional put and nothing else. It writes the tail again:
-256 KiB at most. When the tail grows beyond that, or has been written again and again to the sum of 1 MiB, it becomes a pack,
-which is written first, under a name of its own.
+The object holds the head, the newest frames and refs (the tail), and the list of packs with the older ones. What was
+last read or written is remembered with its tag, so an append is usually a single conditional put. It writes the whole
+tail again, at most 256 KiB. When the tail grows beyond that, or the rewritten bytes add up to 1 MiB, the tail becomes a
+pack. The pack is written before the thread's object, under a name of its own.
 """
 
 from __future__ import annotations
@@ -38,22 +38,23 @@ __all__ = ["HEAD_PART", "ObjectThreads", "read_parts"]
 log = logging.getLogger("clew.checkpointers")
 
 TAIL = 256 * 2**10
-"""Bytes of frames and refs in a thread's own object."""
+"""The most bytes of frames and refs in a thread's own object."""
 REWRITTEN = 2**20
-"""Bytes of tail to write again before a pack is made. As long as that takes about as long as one more request, a pack made
-earlier would cost more than it saves, and one made later would have saved more than it cost."""
+"""The tail becomes a pack when this many bytes of it have been rewritten. Writing them takes about as long as one more
+request: a pack made earlier would cost more than it saves, one made later would save less than it could."""
 HEAD_PART = 4096
-"""Bytes to ask for when only the head is wanted: nearly always all of it."""
+"""Bytes to read when only the head is wanted. They nearly always hold all of it."""
 REMEMBERED = 32 * 2**20
-"""Bytes of tails that are kept in memory."""
+"""The most bytes of tails that are kept in memory."""
 CONTRADICTIONS = 5
-"""Times that a store may refuse a put and still show the very state that the put asked for."""
+"""How often a store may refuse a put and yet show the object in the state that the put required."""
 UNCOMMITTED = 3600.0
-"""Seconds after which a pack that no thread names is not named any more: leftovers are removed after a day."""
+"""Seconds after which an append gives up instead of naming a pack that it has written. Sweeps delete unnamed packs after a
+day."""
 
 
 class _Log(NamedTuple):
-    """A thread as its object tells it."""
+    """The content of a thread's object, decoded, without the head."""
 
     tag: Tag
     log_id: str
@@ -61,7 +62,7 @@ class _Log(NamedTuple):
     packs: tuple[Pack, ...]
     tail: list[bytes]
     refs: list[str]
-    """Those in the tail."""
+    """The refs in the tail."""
     rewritten: int
 
     @property
@@ -79,6 +80,8 @@ class _Append(NamedTuple):
 
 
 class ObjectThreads:
+    """The threads of one namespace of a bucket."""
+
     def __init__(self, bucket: PatientBucket, root: str, blobs: ObjectBlobs, where: str) -> None:
         self._bucket = bucket
         self._where = where
@@ -92,8 +95,8 @@ class ObjectThreads:
     async def append(
         self, thread_id: str, frames: Sequence[bytes], at: int, head: Head, encoded: bytes, refs: Collection[str]
     ) -> None:
-        """As the waist defines it. What is remembered of the log is believed until the store refuses the put: then the
-        object is read, and decides."""
+        """Append as `Checkpointer.append` promises. The remembered state of the log is trusted until it contradicts the
+        append or the store refuses the put; then the object is read, and decides."""
         append = _Append(thread_id, frames, at, head, encoded, refs)
         key = thread_key(thread_id)
         async with self._locks[key]:
@@ -162,7 +165,8 @@ class ObjectThreads:
         return set()
 
     async def delete(self, thread_id: str) -> None:
-        """First what makes it a thread, then its packs. Of what a crash leaves behind nothing is seen, and it is swept."""
+        """Delete a thread: first its object, then its packs. Packs that a crash leaves behind are invisible and are swept
+        later."""
         key = thread_key(thread_id)
         async with self._locks[key]:
             name = f"{self.folder}/{key}"
@@ -173,18 +177,19 @@ class ObjectThreads:
             try:
                 parts = read_parts(found.data, name, self._where)
             except Corrupt:
-                parts = None  # which packs it had nobody can tell: they are swept
+                parts = None  # its packs are unknown, and are swept later
             await self._bucket.delete([name])
             if parts and parts.contents:
                 await self.packs.delete(key, parts.contents.packs)
 
     async def packs_of(self, key: str) -> set[str]:
-        """The names of the packs that this thread's object names."""
+        """Return the names of the packs that the object of the thread with this key lists."""
         found = await self._load(key)
         return {pack.name for pack in found.packs} if found else set()
 
     async def _commit(self, key: str, known: _Log | None, append: _Append) -> None:
-        """Put the thread's object as it is with this append, on condition that it still is as we know it."""
+        """Write the thread's object with this append added, on condition that it has not changed since `known`. Raises
+        `Refused` if it has."""
         packs = known.packs if known else ()
         tail = [*(known.tail if known else ()), *map(bytes, append.frames)]
         refs = list(dict.fromkeys([*(known.refs if known else ()), *append.refs]))
@@ -211,19 +216,21 @@ class ObjectThreads:
         await self._drop(key, taken_in)
 
     async def _drop_unless_named(self, key: str, new: Pack) -> None:
-        """After a refusal: the pack is of no use, unless it was our own put that the store had carried out before."""
+        """After a refused put, delete the pack that was written for it, unless the thread's object lists it. It does if
+        our own put had been carried out although no answer came."""
         if new.name not in await self.packs_of(key):
             await self._drop(key, (new,))
 
     async def _drop(self, key: str, packs: Sequence[Pack]) -> None:
-        """Remove packs that nothing names any more. It is no part of the append: what stays is swept some day."""
+        """Delete packs that the thread does not list any more. A failure does not fail the append: the packs are swept
+        later."""
         try:
             await self.packs.delete(key, packs)
         except Unavailable as error:
-            log.debug("%s: packs of %s stay for now: %s", self._where, key, error)
+            log.debug("%s: unused packs of thread %s are not deleted for now: %s", self._where, key, error)
 
     async def _holds(self, key: str, found: _Log, append: _Append) -> bool:
-        """Whether this very log already has exactly these frames there."""
+        """Return whether the log already holds exactly the frames of this append, at the same position."""
         end = append.at + len(append.frames)
         if not append.frames or found.log_id != append.head.log_id or end > found.frames:
             return False
@@ -234,7 +241,7 @@ class ObjectThreads:
             return changed is not None and await self._holds(key, changed, append)
 
     async def _frames(self, key: str, found: _Log, start: int, stop: int) -> list[bytes]:
-        """The frames from `start` up to `stop`, those that exist."""
+        """Read the frames from `start` up to `stop`, as far as they exist."""
         wanted, first = [], 0
         for pack in found.packs:
             low, high = max(start, first) - first, min(stop, first + pack.frames) - first
@@ -246,7 +253,7 @@ class ObjectThreads:
         return [frame for frames in packed for frame in frames] + tail
 
     async def _changed(self, thread_id: str, pack: Pack) -> _Log | None:
-        """The thread as it is now, since a pack it named is not there. `Corrupt` if it still names that."""
+        """Load a thread again after one of its packs was missing. Raises `Corrupt` if it still lists that pack."""
         now = await self._load(thread_key(thread_id))
         if now is not None and pack in now.packs:
             raise self._gone(thread_id, pack)
@@ -268,7 +275,7 @@ class ObjectThreads:
         await asyncio.sleep(0.05 * times)
 
     async def _load(self, key: str) -> _Log | None:
-        """The thread as the store has it now. Remembered."""
+        """Read, check and remember the object of the thread with this key. Returns None if the thread does not exist."""
         name = f"{self.folder}/{key}"
         found = await self._bucket.get(name)
         if found is None:
@@ -304,7 +311,8 @@ class ObjectThreads:
 
 
 def read_parts(data: bytes, name: str, where: str) -> ThreadParts | None:
-    """The first part of a thread's object in Clew's words; None if the bytes end within the head."""
+    """Decode the head and index of a thread's object. Returns None if the bytes end within the head. Raises `Corrupt` or
+    `NewerFormat`, with the object's name."""
     try:
         parts, _ = thread_parts(data)
     except NewerObject as error:
@@ -317,12 +325,12 @@ def read_parts(data: bytes, name: str, where: str) -> ThreadParts | None:
 
 
 def _begins(append: _Append) -> bool:
-    """Whether this can be the first append of a thread."""
+    """Return whether this can be the first append of a thread."""
     return append.at == 0 and len(append.frames) > 0
 
 
 def _reason(known: _Log | None, append: _Append) -> str:
-    """Why the log cannot take this append as it stands; empty if it can."""
+    """Return why the log cannot take this append, or an empty text if it can."""
     if known is None:
         return "" if _begins(append) else f"there is no such log to go on from frame {append.at}"
     if known.log_id != append.head.log_id:

@@ -1,4 +1,4 @@
-"""Threads in OpenSearch."""
+"""The OpenSearch store."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""The blobs of a store: one document each that says when it was touched, and that it is there.
+"""The blobs of an OpenSearch store. Each blob has one document, its record, which says that it exists and when it was
+touched.
 
-A touch changes that document, so a removal on condition that it is unchanged since it was looked at never takes a blob that
-somebody has touched. A larger blob's bytes are in documents of their own, under a name that no other put ever uses, so the
-removal of one never hits another; a touch does not write them again.
+A touch changes the record. A deletion is made on condition that the record has not changed since it was read, so it
+never deletes a blob that was touched meanwhile. The bytes of a larger blob are in documents of their own, under a name
+that no other put ever uses, so deleting them never hits the bytes of a later put. A touch does not write them again.
 """
 
 from __future__ import annotations
@@ -25,30 +26,37 @@ __all__ = ["Blobs"]
 T = TypeVar("T")
 
 INLINE = 16 * 2**10
-"""Bytes of a blob that is kept in the document that says when it was touched. Each touch writes them again."""
+"""The largest blob, in bytes, that is stored inside its record. Each touch writes it again."""
 PIECE = 4 * 2**20
-"""Bytes of a larger blob in one document."""
+"""The most bytes of a larger blob in one document."""
 BATCH = 500
+"""The most blobs in one request."""
 BATCH_BYTES = 4 * 2**20
+"""The most bytes of blobs in one request."""
 PAGE = 1000
+"""Blobs in one page of a listing."""
 AT_ONCE = 4
-"""Requests with bytes of larger blobs that are under way at the same time."""
+"""The most requests with bytes of larger blobs at the same time."""
 _MOST = 2**62
+"""Microseconds that no grace period needs to exceed."""
 _RECORD = "touched,name,pieces,bytes"
 
 
 class _Record(NamedTuple):
-    """A blob's document, checked; the bytes of the blob are not."""
+    """A blob's record, without the blob's bytes."""
 
     state: tuple[int, int]
+    """The sequence number and the primary term of the document."""
     touched: int
+    """When the blob was touched: microseconds since 1970."""
     name: str
-    """Of the documents that hold the bytes; empty if they are here."""
+    """Name of the documents that hold the blob's bytes; empty if they are in the record itself."""
     pieces: int
+    """Number of documents that hold the bytes."""
 
 
 class Blobs:
-    """The blobs of one namespace."""
+    """The blobs of one namespace of an OpenSearch store."""
 
     def __init__(self, engine: Engine, indices: Indices, ns: str, where: str) -> None:
         self._engine = engine
@@ -80,7 +88,7 @@ class Blobs:
         return found
 
     async def touch(self, digests: Iterable[str]) -> set[str]:
-        """Touch those of these blobs that are there, and return those that are not."""
+        """Touch these blobs, and return the digests of blobs that do not exist."""
         missing: set[str] = set()
         for batch in _batches(dict.fromkeys(digests)):
             left = batch
@@ -95,7 +103,7 @@ class Blobs:
         return missing
 
     async def untouched(self, grace: timedelta) -> AsyncIterator[str]:
-        """The digests of blobs that nobody has touched for so long."""
+        """Yield the digests of blobs that were not touched for this time."""
         before = self._before(grace)
         await self._engine.refresh(self._indices.blobs)
         conditions = [{"term": {"ns": self._ns}}, {"range": {"touched": {"lte": before}}}]
@@ -116,6 +124,7 @@ class Blobs:
             body["search_after"] = hits[-1]["sort"]
 
     async def delete(self, digests: Collection[str], grace: timedelta) -> None:
+        """Delete these blobs, except those touched within this time."""
         for batch in _batches(dict.fromkeys(digests)):
             before = self._before(grace)
             records = await self._records(batch)
@@ -134,12 +143,14 @@ class Blobs:
             await self._drop(key for digest, record in gone for key in self._piece_keys(digest, record))
 
     async def names(self, digest: str) -> set[str]:
-        """The name of the documents that hold the bytes of this blob, if it is there and they are not in its own."""
+        """Return the name of the documents that hold this blob's bytes, as a set of one. The set is empty if the blob
+        does not exist, and holds an empty name if the bytes are in the record."""
         record = (await self._records([digest])).get(digest)
         return {record.name} if record else set()
 
     async def _put_large(self, digest: str, data: bytes) -> None:
-        """A blob that is there whole is touched. Else its bytes are written, and then the document that names them."""
+        """Put a larger blob. One that exists with all of its bytes is touched. Otherwise its bytes are written, then
+        the record that names them."""
         while True:
             mend = False
             try:
@@ -259,7 +270,7 @@ class Blobs:
 
 
 def _batches(items: Iterable[T], size: Callable[[T], int] = lambda _: 0) -> Iterator[list[T]]:
-    """As many as go into one request, by their number and their size."""
+    """Split items into batches for one request each: at most `BATCH` items and `BATCH_BYTES` bytes, by `size`."""
     batch: list[T] = []
     total = 0
     for item in items:

@@ -1,7 +1,8 @@
-"""The documents of a store, to and from what they mean. Pure.
+"""Encodes and decodes the documents of threads in OpenSearch. Pure: no requests are made here.
 
-Bytes are base64 in JSON, so a third more on the wire and in the translog; the codec of the index takes that back on disk.
-What is only searched by is cut to a size that an index takes, so a search may find too much: who asks looks again.
+Bytes are base64 in JSON, which takes a third more space on the wire and in the translog; compression removes that on disk.
+Fields that are only searched are cut to a size that an index accepts. So a search may find too much, and the caller checks
+each result.
 """
 
 from __future__ import annotations
@@ -32,40 +33,42 @@ __all__ = [
 ]
 
 HEAD = "head"
-"""The fields of a thread that hold its head."""
+"""The field of a thread's document that holds its head."""
 LOG = "head,contents,tail"
-"""Those that hold all of it."""
+"""The fields that hold the head, the list of packs, and the tail."""
 _LONGEST = 2000
-"""Characters of a value that are searched by: an index takes words of 32766 bytes."""
+"""The most characters of a value that are searched. An index accepts words of up to 32766 bytes."""
 _LONGEST_TITLE = 8000
+"""The most characters of a title that are searched."""
 _SUM = 4
 
 
 class _Contents(msgspec.Struct, frozen=True, array_like=True):
-    """What a thread's document says of its frames and refs."""
+    """Where a thread's frames and refs are. The tail is the frames and refs that are not in a pack yet."""
 
     packs: tuple[Pack, ...]
     sizes: tuple[int, ...]
-    """Of the frames in the tail."""
+    """The sizes of the frames in the tail."""
     refs: bytes
-    """Those in the tail, 32 bytes each."""
+    """The refs in the tail, 32 bytes each."""
     sum: bytes
-    """Of the tail."""
+    """The first 16 bytes of the blake3 of the frames in the tail."""
     rewritten: int
     """Bytes of tail written since the last pack was made."""
 
 
 class Log(NamedTuple):
-    """A thread as its document tells it."""
+    """The content of a thread's document, decoded, without the head."""
 
     state: tuple[int, int]
-    """The sequence number and the primary term of the document: a write on condition of them is the commit."""
+    """The sequence number and the primary term of the document. An append is committed by a write on condition that
+    they have not changed."""
     log_id: str
     frames: int
     packs: tuple[Pack, ...]
     tail: list[bytes]
     refs: list[str]
-    """Those in the tail."""
+    """The refs in the tail."""
     rewritten: int
 
     @property
@@ -82,7 +85,8 @@ def thread_document(
     refs: Sequence[str],
     rewritten: int,
 ) -> dict[str, Any]:
-    """A thread's document: the head in fields to search by, and all of it sealed with its sum."""
+    """Build a thread's document: fields of the head for searches, the whole head with its CRC-32, the list of packs, and the
+    tail. `encoded` is the head as msgpack; `tail` and `refs` are the frames and refs not in a pack."""
     joined = b"".join(tail)
     sizes = tuple(map(len, tail))
     contents = _Contents(packs, sizes, b"".join(map(bytes.fromhex, refs)), blake3(joined).digest(16), rewritten)
@@ -109,7 +113,8 @@ def thread_document(
 
 
 def word(value: str) -> str:
-    """A value as it is searched by: equal values have equal ones."""
+    """Return the first characters of a value, as the index holds it for searches. Different long values may give the
+    same."""
     return value[:_LONGEST]
 
 
@@ -118,13 +123,14 @@ def tag_word(name: str, value: str) -> str:
 
 
 def fold_title(title: str) -> tuple[str, bool]:
-    """A title as text in it is searched for, and whether it goes on beyond that."""
+    """Return a title as the index holds it for searches: casefolded and cut. The second value is whether it was cut."""
     folded = title.casefold()
     return folded[:_LONGEST_TITLE], len(folded) > _LONGEST_TITLE
 
 
 def read_head(source: Mapping[str, Any], key: str, where: str) -> Head:
-    """The head in a thread's document, checked."""
+    """Decode and check the head in a thread's document. Raises `Corrupt`. `source` is the document, `key` the thread's
+    key."""
     try:
         head = _decode_head(_unsealed(source, "head"))
     except (ValueError, msgspec.MsgspecError) as error:
@@ -135,7 +141,7 @@ def read_head(source: Mapping[str, Any], key: str, where: str) -> Head:
 
 
 def read_log(state: tuple[int, int], source: Mapping[str, Any], key: str, where: str) -> tuple[Head, Log]:
-    """All that a thread's document holds, checked."""
+    """Decode and check a thread's whole document: its head and its log. Raises `Corrupt`."""
     head = read_head(source, key, where)
     try:
         contents = _decode_contents(_unsealed(source, "contents"))
@@ -155,7 +161,7 @@ def read_log(state: tuple[int, int], source: Mapping[str, Any], key: str, where:
 
 
 def read_bytes(source: Mapping[str, Any], field: str) -> bytes:
-    """The bytes in a field; `ValueError` if they are not there."""
+    """Decode the base64 bytes in a field. Raises `ValueError` if the field is missing or not base64."""
     value = source.get(field)
     if not isinstance(value, str):
         raise ValueError(f"it has no {field}")

@@ -1,4 +1,4 @@
-"""The client of one checkpointer: its connections, what is tried again, and errors in Clew's words."""
+"""Requests to an OpenSearch cluster: the client, retries, clear errors, and the URL with its options."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ __all__ = ["Address", "Answer", "Engine", "Opening", "Options", "check_options",
 
 T = TypeVar("T")
 Answer = dict[str, Any]
-"""What the cluster says, as its JSON tells it."""
+"""An answer of the cluster: its decoded JSON."""
 Opening = Callable[["Engine"], Awaitable[None]]
-"""What is done once, before anything else: see that the indices are there and can be relied upon."""
+"""A function that is called once, before the first request: it creates and checks the indices."""
 
 AT_ONCE = 32
-"""Requests of one checkpointer that are under way at the same time. Writes that meet at a shard share its sync."""
+"""The most requests of one checkpointer at the same time. Concurrent writes to a shard share one sync."""
 PAUSE = 0.2
-"""Seconds after which a request whose connection broke, or that was turned away, is made once more."""
+"""Seconds after which a request is retried once, if its connection broke or the cluster was too busy."""
 
 _BUSY = frozenset({408, 429, 502, 503, 504})
 _GONE = "index_not_found_exception"
 
 
 class Engine:
-    """Makes requests. Every one that it is given may be made again, so one that got no answer is, once.
+    """Makes requests to the cluster. All requests can safely be repeated, so one whose connection broke is retried once.
 
-    A status of 404 or 409 is an answer; every other error is raised.
+    The statuses 404 and 409 are returned as answers. Every other error is raised.
     """
 
     def __init__(self, address: Address, options: Options, client: AsyncOpenSearch | None, opening: Opening) -> None:
@@ -69,12 +69,13 @@ class Engine:
         self._closed = False
 
     async def get(self, index: str, key: str, fields: str) -> Answer | None:
-        """A document as of the last write, with these fields of it; None if there is none."""
+        """Read a document with these fields, including the last write to it. Returns None if it does not exist."""
         answer = await self.call("GET", f"/{index}/_doc/{quote(key)}", {**_PRIMARY, "_source_includes": fields})
         return answer if answer["found"] else None
 
     async def get_all(self, index: str, keys: Sequence[str], fields: str | None) -> list[Answer | None]:
-        """These documents, each as of its last write and in the order asked for; without fields, only whether they are."""
+        """Read several documents, in the order of `keys`; None for each that does not exist. With `fields=None` the
+        documents have no content and only show that they exist."""
         if not keys:
             return []
         source = {"_source": "false"} if fields is None else {"_source_includes": fields}
@@ -87,7 +88,8 @@ class Engine:
     async def put(
         self, index: str, key: str, document: Mapping[str, Any], *, when: tuple[int, int] | str | None = None
     ) -> tuple[int, int] | None:
-        """Write a document; with `when`, if it is in this state or "absent". Its new state; None if it was refused."""
+        """Write a document, and return its new state: sequence number and primary term. With `when`, returns None and writes
+        nothing unless the document is in that state, or does not exist for `"absent"`."""
         params: dict[str, Any] = {}
         if isinstance(when, tuple):
             params = {"if_seq_no": when[0], "if_primary_term": when[1]}
@@ -97,8 +99,8 @@ class Engine:
         return None if "error" in answer else (answer["_seq_no"], answer["_primary_term"])
 
     async def bulk(self, index: str, actions: Sequence[tuple[str, Mapping[str, Any], Any]]) -> list[Answer]:
-        """Several writes in one request; each is one step, all of them are not. What came of each, in order: a status of
-        404 or 409 is an answer, here too."""
+        """Make several writes in one request. Each write is atomic, all together are not. Returns the result of each,
+        in order; it may have the status 404 or 409. Raises if a write has any other error."""
         if not actions:
             return []
         lines: list[bytes] = []
@@ -114,14 +116,15 @@ class Engine:
         return items
 
     async def search(self, body: Answer, index: str | None = None) -> Answer:
-        """What a search finds in an index, or in the point in time that it names; never a part of it."""
+        """Search an index; without one, the point in time that `body` names. Never returns partial results: raises if a
+        shard does not answer."""
         params = {"allow_partial_search_results": "false"}
         if index is None:
             return await self.call("POST", "/_search", params, body)
         return await self.call("POST", f"/{index}/_search", {**params, **_PRIMARY}, body)
 
     async def refresh(self, index: str) -> None:
-        """Have searches find all that was written before. Next to nothing where nothing was."""
+        """Make everything written before visible to searches. Costs almost nothing if nothing was written."""
         await self.call("POST", f"/{index}/_refresh")
 
     async def call(
@@ -133,7 +136,8 @@ class Engine:
         *,
         also: Collection[int] = (),
     ) -> Answer:
-        """The answer to this request. Statuses in `also` are answers too."""
+        """Open the store if it is not yet open, make this request, and return the answer. The statuses in `also` are
+        returned as answers too, not raised."""
         if not self._opened:
             async with self._door:
                 if not self._opened:
@@ -150,7 +154,7 @@ class Engine:
         *,
         also: Collection[int] = (),
     ) -> Answer:
-        """The same before the store is opened."""
+        """Make a request like `call`, but without opening the store first. For use while the store is opened."""
         data = body if body is None or isinstance(body, bytes) else _encode(body)
         self._asking += 1
         try:
@@ -190,7 +194,7 @@ class Engine:
             method, path, params=dict(params), body=data, timeout=self._options.timeout, ignore=tuple(answers)
         )
         if not isinstance(answer, dict):
-            raise Unavailable(f"{self._address}: what answers there is no OpenSearch. Check the host and the port.")
+            raise self._stranger()
         return answer
 
     def _connected(self) -> AsyncOpenSearch:
@@ -221,13 +225,13 @@ class Engine:
         return self._driver.AsyncOpenSearch(**given)
 
     def failed(self, error: Any, status: int) -> ClewError:
-        """What the cluster says went wrong, in Clew's words."""
+        """Turn an error that the cluster reported into a `ClewError` that says what to do."""
         told = error if isinstance(error, dict) else {"type": str(error)}
         kind = told.get("type", "")
         if kind == _GONE:
             return Corrupt(
-                f"{self._address}: the index {told.get('index', '')} is not there any more. Restore it from a snapshot; or "
-                "open the checkpointer again, which begins with an empty one."
+                f"{self._address}: the index {told.get('index', '')} no longer exists. Restore it from a snapshot; or open "
+                "the checkpointer again, which creates an empty one."
             )
         if kind == "cluster_block_exception":
             hint = "it takes no writes, most likely because a disk is full; nothing stored was harmed. Make room"
@@ -258,10 +262,15 @@ class Engine:
         if isinstance(error, errors.TransportError):
             info = error.info if isinstance(error.info, dict) else {}
             return self.failed(info.get("error", error.error), int(error.status_code))
-        return Unavailable(f"{self._address}: what answers there is no OpenSearch. Check the host and the port.")
+        return self._stranger()
+
+    def _stranger(self) -> Unavailable:
+        return Unavailable(
+            f"{self._address}: the server that answers there is no OpenSearch. Check the host and the port."
+        )
 
     async def settle(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do this to its end, whatever happens to the waiter meanwhile; `close` waits for it too."""
+        """Run this to its end even if the caller is cancelled, and return its result. `close` waits for it too."""
         task = settling(work)
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
@@ -280,20 +289,22 @@ class Engine:
 
 
 _PRIMARY = {"preference": "_primary"}
-"""Where every write is first: a copy may not have one yet that another reader has seen."""
+"""Makes a read ask the primary shard, which has every write first. A replica may lack a write that another reader has
+seen."""
 _LARGE = 2**19
+"""Bytes from which on a request is sent in pieces."""
 _encode = msgspec.json.Encoder().encode
 
 
 def _told(error: Exception) -> str:
-    """What went wrong on the way, without what the client wraps around it."""
+    """Return the text of the network error inside an error of the client."""
     inner = getattr(error, "info", None)
     return str(inner) or type(inner).__name__ if isinstance(inner, Exception) else str(error)
 
 
 class _Json:
-    """How the client writes and reads bodies. Those it is given are JSON already; large ones go out piece by piece, so that
-    they do not hold up the event loop."""
+    """The serializer of the client. Request bodies are JSON already; large ones are sent in pieces, so that they do not
+    block the event loop."""
 
     mimetype = "application/json"
 
@@ -310,7 +321,7 @@ _FORM = "Write opensearch://host:9200/index-prefix, with a password opensearch:/
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):
-    """A node of the cluster, or what stands before the nodes. Shown without the password."""
+    """The address and credentials of the cluster, or of a proxy before it. Its text never shows user and password."""
 
     host: str
     port: int = 9200
@@ -326,22 +337,22 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """How the cluster is reached, and how its indices are made if they are not there."""
+    """Options of an OpenSearch store: how to connect, and how to create its indices."""
 
     prefix: str = "clew"
     tls: bool | None = None
-    """None: not said, which is plain HTTP, and refused where a password would go over a network."""
+    """None means plain HTTP, but refused if a password would go over a network."""
     ca_file: str | None = None
     verify: bool = True
     timeout: float = 30.0
     shards: int = 1
     replicas: int | None = None
-    """None: one where there is a second node, none where there is not."""
+    """None means one replica if there is a second node, otherwise none."""
     index_messages: bool = False
 
 
 def parse_url(url: str) -> tuple[Address, Options]:
-    """Take a URL apart, or say what is wrong with it without showing the password."""
+    """Parse a URL. Raises `InvalidInput` with what is wrong; the error never shows the password."""
     shown = without_password(url)
     try:
         parts = urlsplit(url)
@@ -349,9 +360,9 @@ def parse_url(url: str) -> tuple[Address, Options]:
     except ValueError as error:
         raise InvalidInput(f"{shown}: {why_unparsed(error)}. {_FORM}") from None
     if parts.scheme != "opensearch" or not url.startswith("opensearch://"):
-        raise InvalidInput(f"{shown} is no OpenSearch URL. {_FORM}")
+        raise InvalidInput(f"{shown} is not an OpenSearch URL. {_FORM}")
     if not parts.hostname:
-        raise InvalidInput(f"{shown} names no host. {_FORM}")
+        raise InvalidInput(f"{shown} does not name a host. {_FORM}")
     if parts.fragment:
         raise InvalidInput(f"{shown}: a # in a password is written %23. {_FORM}")
     given = given_options(parts.query, _KNOWN, shown)
@@ -375,11 +386,11 @@ def parse_url(url: str) -> tuple[Address, Options]:
 
 
 def check_options(address: Address, options: Options) -> None:
-    """What no cluster could do, and what nobody should."""
+    """Raise `InvalidInput` for options that no cluster accepts or that are unsafe."""
     if not _PREFIX.fullmatch(options.prefix):
         raise InvalidInput(
-            f"{options.prefix[:120]!r} is no prefix of index names: up to 100 lower-case letters, digits and . _ - that "
-            "start with a letter or a digit."
+            f"{options.prefix[:120]!r} cannot be a prefix of index names. Use up to 100 lower-case letters, digits "
+            "and . _ - that start with a letter or a digit."
         )
     if not 0 < options.timeout <= 3600:
         raise InvalidInput(f"a timeout is more than 0 and at most 3600 seconds, not {options.timeout:g}")

@@ -1,8 +1,8 @@
-"""Listings and searches: the only place where documents are found by what is in them.
+"""Lists heads and searches threads. Everything else reads documents by their id.
 
-A search sees what was written before the last refresh. So a listing asks for one first, which costs next to nothing where
-nothing has changed, and tens of milliseconds where something has; appends never wait for one. A listing that goes beyond one
-page is read from a point in time, so that threads that move meanwhile come exactly once.
+A search sees only what was written before the last refresh of the index. So a listing refreshes first, which costs almost
+nothing if nothing has changed, and tens of milliseconds otherwise. Appends never wait for a refresh. A listing of several
+pages is read from a point in time, so that a thread that is updated meanwhile is still listed exactly once.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ __all__ = ["Listing"]
 log = logging.getLogger("clew.checkpointers")
 
 PAGE = 200
+"""Heads in one page of a listing."""
 KEPT = "5m"
-"""How long the cluster keeps a point in time after the last page that was asked for."""
+"""How long the cluster keeps a point in time after the last request for a page."""
 _LONGEST_SEARCH = 100
-"""Characters of a text in a title that the cluster looks for; the rest is looked for here."""
+"""The most characters of a title condition that the cluster checks. The whole condition is checked here on each result."""
 
 
 class Listing:
-    """The listings of one namespace."""
+    """Lists the heads and searches the threads of one namespace."""
 
     def __init__(self, engine: Engine, indices: Indices, ns: str, threads: Threads, guard: Guard, where: str) -> None:
         self._engine = engine
@@ -42,8 +43,8 @@ class Listing:
         self._where = where
 
     async def heads(self, query: HeadQuery) -> AsyncIterator[Head]:
-        """The heads that the query lists. Threads whose documents are damaged are no reason to hide the others: those come
-        first, then `Corrupt` names the damaged ones."""
+        """Yield the heads that match the query, in its order. Threads with damaged documents are named by a `Corrupt` error
+        that is raised after all other heads."""
         if query.limit == 0 or query.statuses() == ():
             return
         limit = query.limit
@@ -64,7 +65,8 @@ class Listing:
             raise Corrupt(f"{len(damaged)} thread(s) could not be listed: {' '.join(map(str, damaged))}")
 
     async def _long(self, query: HeadQuery, body: Answer, damaged: list[Corrupt]) -> AsyncIterator[Head]:
-        """A listing of several pages, all of them as of one moment."""
+        """Yield the heads of a listing of several pages, all as of one point in time. Errors for damaged documents are
+        added to `damaged`."""
         left = query.limit
         params = {"keep_alive": KEPT, "preference": "_primary"}
         made = await self._engine.call("POST", f"/{self._indices.threads}/_search/point_in_time", params)
@@ -88,14 +90,14 @@ class Listing:
             await self._let_go(moment)
 
     async def _let_go(self, moment: str) -> None:
-        """The cluster forgets it some minutes later in any case."""
+        """Delete a point in time. A failure does no harm: the cluster drops it some minutes later."""
         try:
             await self._engine.call("DELETE", "/_search/point_in_time", None, {"pit_id": [moment]})
         except ClewError as error:
-            log.debug("%s: a point in time stays for now: %s", self._where, error)
+            log.debug("%s: a point in time is not deleted for now: %s", self._where, error)
 
     async def search(self, text: str, limit: int) -> list[Head]:
-        """The threads whose title, or text to search by, has words of this text: the best matches first."""
+        """Return the heads of threads with words of this text in their title or search text, best matches first."""
         mine = [{"term": {"ns": self._ns}}, {"term": {"text_of": self._ns}}]
         body = {
             "size": 2 * limit,
@@ -127,7 +129,8 @@ class Listing:
         return body
 
     def _conditions(self, query: HeadQuery) -> list[Any]:
-        """What every thread that matches meets; and a few that do not match, where a value is long or odd."""
+        """Return the conditions of a query for the cluster. All matching threads meet them. A few others may too, where
+        a value is long, so each result is checked again."""
         found: list[Any] = [{"term": {"ns": self._ns}}]
         if query.prefix:
             found.append({"prefix": {"id": query.prefix}})
@@ -161,5 +164,5 @@ class Listing:
 
 
 def _escaped(text: str) -> str:
-    """Text in a pattern that stands for itself."""
+    """Escape the special characters of a wildcard pattern in this text."""
     return "".join(f"\\{letter}" if letter in "*?\\" else letter for letter in text)

@@ -1,11 +1,11 @@
-"""The three indices of a store: how they are made, and what makes one unfit.
+"""The three indices of an OpenSearch store: creates them and checks existing ones.
 
-    <prefix>-threads   a document for each thread: its head in fields to search by, its newest frames, the names of its packs
+    <prefix>-threads   a document for each thread: fields of its head for searches, its newest frames, the list of its packs
     <prefix>-blobs     a document for each blob: when it was touched, and the blob itself if it is small
     <prefix>-data      packs of older frames, and the bytes of larger blobs: opaque, named by the documents above
 
-Each has an index template, so that one that was deleted is not made anew by a write with guessed settings. Whoever wants
-other settings creates the templates or the indices first; what Clew finds it leaves as it is.
+Each index has an index template. So if an index is deleted, a write does not create it again with guessed settings. To use
+other settings, create the templates or the indices first: Clew does not change existing ones.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ log = logging.getLogger("clew.checkpointers")
 FORMAT = 1
 _PRIORITY = 200
 _NOT_FOR_US = frozenset({400, 401, 403, 405})
-"""What services answer that keep a part of OpenSearch to themselves."""
+"""Statuses with which managed services refuse requests that only they themselves may make."""
 NOTICED = 1.0
-"""Seconds that the cluster's clock and this machine's must differ by, at least, before it counts."""
+"""Seconds by which the cluster's clock must differ from this machine's to be taken into account."""
 
 _WORD: dict[str, Any] = {"type": "keyword", "doc_values": False}
 _SORTED: dict[str, Any] = {"type": "keyword"}
@@ -68,7 +68,7 @@ _DATA = {
 
 
 class Indices:
-    """The names of the indices, and what time it is where they are."""
+    """The names of the three indices, and the cluster's clock."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -78,7 +78,8 @@ class Indices:
         self.clock = Clock()
 
     async def open(self, engine: Engine) -> None:
-        """See that the indices are there, that this Clew can read them, and that what they acknowledge is durable."""
+        """Create missing indices, check that this version of Clew can use the existing ones and that they write durably, and
+        read the cluster's clock."""
         missing = self._check(await self._look(engine))
         if missing:
             for name in missing:
@@ -88,13 +89,13 @@ class Indices:
         self.clock = await _clock(engine)
 
     async def _look(self, engine: Engine) -> dict[str, Answer]:
-        """What is known of the indices that are there, by their names and aliases."""
+        """Return settings and mappings of the existing indices, by name and by alias."""
         names = ",".join((self.threads, self.blobs, self.data))
         answer = await engine.ask("GET", f"/{names}", {"ignore_unavailable": "true", "allow_no_indices": "true"})
         return {name: index for real, index in answer.items() for name in (real, *index["aliases"])}
 
     def _check(self, found: dict[str, Answer]) -> list[str]:
-        """The names of the indices that are not there. One that is there and unfit is an error."""
+        """Return the names of missing indices. Raises `InvalidInput` or `NewerFormat` for an index that cannot be used."""
         missing = []
         for name in (self.threads, self.blobs, self.data):
             if name not in found:
@@ -103,7 +104,7 @@ class Indices:
             version = found[name]["mappings"].get("_meta", {}).get("clew_format")
             if not isinstance(version, int):
                 raise InvalidInput(
-                    f"the index {name} is there and is none of Clew's. Take another prefix, as in "
+                    f"the index {name} exists and is not one of Clew's. Use another prefix, as in "
                     "opensearch://host:9200/another-prefix"
                 )
             if version > FORMAT:
@@ -117,7 +118,7 @@ class Indices:
         return missing
 
     async def _make(self, engine: Engine, name: str) -> None:
-        """Both steps are no error if another process was first, or somebody made the template by hand."""
+        """Create the index template and the index. Either may exist already, made by another process or by hand."""
         template = {"index_patterns": [name], "priority": _PRIORITY, "template": self._template(name)}
         await self._step(engine, f"/_index_template/{name}", {"create": "true"}, template, "already exists")
         await self._step(engine, f"/{name}", {}, None, "resource_already_exists_exception")
@@ -145,14 +146,15 @@ class Indices:
 
 
 async def _clock(engine: Engine) -> Clock:
-    """The cluster's clock, as far as it differs from this machine's by more than the answer took."""
+    """Ask a node of the cluster for its time, and return the cluster's clock. It is this machine's clock if both differ
+    by less than the measurement can tell, or if the cluster does not say."""
     asked = time.time()
     only = {"filter_path": "nodes.*.timestamp"}
     answer = await engine.ask("GET", "/_nodes/_local/stats/process", only, also=_NOT_FOR_US)
     took = time.time() - asked
     nodes = answer.get("nodes")
     if not nodes:
-        log.debug("the cluster does not tell its time; this machine's counts")
+        log.debug("the cluster does not tell its time; using this machine's clock")
         return Clock()
     ahead = next(iter(nodes.values()))["timestamp"] / 1000 - (asked + took / 2)
     return Clock(int(ahead * 1_000_000) if abs(ahead) > NOTICED + took else 0)

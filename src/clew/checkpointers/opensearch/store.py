@@ -1,4 +1,4 @@
-"""Threads in OpenSearch: one conditional write of the thread's own document an append."""
+"""The OpenSearch store. Each append is one conditional write of the thread's own document."""
 
 from __future__ import annotations
 
@@ -38,35 +38,36 @@ __all__ = ["OpenSearchCheckpointer", "sweep"]
 
 
 SWEEP_EVERY = 3600.0
-"""Seconds between two looks for leftovers by one checkpointer. They are part of a deletion of blobs, which gc makes."""
+"""A checkpointer sweeps leftovers at most once in this many seconds, as part of a deletion of blobs, which gc calls."""
 MOST_TEXT = 4 * 2**20
-"""Bytes of a text to search by."""
+"""The most bytes of a text given to `index_text`."""
 MOST_FOUND = 1000
-"""Threads that one search gives."""
+"""The most threads that one search returns."""
 
 
 class OpenSearchCheckpointer(Checkpointer):
-    """Threads in an OpenSearch cluster, 2.4 or later.
+    """A store in an OpenSearch cluster, version 2.4 or later.
 
-    `opensearch://[user:password@]host[:9200][/index-prefix]`. Options stand in the URL or are given here, which counts more:
+    The URL is `opensearch://[user:password@]host[:9200][/index-prefix]`. Options are given in the URL or as arguments;
+    arguments take precedence:
 
-    - `prefix` of the names of its three indices, `clew` unless given: the path of the URL.
-    - `tls=true` for HTTPS, `ca_file` with the certificates to trust, `verify=false` to trust any. A password goes to another
-      machine without TLS only if `tls=false` says so.
-    - `timeout`: seconds to wait for an answer, 30 unless given.
-    - `shards` (1) and `replicas` (one, where there is a second node) of the indices, when they are made.
+    - `prefix`: start of the names of the three indices, `clew` by default. In the URL it is the path.
+    - `tls=true` uses HTTPS; `ca_file` has the certificates to trust; `verify=false` trusts any. A password is sent to
+      another machine without TLS only with `tls=false`.
+    - `timeout`: seconds to wait for an answer, 30 by default.
+    - `shards` and `replicas` of the indices when they are created. The default is 1 shard, and 1 replica if there is a
+      second node.
     - `index_messages=true` allows `index_text`.
-    - `client`: an `opensearchpy.AsyncOpenSearch` to use in place of an own one, for several hosts or for requests that
-      are signed, as Amazon's service wants them. It stays open when this is closed. It should not make conditional writes
-      again by itself, and if it does nothing is lost.
+    - `client`: an `opensearchpy.AsyncOpenSearch` to use, for several hosts or for signed requests, as Amazon's service
+      needs them. It is not closed with the checkpointer. It should not retry conditional writes, but if it does, nothing
+      is lost.
 
-    An append is durable when it is acknowledged, since the translog is synced for each request; indices where it is not
-    (`index.translog.durability: async`) are refused on first use. Reads are by name and see every write. Listings and
-    searches have the index refreshed first, so that they see all that was appended before; appends never wait for that.
+    An acknowledged append is durable, because the translog is synced for each request. Indices with
+    `index.translog.durability: async` are refused on first use. Reads get documents by id and see every write. Listings and
+    searches refresh the index first, so that they see everything appended before; appends never wait for a refresh.
 
-    Refs are checked and their blobs touched in a step before the append. Between the two gc could delete such a blob only
-    if nobody had touched it during its whole grace, and it was touched just now: so a grace must be longer than an append
-    takes.
+    An append checks and touches the blobs of its refs in a request before the write. A blob that was just touched is not
+    deleted by gc within its grace period, so the grace period must be longer than an append takes.
     """
 
     def __init__(
@@ -115,7 +116,8 @@ class OpenSearchCheckpointer(Checkpointer):
 
     @classmethod
     def from_url(cls, url: str, namespace: str = "") -> OpenSearchCheckpointer:
-        """`opensearch://user:password@host:9200/prefix?tls=true&ca_file=/etc/ssl/ca.pem`, and so on."""
+        """Open the cluster that the URL names, for example
+        `opensearch://user:password@host:9200/prefix?tls=true&ca_file=/etc/ssl/ca.pem`."""
         return cls(url, namespace)
 
     def __repr__(self) -> str:
@@ -182,8 +184,8 @@ class OpenSearchCheckpointer(Checkpointer):
         await self._engine.settle(self._delete_blobs(digests, untouched_for))
 
     async def search(self, text: str, *, limit: int = 20) -> list[Head]:
-        """The heads of threads whose title has words of this text, the best matches first; and of those whose messages
-        have, where `index_text` was told of them. Other stores have no such search."""
+        """Return the heads of threads that have words of this text in their title or in the text given to `index_text`, best
+        matches first. Only the OpenSearch store has this method."""
         self._guard.enter()
         if not text.strip():
             raise InvalidInput("a search needs a word to search for. To list all threads use heads().")
@@ -192,10 +194,11 @@ class OpenSearchCheckpointer(Checkpointer):
         return await self._listing.search(text, limit)
 
     async def index_text(self, thread_id: str, text: str) -> None:
-        """Have `search` find this thread by this text, in place of what was told before: its messages, say.
+        """Set the text by which `search` finds this thread, for example its messages. Replaces the text of an earlier call.
 
-        A store cannot see them, for frames are opaque to it, so whoever wants them found hands them over. They are kept in
-        the clear, and go when the thread is deleted.
+        The store cannot take the text from the frames itself, because they are opaque to it. The text is stored
+        unencrypted and is deleted with the thread. Raises `UsageError` if the store was opened without
+        `index_messages=True` or has keys.
         """
         self._guard.enter()
         check_thread_id(thread_id)
@@ -223,12 +226,14 @@ class OpenSearchCheckpointer(Checkpointer):
 
 
 LEFTOVER = 86_400_000_000
-"""Microseconds after which a document that nothing names belongs to nobody: who writes one names it within the hour."""
+"""Microseconds after which a document that no thread or blob names is deleted. A process that writes such a document
+names it within an hour, or never."""
 PAGE = 500
+"""Documents in one page of a sweep."""
 
 
 async def sweep(engine: Engine, indices: Indices, ns: str, threads: Threads, blobs: Blobs) -> None:
-    """Remove what is a day old and nothing names."""
+    """Delete packs and blob data that are more than a day old and that no thread or blob names."""
     await engine.refresh(indices.data)
     old = {"range": {"made": {"lt": indices.clock.now() - LEFTOVER}}}
     body: dict[str, Any] = {
@@ -249,7 +254,7 @@ async def sweep(engine: Engine, indices: Indices, ns: str, threads: Threads, blo
 
 
 async def _named(hits: list[Answer], threads: Threads, blobs: Blobs) -> set[str]:
-    """Of the names that these documents have, those that must stay."""
+    """Return the names of packs and blob data among these search hits that a thread or blob still names."""
     names: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     for hit in hits:
         source = hit["_source"]
@@ -259,5 +264,5 @@ async def _named(hits: list[Answer], threads: Threads, blobs: Blobs) -> set[str]
         try:
             named |= await (threads.packs_of(owner) if kind == "pack" else blobs.names(owner))
         except Corrupt:
-            named |= mine  # nobody can tell which of them it names, and somebody may yet restore it
+            named |= mine  # the owner is damaged, so it is unknown what it names, and it may yet be restored
     return named

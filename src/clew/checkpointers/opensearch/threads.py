@@ -1,10 +1,11 @@
-"""Threads in OpenSearch: one document each, whose conditional write is the commit of an append.
+"""The threads of an OpenSearch store: one document each. A conditional write of that document commits an append.
 
-The document holds the head, the newest frames and refs (the tail), and names the packs with the older ones. What was read or
-written last is remembered with its sequence number, so an append is one conditional write and nothing else. It writes the
-tail again: 32 KiB at most. When the tail grows beyond that, or has been written again and again to the sum of 256 KiB, it
-becomes a pack, which is written first, under a name of its own. Packs of like size become one, up to 8 MiB: so the document
-names a few dozen for a log of 100 MB, and grows by a hundred bytes for every few MiB more.
+The document holds the head, the newest frames and refs (the tail), and the list of packs with the older ones. What was
+last read or written is remembered with its sequence number, so an append is usually a single conditional write. It
+writes the whole tail again, at most 32 KiB. When the tail grows beyond that, or the rewritten bytes add up to 256 KiB,
+the tail becomes a pack. The pack is written before the thread's document, under a name of its own. Packs of similar
+size are merged, up to 8 MiB: so the document lists a few dozen packs for a log of 100 MB, and grows by a hundred bytes
+for every few MiB more.
 """
 
 from __future__ import annotations
@@ -32,15 +33,17 @@ __all__ = ["LARGEST", "Packs", "Threads", "fitting", "taken_in"]
 log = logging.getLogger("clew.checkpointers")
 
 TAIL = 32 * 2**10
-"""Bytes of frames and refs in a thread's own document."""
+"""The most bytes of frames and refs in a thread's own document."""
 REWRITTEN = 256 * 2**10
-"""Bytes of tail to write again before a pack is made: until then a request for a pack would cost more than it saves."""
+"""The tail becomes a pack when this many bytes of it have been rewritten. Earlier, the request for the pack would cost more
+than it saves."""
 REMEMBERED = 32 * 2**20
-"""Bytes of tails that are kept in memory."""
+"""The most bytes of tails that are kept in memory."""
 CONTRADICTIONS = 5
-"""Times that a write may be refused although the document is seen in the very state that the write asked for."""
+"""How often a write may be refused although the document is in the state that the write required."""
 UNCOMMITTED = 3600.0
-"""Seconds after which a pack that no thread names is not named any more: leftovers are removed after a day."""
+"""Seconds after which an append gives up instead of naming a pack that it has written. Sweeps delete unnamed packs after a
+day."""
 
 
 class _Append(NamedTuple):
@@ -53,7 +56,7 @@ class _Append(NamedTuple):
 
 
 class Threads:
-    """The threads of one namespace."""
+    """The threads of one namespace of an OpenSearch store."""
 
     def __init__(self, engine: Engine, indices: Indices, ns: str, blobs: Blobs, where: str) -> None:
         self._engine = engine
@@ -69,8 +72,8 @@ class Threads:
     async def append(
         self, thread_id: str, frames: Sequence[bytes], at: int, head: Head, encoded: bytes, refs: Collection[str]
     ) -> None:
-        """As the waist defines it. What is remembered of the log is believed until the cluster refuses the write: then the
-        document is read, and decides."""
+        """Append as `Checkpointer.append` promises. The remembered state of the log is trusted until it contradicts the
+        append or the cluster refuses the write; then the document is read, and decides."""
         append = _Append(thread_id, frames, at, head, encoded, refs)
         key = thread_key(thread_id)
         async with self._locks[key]:
@@ -121,7 +124,7 @@ class Threads:
         return None if found is None else read_head(found["_source"], key, self._where)
 
     async def heads(self, keys: Sequence[str]) -> list[Head]:
-        """The heads of those of these threads that are there, in this order."""
+        """Return the heads of the threads with these keys, in this order. Threads that do not exist are left out."""
         found = await self._engine.get_all(self._indices.threads, [self.document(key) for key in keys], HEAD)
         return [
             read_head(document["_source"], key, self._where)
@@ -140,8 +143,9 @@ class Threads:
         return set()
 
     async def delete(self, thread_id: str) -> None:
-        """First the document, on condition that it is still of the log that was found; then its packs. Of what a crash
-        leaves behind nothing is seen, and it is swept. The text to search by goes with the document."""
+        """Delete a thread: first its document and its search text, then its packs. The document is deleted only while it
+        belongs to the log that was found: a thread that is made again meanwhile stays. Packs that a crash leaves behind are
+        invisible and are swept later."""
         key = thread_key(thread_id)
         async with self._locks[key]:
             self._forget(key)
@@ -154,9 +158,9 @@ class Threads:
                     try:
                         found = read_log(state, document["_source"], key, self._where)[1]
                     except Corrupt as error:
-                        found = error  # which packs it had nobody can tell: they are swept
+                        found = error  # its packs are unknown, and are swept later
                 if isinstance(first, Log) and isinstance(found, Log) and found.log_id != first.log_id:
-                    return  # it is gone, and was made again
+                    return  # deleted by somebody else, and made again
                 first = first or found
                 if await self._deleted(key, state):
                     break
@@ -164,7 +168,8 @@ class Threads:
                 await self._drop(key, found.packs)
 
     async def _deleted(self, key: str, state: tuple[int, int] | None) -> bool:
-        """Remove a thread's document in this state, and its text; False if it is in another state by now."""
+        """Delete a thread's document and its search text. Returns False if the document is not in this state any more;
+        then it stays."""
         actions: list[tuple[str, dict[str, str | int], None]] = [("delete", {"_id": self.text_document(key)}, None)]
         if state is not None:
             condition = {"if_seq_no": state[0], "if_primary_term": state[1]}
@@ -173,12 +178,12 @@ class Threads:
         return all(item["status"] != 409 for item in items)
 
     async def packs_of(self, key: str) -> set[str]:
-        """The names of the packs that this thread's document names."""
+        """Return the names of the packs that the document of the thread with this key lists."""
         found = await self._load(key)
         return {pack.name for pack in found.packs} if found else set()
 
     async def set_text(self, thread_id: str, text: str) -> None:
-        """Have searches find this thread by this text, in place of what was set before."""
+        """Set the text by which searches find this thread. Replaces a text set before."""
         key = thread_key(thread_id)
         document = {"text_of": self._ns, "key": key, "text": text}
         await self._engine.put(self._indices.threads, self.text_document(key), document)
@@ -190,8 +195,8 @@ class Threads:
         return f"{self._ns}.{key}.text"
 
     async def _commit(self, key: str, known: Log | None, append: _Append) -> bool:
-        """Write the thread's document as it is with this append, on condition that it still is as we know it; False if it
-        is not."""
+        """Write the thread's document with this append added, on condition that it has not changed since `known`.
+        Returns False if it has."""
         packs = known.packs if known else ()
         tail = [*(known.tail if known else ()), *map(bytes, append.frames)]
         refs = list(dict.fromkeys([*(known.refs if known else ()), *append.refs]))
@@ -218,19 +223,21 @@ class Threads:
         return True
 
     async def _drop_unless_named(self, key: str, new: Sequence[Pack]) -> None:
-        """After a refusal: the packs are of no use, unless it was our own write that had been carried out before."""
+        """After a refused write, delete the packs that were written for it, unless the thread's document lists them. It does
+        if our own write had been carried out although no answer came."""
         if new and not {pack.name for pack in new} & await self.packs_of(key):
             await self._drop(key, new)
 
     async def _drop(self, key: str, packs: Sequence[Pack]) -> None:
-        """Remove packs that nothing names any more. It is no part of the append: what stays is swept some day."""
+        """Delete packs that the thread does not list any more. A failure does not fail the append: the packs are swept
+        later."""
         try:
             await self.packs.delete(key, packs)
         except Unavailable as error:
-            log.debug("%s: packs of %s stay for now: %s", self._where, key, error)
+            log.debug("%s: unused packs of thread %s are not deleted for now: %s", self._where, key, error)
 
     async def _holds(self, key: str, found: Log, append: _Append) -> bool:
-        """Whether this very log already has exactly these frames there."""
+        """Return whether the log already holds exactly the frames of this append, at the same position."""
         end = append.at + len(append.frames)
         if not append.frames or found.log_id != append.head.log_id or end > found.frames:
             return False
@@ -241,7 +248,7 @@ class Threads:
             return changed is not None and await self._holds(key, changed, append)
 
     async def _frames(self, key: str, found: Log, start: int, stop: int) -> list[bytes]:
-        """The frames from `start` up to `stop`, those that exist."""
+        """Read the frames from `start` up to `stop`, as far as they exist."""
         wanted: list[tuple[Pack, int, int]] = []
         first = 0
         for pack in found.packs:
@@ -253,7 +260,7 @@ class Threads:
         return packed + found.tail[max(0, start - first) : max(0, stop - first)]
 
     async def _changed(self, thread_id: str, pack: Pack) -> Log | None:
-        """The thread as it is now, since a pack it named is not there. `Corrupt` if it still names that."""
+        """Load a thread again after one of its packs was missing. Raises `Corrupt` if it still lists that pack."""
         now = await self._load(thread_key(thread_id))
         if now is not None and pack in now.packs:
             raise self._gone(thread_id, pack)
@@ -276,7 +283,7 @@ class Threads:
         await asyncio.sleep(0.05 * times)
 
     async def _load(self, key: str) -> Log | None:
-        """The thread as the cluster has it now. Remembered."""
+        """Read, check and remember the document of the thread with this key. Returns None if the thread does not exist."""
         found = await self._engine.get(self._indices.threads, self.document(key), LOG)
         if found is None:
             self._forget(key)
@@ -299,12 +306,12 @@ class Threads:
 
 
 def _begins(append: _Append) -> bool:
-    """Whether this can be the first append of a thread."""
+    """Return whether this can be the first append of a thread."""
     return append.at == 0 and len(append.frames) > 0
 
 
 def _reason(known: Log | None, append: _Append) -> str:
-    """Why the log cannot take this append as it stands; empty if it can."""
+    """Return why the log cannot take this append, or an empty text if it can."""
     if known is None:
         return "" if _begins(append) else f"there is no such log to go on from frame {append.at}"
     if known.log_id != append.head.log_id:
@@ -313,13 +320,14 @@ def _reason(known: Log | None, append: _Append) -> str:
 
 
 LARGEST = 8 * 2**20
-"""Bytes of a pack: a document is read and written whole, and the cluster has to hold several in memory."""
+"""The most bytes of a pack. A document is read and written whole, and the cluster has to hold several in memory."""
 AT_ONCE = 4
-"""Requests for packs that are under way at the same time."""
+"""The most requests for packs at the same time."""
 
 
 def taken_in(packs: Sequence[Pack], new: int) -> int:
-    """How many of the newest packs a new one of this size takes in: as many as `merged_with` says and as fit."""
+    """Return how many of the newest packs are merged into a new pack of `new` bytes: what `merged_with` says, but fewer
+    if the result would be larger than `LARGEST`."""
     count = merged_with([pack.size for pack in packs], new)
     while count and new + sum(pack.size for pack in packs[len(packs) - count :]) > LARGEST:
         count -= 1
@@ -327,7 +335,8 @@ def taken_in(packs: Sequence[Pack], new: int) -> int:
 
 
 def fitting(frames: Sequence[bytes]) -> Iterator[list[bytes]]:
-    """These frames in parts that each fit a pack; one part, unless they are too large for that."""
+    """Split frames into parts of at most `LARGEST` bytes, one for each pack. Yields one empty part for no frames,
+    because a pack can hold refs alone."""
     part: list[bytes] = []
     size = 0
     for frame in frames:
@@ -340,7 +349,7 @@ def fitting(frames: Sequence[bytes]) -> Iterator[list[bytes]]:
 
 
 class Packs:
-    """The packs of one namespace, read and written. Each belongs to the thread whose key is part of its name."""
+    """Reads and writes the packs of one namespace. `thread` is always the key of the thread that a pack belongs to."""
 
     def __init__(self, engine: Engine, indices: Indices, ns: str, where: str) -> None:
         self._engine = engine
@@ -352,7 +361,8 @@ class Packs:
     async def write(
         self, thread: str, older: Sequence[Pack], frames: Sequence[bytes], refs: Sequence[str]
     ) -> tuple[Pack, ...]:
-        """New packs of what these packs hold, and then these frames and refs: one, as long as that fits."""
+        """Write the content of the packs `older`, followed by these frames and refs, as new packs. It is one pack
+        unless that would be too large."""
         whole = await self._whole(thread, older)
         all_frames = [frame for found, _ in whole for frame in found] + list(frames)
         all_refs = list(dict.fromkeys([ref for _, found in whole for ref in found] + list(refs)))
@@ -363,7 +373,7 @@ class Packs:
         return tuple(pack for pack, _ in made)
 
     async def frames(self, thread: str, wanted: Sequence[tuple[Pack, int, int]]) -> list[bytes]:
-        """The frames of these packs, of each from one number up to another."""
+        """Read frames of packs. Each item of `wanted` is a pack and the range of frame numbers within it."""
         whole = await self._whole(thread, [pack for pack, _, _ in wanted])
         return [frame for (frames, _), (_, low, high) in zip(whole, wanted, strict=True) for frame in frames[low:high]]
 
@@ -435,7 +445,7 @@ class Packs:
 
 
 def _pages(packs: Sequence[Pack]) -> Iterator[list[Pack]]:
-    """As many packs as are asked for together."""
+    """Group packs for requests: each group has at most `LARGEST` bytes, or is one pack."""
     page: list[Pack] = []
     size = 0
     for pack in packs:

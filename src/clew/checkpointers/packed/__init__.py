@@ -1,1 +1,1 @@
-"""What object storage and OpenSearch share: the bytes of objects, and packs of older frames."""
+"""Code that object storage and OpenSearch share: logs whose older frames are moved into packs."""

@@ -1,4 +1,4 @@
-"""The clock of a store that has one of its own."""
+"""The clock of a server, estimated with this machine's clock."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ __all__ = ["Clock"]
 
 
 class Clock:
-    """The store's clock, as far as it differs from this machine's by more than a moment."""
+    """The clock of a store's server: this machine's clock plus a fixed number of microseconds, 0 if both agree."""
 
     def __init__(self, ahead: int = 0) -> None:
         self._ahead = ahead
 
     def now(self) -> int:
-        """Microseconds since 1970."""
+        """Return the server's time in microseconds since 1970."""
         return time.time_ns() // 1000 + self._ahead

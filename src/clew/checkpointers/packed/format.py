@@ -1,10 +1,10 @@
-"""The bytes of the objects in a bucket. Pure: bytes in, bytes out.
+"""The format of the objects in a bucket, and of packs, which OpenSearch has too. Pure: bytes in, bytes out.
 
     <prefix>/<blake3 of the namespace>/
         threads/<blake3 of the id>            one object a thread, whose conditional put is the commit
-        packs/<blake3 of the id>/<name>       older frames and refs of that thread, named by the thread's object
+        packs/<blake3 of the id>/<name>       older frames and refs of that thread; the thread's object lists its packs
         blobs/<digest>                        one object a blob: when it was touched, and the blob itself if it is small
-        data/<digest>/<name>                  a large blob, named by the blob's object
+        data/<digest>/<name>                  the bytes of a large blob; the blob's object holds this name
         heads                                 a cache for listings, checked against every thread's object
 
     thread   3  magic "CLT"
@@ -17,8 +17,8 @@
              -  the head (msgpack), then the index (msgpack: packs, lengths of the tail's frames, the tail's refs, the
                 tail's sum, bytes rewritten since the last pack), then the tail: the newest frames, one after the other
 
-    pack        for each frame its length and its CRC-32 (4 bytes each), the refs (32 bytes each), the frames. What comes
-                before the frames has its sum in the index that names the pack.
+    pack        for each frame its length and its CRC-32 (4 bytes each), the refs (32 bytes each), the frames. The sum of
+                everything before the frames is in the index that lists the pack.
 
     blob     3  magic "CLB"
              1  format version
@@ -84,11 +84,11 @@ DEAD_SIZE = _DEAD.size + _CRC.size
 
 
 class BadObject(Exception):
-    """These bytes are not the object they should be; the message says in what way."""
+    """These bytes are not the expected object. The message says what is wrong."""
 
 
 class NewerObject(Exception):
-    """A sound object of a later version than this code reads."""
+    """The object is sound, but of a later format version than this code can read."""
 
     def __init__(self, version: int) -> None:
         self.version = version
@@ -96,54 +96,55 @@ class NewerObject(Exception):
 
 
 class Pack(msgspec.Struct, frozen=True, array_like=True):
-    """A pack as the thread's object names it."""
+    """An entry in a thread's list of packs: the pack's name, its number of frames and refs, and its size in bytes."""
 
     name: str
     frames: int
     refs: int
     size: int
     sum: bytes
-    """Of all that comes before the frames."""
+    """Sum of the bytes before the frames."""
 
     @property
     def table(self) -> int:
-        """Bytes before the frames."""
+        """Number of bytes before the frames."""
         return _FRAME.size * self.frames + 32 * self.refs
 
 
 class Index(msgspec.Struct, frozen=True, array_like=True):
-    """What a thread's object says of its frames and refs."""
+    """The index of a thread's object: where its frames and refs are. The tail is the frames and refs not yet in a pack."""
 
     packs: tuple[Pack, ...]
     sizes: tuple[int, ...]
-    """Of the frames in the tail."""
+    """The sizes of the frames in the tail."""
     refs: bytes
-    """Those in the tail, 32 bytes each."""
+    """The refs in the tail, 32 bytes each."""
     sum: bytes
-    """Of the tail."""
+    """Sum of the frames in the tail."""
     rewritten: int
     """Bytes of tail written since the last pack was made."""
 
 
 class ThreadParts(NamedTuple):
-    """The first part of a thread's object, checked."""
+    """The head and index of a thread's object, after their sums were checked."""
 
     head: Head
     contents: Index | None
-    """None if the bytes given end before it."""
+    """The index; None if only the start of the object was read and the index is not in it."""
     tail: int
-    """Where the tail starts."""
+    """Offset at which the tail's frames start."""
 
 
 class PackTable(NamedTuple):
-    """The first part of a pack, checked."""
+    """The part of a pack before its frames, after its sum was checked: the frames' sizes and CRC-32 sums, and the refs."""
 
     sizes: tuple[int, ...]
     sums: tuple[int, ...]
     refs: list[str]
 
     def frames(self, data: bytes | memoryview, start: int, stop: int) -> list[bytes]:
-        """Check and take apart the bytes of the frames from `start` up to `stop`."""
+        """Split `data`, the bytes of the frames from `start` up to `stop`, into frames and check each. Raises
+        `BadObject`."""
         found: list[bytes] = []
         at = 0
         for size, expected in zip(self.sizes[start:stop], self.sums[start:stop], strict=True):
@@ -156,23 +157,26 @@ class PackTable(NamedTuple):
 
 
 class Record(NamedTuple):
-    """A blob's object, checked; the bytes of the blob are not."""
+    """The content of a blob's object, after its sum was checked. The blob's own bytes are not checked yet."""
 
     touched: int
+    """When the blob was touched: microseconds since 1970."""
     name: str
-    """Of the object that holds the bytes; empty if they are here."""
+    """Name of the object that holds the blob's bytes; empty if they are in `data`."""
     data: bytes
 
 
 class Dead(NamedTuple):
-    """The object of a blob that somebody has begun to remove."""
+    """The content of a blob's object once a process has begun to delete the blob. For readers the blob is absent."""
 
     since: int
+    """When the deletion began: microseconds since 1970."""
 
 
 def thread_object(
     head: bytes, packs: tuple[Pack, ...], tail: Sequence[bytes], refs: Iterable[str], rewritten: int
 ) -> bytes:
+    """Encode a thread's object. `head` is msgpack; `tail` and `refs` are the frames and refs not in a pack."""
     joined = b"".join(tail)
     index = _encode(Index(packs, tuple(map(len, tail)), b"".join(map(bytes.fromhex, refs)), _sum(joined), rewritten))
     fields = _THREAD.pack(b"CLT", VERSION, len(head), crc32(head), len(index), crc32(index))
@@ -180,9 +184,10 @@ def thread_object(
 
 
 def thread_parts(data: bytes) -> tuple[ThreadParts | None, int]:
-    """The head, and the index if these bytes reach that far; and how many bytes it takes for both.
+    """Decode and check the head and index at the start of a thread's object. `data` may be only the start of the object.
 
-    No parts at all if the bytes end within the head.
+    Returns the parts, and how many bytes of the object hold both. The parts have no index if `data` ends before its end, and
+    are None if `data` ends within the head. Raises `BadObject` or `NewerObject`.
     """
     fields = _checked(data, _THREAD.size, b"CLT")
     _, version, head_size, head_sum, index_size, index_sum = _THREAD.unpack(fields)
@@ -205,7 +210,7 @@ def thread_parts(data: bytes) -> tuple[ThreadParts | None, int]:
 
 
 def thread_tail(data: bytes, parts: ThreadParts) -> tuple[list[bytes], list[str]]:
-    """The frames and refs of the tail, given the whole object."""
+    """Decode and check the frames and refs of the tail, given the whole object. Raises `BadObject`."""
     if parts.contents is None:
         raise BadObject("it is cut short")
     tail = data[parts.tail :]
@@ -219,7 +224,7 @@ def thread_tail(data: bytes, parts: ThreadParts) -> tuple[list[bytes], list[str]
 
 
 def make_pack(frames: Sequence[bytes], refs: Sequence[str]) -> tuple[Pack, bytes]:
-    """A pack of these frames and refs under a name that no other has."""
+    """Encode frames and refs as a pack with a new unique name. Returns its entry for the thread's list, and its bytes."""
     table = b"".join(
         [*(_FRAME.pack(len(frame), crc32(frame)) for frame in frames), *(bytes.fromhex(digest) for digest in refs)]
     )
@@ -228,7 +233,8 @@ def make_pack(frames: Sequence[bytes], refs: Sequence[str]) -> tuple[Pack, bytes
 
 
 def pack_table(pack: Pack, data: bytes) -> PackTable:
-    """What comes before the frames, given the bytes it is in."""
+    """Decode and check the part of a pack before its frames. `data` is at least the start of the pack. Raises
+    `BadObject`."""
     table = data[: pack.table]
     if _sum(table) != pack.sum:
         raise BadObject("its table fails its check")
@@ -238,17 +244,19 @@ def pack_table(pack: Pack, data: bytes) -> PackTable:
 
 
 def record(touched: int, data: bytes, name: str = "") -> bytes:
-    """A blob's object: with the blob's bytes, or with the name of the object that holds them."""
+    """Encode a blob's object. It holds either the blob's bytes, or the name of the object that holds them."""
     fields = _BLOB.pack(b"CLB", VERSION, touched, os.urandom(8), bytes.fromhex(name) if name else _HERE)
     return b"".join((fields, _CRC.pack(crc32(fields)), data))
 
 
 def dead_record(since: int) -> bytes:
+    """Encode the object of a blob whose deletion began at this time."""
     fields = _DEAD.pack(b"CLD", VERSION, since, os.urandom(8))
     return fields + _CRC.pack(crc32(fields))
 
 
 def read_record(data: bytes) -> Record | Dead:
+    """Decode and check a blob's object. Raises `BadObject` or `NewerObject`."""
     if data[:3] == b"CLD":
         _, version, since, _ = _DEAD.unpack(_checked(data, _DEAD.size, b"CLD"))
         if version > VERSION:
@@ -265,7 +273,8 @@ def unique_name() -> str:
 
 
 def _checked(data: bytes, size: int, magic: bytes) -> bytes:
-    """The fixed fields at the start of an object."""
+    """Return the first `size` bytes of an object. Raises `BadObject` unless they start with `magic` and match the
+    CRC-32 that follows them."""
     fields = data[:size]
     if len(data) < size + _CRC.size or fields[:3] != magic or _CRC.pack(crc32(fields)) != data[size : size + _CRC.size]:
         raise BadObject("its first bytes fail their check")

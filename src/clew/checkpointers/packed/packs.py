@@ -1,4 +1,4 @@
-"""The packs of a thread: where its older frames and refs are, in few objects of growing size."""
+"""Packs hold the older frames and refs of a thread. Small packs are merged into larger ones, so that there are few."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ if TYPE_CHECKING:
 __all__ = ["PackGone", "Packs", "merged_with"]
 
 GROWTH = 4
-"""Packs of one level that become one of the next, which is as many times larger."""
+"""So many packs of about equal size are merged into one."""
 LARGEST = 64 * 2**20
-"""Bytes beyond which packs are not merged: it would take an append too long, and too much memory."""
+"""The most bytes of a merged pack. Merging more would take an append too long, and too much memory."""
 WHOLE = 2**20
-"""Packs up to this size are read at once, whatever part of them is wanted."""
+"""Packs up to this many bytes are always read whole, even if only some frames are wanted."""
 
 
 class PackGone(Exception):
-    """A pack that a thread's object names is not there: the object was replaced since, or somebody deleted the pack."""
+    """A pack in a thread's list does not exist. Either the thread changed after its list was read, or the pack was
+    deleted by another program."""
 
     def __init__(self, pack: Pack) -> None:
         self.pack = pack
@@ -31,11 +32,12 @@ class PackGone(Exception):
 
 
 def merged_with(sizes: Sequence[int], new: int) -> int:
-    """How many of the newest packs, of these sizes, a new pack of this size should take in.
+    """Return how many of the newest packs should be merged into a new pack of `new` bytes. `sizes` are from old to new.
 
-    Smaller ones before it are taken in, and with three more of its own level it becomes one of the next. So there are at
-    most three packs of each level, levels fall from old to new, and each time a byte is written again it rises by one: a
-    log of n bytes is in at most 3·log₄(n) packs, and each byte was written log₄(n) times at most.
+    The level of a pack is log₄ of its size. A new pack takes in the packs before it that are of a lower level; together with
+    three packs of its own level it becomes one of the next level. So there are at most three packs of each level, levels
+    fall from old to new, and a byte rises one level each time it is written again. A log of n bytes therefore has at most
+    3·log₄(n) packs, and each of its bytes is written at most log₄(n) times.
     """
     total, first = new, len(sizes)
     while True:
@@ -51,12 +53,13 @@ def merged_with(sizes: Sequence[int], new: int) -> int:
 
 
 def _level(size: int) -> int:
-    """How often four equal ones have to become one to make this size from one byte."""
+    """Return log₄ of this size, rounded down."""
     return (size.bit_length() - 1) // 2
 
 
 class Packs:
-    """The packs of one namespace, read and written. Each belongs to the thread whose key is part of its name."""
+    """Reads and writes the packs of one namespace of a bucket. `thread` is always the key of the thread that a pack belongs
+    to."""
 
     def __init__(self, bucket: PatientBucket, folder: str, where: str) -> None:
         self._bucket = bucket
@@ -67,7 +70,7 @@ class Packs:
         return f"{self.folder}/{thread}/{pack.name}"
 
     async def write(self, thread: str, taken_in: Sequence[Pack], frames: Sequence[bytes], refs: Sequence[str]) -> Pack:
-        """A new pack of what these packs hold, and then these frames and refs."""
+        """Write a new pack with the content of the packs `taken_in`, followed by these frames and refs."""
         older = await together([self._whole(thread, pack) for pack in taken_in])
         all_frames = [frame for found, _ in older for frame in found] + list(frames)
         all_refs = dict.fromkeys([ref for _, found in older for ref in found] + list(refs))
@@ -76,7 +79,7 @@ class Packs:
         return pack
 
     async def frames(self, thread: str, pack: Pack, start: int, stop: int) -> list[bytes]:
-        """Its frames from `start` up to `stop`, counted within it."""
+        """Read frames of a pack, from number `start` up to `stop`. Numbers count from the start of the pack."""
         if pack.size <= WHOLE or 2 * (stop - start) >= pack.frames:
             frames, _ = await self._whole(thread, pack)
             return frames[start:stop]

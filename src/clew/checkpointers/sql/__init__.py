@@ -1,1 +1,1 @@
-"""What SQLite, PostgreSQL, MySQL and Oracle share: heads as columns, and reading a log in stretches."""
+"""Code that the SQL stores (SQLite, PostgreSQL, MySQL, Oracle) share: heads as columns, and reading a log in pages."""

@@ -1,7 +1,7 @@
-"""Heads as columns of a database, for all of them; and an append as rows, for those that keep text only as bytes.
+"""Heads as columns of a database, for every SQL store; and an append as column values, for the stores on a server.
 
-Ids, logs, agents and parents are compared by digests of one length: so they fit an index, are never empty (which is NULL to
-Oracle) and differ whenever a letter differs, whatever the collation. The text itself is in the head.
+Thread ids, log ids, agents and parents are stored as digests of a fixed length. So they fit an index, are never empty (which
+Oracle takes for NULL) and differ whenever the text differs, whatever the collation. The text itself is in the head.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ __all__ = [
 ]
 
 MOST = 2**62
-"""A number that a database's integers hold, with room to add and subtract, and that no log and no clock reaches."""
+"""Stands for "no limit" in SQL: no log and no clock reaches it, and a 64-bit integer still has room for sums with it."""
 _SUM = 4
 _decode = msgspec.msgpack.Decoder(Head).decode
 
 
 class Append(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """One append as the waist defines it, ready for SQL."""
+    """The arguments of `Checkpointer.append` as values for SQL. Every field but `id` and `size` is a column or rows."""
 
     id: str
-    """The thread's id; the rest are columns."""
+    """The thread id as text, for errors."""
     space: bytes
     key: bytes
     log: bytes
     at: int
     frames: Sequence[bytes]
     refs: Sequence[bytes]
-    """In the order in which blobs are locked."""
+    """Digests of blobs, sorted, so that all appends lock blobs in the same order."""
     thread_id: bytes
     status: str
     agent: bytes
@@ -58,15 +58,15 @@ class Append(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     title: bytes
     tags: bytes
     head: bytes
-    """The whole head: msgpack and its CRC-32, little-endian."""
+    """The whole head as msgpack, followed by its CRC-32, little-endian."""
     size: int
-    """Bytes of the frames and the head."""
+    """Bytes of the frames and the head together."""
 
 
 def make_append(
     space: bytes, thread_id: str, frames: Sequence[bytes], at: int, head: Head, refs: Collection[str], encoded: bytes
 ) -> Append:
-    """`encoded` is the head as `check_append` returns it."""
+    """Convert the arguments of an append for SQL. `encoded` is the head as `check_append` returns it."""
     return Append(
         id=thread_id,
         space=space,
@@ -89,35 +89,40 @@ def make_append(
 
 
 def title_column(title: str) -> bytes:
-    """A title as it is searched."""
+    """Return the value of the title column, in which titles are searched without regard to case."""
     return title.casefold().encode()
 
 
 def tags_column(tags: dict[str, str]) -> bytes:
-    """Tags as they are searched: between bytes that UTF-8 never has, so that each is found as a whole or not at all."""
+    """Return the value of the tags column, in which tags are searched as substrings. Bytes that never occur in UTF-8
+    separate them, so a search finds whole tags only."""
     return b"".join([b"\xff%b\xfe%b\xff" % (name.encode(), value.encode()) for name, value in tags.items()])
 
 
 def with_sum(encoded: bytes) -> bytes:
-    """A head as it is kept: its msgpack, and the CRC-32 of that."""
+    """Return an encoded head with its CRC-32 appended: the form in which heads are stored."""
     return encoded + crc32(encoded).to_bytes(_SUM, "little")
 
 
 @functools.lru_cache(4096)
 def mark(text: str) -> bytes:
-    """What stands for this text where it is only compared."""
+    """Return a 16-byte digest of this text, for columns that are only compared for equality."""
     return blake3(text.encode()).digest(16)
 
 
 def after_prefix(prefix: str) -> tuple[bytes, bytes]:
-    """Texts that start with this prefix are at or after the first of these, and before the second."""
+    """Return the range of texts that start with this prefix, as bytes: from the first value up to, not including, the
+    second. The prefix must not be empty."""
     encoded = prefix.encode()
     return encoded, encoded[:-1] + bytes([encoded[-1] + 1])  # UTF-8 has no byte FF
 
 
 def refusal(append: Append, ends: int | None, *, same_log: bool, missing: Collection[bytes]) -> ClewError | None:
-    """Why nothing of this append may be written to a log that ends here; None if all of it may. `ends` is None where there
-    is no such log. Whether it is there already is for the caller to find out first."""
+    """Return the error that this append must raise, or None if it may be written.
+
+    `ends` is the number of frames in the log, None if the thread does not exist; `missing` are the refs without a blob. The
+    caller has found out before that the log does not already hold this append.
+    """
     if ends is None:
         if append.at > 0 or not append.frames:
             return Conflict(append.id, f"there is no such log to go on from frame {append.at}")
@@ -143,15 +148,15 @@ _WAY_OUT = "Restore a copy, or save its log as a new thread:"
 
 
 class Listing:
-    """Decodes the heads of a listing. Damaged ones are no reason to hide the others: `end` names them, once those have
-    come."""
+    """Decodes the heads of a listing. It skips damaged heads and remembers them, so that the sound ones are all listed
+    before `end` raises."""
 
     def __init__(self, where: str) -> None:
         self._where = where
         self._damaged: list[Corrupt] = []
 
     def sound(self, rows: Iterable[Sequence[object]]) -> Iterator[Head]:
-        """The heads of rows of a head and the id of its thread, but for the damaged ones."""
+        """Yield the sound heads of these rows. Each row is a stored head and its thread id."""
         for data, thread_id in rows:
             try:
                 yield decode_head(data, _text(thread_id), self._where)
@@ -159,6 +164,7 @@ class Listing:
                 self._damaged.append(error)
 
     def end(self) -> None:
+        """Raise `Corrupt` if heads were damaged. Call it after the last row."""
         if self._damaged:
             raise unlisted(self._damaged)
 

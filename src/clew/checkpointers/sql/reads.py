@@ -1,4 +1,4 @@
-"""Reading a log from a database, a stretch at a time: as much at once as memory takes, whatever the size of its frames."""
+"""Reads a log from a database in pages, sized so that a page is neither too large for memory nor needlessly small."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from clew.errors import Corrupt
 __all__ = ["Stretch", "read_frames"]
 
 _FIRST, _BYTES, _MOST_ROWS = 256, 8 * 2**20, 10_000
-"""Frames of the first stretch; bytes and frames of each that follows."""
+"""Frames of the first page; aimed-at bytes and most frames of each later page."""
 
 
 class Stretch(NamedTuple):
-    """What one query found: which log it is of, how many frames that has, and those that were asked for."""
+    """The result of one query for frames: the id of the log, its length, and the frames found."""
 
     log: object
     length: int
@@ -25,8 +25,12 @@ class Stretch(NamedTuple):
 async def read_frames(
     fetch: Callable[[int, int], Awaitable[Stretch | None]], thread_id: str, where: str, start: int, stop: int | None
 ) -> list[bytes]:
-    """The frames from `start` up to `stop`, all of one log. `fetch` gives those between two numbers; None if there is no
-    such thread."""
+    """Return the frames from `start` up to, not including, `stop`. All are of the same log: if the thread is deleted
+    and made again meanwhile, reading starts over.
+
+    `fetch(first, last)` queries the frames with numbers from `first` up to `last`, and returns None if the thread does not
+    exist. Raises `Corrupt` if frames are missing.
+    """
     frames: list[bytes] = []
     log: object = None
     page = _FIRST
@@ -36,7 +40,7 @@ async def read_frames(
         found = await fetch(first, last)
         if found is None:
             return []
-        if log is not None and log != found.log:  # deleted and made again meanwhile
+        if log is not None and log != found.log:
             frames.clear()
             log = None
             continue

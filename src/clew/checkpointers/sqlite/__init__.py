@@ -1,4 +1,4 @@
-"""The embedded store: one SQLite file."""
+"""The SQLite store: threads in one file on this machine."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The appends of one transaction, checked one by one and written together.
+"""Writes the appends of one transaction: each is checked by itself, then all are written together.
 
-Python's sqlite3 gives up the interpreter lock at every statement, and on a loaded event loop each time costs a thread
-switch. So a batch is written with a handful of statements whatever its size, and the position of a log is remembered
-instead of read again while no other process has written: with 64 sessions this halves the time of an append. Bytes are
-given as a bytearray: for all but that, sqlite3 looks for an adapter first, which takes longer than to copy them.
+Python's sqlite3 releases the interpreter lock at every statement, and on a busy event loop each release costs a thread
+switch. So a batch takes few statements whatever its size, and the length of a log is remembered as long as no other process
+writes. With 64 sessions this halves the time of an append (measured). Bytes are passed as a bytearray: for every other type
+sqlite3 first looks for an adapter, which takes longer than copying the bytes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from clew.errors import ClewError, Conflict, Corrupt, MissingBlob
 __all__ = ["Append", "Appender", "frames_of", "now", "touch"]
 
 REMEMBERED = 10_000
+"""The most logs whose length is remembered."""
 ROWS = 64
+"""The most rows that one statement inserts."""
 
 _HEAD_COLUMNS = (
     "id",
@@ -47,7 +49,7 @@ _INSERT_FRAMES = "INSERT INTO frames (thread, number, data) VALUES "
 
 
 class Append(msgspec.Struct, frozen=True, gc=False):
-    """One append as the waist defines it, ready for SQL."""
+    """The arguments of `Checkpointer.append` as values for SQL."""
 
     thread_id: str
     namespace: str
@@ -57,13 +59,13 @@ class Append(msgspec.Struct, frozen=True, gc=False):
     frames: Sequence[bytes]
     refs: Sequence[bytes]
     row: tuple[Any, ...]
-    """The head's columns after log_id, in order."""
+    """The values of the columns of `heads` after `log_id`, in order."""
     size: int
-    """Bytes of the frames and the head."""
+    """Bytes of the frames and the head together."""
 
 
 class _Log(msgspec.Struct, gc=False):
-    """Where a log stands."""
+    """The row id, length and log id of one thread's log, as of the appends checked so far."""
 
     id: int
     frames: int
@@ -72,7 +74,8 @@ class _Log(msgspec.Struct, gc=False):
 
 
 class Appender:
-    """Applies appends inside a transaction of the connection that only it writes through."""
+    """Applies appends inside a transaction. It must be the only one that writes through its connection, because it remembers
+    the length of logs between transactions."""
 
     def __init__(self) -> None:
         self._logs: dict[tuple[str, bytes], _Log | None] = {}
@@ -80,19 +83,19 @@ class Appender:
         self._version: int | None = None
 
     def forget(self) -> None:
-        """What is remembered may be wrong: a transaction failed, or a thread was deleted."""
+        """Drop everything remembered. Needed after a transaction failed or wrote something other than appends."""
         self._logs.clear()
         self._next_id = None
 
     def begin(self, db: sqlite3.Cursor) -> None:
-        """Keep what is remembered only if no other connection has written since."""
+        """Start a transaction's work: drop what is remembered if another connection has written since the last one."""
         (version,) = db.execute("PRAGMA data_version").fetchone()
         if version != self._version or len(self._logs) > REMEMBERED:
             self.forget()
             self._version = version
 
     def apply(self, db: sqlite3.Cursor, jobs: Sequence[Job]) -> None:
-        """Write these appends. Of one that may not be written nothing is, and its job is told why."""
+        """Write the appends of these jobs. An append that is refused writes nothing, and its error is set on its job."""
         heads: dict[int, tuple[Any, ...]] = {}
         frames: list[tuple[int, int, bytearray]] = []
         refs: list[tuple[int, bytes]] = []
@@ -117,7 +120,9 @@ class Appender:
         _write(db, "INSERT OR IGNORE INTO refs VALUES ", refs)
 
     def _check(self, db: sqlite3.Cursor, append: Append, waiting: list[tuple[int, int, bytearray]]) -> _Log | None:
-        """The log that this append goes on; None if it holds these very frames already."""
+        """Return the log that this append extends, or None if the log already holds exactly these frames. Raises
+        `Conflict` or `MissingBlob` if it may not be written. `waiting` are frames of earlier appends that are still to
+        be inserted; they are inserted first if the check has to read frames."""
         log = self._find(db, append.namespace, append.key)
         at, frames = append.at, append.frames
         if log is None:
@@ -161,7 +166,7 @@ def _read_log(db: sqlite3.Cursor, namespace: str, key: bytes) -> _Log | None:
 
 
 def _write(db: sqlite3.Cursor, insert: str, rows: Sequence[tuple[Any, ...]], then: str = "") -> None:
-    """Insert rows, many with each statement; few enough lengths that all of these statements stay prepared."""
+    """Insert rows, at most `ROWS` with each statement. So there are few different statements, and all stay prepared."""
     for start in range(0, len(rows), ROWS):
         part = rows[start : start + ROWS]
         db.execute(_statement(insert, len(part[0]), len(part), then), list(chain.from_iterable(part)))
@@ -179,12 +184,12 @@ def frames_of(db: sqlite3.Cursor, log: int, start: int, stop: int) -> list[bytes
 
 
 def touch(db: sqlite3.Cursor, namespace: str, digests: Sequence[bytes]) -> list[bytes]:
-    """Touch those of these blobs that are there, and return those that are not."""
+    """Touch these blobs, and return the digests of blobs that do not exist."""
     moment = now()
     statement = "UPDATE blobs SET touched = ? WHERE ns = ? AND digest = ?"
     return [digest for digest in digests if not db.execute(statement, (moment, namespace, digest)).rowcount]
 
 
 def now() -> int:
-    """Microseconds since 1970."""
+    """Return the current time in microseconds since 1970."""
     return time.time_ns() // 1000

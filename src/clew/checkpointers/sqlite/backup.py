@@ -1,4 +1,4 @@
-"""A copy of a live SQLite store: one state of it, taken while others go on writing."""
+"""Backs up a SQLite store while it is in use."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from clew.errors import ClewError, Corrupt, InvalidInput, Unavailable
 __all__ = ["Backup", "backup"]
 
 STEP = 1024
-"""Pages between two calls of `progress`: 8 MiB."""
+"""Pages copied between two calls of `progress`: 8 MiB."""
 LOCK_WAIT = 30.0
+"""Seconds to wait for another process's lock."""
 
 
 class Backup(msgspec.Struct, frozen=True):
-    """A finished copy of a store."""
+    """A finished backup: where it is, and its size in bytes."""
 
     path: Path
     bytes: int
@@ -34,15 +35,16 @@ def backup(
     target: str | os.PathLike[str],
     progress: Callable[[int, int | None], None] | None = None,
 ) -> Backup:
-    """Copy a store's database, by SQLite's own backup on a connection of its own. Blocks until it is done.
+    """Copy the store's database file to `target` with SQLite's backup API. Blocks until the copy is complete and durable.
 
-    The copy is the store as it was at one moment, with every append acknowledged before the call. Writers are not held up:
-    one read transaction lasts from the first page to the last, so that it never has to begin again either. `target` is
-    private, on the disk, and there only once it is whole; one that exists is refused. `progress` counts pages.
+    The copy is the store as it was at one moment, and has every append that was acknowledged before the call. Writers
+    are not held up, and they do not make the copy start over: it is made in one read transaction. `target` is a private
+    file that appears only when it is complete. Raises `InvalidInput` if it exists already. `progress` is called with
+    the number of pages copied and of all pages.
     """
     source, path = Path(os.path.abspath(Path(store).expanduser())), Path(os.path.abspath(Path(target).expanduser()))
     if not source.is_file():
-        raise InvalidInput(f"{source} is no SQLite store: there is no such file.")
+        raise InvalidInput(f"{source} does not exist, so there is no SQLite store to back up.")
     taken = InvalidInput(f"{path} exists and is left alone. Choose another name for the backup.")
     if os.path.lexists(path):
         raise taken
@@ -76,13 +78,13 @@ def _copy(source: Path, target: Path, progress: Callable[[int, int | None], None
         schema.check(live, str(source))
         schema.configure(copy)
         live.execute("BEGIN")
-        live.execute("SELECT count(*) FROM sqlite_master").fetchone()  # the moment that is copied
+        live.execute("SELECT count(*) FROM sqlite_master").fetchone()  # fixes the moment that is copied
         live.backup(copy, pages=STEP, progress=tell)
         live.execute("ROLLBACK")
 
 
 def _keep(temporary: Path, path: Path, taken: InvalidInput) -> Backup:
-    """Sync it and give it its name, unless another file has taken that meanwhile."""
+    """Sync the finished copy and rename it to `path`. Raises `taken` if a file of that name was made meanwhile."""
     fd = os.open(temporary, os.O_RDWR)
     try:
         files.sync(fd)

@@ -1,4 +1,4 @@
-"""One SQLite database in one process: its connections, its single writer with group commit, its errors."""
+"""The engine of one SQLite file in one process: its connections, one writer that commits in groups, and its errors."""
 
 from __future__ import annotations
 
@@ -27,35 +27,38 @@ T = TypeVar("T")
 log = logging.getLogger("clew.checkpointers.sqlite")
 
 LOCK_WAIT = 30.0
-"""Seconds to wait for another process's transaction before a call is `Unavailable`."""
+"""Seconds to wait for another process's transaction before a call raises `Unavailable`."""
 MAX_BATCH = 512
+"""The writer takes no more requests into a transaction once it has this many."""
 READERS = 2
+"""Threads that read, each with a connection of its own."""
 
 QUICK = 0.002
-"""Seconds in which a disk confirms a transaction that an event loop may wait for itself."""
+"""A commit that takes less than this many seconds is quick: an event loop may wait for it itself."""
 QUICK_RUNS = 8
-"""How many in a row have to be that quick."""
+"""The number of quick commits in a row after which an event loop commits itself."""
 SLOW_PAUSE = 50
-"""After it had to wait for longer, the loop leaves all to the writer for this many times as long: slow syncs take a
-fiftieth of its time at most."""
+"""After a commit on the event loop was not quick, the loop leaves commits to the writer for this many times as long. So slow
+commits take at most a fiftieth of the loop's time."""
 MOST_HERE, MOST_BYTES_HERE = 64, 2**20
-"""The largest transaction that an event loop makes itself: in appends, or refs, and in bytes."""
+"""The largest transaction that an event loop makes itself: the number of appends, or of refs, and the bytes."""
 _FAULTS = (sqlite3.Error, UnicodeDecodeError)
-"""What Python's sqlite3 raises: the latter where a damaged database makes SQLite itself speak no UTF-8."""
+"""The errors of Python's sqlite3. It raises `UnicodeDecodeError` where a damaged database gives an error text that is not
+UTF-8."""
 
 
 class Engine:
     """All connections of this process to one database file.
 
-    Appends of all threads of work meet in one queue. The writer takes what has gathered there, runs it as one
-    transaction and acknowledges each request after COMMIT: many sessions share one fsync, and none waits for a timer.
-    A request that fails its own check (`Conflict`, `MissingBlob`) has written nothing and does not disturb its
-    neighbours; a failed transaction fails all of its requests.
+    All writes go through one queue. The writer thread takes everything that is in the queue, runs it as one
+    transaction, and acknowledges each request after COMMIT. So many sessions share one fsync, and none waits for a
+    timer. A request that fails its own check (`Conflict`, `MissingBlob`) writes nothing and does not affect the others;
+    if the transaction fails, all of its requests fail.
 
-    While the disk confirms within a millisecond or two, the appends that an event loop has gathered are written by the
-    loop itself: to wake another thread and be woken by it takes as long as the sync, and twice as long while the
-    processor is busy. Never for more than half of the time, never if another process holds the lock, and what moves pages
-    from the WAL to the database is left to the writer. Measured: a lone append takes two thirds of the time.
+    While commits are quick (about a millisecond), an event loop writes the appends it has gathered itself: waking the writer
+    and being woken by it takes as long as the commit, and twice as long when the processor is busy. A lone append then takes
+    two thirds of the time (measured). The loop spends at most half of its time on this, leaves the work to the writer if
+    another process holds the lock, and always leaves it to the writer to move pages from the WAL to the database.
     """
 
     def __init__(self, path: Path) -> None:
@@ -68,12 +71,13 @@ class Engine:
         self._queue: SimpleQueue[list[Job] | None] = SimpleQueue()
         self._gathered: dict[asyncio.AbstractEventLoop, list[Job]] = {}
         self._handed: dict[asyncio.AbstractEventLoop, Job] = {}
-        """The last request of each loop that the writer was given: no later one may overtake it."""
+        """The last request that each loop has given to the writer. Until it is done the loop does not write itself, so that
+        requests keep their order."""
         self._crowded = False
         self._quick = 0
         self._connection: sqlite3.Connection | None = None
-        """The one that writes, for the writer and for the loop: with one of its own, each would have to read again what it
-        remembers, and what SQLite has cached, after every transaction of the other."""
+        """The only connection that writes, shared by the writer and the loops. With two connections, each would have to drop
+        its caches after every transaction of the other."""
         self._appender = Appender()
         self._writing = threading.Lock()
         self._pages = 0
@@ -83,16 +87,16 @@ class Engine:
         self._readers = WorkerPool("clew-sqlite-reader", READERS, self._connect, sqlite3.Connection.close)
 
     async def write(self, work: Callable[[sqlite3.Cursor], T], loop: asyncio.AbstractEventLoop) -> T:
-        """Run this inside the next transaction; returns once that is durable."""
+        """Run this function inside the next transaction, and return its result when the transaction is durable."""
         result: T = await self.submit(work, loop)
         return result
 
     def submit(self, work: Append | Callable[[sqlite3.Cursor], Any], loop: asyncio.AbstractEventLoop) -> Awaitable[Any]:
-        """Ask for this to be part of the next transaction; what is returned settles once that is durable.
+        """Add this work to the next transaction. Awaiting the result gives its outcome when the transaction is durable.
 
-        It is handed to the writer at once if nobody else writes and the disk is slow, else together with what the loop's
-        other tasks ask for. Measured with 64 sessions: handing over each request at once makes the writer fight the loop
-        for the interpreter lock, and an append takes twice as long.
+        The work goes to the writer at once if nothing else is being written and the disk is slow. Otherwise it waits until
+        the loop's other tasks have added theirs. With 64 sessions, passing on each request at once makes the writer compete
+        with the loop for the interpreter lock, and an append takes twice as long (measured).
         """
         job = new_job(work, loop)
         if (gathered := self._gathered.get(loop)) is not None:
@@ -105,7 +109,7 @@ class Engine:
         return job
 
     def hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Write what this loop has gathered, or give it to the writer."""
+        """Write the requests that this loop has gathered, or pass them to the writer."""
         if (gathered := self._gathered.pop(loop, None)) and not self._write_here(gathered, loop):
             self._hand(gathered, loop)
 
@@ -114,7 +118,8 @@ class Engine:
         self._queue.put(batch)
 
     def _write_here(self, batch: list[Job], loop: asyncio.AbstractEventLoop) -> bool:
-        """Write a batch on the event loop's own thread, if that does not hold it up; False if it was left to the writer."""
+        """Write a batch on the event loop's own thread, if that does not block it for long. Returns False, with nothing
+        written, if the writer has to do it."""
         began = time.monotonic()
         if (
             self._quick < QUICK_RUNS
@@ -126,7 +131,7 @@ class Engine:
         ):
             return False
         try:
-            if self._connection is None:  # the writer opens it, however long that takes
+            if self._connection is None:  # opening may take long, so the writer does it
                 return False
             self._transact(self._connection, batch)
         except BaseException as error:  # noqa: BLE001 - each waiter gets it
@@ -143,7 +148,8 @@ class Engine:
         return True
 
     async def read(self, work: Callable[[sqlite3.Cursor], T], loop: asyncio.AbstractEventLoop) -> T:
-        """Run this in a read transaction of its own: it sees one state of the database."""
+        """Run this function on a reader thread, in a read transaction of its own, so that it sees one state of the
+        database."""
 
         def isolated(connection: sqlite3.Connection) -> T:
             db = connection.cursor()
@@ -159,7 +165,7 @@ class Engine:
         return await self._readers.run(isolated, loop)
 
     def stop(self) -> None:
-        """Finish what is queued, then close every connection; the last one folds the WAL back into the database."""
+        """Finish the queued requests, then close every connection. Closing the last one moves the WAL into the database."""
         self._readers.stop()
         self._queue.put(None)
         self._writer.join()
@@ -188,7 +194,8 @@ class Engine:
                     self._checkpoint(self._connection)
 
     def _gather(self) -> tuple[list[Job], bool]:
-        """Wait for requests, then take all that have gathered behind them; False once asked to stop."""
+        """Wait for requests and return all that are in the queue, up to about `MAX_BATCH`. The second value is False once
+        `stop` was called."""
         batch: list[Job] = []
         jobs = self._queue.get()
         while jobs is not None:
@@ -203,8 +210,8 @@ class Engine:
         return batch, jobs is not None
 
     def _transact(self, connection: sqlite3.Connection, batch: list[Job], *, patient: bool = False) -> None:
-        """All appends together, then the rest one by one, in one transaction. One that is patient waits for the lock of
-        another process."""
+        """Run a batch as one transaction: all appends together, then other work one by one. With `patient`, wait for
+        the lock of another process; otherwise raise if it is held."""
         db = connection.cursor()
         others = [job for job in batch if type(job.work) is not Append]
         appends = [job for job in batch if type(job.work) is Append] if others else batch
@@ -228,18 +235,19 @@ class Engine:
                 raise self._explain(error) from error
             raise
         finally:
-            db.close()  # an error told to a waiter may hold it, and a connection with an open cursor does not close
+            db.close()  # a raised error may keep the cursor alive, and a connection with an open cursor does not close
 
     def _checkpoint(self, connection: sqlite3.Connection) -> None:
-        """Move what is in the WAL to the database. Whoever waited for the last transaction has been told by now."""
+        """Move pages from the WAL to the database. Runs after the last transaction was acknowledged, so nobody waits
+        for it."""
         try:
             connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         except sqlite3.Error as error:
-            log.debug("%s: the WAL stays for now: %s", self.path, error)
+            log.debug("%s: the WAL is not moved to the database for now: %s", self.path, error)
         self._pages = 0
 
     def _check_file(self) -> None:
-        """A file that was deleted or replaced under us still takes what is written to it, and keeps none of it."""
+        """Raise `Unavailable` if the file was deleted or replaced. Writes to a deleted file succeed, but are lost."""
         try:
             found = os.stat(self._name)
         except OSError as error:
@@ -257,7 +265,7 @@ class Engine:
                 else:
                     self._check_file()
                 connection = sqlite3.connect(
-                    f"{self.path.as_uri()}?mode=rw",  # never makes a file: one that is gone is an error
+                    f"{self.path.as_uri()}?mode=rw",  # rw does not create a missing file
                     uri=True,
                     timeout=LOCK_WAIT,
                     isolation_level=None,
@@ -285,16 +293,16 @@ class Engine:
             raise files.explain(error, self.path) from error
 
     def _connect_writer(self) -> sqlite3.Connection:
-        """One that waits for nothing unless it is told to: neither for another process's lock, nor to move pages out of the
-        WAL."""
+        """Open the connection that writes: no busy wait and no automatic checkpoint unless a statement asks for it."""
         connection = self._connect()
         connection.execute("PRAGMA busy_timeout = 0")
         connection.execute("PRAGMA wal_autocheckpoint = 0")
-        self._pages = _pages_in(f"{self._name}-wal")  # of processes that wrote too little to move it out themselves
+        self._pages = _pages_in(f"{self._name}-wal")  # left by processes that wrote too little for a checkpoint
         return connection
 
     def _prepare(self) -> None:
-        """Make the file itself, private from its first moment, and its entry in the folder durable."""
+        """Create the database file, private from the start, with its entry in the folder durable. Refuses folders and
+        network file systems."""
         if self.path.is_dir():
             raise InvalidInput(f"{self.path} is a folder. A SQLite store is a file: sqlite:///{self.path}/clew.db")
         files.make_private_folder(self.path.parent)
@@ -307,7 +315,7 @@ class Engine:
         files.make_private_file(self.path)
 
     def _explain(self, error: Exception) -> ClewError:
-        """The same fact in Clew's words: what happened, to which file, and what to do."""
+        """Turn an error of sqlite3 into a `ClewError` that says what happened, to which file, and what to do."""
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or isinstance(error, UnicodeDecodeError):
             return Corrupt(
@@ -325,6 +333,7 @@ class Engine:
 
 
 def _begin(db: sqlite3.Cursor, patient: bool) -> None:
+    """Start a write transaction. With `patient`, wait up to `LOCK_WAIT` for the lock of another process."""
     try:
         db.execute("BEGIN IMMEDIATE")
     except sqlite3.OperationalError as error:
@@ -335,14 +344,15 @@ def _begin(db: sqlite3.Cursor, patient: bool) -> None:
 
 
 def _commit(db: sqlite3.Cursor, *, count_pages: bool) -> None:
-    """Where nobody knows how many pages were changed, SQLite counts what the WAL holds, and moves it out if that is much."""
+    """Commit. With `count_pages`, because the number of changed pages is unknown, SQLite itself counts the pages of the WAL
+    and moves them to the database if there are many."""
     with _setting(db, "wal_autocheckpoint", CHECKPOINT_AT_MOST) if count_pages else nullcontext():
         db.execute("COMMIT")
 
 
 @contextmanager
 def _setting(db: sqlite3.Cursor, name: str, value: int) -> Iterator[None]:
-    """For one statement; the connection that writes has it at 0 otherwise."""
+    """Set this PRAGMA for the statements in the block, then set it back to 0, its value on the connection that writes."""
     db.execute(f"PRAGMA {name} = {value}")
     try:
         yield
@@ -362,7 +372,7 @@ def _may_be_written_here(batch: list[Job]) -> bool:
 
 
 def _pages_of(appends: list[Job]) -> int:
-    """About how many pages these appends change: those of different threads share some."""
+    """Estimate how many pages these appends change. Appends to different threads share some pages."""
     size: int = sum([job.work.size for job in appends])
     return 3 + len(appends) // 4 + size // PAGE_SIZE
 
@@ -383,7 +393,8 @@ _engines_lock = threading.Lock()
 
 
 def open_engine(path: Path) -> Engine:
-    """The engine of this file in this process: all that open the same file share one writer."""
+    """Return this process's engine for this file, and count one more user of it. All checkpointers of a file share one
+    engine and so one writer."""
     key = os.path.realpath(path), os.getpid()
     with _engines_lock:
         engine = _engines.get(key)
@@ -394,7 +405,7 @@ def open_engine(path: Path) -> Engine:
 
 
 def close_engine(engine: Engine) -> None:
-    """Give the engine back; the last user's close ends it."""
+    """Count one user less. The last one stops the engine."""
     with _engines_lock:
         engine.users -= 1
         if engine.users:

@@ -1,4 +1,4 @@
-"""The tables of a SQLite store, and how a database becomes one."""
+"""The tables and settings of a SQLite store, and the check that a database file is one."""
 
 from __future__ import annotations
 
@@ -9,16 +9,20 @@ from clew.errors import InvalidInput, NewerFormat
 
 __all__ = ["VERSION", "check", "configure", "migrate"]
 
-APPLICATION_ID = 0x434C4557  # "CLEW": lets `file` and us tell a store from any other database
+APPLICATION_ID = 0x434C4557
+"""The bytes "CLEW". The program `file` and Clew recognise a store by it."""
 VERSION = 1
 
 PAGE_SIZE = 8192
-"""Measured with frames of 1 to 2 KB: 4096 wastes a fifth of each page, 16384 writes twice as much to the WAL."""
+"""Bytes of a page. Measured with frames of 1 to 2 KB: 4096 wastes a fifth of each page, 16384 writes twice as much to the
+WAL."""
 
 CHECKPOINT_AFTER = 256
-"""Pages. A WAL that is soon written over again, and not ever extended, syncs in two thirds of the time: measured."""
+"""Pages in the WAL after which the writer moves them to the database. A WAL that is soon overwritten instead of growing
+syncs in two thirds of the time (measured)."""
 CHECKPOINT_AT_MOST = 1024
-"""Pages. Where nobody counts them, SQLite does, and moves them out of the WAL before a transaction returns."""
+"""Pages in the WAL after which SQLite itself moves them to the database before a transaction returns, where the writer does
+not count them."""
 
 TABLES = """
 CREATE TABLE heads (
@@ -67,7 +71,7 @@ CREATE TABLE blob_data (
 
 
 def configure(connection: sqlite3.Connection) -> None:
-    """Settings every connection needs: an acknowledged write is on the disk, not in its cache."""
+    """Apply the settings that every connection needs. With them an acknowledged write is on the disk, not in a cache."""
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_AT_MOST}")
     connection.execute("PRAGMA temp_store = MEMORY")
@@ -77,15 +81,16 @@ def configure(connection: sqlite3.Connection) -> None:
 
 
 def check(connection: sqlite3.Connection, where: str) -> None:
-    """Refuse, untouched, what is neither empty nor a store that this Clew can use."""
+    """Raise unless the database is empty or a store that this version of Clew can use. Changes nothing."""
     _version(connection, where)
 
 
 def migrate(connection: sqlite3.Connection, where: str) -> None:
-    """Make an empty database a store, or check that it is one. Many processes may do this at once."""
+    """Create the tables in an empty database, or check that it is a store. Several processes may do this at the same
+    time."""
     if _version(connection, where) < VERSION:
         connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
-        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # writes, so only here: readers must not need the lock
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # writes, which readers must not
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("BEGIN IMMEDIATE")
         try:
@@ -102,9 +107,11 @@ def migrate(connection: sqlite3.Connection, where: str) -> None:
 
 
 def _version(connection: sqlite3.Connection, where: str) -> int:
-    """The schema version: 0 for an empty database. Anything that is not ours is refused untouched.
+    """Return the schema version, 0 for an empty database. Raises `InvalidInput` if it is the database of another program and
+    `NewerFormat` if it was made by a later version of Clew.
 
-    The tables are counted first: should another process make the store meanwhile, its tables never show without its id.
+    Tables are counted before the application id is read. If another process creates the store in between, the id is
+    seen too, and its tables are not taken for another program's.
     """
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()

@@ -1,4 +1,4 @@
-"""The embedded store: one SQLite file, durable at every append, shared by many threads of work and many processes."""
+"""The SQLite store: one file that many tasks and many processes can share."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ __all__ = ["SQLiteCheckpointer"]
 
 
 class SQLiteCheckpointer(Checkpointer):
-    """Threads in one SQLite database, in WAL mode with synchronous FULL: what is acknowledged is on the disk.
+    """A store in one SQLite file, in WAL mode with `synchronous = FULL`: an acknowledged append is on the disk.
 
-    All checkpointers of a process on the same file share one writer, so that many sessions share each fsync. Several
-    processes may use one file. Network file systems are refused: WAL is not safe there.
+    All checkpointers that a process opens on the same file share one writer, so many sessions share each fsync. Several
+    processes may use the same file. Network file systems are refused, because SQLite's WAL is not safe on them.
     """
 
     def __init__(self, path: str | os.PathLike[str], namespace: str = "") -> None:
@@ -53,11 +53,11 @@ class SQLiteCheckpointer(Checkpointer):
 
     @classmethod
     def from_url(cls, url: str, namespace: str = "") -> SQLiteCheckpointer:
-        """`sqlite:///relative.db` or `sqlite:////absolute.db`."""
+        """Open the file that the URL names: `sqlite:///relative.db` or `sqlite:////absolute.db`."""
         path = url.removeprefix("sqlite:///")
         if path == url or not path or "?" in path or path.endswith("/"):
             raise InvalidInput(
-                f"{url!r} names no SQLite file. Write sqlite:///relative.db or sqlite:////absolute.db, without options."
+                f"{url!r} is not a SQLite file. Write sqlite:///relative.db or sqlite:////absolute.db, without options."
             )
         return cls(path, namespace)
 
@@ -221,7 +221,11 @@ class SQLiteCheckpointer(Checkpointer):
     async def backup(
         self, target: str | os.PathLike[str], progress: Callable[[int, int | None], None] | None = None
     ) -> Backup:
-        """Copy the live store, all namespaces, to a new file: one moment of it, while others go on writing."""
+        """Copy the whole store, with all namespaces, to a new file while it is in use.
+
+        The copy is the store as it was at one moment, and has every append acknowledged before the call. Raises
+        `InvalidInput` if `target` exists. `progress` is called with the number of pages copied and of all pages.
+        """
         self._guard.enter()
         return await asyncio.to_thread(backup, self._path, Path(target), progress)
 
@@ -238,7 +242,7 @@ class SQLiteCheckpointer(Checkpointer):
 
 
 _created = functools.lru_cache(4096)(micros)
-"""The same with every append to a thread."""
+"""Cached, because each append to a thread has the same time of creation."""
 
 
 _GET_BLOB = "SELECT data FROM blobs JOIN blob_data USING (id) WHERE ns = ? AND digest = ?"
@@ -250,7 +254,8 @@ def _decided_by_sql(query: HeadQuery) -> bool:
 
 
 def _listing(namespace: str, query: HeadQuery) -> tuple[str, list[object]]:
-    """The conditions that SQL can decide; `query.matches` decides the rest."""
+    """Return the SELECT for a query and its values. SQL does not check title and tags: if the query has them, the
+    caller checks each head with `query.matches` and applies the limit."""
     where: list[str] = ["ns = ?"]
     values: list[object] = [namespace]
 
