@@ -33,7 +33,7 @@ from clew.log import Checkpoint, MessageAdded
 from clew.messages import user
 from clew.providers.base import Place
 from clew.providers.registry import find_provider
-from clew.server.inspector.layout import thread_url
+from clew.server.inspector.templates import thread_url
 from clew.testing import ScriptedModel, call
 from tests.cli import command_line
 from tests.cli.command_line import Samples, path_with_clew

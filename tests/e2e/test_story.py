@@ -21,7 +21,7 @@ from clew import Thread, open_checkpointer
 from clew.log import Checkpoint
 from clew.messages import Tool, ToolResult, User, plain_text
 from clew.models.base import ModelRequest
-from clew.server.inspector.layout import thread_url
+from clew.server.inspector.templates import thread_url
 from clew.testing import ModelServer, Response, call
 from tests.cli.command_line import environment, path_with_clew
 

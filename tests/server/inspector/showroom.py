@@ -48,7 +48,7 @@ _PRICES = {
     "gpt-5.2": (1.75, 14.0),
     "gpt-5-mini": (0.25, 2.0),
 }
-_CLOCKED = ("thread", "writer", "leases", "forking")
+_CLOCKED = ("thread", "writer", "leases", "ops.fork")
 
 
 class Clock:

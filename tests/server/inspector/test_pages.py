@@ -225,7 +225,8 @@ def test_entries_are_shown_frame_by_frame_without_what_is_secret(browser: httpx.
     page = browser.get(thread("long", "/entries")).text
     assert page.count('data-test="frame"') == 50
     assert 'data-kind="lease"' in page
-    assert "&quot;token&quot;" not in page
+    assert "&#34;token&#34;" not in page
+    assert "&#34;owner&#34;" in page
     assert "Frame 50" in browser.get(thread("long", "/entries?start=50")).text
 
 

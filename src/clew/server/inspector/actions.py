@@ -1,4 +1,7 @@
-"""What pages change: each action is a form with a proof that it came from here, for those whose token may write."""
+"""The routes that change something: login and logout, fork, rewind, answer, describe.
+
+Each is the form of a page and needs the proof that the page put into it. All but the login need a token that may write.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,9 @@ from clew.checkpointers.http.protocol import JSON
 from clew.errors import InvalidInput
 from clew.log import Described
 from clew.server.auth import Tokens
-from clew.server.inspector.layout import thread_url
 from clew.server.inspector.login import Session, cookie_for, no_cookie
 from clew.server.inspector.plain_pages import describe_page, fork_page, login_page, rewind_page
+from clew.server.inspector.templates import thread_url
 from clew.server.inspector.threads_page import read_tags
 from clew.server.inspector.visits import HEADERS, AnyRequest, Desk, Visit, check_proof, form_of, html, turn_of
 from clew.threads import Thread

@@ -1,4 +1,4 @@
-"""What is new, sent to open pages as it happens: server-sent events, each with the pieces of the page that changed."""
+"""Live updates of open pages: server-sent events, each with the pieces of the page that changed."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ import msgspec
 from clew.agent.way_forward import way_of
 from clew.checkpointers import Checkpointer
 from clew.errors import ClewError, Unavailable
-from clew.server.inspector.html import el
-from clew.server.inspector.layout import Viewer
-from clew.server.inspector.thread_page import WINDOW, header_facts, questions_form, resume_box
+from clew.server.inspector.thread_page import WINDOW, facts_html, questions_html, resume_html
 from clew.server.inspector.threads_page import list_threads, rows
 from clew.server.inspector.timelines import Readers
-from clew.server.inspector.turns import cell, mark_id, mark_row, pending, tick, turn_row
+from clew.server.inspector.turns import cell_html, mark_html, mark_id, pending_html, tick_html, turn_html
+from clew.server.inspector.visits import Viewer
 from clew.server.stores import Use
 from clew.threads.views.timeline import Mark, TimelineTurn, is_abandoned
 
@@ -25,11 +24,11 @@ _PAUSE = 0.5
 """Seconds between two looks at the store."""
 _LIST_PAUSE = 2.0
 _QUIET = 15.0
-"""Seconds without news after which a sign of life is sent, so that a page whose reader left is noticed."""
+"""Seconds without news after which a comment is sent. Sending it is what reveals that the browser has gone."""
 
 
 class Patch(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A piece of a page: it takes the place of the element of this id; without one, it comes last in `into`."""
+    """A piece of a page. It replaces the element with this id, or is appended to `into` if the page has no such element."""
 
     id: str
     html: str
@@ -45,8 +44,11 @@ async def thread_events(
     known: int,
     stopping: Callable[[], bool],
 ) -> AsyncGenerator[bytes, None]:
-    """Everything that changes on a thread after its first `known` frames, which the page shows. Ends when the service does,
-    or when the thread is gone."""
+    """Send what changes on a thread. The page already shows its first `known` frames.
+
+    The stream ends when the service stops, when the thread is gone, or when the store is unreachable; in the last case
+    the browser connects again by itself.
+    """
     follow = _Follow(readers, namespace, thread_id, viewer, known)
     yield b"retry: 2000\n\n"
     quiet = 0.0
@@ -70,7 +72,7 @@ async def thread_events(
 
 
 class _Follow:
-    """What was sent of a thread, to find out what to send next."""
+    """Remembers which pieces of a thread's page were sent, to find the ones that changed since."""
 
     def __init__(self, readers: Readers, namespace: str, thread_id: str, viewer: Viewer, known: int) -> None:
         self._readers = readers
@@ -84,6 +86,7 @@ class _Follow:
         self._parts: dict[str, str] = {}
 
     async def news(self, store: Checkpointer) -> list[Patch]:
+        """Return the pieces that changed since the last call. Empty at the first call if the page is up to date."""
         reader, head = await self._readers.read(store, self._namespace, self._thread_id)
         abandoned = is_abandoned(head)
         seen = (head.log_id, reader.frames, abandoned, head.lease is None)
@@ -94,10 +97,10 @@ class _Follow:
         timeline = reader.timeline(start, abandoned=abandoned)
         found = [*self._new_turns(timeline.turns), *self._new_marks(timeline.marks)]
         whole = {
-            "facts": header_facts(head, timeline),
-            "pending": pending(timeline, abandoned=abandoned),
-            "resume": resume_box(self._viewer, await way_of(store, head, timeline.checkpoint)),
-            "questions": questions_form(self._viewer, head, timeline) or el("div", id="questions", hidden=True),
+            "facts": facts_html(head, timeline),
+            "pending": pending_html(timeline, abandoned=abandoned),
+            "resume": resume_html(self._viewer, await way_of(store, head, timeline.checkpoint)),
+            "questions": questions_html(self._viewer, head, timeline),
         }
         found += [Patch(name, str(html)) for name, html in whole.items() if self._parts.get(name) != html]
         self._parts = dict(whole)
@@ -108,10 +111,10 @@ class _Follow:
         self._turns = {turn.position: turn for turn in turns[-WINDOW:]}
         found = []
         for turn in changed:
-            row = turn_row(turn, self._thread_id, can_write=self._viewer.can_write)
+            row = turn_html(turn, self._thread_id, can_write=self._viewer.can_write)
             found += [
                 Patch(f"p{turn.position}", str(row), "timeline"),
-                Patch(f"c{turn.position}", str(cell(turn, self._thread_id)), "strip"),
+                Patch(f"c{turn.position}", str(cell_html(turn, self._thread_id)), "strip"),
             ]
         return found
 
@@ -122,8 +125,8 @@ class _Follow:
             if name in self._marks:
                 continue
             self._marks.add(name)
-            found.append(Patch(name, str(mark_row(mark)), "timeline"))
-            if (made := tick(mark)) is not None:
+            found.append(Patch(name, str(mark_html(mark)), "timeline"))
+            if (made := tick_html(mark)) is not None:
                 found.append(Patch(f"k{name}", str(made), "strip"))
         return found
 
@@ -131,7 +134,7 @@ class _Follow:
 async def threads_events(
     open_store: Callable[[], Use], asked: Mapping[str, str], stopping: Callable[[], bool]
 ) -> AsyncGenerator[bytes, None]:
-    """The rows of a page of threads, whenever they are others than before."""
+    """Send the rows of a page of threads whenever they have changed."""
     yield b"retry: 3000\n\n"
     before: str | None = None
     quiet = 0.0

@@ -1,4 +1,4 @@
-"""The store at a glance: what was spent and when, by whom, and which tools are slow."""
+"""The overview page: what a store's threads cost, when they were active, by which agents, and which tools are slow."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import msgspec
 
 from clew.checkpointers import Checkpointer, Head, HeadQuery
 from clew.errors import ClewError, Corrupt
-from clew.server.inspector.charts import bars
-from clew.server.inspector.html import Child, Html, el, join
-from clew.server.inspector.layout import STATUS_WORDS, Viewer, damage_note, empty, page
-from clew.server.inspector.text import cost, count, duration, plural, size, tokens
+from clew.server.inspector.charts import Chart, bar_chart
+from clew.server.inspector.templates import Markup, render
+from clew.server.inspector.text import STATUS_WORDS, cost, count, duration, plural, size, tokens
+from clew.server.inspector.visits import Viewer
 from clew.threads import Thread
 from clew.threads.views.timeline import reader_of
 
@@ -23,22 +23,26 @@ _DAYS = 30
 _MOST_HEADS = 5000
 _MOST_TIMELINES = 20
 _MOST_FRAMES = 20_000
-"""Frames that are read for the look at tools, of all these threads together."""
+"""The most frames that are read to find slow tools, of all threads together."""
 
 
 class Overview(msgspec.Struct, frozen=True):
+    """What the overview page is about: heads, how long tool calls took, and the size of the store."""
+
     heads: tuple[Head, ...]
     more: bool
-    """There are threads that were not looked at."""
+    """Whether the store has more threads than `heads`."""
     tools: dict[str, list[float]]
+    """The seconds that each call took, by the name of the tool."""
     looked_at: int
-    """Threads whose timelines were read, for the tools."""
+    """How many threads were read to fill `tools`."""
     storage: int | None = None
     damage: str = ""
-    """What names the threads that cannot be listed."""
+    """The error that names the threads that cannot be listed; empty if all can."""
 
 
 async def look_over(store: Checkpointer, storage: int | None) -> Overview:
+    """Read what the overview shows: the newest heads, and the timelines of a few threads for their tools."""
     heads: list[Head] = []
     more = False
     damage = ""
@@ -68,40 +72,31 @@ async def look_over(store: Checkpointer, storage: int | None) -> Overview:
     return Overview(tuple(heads), more, dict(tools), looked_at, storage, damage)
 
 
-def overview_page(viewer: Viewer, overview: Overview) -> Html:
-    note = damage_note(overview.damage) if overview.damage else None
-    if not overview.heads:
-        body: Html = empty(
-            "Nothing to see yet", el("p", "Once there are threads, their spend and activity are shown here.")
-        )
-        return page("Overview", el("h1", "Overview"), note, body, viewer=viewer, current="overview")
+def overview_page(viewer: Viewer, overview: Overview) -> Markup:
     heads = overview.heads
-    newest = f" of the {plural(len(heads), 'newest thread')}" if overview.more else ""
-    return page(
-        "Overview",
-        el(
-            "div",
-            el("h1", "Overview"),
-            el("span", f"Numbers{newest}" if newest else "", class_="hint"),
-            class_="title-row",
-        ),
-        note,
-        _totals(overview),
-        el("div", _by_day(heads), class_="charts"),
-        el("section", el("h2", "Agents and models"), _by_agent(heads), class_="block"),
-        el("section", el("h2", "Slowest tools"), _slowest(overview), class_="block"),
+    return render(
+        "overview.html",
         viewer=viewer,
+        title="Overview",
         current="overview",
-        wide=True,
+        wide=bool(heads),
+        damage=overview.damage,
+        newest=f"Numbers of the {plural(len(heads), 'newest thread')}" if overview.more else "",
+        totals=_totals(overview) if heads else [],
+        charts=_by_day(heads),
+        agents=_by_agent(heads),
+        tools=_slowest(overview.tools),
+        looked_at=overview.looked_at,
     )
 
 
-def _totals(overview: Overview) -> Html:
+def _totals(overview: Overview) -> list[tuple[str, str, str]]:
+    """Return name, value and remark of each number at the top."""
     heads = overview.heads
     statuses = Counter(head.status for head in heads)
     known = [head.cost_usd for head in heads if head.cost_usd is not None]
     unknown = len(heads) - len(known)
-    rows: list[tuple[str, str, str]] = [
+    rows = [
         ("Threads", count(len(heads)), ", ".join(f"{n} {STATUS_WORDS[s].lower()}" for s, n in statuses.most_common())),
         ("Turns", count(sum(head.turns for head in heads)), ""),
         (
@@ -113,20 +108,10 @@ def _totals(overview: Overview) -> Html:
     ]
     if overview.storage is not None:
         rows.append(("Storage", size(overview.storage), "the whole store, on this machine's disk"))
-    made = [
-        el(
-            "div",
-            el("dt", name),
-            el("dd", value),
-            el("dd", more, class_="hint") if more else None,
-            data_test=f"total-{name.lower()}",
-        )
-        for name, value, more in rows
-    ]
-    return el("dl", made, class_="totals", data_test="totals")
+    return rows
 
 
-def _by_day(heads: tuple[Head, ...]) -> Html:
+def _by_day(heads: tuple[Head, ...]) -> list[tuple[str, Chart]]:
     today = datetime.now(UTC).date()
     days = [today - timedelta(days=back) for back in reversed(range(_DAYS))]
     spend: dict[date, float] = defaultdict(float)
@@ -135,28 +120,20 @@ def _by_day(heads: tuple[Head, ...]) -> Html:
         day = head.updated_at.astimezone(UTC).date()
         active[day] += 1
         spend[day] += head.cost_usd or 0.0
-    return join(
-        _chart(
-            "Spend by day of last activity", [(f"{day:%b %d}", spend[day], cost(spend[day])) for day in days], "spend"
-        ),
-        _chart(
-            "Threads by day of last activity",
-            [(f"{day:%b %d}", float(active[day]), plural(active[day], "thread")) for day in days],
-            "activity",
-        ),
-    )
+    costs = [(f"{day:%b %d}", spend[day], cost(spend[day])) for day in days]
+    counts = [(f"{day:%b %d}", float(active[day]), plural(active[day], "thread")) for day in days]
+    return [
+        ("spend", bar_chart("Spend by day of last activity", costs)),
+        ("activity", bar_chart("Threads by day of last activity", counts)),
+    ]
 
 
-def _chart(title: str, values: list[tuple[str, float, str]], name: str) -> Html:
-    return el("figure", el("figcaption", title), bars(title, values), data_test=f"chart-{name}")
-
-
-def _by_agent(heads: tuple[Head, ...]) -> Html:
+def _by_agent(heads: tuple[Head, ...]) -> list[list[str]]:
     groups: dict[tuple[str, str], list[Head]] = defaultdict(list)
     for head in heads:
         groups[head.agent, head.model].append(head)
     ordered = sorted(groups.items(), key=lambda group: -sum(head.cost_usd or 0 for head in group[1]))
-    rows: list[list[Child]] = [
+    return [
         [
             agent or "–",
             model or "–",
@@ -167,29 +144,11 @@ def _by_agent(heads: tuple[Head, ...]) -> Html:
         ]
         for (agent, model), group in ordered[:50]
     ]
-    return _table(["Agent", "Model", "Threads", "Turns", "Tokens", "Cost"], rows, 2, "agents")
 
 
-def _slowest(overview: Overview) -> Html:
-    if not overview.tools:
-        return el("p", f"No tool calls in the newest {plural(overview.looked_at, 'thread')}.", class_="hint")
-    ordered = sorted(overview.tools.items(), key=lambda tool: -median(tool[1]))
-    rows: list[list[Child]] = [
+def _slowest(tools: dict[str, list[float]]) -> list[list[str]]:
+    ordered = sorted(tools.items(), key=lambda tool: -median(tool[1]))
+    return [
         [name, count(len(times)), duration(median(times)), duration(max(times)), duration(sum(times))]
         for name, times in ordered[:20]
     ]
-    said = f"From the timelines of the newest {plural(overview.looked_at, 'thread')}."
-    return join(
-        _table(["Tool", "Calls", "Median", "Longest", "Together"], rows, 1, "tools"), el("p", said, class_="hint")
-    )
-
-
-def _table(columns: list[str], rows: list[list[Child]], names: int, test: str) -> Html:
-    head = [el("th", text, scope="col", class_="num" if place >= names else None) for place, text in enumerate(columns)]
-    body = [
-        el("tr", [el("td", value, class_="num" if place >= names else None) for place, value in enumerate(row)])
-        for row in rows
-    ]
-    return el(
-        "div", el("table", el("thead", el("tr", head)), el("tbody", body), data_test=f"table-{test}"), class_="table"
-    )

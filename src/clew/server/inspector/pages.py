@@ -1,4 +1,4 @@
-"""The pages that only show something."""
+"""The routes of pages that only show something, of their live updates, and of downloads."""
 
 from __future__ import annotations
 

@@ -1,22 +1,41 @@
-"""Numbers, times and values as people read them."""
+"""Numbers, times and values in the form in which people read them on the pages."""
 
 from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
-from clew.server.inspector.html import Html, el
-
-__all__ = ["ago", "compact", "cost", "count", "duration", "moment", "one_line", "plural", "pretty", "size", "tokens"]
+__all__ = [
+    "STATUS_WORDS",
+    "ago",
+    "clock",
+    "compact",
+    "cost",
+    "count",
+    "duration",
+    "one_line",
+    "plural",
+    "pretty",
+    "size",
+    "tokens",
+]
 
 _LONGEST_VALUE = 20_000
 
+STATUS_WORDS = {
+    "running": "Running",
+    "waiting": "Waiting",
+    "interrupted": "Interrupted",
+    "failed": "Failed",
+    "done": "Done",
+}
+
 
 def count(number: int) -> str:
-    """`1,234`."""
+    """Write a number with separators: `1,234`."""
     return f"{number:,}"
 
 
@@ -25,7 +44,7 @@ def plural(number: int, word: str) -> str:
 
 
 def tokens(number: int) -> str:
-    """`950`, `12.3k`, `1.2M`."""
+    """Write a number of tokens in short: `950`, `12.3k`, `1.20M`."""
     if number < 1000:
         return str(number)
     return f"{number / 1000:.1f}k" if number < 1_000_000 else f"{number / 1_000_000:.2f}M"
@@ -70,15 +89,21 @@ def ago(when: datetime, now: datetime | None = None) -> str:
     return f"{int(seconds)} s ago"
 
 
-def moment(when: datetime | None, *, relative: bool = False) -> Html | None:
-    """A time; the page's script shows it in the reader's own time zone, and keeps relative ones true."""
-    if when is None:
-        return None
+class Clock(NamedTuple):
+    """A time as the `<time>` element needs it."""
+
+    shown: str
+    """What the page says until its script replaces it with the time in the reader's own zone."""
+    full: str
+    stamp: str
+
+
+def clock(when: datetime, relative: bool = False) -> Clock:
+    """Return the forms of a time that a page needs. `relative` shows it as `5 min ago`, which the script keeps true."""
     utc = when.astimezone(UTC)
     full = f"{utc:%Y-%m-%d %H:%M:%S} UTC"
     shown = ago(when) if relative else f"{utc:%H:%M:%S}" if utc.date() == datetime.now(UTC).date() else full[:16]
-    stamp = utc.isoformat(timespec="milliseconds")
-    return el("time", shown, datetime=stamp, title=full, data_relative=relative or None)
+    return Clock(shown, full, utc.isoformat(timespec="milliseconds"))
 
 
 def one_line(text: str, longest: int = 120) -> str:
@@ -87,12 +112,12 @@ def one_line(text: str, longest: int = 120) -> str:
 
 
 def compact(value: Any, longest: int = 120) -> str:
-    """JSON of whatever a log can hold, on one line."""
+    """Write any value that a log can hold as JSON on one line, cut after `longest` characters."""
     return one_line(json.dumps(_plain(value), ensure_ascii=False, default=repr), longest)
 
 
 def pretty(value: Any) -> str:
-    """JSON of whatever a log can hold, indented; very long values are cut, and say so."""
+    """Write any value that a log can hold as indented JSON. A very long value is cut, with a note that says so."""
     text = json.dumps(_plain(value), indent=2, ensure_ascii=False, default=repr)
     if len(text) > _LONGEST_VALUE:
         return (

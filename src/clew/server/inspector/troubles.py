@@ -1,4 +1,4 @@
-"""What goes wrong, as a page: what happened, in words, and what to do about it."""
+"""Errors as pages: each says what happened and what to do about it."""
 
 from __future__ import annotations
 
@@ -24,10 +24,9 @@ from clew.errors import (
     WrongKey,
 )
 from clew.server.failures import STATUS, Refused, log_failure
-from clew.server.inspector.html import Html, el
-from clew.server.inspector.layout import Viewer
-from clew.server.inspector.plain_pages import error_page, verdict_html
-from clew.server.inspector.visits import Desk, Visit, html, viewer_of
+from clew.server.inspector.plain_pages import error_page
+from clew.server.inspector.templates import Markup
+from clew.server.inspector.visits import Desk, Viewer, Visit, html, viewer_of
 from clew.server.request import KEY, Call
 from clew.threads import Thread
 
@@ -47,14 +46,14 @@ _TITLES = {
 DAMAGE = (Corrupt, MissingBlob, NewerFormat, WrongKey)
 
 
-def refusal_page(failure: Failure) -> tuple[int, Html]:
-    """For those whom the gate does not let in."""
+def refusal_page(failure: Failure) -> tuple[int, Markup]:
+    """Return status and page for a request that the gate does not let in."""
     status = STATUS[failure.code].value
     return status, error_page(None, status, _TITLES.get(status, "Not now"), _sentence(failure.message))
 
 
 async def damaged(request: Request[Any, Any, Any], error: ClewError) -> Response[bytes]:
-    """The page of a thread that cannot be read, with what `clew verify` says of it."""
+    """Return the page of a thread that cannot be read, with the findings of `clew verify`."""
     viewer = _viewer(request)
     title, text = "This thread is damaged", _sentence(str(error))
     if isinstance(error, WrongKey):
@@ -65,17 +64,16 @@ async def damaged(request: Request[Any, Any, Any], error: ClewError) -> Response
             verdict = await Thread.verify(store, visit.thread_id)
     except (ClewError, KeyError):
         return html(error_page(viewer, 500, title, text), 500)
-    found = el("h2", "What clew verify says"), verdict_html(verdict, viewer.store if viewer else "")
-    return html(error_page(viewer, 500, title, text, *found), 500)
+    return html(error_page(viewer, 500, title, text, verdict), 500)
 
 
 def _handle(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
     viewer = _viewer(request)
-    status, text = _told(error, viewer.store if viewer else "")
+    status, text = _status_and_text(error, viewer.store if viewer else "")
     return html(error_page(viewer, status, _TITLES.get(status, "Something is wrong here"), _sentence(text)), status)
 
 
-def _told(error: Exception, store: str) -> tuple[int, str]:
+def _status_and_text(error: Exception, store: str) -> tuple[int, str]:
     match error:
         case Refused():
             return STATUS[error.code].value, str(error)

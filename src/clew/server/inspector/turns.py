@@ -1,11 +1,11 @@
-"""Turns and the marks between them, as they stand in the timeline of a thread."""
+"""Turns and the marks between them, prepared for the macros of `turns.html`: the page of a thread and its live updates."""
 
 from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Sequence
-from datetime import UTC
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, Literal, NamedTuple
 
 from clew.log import WorkspaceSnapshot
 from clew.messages import (
@@ -22,114 +22,208 @@ from clew.messages import (
     ToolResult,
     plain_text,
 )
-from clew.server.inspector.html import Html, el, join
-from clew.server.inspector.layout import thread_url
-from clew.server.inspector.text import compact, cost, duration, moment, one_line, pretty, size, tokens
+from clew.server.inspector.templates import Markup, part, thread_url
+from clew.server.inspector.text import compact, duration, one_line, pretty, size
 from clew.threads.views.timeline import Mark, Timeline, TimelineCall, TimelineTurn
 
-__all__ = ["cell", "mark_id", "mark_row", "pending", "strip", "tick", "timeline_items", "turn_row"]
+__all__ = [
+    "Cell",
+    "Stretch",
+    "Tick",
+    "cell_html",
+    "mark_html",
+    "mark_id",
+    "pending_html",
+    "pending_view",
+    "stretches",
+    "strip_cells",
+    "tick_html",
+    "turn_html",
+]
 
 _LONG = 1_200
-"""Characters of a text from which on it is folded."""
+"""A text of more than three times this many characters is folded after the first of them."""
 _IMAGES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 _LARGEST_IMAGE = 4 * 2**20
 _NOTE = "[clew] "
 
 
-def timeline_items(timeline: Timeline, thread_id: str, *, can_write: bool) -> list[Html]:
-    """Turns and marks in the order in which they happened."""
-    by_position: dict[int, list[Mark]] = {}
+class _Part(NamedTuple):
+    """A block of a message."""
+
+    kind: Literal["text", "long", "thinking", "code", "image", "attachment"]
+    text: str
+    """The words, or the address of an image."""
+    rest: str = ""
+    """Of a long text: what is folded."""
+    more: int = 0
+    """Of a long text: how many characters are folded."""
+
+
+class _Result(NamedTuple):
+    is_error: bool
+    parts: list[_Part | _Result]
+    kind: Literal["result"] = "result"
+
+
+class _Call(NamedTuple):
+    """A tool call within a turn, with its result."""
+
+    id: str
+    name: str
+    line: str
+    """The arguments on one line."""
+    arguments: str
+    status: str
+    css: str
+    glyph: str
+    label: str
+    attempts: int
+    was_in_doubt: bool
+    seconds: float | None
+    result: _Result | None
+    is_open: bool
+    kind: Literal["call"] = "call"
+
+
+class _Prompt(NamedTuple):
+    who: str
+    blocks: list[_Part | _Result]
+
+
+class _Turn(NamedTuple):
+    turn: TimelineTurn
+    css: str
+    has_files: bool
+    prompts: list[_Prompt]
+    blocks: list[_Part | _Result | _Call]
+
+
+class _Mark(NamedTuple):
+    id: str
+    kind: str
+    css: str
+    title: str
+    text: str
+    pause: str
+    at: datetime | None
+
+
+class _Pending(NamedTuple):
+    prompts: list[_Prompt]
+    partial: list[_Part | _Result]
+    is_asking: bool
+    is_lost: bool
+
+
+class Cell(NamedTuple):
+    """A turn in the strip at the top of the page."""
+
+    position: int
+    css: str
+    title: str
+    url: str
+
+
+class Tick(NamedTuple):
+    """A mark in the strip at the top of the page."""
+
+    id: str
+    kind: str
+    css: str
+    title: str
+
+
+Stretch = tuple[_Turn | None, list[_Mark]]
+"""A turn and the marks that follow it. The turn is None for the marks before the first turn."""
+
+
+def stretches(timeline: Timeline) -> list[Stretch]:
+    """Return the turns of a timeline, each with the marks that follow it, in the order in which they happened."""
+    marks: dict[int, list[_Mark]] = {}
     for mark in timeline.marks:
-        by_position.setdefault(mark.position, []).append(mark)
-    found = [mark_row(mark) for mark in by_position.get(0, []) if timeline.start == 0]
-    for turn in timeline.turns:
-        found.append(turn_row(turn, thread_id, can_write=can_write))
-        found += [mark_row(mark) for mark in by_position.get(turn.position + 1, [])]
-    return found
+        marks.setdefault(mark.position, []).append(_mark(mark))
+    found: list[Stretch] = [(None, marks.get(0, []))] if timeline.start == 0 else []
+    return found + [(_turn(turn), marks.get(turn.position + 1, [])) for turn in timeline.turns]
 
 
-def turn_row(turn: TimelineTurn, thread_id: str, *, can_write: bool) -> Html:
+def strip_cells(timeline: Timeline, thread_id: str) -> list[tuple[Cell | None, list[Tick]]]:
+    """Return a cell for each turn with the ticks that follow it. The first pair holds the ticks before all turns."""
+    ticks: dict[int, list[Tick]] = {}
+    for mark in timeline.marks:
+        if (made := _tick(mark)) is not None:
+            ticks.setdefault(mark.position, []).append(made)
+    found: list[tuple[Cell | None, list[Tick]]] = [(None, ticks.get(0, []))]
+    return found + [(_cell(turn, thread_id), ticks.get(turn.position + 1, [])) for turn in timeline.turns]
+
+
+def pending_view(timeline: Timeline, *, abandoned: bool) -> _Pending:
+    """Return what awaits a response: prompts, the words that came so far, and whether the model is being asked."""
+    is_asking = timeline.asked_at is not None
+    return _Pending(
+        [_prompt(message) for message in timeline.pending],
+        [_block(block) for block in _merged(timeline.partial)],
+        is_asking,
+        is_lost=not is_asking and abandoned and bool(timeline.pending),
+    )
+
+
+def turn_html(turn: TimelineTurn, thread_id: str, *, can_write: bool) -> Markup:
+    return part("turns.html", "turn_row", _turn(turn), thread_id, can_write)
+
+
+def mark_html(mark: Mark) -> Markup:
+    return part("turns.html", "mark_row", _mark(mark))
+
+
+def cell_html(turn: TimelineTurn, thread_id: str) -> Markup:
+    return part("turns.html", "cell", _cell(turn, thread_id))
+
+
+def tick_html(mark: Mark) -> Markup | None:
+    """Return the mark for the strip, or None if it is not important enough to stand there."""
+    tick = _tick(mark)
+    return None if tick is None else part("turns.html", "tick", tick)
+
+
+def pending_html(timeline: Timeline, *, abandoned: bool) -> Markup:
+    return part("turns.html", "pending", pending_view(timeline, abandoned=abandoned))
+
+
+def _turn(turn: TimelineTurn) -> _Turn:
     classes = ["turn", "rewound" if turn.rewound else "", "inherited" if turn.inherited else ""]
     if any(call.status == "in doubt" for call in turn.calls):
         classes.append("has-doubt")
-    return el(
-        "article",
-        _turn_header(turn, thread_id, can_write),
+    return _Turn(
+        turn,
+        " ".join(filter(None, classes)),
+        isinstance(turn.snapshot, WorkspaceSnapshot),
         [_prompt(message) for message in turn.prompts],
-        el("div", _response(turn), class_="response"),
-        id=f"p{turn.position}",
-        class_=" ".join(filter(None, classes)),
-        tabindex="-1",
-        data_test="turn",
-        data_turn=turn.number,
-        data_position=turn.position,
-        aria_label=f"Turn {turn.number}",
+        _response(turn),
     )
 
 
-def _turn_header(turn: TimelineTurn, thread_id: str, can_write: bool) -> Html:
-    usage = turn.usage
-    spent = None
-    if usage is not None:
-        spent = el(
-            "span",
-            f"{tokens(usage.input_tokens)} in · {tokens(usage.output_tokens)} out",
-            title=f"{usage.input_tokens:,} in, {usage.cache_read_tokens:,} of them cached; {usage.output_tokens:,} out",
-            data_test="turn-tokens",
-        )
-    facts = [
-        moment(turn.responded_at),
-        el("span", duration(turn.seconds), data_test="turn-duration") if turn.seconds is not None else None,
-        spent,
-        el("span", cost(turn.cost_usd), data_test="turn-cost") if turn.cost_usd is not None else None,
-        el("span", turn.model, class_="model") if turn.model else None,
+def _response(turn: TimelineTurn) -> list[_Part | _Result | _Call]:
+    found: list[_Part | _Result | _Call] = []
+    calls = iter(turn.calls)
+    for block in turn.blocks:
+        call = next(calls, None) if isinstance(block, ToolCall) else None
+        found.append(_block(block) if call is None else _call(call, turn.position))
+    return found
+
+
+def _prompt(message: Message) -> _Prompt:
+    is_note = not isinstance(message, System) and plain_text(message).startswith(_NOTE)
+    who = "System" if isinstance(message, System) else "Clew" if is_note else "User"
+    blocks = [
+        Text(block.text.removeprefix(_NOTE)) if is_note and isinstance(block, Text) else block
+        for block in message.content
     ]
-    state = el("span", "rewound", class_="chip") if turn.rewound else None
-    before = el("span", "from the parent", class_="chip") if turn.inherited else None
-    here = thread_url(thread_id, f"?turn={turn.number}#p{turn.position}")
-    name = el("a", f"Turn {turn.number}", href=here, class_="turn-name") if not turn.rewound else _plain_name(turn)
-    return el(
-        "header",
-        el("h2", name),
-        state,
-        before,
-        el("div", facts, class_="facts"),
-        _turn_actions(turn, thread_id, can_write),
-    )
-
-
-def _plain_name(turn: TimelineTurn) -> Html:
-    return el("span", f"Turn {turn.number}", class_="turn-name")
-
-
-def _turn_actions(turn: TimelineTurn, thread_id: str, can_write: bool) -> Html | None:
-    if turn.rewound:
-        return None
-    links = []
-    if isinstance(turn.snapshot, WorkspaceSnapshot):
-        files = thread_url(thread_id, f"/files?turn={turn.number}")
-        links.append(el("a", "Files", href=files, data_test="turn-files"))
-    if can_write:
-        for name, text in (("fork", "Fork here"), ("rewind", "Rewind here")):
-            url = thread_url(thread_id, f"/{name}?turn={turn.number}")
-            links.append(el("a", text, href=url, data_test=f"{name}-here"))
-    return el("div", links, class_="actions") if links else None
-
-
-def pending(timeline: Timeline, *, abandoned: bool) -> Html:
-    """What awaits a response: prompts, the words that came so far, and that the model is asked."""
-    parts: list[Html] = [_prompt(message) for message in timeline.pending]
-    if timeline.partial:
-        said = el("div", [_block(block) for block in _merged(timeline.partial)], class_="response partial")
-        parts.append(said)
-    if timeline.asked_at is not None:
-        parts.append(el("p", el("span", class_="pulse"), "The model is answering", class_="asking", data_test="asking"))
-    elif abandoned and timeline.pending:
-        parts.append(el("p", "This was never answered: the process is gone.", class_="hint"))
-    return el("section", parts, id="pending", data_test="pending", aria_label="Not answered yet")
+    return _Prompt(who, [_block(block) for block in blocks])
 
 
 def _merged(blocks: Sequence[Block]) -> list[Block]:
+    """Join neighbouring texts, and neighbouring thoughts: a response arrives in many small pieces."""
     found: list[Block] = []
     for block in blocks:
         last = found[-1] if found else None
@@ -142,79 +236,28 @@ def _merged(blocks: Sequence[Block]) -> list[Block]:
     return found
 
 
-def _prompt(message: Message) -> Html:
-    note = not isinstance(message, System) and plain_text(message).startswith(_NOTE)
-    who = "System" if isinstance(message, System) else "Clew" if note else "User"
-    blocks = [
-        Text(block.text.removeprefix(_NOTE)) if note and isinstance(block, Text) else block for block in message.content
-    ]
-    return el(
-        "div",
-        el("div", who, class_="who"),
-        el("div", [_block(block) for block in blocks], class_="said"),
-        class_=f"prompt prompt-{who.lower()}",
-        data_test="prompt",
-    )
+_GLYPHS = {"done": "✓", "replayed": "↺", "running": "…", "waiting": "?", "in doubt": "!", "not started": "○"}
 
 
-def _response(turn: TimelineTurn) -> list[Html]:
-    found: list[Html] = []
-    index = 0
-    for block in turn.blocks:
-        if isinstance(block, ToolCall):
-            found.append(_call(turn.calls[index], turn.position) if index < len(turn.calls) else _block(block))
-            index += 1
-        else:
-            found.append(_block(block))
-    return found or [el("p", "(nothing was said)", class_="hint")]
-
-
-_MARKS = {"done": "✓", "replayed": "↺", "running": "…", "waiting": "?", "in doubt": "!", "not started": "○"}
-
-
-def _call(call: TimelineCall, position: int) -> Html:
+def _call(call: TimelineCall, position: int) -> _Call:
     failed = call.result is not None and call.result.is_error
     status = "error" if failed else call.status
-    label = {"error": "error", "replayed": "done, replayed"}.get(status, status)
-    kind = status.replace(" ", "-")
-    again = el("span", f"attempt {call.attempts}", class_="chip") if call.attempts > 1 else None
-    doubt = None
-    if call.was_in_doubt and call.status != "in doubt":
-        doubt = el("span", "was in doubt", class_="chip warn", data_test="was-in-doubt")
-    summary = el(
-        "summary",
-        el("span", _MARKS.get(call.status, "•") if not failed else "×", class_="glyph", aria_hidden="true"),
-        el("span", call.call.name, class_="tool"),
-        el("code", _arguments_line(call.call.arguments), class_="arguments"),
-        again,
-        doubt,
-        el("span", label, class_="call-status", data_test="call-status"),
-        el("span", duration(call.seconds), class_="seconds") if call.seconds is not None else None,
-    )
-    attention = call.status in ("in doubt", "waiting")
-    return el(
-        "details",
-        summary,
-        _doubt_note(call),
-        el("div", el("h3", "Arguments"), _code(call.call.arguments), class_="part"),
-        _result(call.result) if call.result is not None else None,
-        class_=f"call call-{kind}",
+    shows_image = call.result is not None and any(isinstance(part, Image) for part in call.result.content)
+    return _Call(
         id=f"p{position}c{call.index}",
-        open=attention or _shows_image(call.result),
-        data_test="call",
-        data_status=call.status,
+        name=call.call.name,
+        line=_arguments_line(call.call.arguments),
+        arguments=_code(call.call.arguments),
+        status=call.status,
+        css=status.replace(" ", "-"),
+        glyph="×" if failed else _GLYPHS.get(call.status, "•"),
+        label="done, replayed" if status == "replayed" else status,
+        attempts=call.attempts,
+        was_in_doubt=call.was_in_doubt and call.status != "in doubt",
+        seconds=call.seconds,
+        result=None if call.result is None else _result(call.result),
+        is_open=call.status in ("in doubt", "waiting") or shows_image,
     )
-
-
-def _doubt_note(call: TimelineCall) -> Html | None:
-    if call.status != "in doubt":
-        return None
-    text = "It was begun, and no outcome is on record: nobody knows whether it took effect."
-    return el("p", text, class_="doubt-note")
-
-
-def _shows_image(result: ToolResult | None) -> bool:
-    return result is not None and any(isinstance(part, Image) for part in result.content)
 
 
 def _arguments_line(arguments: Any) -> str:
@@ -227,17 +270,13 @@ def _inline(value: Any) -> str:
     return value if isinstance(value, str) else compact(value, 80)
 
 
-def _code(value: Any) -> Html:
-    return el("pre", value if isinstance(value, str) else pretty(value), class_="code")
+def _code(value: Any) -> str:
+    return value if isinstance(value, str) else pretty(value)
 
 
-def _result(result: ToolResult) -> Html:
-    parts = [
-        el("pre", _cut(part.text), class_="code") if isinstance(part, Text) else _block(part) for part in result.content
-    ]
-    title = "Error" if result.is_error else "Result"
-    body = parts or [el("p", "(empty)", class_="hint")]
-    return el("div", el("h3", title), body, class_="part error" if result.is_error else "part", data_test="result")
+def _result(result: ToolResult) -> _Result:
+    parts = [_Part("code", _cut(part.text)) if isinstance(part, Text) else _block(part) for part in result.content]
+    return _Result(result.is_error, parts)
 
 
 def _cut(text: str, longest: int = 20_000) -> str:
@@ -246,53 +285,37 @@ def _cut(text: str, longest: int = 20_000) -> str:
     return f"{text[:longest]}\n… {len(text) - longest:,} more characters; export the thread to see all"
 
 
-def _block(block: Block) -> Html:
-    if isinstance(block, Text):
-        return _text(block.text)
-    if isinstance(block, Thinking):
-        text = block.text or "(kept by the vendor, and not shown)"
-        return el(
-            "details",
-            el("summary", "Thinking"),
-            el("div", text, class_="text"),
-            class_="thinking",
-            data_test="thinking",
-        )
-    if isinstance(block, Json):
-        return _code(block.value)
-    if isinstance(block, Image):
-        return _image(block)
-    if isinstance(block, File):
-        where = size(len(block.data)) if block.data is not None else block.url or block.file_id or ""
-        name = block.name or "file"
-        return el("p", f"{name} · {block.media_type} · {where}", class_="attachment")
-    if isinstance(block, ToolCall):
-        return el("p", f"{block.name} {_arguments_line(block.arguments)}", class_="attachment")
-    if isinstance(block, ToolResult):
-        return _result(block)
-    assert isinstance(block, Opaque)  # noqa: S101 - no other kind is left
-    return el("p", f"Something of {block.dialect} that this version does not know", class_="attachment")
+def _block(block: Block) -> _Part | _Result:
+    match block:
+        case Text(text=text) if len(text) <= _LONG * 3:
+            return _Part("text", text)
+        case Text(text=text):
+            return _Part("long", text[:_LONG], _cut(text[_LONG:], 200_000), len(text) - _LONG)
+        case Thinking(text=text):
+            return _Part("thinking", text or "(kept by the vendor, and not shown)")
+        case Json(value=value):
+            return _Part("code", _code(value))
+        case Image():
+            return _image(block)
+        case File():
+            return _Part("attachment", f"{block.name or 'file'} · {block.media_type} · {_place(block)}")
+        case ToolCall():
+            return _Part("attachment", f"{block.name} {_arguments_line(block.arguments)}")
+        case ToolResult():
+            return _result(block)
+        case Opaque():
+            return _Part("attachment", f"Something of {block.dialect} that this version does not know")
 
 
-def _text(text: str) -> Html:
-    if len(text) <= _LONG * 3:
-        return el("div", text, class_="text", data_test="text")
-    rest = el(
-        "details",
-        el("summary", f"{len(text) - _LONG:,} more characters"),
-        el("div", _cut(text[_LONG:], 200_000), class_="text"),
-    )
-    return el("div", el("div", text[:_LONG], class_="text"), rest, class_="long", data_test="text")
-
-
-def _image(block: Image) -> Html:
+def _image(block: Image) -> _Part:
+    """Return the image itself if browsers show its type safely and it is not too large, else words about it."""
     if block.data is not None and block.media_type in _IMAGES and len(block.data) <= _LARGEST_IMAGE:
-        source = f"data:{block.media_type};base64,{b64encode(block.data).decode()}"
-        return el(
-            "img", src=source, alt="An image of the conversation", loading="lazy", class_="image", data_test="image"
-        )
-    where = size(len(block.data)) if block.data is not None else block.url or block.file_id or ""
-    return el("p", f"image · {block.media_type} · {where}", class_="attachment")
+        return _Part("image", f"data:{block.media_type};base64,{b64encode(block.data).decode()}")
+    return _Part("attachment", f"image · {block.media_type} · {_place(block)}")
+
+
+def _place(block: Image | File) -> str:
+    return size(len(block.data)) if block.data is not None else block.url or block.file_id or ""
 
 
 _MARK_TITLES = {
@@ -319,25 +342,15 @@ def mark_id(mark: Mark) -> str:
     return f"m{mark.frame}-{mark.kind.replace(' ', '-')}-{mark.position}"
 
 
-def mark_row(mark: Mark) -> Html:
+def _mark(mark: Mark) -> _Mark:
     title = _MARK_TITLES[mark.kind]
     text = mark.text[len(title) :] if mark.text.lower().startswith(title.lower()) else mark.text
-    pause = f"after {duration(mark.seconds)}" if mark.kind == "resumed" and (mark.seconds or 0) >= 1 else None
-    return el(
-        "div",
-        el("span", title, class_="mark-title"),
-        el("span", text.lstrip(": "), class_="mark-text"),
-        el("span", pause, class_="mark-pause") if pause else None,
-        moment(mark.at),
-        id=mark_id(mark),
-        class_=f"mark mark-{mark.kind.replace(' ', '-')}",
-        data_test="mark",
-        data_kind=mark.kind,
-    )
+    pause = f"after {duration(mark.seconds)}" if mark.kind == "resumed" and (mark.seconds or 0) >= 1 else ""
+    css = mark.kind.replace(" ", "-")
+    return _Mark(mark_id(mark), mark.kind, css, title, text.lstrip(": "), pause, mark.at)
 
 
-def cell(turn: TimelineTurn, thread_id: str) -> Html:
-    """The turn in the strip at the top."""
+def _cell(turn: TimelineTurn, thread_id: str) -> Cell:
     kinds = ["cell"]
     if turn.rewound:
         kinds.append("cell-rewound")
@@ -352,43 +365,16 @@ def cell(turn: TimelineTurn, thread_id: str) -> Html:
         if any(call.result is not None and call.result.is_error for call in turn.calls):
             kinds.append("cell-error")
     at = f", {turn.responded_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if turn.responded_at else ""
-    return el(
-        "a",
-        class_=" ".join(kinds),
-        href=thread_url(thread_id, f"?at={turn.position}#p{turn.position}"),
-        title=f"Turn {turn.number}{', rewound' if turn.rewound else ''}{at}",
-        tabindex="-1",
-        id=f"c{turn.position}",
-        data_test="cell",
-        data_position=turn.position,
-    )
+    title = f"Turn {turn.number}{', rewound' if turn.rewound else ''}{at}"
+    url = thread_url(thread_id, f"?at={turn.position}#p{turn.position}")
+    return Cell(turn.position, " ".join(kinds), title, url)
 
 
 _TICKS = frozenset({"crashed", "taken over", "resumed", "rewound", "compacted", "moved", "failed", "waiting", "forked"})
 
 
-def tick(mark: Mark) -> Html | None:
-    """The mark in the strip, if it is one to be seen at a glance."""
+def _tick(mark: Mark) -> Tick | None:
     if mark.kind not in _TICKS or (mark.kind == "resumed" and mark.same_process):
         return None
-    kind = mark.kind.replace(" ", "-")
-    return el(
-        "span",
-        class_=f"tick tick-{kind}",
-        title=f"{_MARK_TITLES[mark.kind]}: {mark.text}",
-        id=f"k{mark_id(mark)}",
-        data_test="tick",
-        data_kind=mark.kind,
-    )
-
-
-def strip(timeline: Timeline, thread_id: str) -> Html:
-    """One cell a turn, in order, with ticks where something happened between them."""
-    ticks: dict[int, list[Html]] = {}
-    for mark in timeline.marks:
-        if (made := tick(mark)) is not None:
-            ticks.setdefault(mark.position, []).append(made)
-    cells = [ticks.get(0, [])]
-    for turn in timeline.turns:
-        cells.append([cell(turn, thread_id), *ticks.get(turn.position + 1, [])])
-    return join(cells)
+    title = f"{_MARK_TITLES[mark.kind]}: {mark.text}"
+    return Tick(f"k{mark_id(mark)}", mark.kind, mark.kind.replace(" ", "-"), title)

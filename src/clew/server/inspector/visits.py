@@ -1,11 +1,11 @@
-"""One request for a page, as its handler sees it."""
+"""A request for a page: who looks, at which store, what the form sent, and the response with the headers of all pages."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
 from litestar import Request, Response
@@ -15,16 +15,26 @@ from clew.checkpointers.registry import default_url
 from clew.errors import InvalidInput
 from clew.server.auth import EVERY_NAMESPACE, Scope, in_store
 from clew.server.failures import Refused
-from clew.server.inspector.html import Html
-from clew.server.inspector.layout import Viewer
 from clew.server.inspector.login import Forms
+from clew.server.inspector.templates import Markup
 from clew.server.inspector.timelines import Readers
 from clew.server.request import KEY, Call
 from clew.server.settings import Settings
 from clew.server.stores import Use
 from clew.server.wire import whole
 
-__all__ = ["HEADERS", "AnyRequest", "Desk", "Visit", "check_proof", "form_of", "html", "turn_of", "viewer_of"]
+__all__ = [
+    "HEADERS",
+    "AnyRequest",
+    "Desk",
+    "Viewer",
+    "Visit",
+    "check_proof",
+    "form_of",
+    "html",
+    "turn_of",
+    "viewer_of",
+]
 
 AnyRequest = Request[Any, Any, Any]
 
@@ -39,14 +49,29 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cache-control": "no-store",
 }
-"""On every page: nothing is loaded from elsewhere, nothing runs but our own script, nothing is framed or kept."""
+"""The headers of every page. They make browsers load nothing from other servers, run only the inspector's own script, refuse
+to show a page in a frame, and keep no copy."""
 
 _LARGEST_FORM = 2**20
 _HOST = re.compile(r"[A-Za-z0-9.\-]+(:\d+)?|\[[0-9A-Fa-f:.]+\](:\d+)?")
 
 
+class Viewer(NamedTuple):
+    """The person who looks at a page: rights, name and namespace, as far as templates need them."""
+
+    can_write: bool = False
+    has_tokens: bool = False
+    label: str = ""
+    namespace: str = ""
+    csrf: str = ""
+    store: str = ""
+    """The URL by which commands find the store that is shown. Empty for the default store of this machine."""
+    is_nested: bool = False
+    """Whether the namespace shown lies within the namespace of the token."""
+
+
 class Desk:
-    """What all pages share."""
+    """What all pages of a service share: settings, timelines that were read before, and the secret of the forms."""
 
     def __init__(self, settings: Settings, stopping: Callable[[], bool]) -> None:
         self.settings = settings
@@ -56,12 +81,12 @@ class Desk:
 
     @property
     def secure(self) -> bool:
-        """Whether cookies may be kept to TLS."""
+        """Whether cookies are for TLS connections only."""
         return self.settings.tls_cert is not None
 
 
 class Visit:
-    """Made for each request: who looks, at what, and what they sent."""
+    """One request for a page. Refused at construction if the token of the viewer lacks the scope."""
 
     def __init__(self, request: AnyRequest, scope: Scope = "read") -> None:
         self.request = request
@@ -71,13 +96,13 @@ class Visit:
 
     @property
     def inner(self) -> str:
-        """The namespace inside that of the token."""
+        """The namespace that the client named, inside the namespace of the token."""
         named = self.call.headers.get(NAMESPACE_HEADER.encode(), b"").decode("latin-1")
         return decode_text("a namespace", named) if named else ""
 
     @property
     def namespace(self) -> str:
-        """The namespace of the store that is looked at."""
+        """The namespace in the store: the one of the token joined with the one that the client named."""
         return in_store(self.call.token.namespace, self.inner)
 
     @property
@@ -92,19 +117,20 @@ class Visit:
         return self.call.store()
 
     def number(self, name: str) -> int | None:
-        """A whole number after the question mark, or None if it is not given."""
+        """Return a query parameter as a whole number, or None if it is not given."""
         text = self.request.query_params.get(name, "")
         return _number(name, text) if text else None
 
     async def form(self) -> dict[str, str]:
-        """What a form of ours sent. One from elsewhere, or from before the service was started again, is refused."""
+        """Read the fields of the form that was sent. A form from another site, or from before a restart of the service, is
+        refused."""
         fields = await form_of(self.request.receive, self.call.headers)
         check_proof(self.desk, self.call.headers, fields)
         return fields
 
 
 async def form_of(receive: Any, headers: Mapping[bytes, bytes]) -> dict[str, str]:
-    """The fields of a form, of each name the last."""
+    """Read the fields of a form from a request body. Of fields with the same name, the last one counts."""
     kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     if kind != b"application/x-www-form-urlencoded":
         raise InvalidInput("an action is sent by the form of its page")
@@ -130,8 +156,11 @@ def viewer_of(desk: Desk, call: Call, inner: str) -> Viewer:
 
 
 def _store_for_commands(settings: Settings, headers: Mapping[bytes, bytes]) -> str:
-    """Where a command finds the store that a page shows: at this server, by the name that the browser has for it. Without
-    tokens the browser is on this machine, so that the default store needs no name."""
+    """Return the URL that commands use for the store of a page: this server, under the host name that the browser used.
+
+    Empty for the default store of a service without tokens: the browser then runs on this machine, where commands find
+    that store by themselves.
+    """
     if not settings.tokens and settings.store == default_url() and not os.environ.get("CLEW_STORE"):
         return ""
     named = headers.get(b"host", b"").decode("latin-1")
@@ -158,7 +187,7 @@ def _number(name: str, text: str) -> int:
     return int(text)
 
 
-def html(content: Html, status: int = 200, **headers: str) -> Response[bytes]:
+def html(content: Markup, status: int = 200, **headers: str) -> Response[bytes]:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return Response(
         content.encode("utf-8", "replace"),

@@ -1,0 +1,72 @@
+"""The templates of the pages: HTML files of this package, filled in by Jinja2, which escapes every value."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2.ext import Extension
+from markupsafe import Markup
+
+from clew.checkpointers.http.protocol import encode_text
+from clew.server.inspector.assets import asset_url
+from clew.server.inspector.text import STATUS_WORDS, clock, cost, count, duration, plural, size, tokens
+
+__all__ = ["Markup", "part", "render", "thread_url"]
+
+_BREAK = re.compile(r"(\{%.*?%\}|\{\{.*?\}\}|\{#.*?#\})|\s*\n\s*", re.DOTALL)
+
+
+class JoinedLines(Extension):
+    """Lets templates be indented without the indentation reaching the page, where `<pre>` would show it.
+
+    A line break next to a tag or to a Jinja expression is dropped together with the indentation; any other line break
+    becomes one space. Line numbers in tracebacks stay right.
+    """
+
+    def preprocess(self, source: str, name: str | None, filename: str | None = None) -> str:
+        return _BREAK.sub(_joined, source.strip())
+
+
+def _joined(found: re.Match[str]) -> str:
+    if found[1]:
+        return found[1]
+    before, after = found.string[found.start() - 1], found.string[found.end()]
+    space = "" if before in ">}" or after in "<{" else " "
+    return f"{space}{{#{found[0].count(chr(10)) * chr(10)}#}}"
+
+
+@cache
+def _environment() -> Environment:
+    made = Environment(
+        autoescape=True,
+        auto_reload=False,
+        extensions=[JoinedLines],
+        loader=PackageLoader("clew.server.inspector"),
+        undefined=StrictUndefined,
+    )
+    made.filters |= {"clock": clock, "cost": cost, "count": count, "duration": duration}
+    made.filters |= {"plural": plural, "size": size, "tokens": tokens}
+    made.globals |= {"STATUS_WORDS": STATUS_WORDS, "asset_url": asset_url, "thread_url": thread_url}
+    return made
+
+
+def render(name: str, **values: Any) -> Markup:
+    """Return the page that the template `name` gives with these values. A value that the template misses is an error."""
+    return Markup(_environment().get_template(name).render(values))  # noqa: S704 - every value in it is escaped
+
+
+def part(template: str, macro: str, *values: Any) -> Markup:
+    """Return one piece of a page: what a macro of a template gives. Pages and live updates use the same macros.
+
+    The template must not extend another one, as pages do: its macros would need the values of a whole page.
+    """
+    made: Markup = getattr(_environment().get_template(template).module, macro)(*values)
+    return made
+
+
+def thread_url(thread_id: str, rest: str = "") -> str:
+    """Return the path of a thread's page, or of what `rest` names below it, such as `/files?turn=3`."""
+    return f"/t/{encode_text(thread_id)}{rest}"
