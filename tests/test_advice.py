@@ -96,6 +96,9 @@ def _written_out() -> Iterator[str]:
         for line, text in _words(ast.parse(path.read_text())):
             if found := _COMMAND.search(text):
                 yield f"{place}:{line}: {found[0]}"
+    for path in sorted(SOURCE.rglob("*.html")):
+        for found in _COMMAND.finditer(path.read_text()):
+            yield f"{path.relative_to(SOURCE).as_posix()}: {found[0]}"
 
 
 def test_no_other_module_writes_out_a_command() -> None:
@@ -107,5 +110,5 @@ def test_no_other_module_writes_out_a_command() -> None:
         "cli/commands/import_.py: clew export",
         "cli/commands/serve.py: clew serve",
         "demo/worker.py: clew demo",
-        "server/inspector/troubles.py: clew verify",
+        "server/inspector/templates/error.html: clew verify",
     ]

@@ -10,9 +10,9 @@ import sys
 import pytest
 
 HEAVY = {
-    "aiomysql", "anthropic", "anyio", "asyncio", "asyncmy", "asyncpg", "blake3", "cryptography", "httpx", "jinja2", "litestar",
-    "mcp", "msgspec", "obstore", "oci", "openai", "opensearchpy", "oracledb", "psycopg", "pydantic", "pytest", "redis",
-    "rich", "sqlite3", "typer", "uvicorn", "zstandard",
+    "aiomysql", "anthropic", "anyio", "asyncio", "asyncmy", "asyncpg", "blake3", "cryptography", "httpx", "jinja2",
+    "litestar", "mcp", "msgspec", "obstore", "oci", "openai", "opensearchpy", "oracledb", "psycopg", "pydantic", "pytest",
+    "redis", "rich", "sqlite3", "typer", "uvicorn", "zstandard",
 }  # fmt: skip
 """Packages of the extras, and those of our own dependencies that take time."""
 
