@@ -67,7 +67,7 @@ async def test_text_that_does_not_match_is_left_as_it_is() -> None:
 
 async def test_patterns_that_are_none_are_refused() -> None:
     async with MemoryCheckpointer() as store:
-        with pytest.raises(InvalidInput, match="no regular expression"):
+        with pytest.raises(InvalidInput, match="not a valid regular expression"):
             Thread.open(store, "t", redact=["("])
         with pytest.raises(InvalidInput, match=r"redact=\[pattern\]"):
             Thread.open(store, "t", redact="sk-.*")

@@ -578,7 +578,7 @@ async def test_a_thread_that_is_not_open_says_how_to_open_it(store: Checkpointer
 
 
 async def test_an_unknown_durability_is_refused(store: Checkpointer) -> None:
-    with pytest.raises(InvalidInput, match="durability is one of sync, async, exit, not 'eventually'"):
+    with pytest.raises(InvalidInput, match="durability must be one of sync, async, exit, not 'eventually'"):
         Thread.open(store, "t", durability="eventually")  # type: ignore[arg-type]
 
 

@@ -1,4 +1,4 @@
-"""Threads: open, lease, append, load, list, fork, rewind, keep and move them, written once over any store."""
+"""Threads: open, append, load, list, fork, rewind, copy and maintain them, written once for all stores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What has to be appended so that one state becomes another, and a refusal of what no append can bring about."""
+"""Find the entries that turn one state into another, and refuse changes that no entries can bring about."""
 
 from __future__ import annotations
 
@@ -40,14 +40,15 @@ _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
 def difference(thread_id: str, old: Checkpoint, new: Checkpoint) -> list[Logged]:
-    """Return the entries that lead from one state to the other: what was added, after a rewind where the conversation parts.
+    """Return the entries that lead from `old` to `new`: a rewind where the conversations part, then everything that is
+    new.
 
-    Raises `InvalidInput` that names every field of `new` that these entries would not bring about: nothing is dropped
-    unseen. Spend and history only ever grow: a state that knows of less than the record takes nothing away.
+    Raises `InvalidInput` that names every field of `new` that these entries would not bring about, so that nothing is
+    lost silently. Spend and history never shrink: where `new` has less of them than `old`, nothing is taken away.
     """
     if missing := old.state.keys() - new.state.keys():
         raise InvalidInput(
-            f"state cannot be taken away by saving; set these keys to None: {', '.join(sorted(missing))}"
+            f"saving cannot remove keys of the state; set these keys to None: {', '.join(sorted(missing))}"
         )
     _check_places(thread_id, new)
     draft = _Draft(old)
@@ -64,7 +65,7 @@ def difference(thread_id: str, old: Checkpoint, new: Checkpoint) -> list[Logged]
 
 
 def _check_places(thread_id: str, new: Checkpoint) -> None:
-    """A state that was built by hand may name messages that its history does not hold."""
+    """Raise `InvalidInput` if the state names messages that its history lacks. A state made by hand may do so."""
     ranges = [*new.view, *(part for mark in new.marks for part in mark)]
     if not new.marks or new.open_message >= len(new.history) or any(stop > len(new.history) for _, stop in ranges):
         raise InvalidInput(
@@ -74,7 +75,7 @@ def _check_places(thread_id: str, new: Checkpoint) -> None:
 
 
 class _Draft:
-    """The entries so far, and the state that they lead to."""
+    """The entries so far and the state that they lead to."""
 
     def __init__(self, start: Checkpoint) -> None:
         self.entries: list[Logged] = []
@@ -93,6 +94,8 @@ class _Draft:
 
 
 def _start(old: Checkpoint, new: Checkpoint) -> list[Logged]:
+    """Return a `ThreadStarted` entry if agent, model, prompt, tools, limits or parent differ."""
+
     def start(state: Checkpoint) -> ThreadStarted:
         return ThreadStarted(state.agent, state.model, state.system_prompt, state.tools, state.limits, state.parent)
 
@@ -100,7 +103,9 @@ def _start(old: Checkpoint, new: Checkpoint) -> list[Logged]:
 
 
 def _conversation(draft: _Draft, old: Checkpoint, new: Checkpoint) -> None:
-    """Messages, and the facts of each turn before the next one begins, so that a later rewind takes them back with it."""
+    """Add the new messages, and each turn's facts before the next turn begins, so that a later rewind undoes them with
+    it.
+    """
     before, after = old.messages, new.messages
     same = _common(old, new)
     if same < len(before):
@@ -115,8 +120,11 @@ def _conversation(draft: _Draft, old: Checkpoint, new: Checkpoint) -> None:
 
 
 def _common(old: Checkpoint, new: Checkpoint) -> int:
-    """How many messages both conversations begin with. Where the new history goes on from the old one they are told by their
-    place: what is said again in the same words is another message."""
+    """Return how many messages both conversations begin with.
+
+    If the new history extends the old one, messages are compared by place: the same words said again are another
+    message.
+    """
     before: Sequence[Any] = old.messages
     after: Sequence[Any] = new.messages
     if new.history[: len(old.history)] == old.history:
@@ -138,13 +146,14 @@ def _id(fact: Fact) -> tuple[int, Kind, str]:
 
 
 def _facts(draft: _Draft, coming: list[Fact]) -> list[Fact]:
-    """Set what holds from the current turn on, and return what comes later."""
+    """Add the facts of the current turn, and return those of later turns."""
     turn = draft.turns
     draft.add(*(_setting(fact) for fact in coming if fact.turn == turn))
     return [fact for fact in coming if fact.turn != turn]
 
 
 def _setting(fact: Fact) -> Logged:
+    """Return the entry that sets this fact."""
     if fact.kind == "workspace":
         return WorkspaceSnapshot(*fact.value)
     if fact.kind == "changing":
@@ -155,7 +164,7 @@ def _setting(fact: Fact) -> Logged:
 
 
 def _calls(draft: _Draft, new: Checkpoint) -> None:
-    """How far the calls of the open turn came."""
+    """Add intents, steps and results of the open turn's calls."""
     known = {call.index: call for call in draft.state().calls}
     for call in new.calls:
         mine = known.get(call.index)
@@ -194,7 +203,7 @@ def _spend(old: Checkpoint, new: Checkpoint) -> list[Logged]:
 
 
 def _lost(kept: Checkpoint, new: Checkpoint) -> Iterator[str]:
-    """Say which fields of the new state would not be on record, and why where that is known."""
+    """Yield the fields of the new state that would not be on record, with the reason where it is known."""
     if not new.messages and new.history and not _is_part(new.history, kept.history):
         yield "history, as view= says that the model sees nothing of it (view=((0, len(history)),) is all of it)"
     elif not _same(kept.messages, new.messages):
@@ -234,12 +243,12 @@ def _lost_spend(kept: Checkpoint, new: Checkpoint) -> Iterator[str]:
 
 
 def _less(kept: float, new: float) -> bool:
-    """Whether a sum is too small by more than what adding the last part rounds."""
+    """Return whether `kept` is smaller than `new` by more than a rounding error."""
     return kept < new and not math.isclose(kept, new, rel_tol=1e-9, abs_tol=1e-12)
 
 
 def _is_part(part: Sequence[Message], whole: Sequence[Message]) -> bool:
-    """Whether all of these messages are among those, in their order."""
+    """Return whether all messages of `part` are in `whole`, in the same order."""
     if whole[: len(part)] == part:
         return True
     rest = iter(whole)
@@ -247,7 +256,7 @@ def _is_part(part: Sequence[Message], whole: Sequence[Message]) -> bool:
 
 
 def _seen(state: Checkpoint, marks: tuple[Ranges, ...]) -> list[tuple[Message, ...]]:
-    """What the model saw at the end of each turn."""
+    """Return the messages that the model saw at the end of each turn."""
     return [tuple(message for start, stop in mark for message in state.history[start:stop]) for mark in marks]
 
 
@@ -258,7 +267,7 @@ def _other_facts(kept: Sequence[Fact], new: Sequence[Fact]) -> set[str]:
 
 
 def _same(mine: Any, theirs: Any) -> bool:
-    """Whether a log would hold the same: 1, 1.0 and True are equal in Python, and are three values there."""
+    """Return whether two values are stored as the same bytes. 1, 1.0 and True are equal in Python and differ here."""
     return mine is theirs or _encode(mine) == _encode(theirs)
 
 

@@ -1,4 +1,4 @@
-"""From the state a log adds up to, to the head that tells of it."""
+"""Make a head from the state that a log folds to, and read from a head what kind of thread it belongs to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["PART", "head_of", "is_child", "is_hidden", "is_part"]
 
 
 def head_of(state: Fold | Checkpoint, base: Head, *, encrypted: bool) -> Head:
-    """This head with what the log adds up to. No text of the conversation is in the head of an encrypted thread."""
+    """Return `base` with all fields that follow from the state. An encrypted thread's head gets no title."""
     return msgspec.structs.replace(
         base,
         status=state.status,
@@ -30,26 +30,26 @@ def head_of(state: Fold | Checkpoint, base: Head, *, encrypted: bool) -> Head:
 
 
 PART = "clew:part"
-"""The tag of a thread that is still being written, and not to be shown before it is whole."""
+"""Tag of a thread that is still being written. Such a thread is hidden until it is complete."""
 _OWN = "clew:"
 
 
 def is_part(head: Head) -> bool:
-    """Whether this thread is still being written."""
+    """Return whether this thread is still being written."""
     return PART in head.tags
 
 
 def is_hidden(head: Head) -> bool:
-    """Whether this thread is left out of listings: it is a part, or has a name that Clew gave it."""
+    """Return whether listings leave this thread out: it is incomplete, or Clew made it for its own use."""
     return is_part(head) or head.thread_id.startswith(_OWN)
 
 
 _CHILD = re.compile(r"/[A-Za-z0-9_-]{1,64}:[0-9a-f]{1,16}")
-"""How the name of a child goes on after that of its parent: the agent's name, and the key of the call."""
+"""What follows the parent's id in the id of a sub-agent's thread: the agent's name and the key of the call."""
 
 
 def is_child(head: Head) -> bool:
-    """Whether a thread is that of a child, and no fork."""
+    """Return whether this thread belongs to a sub-agent. A fork has a parent too, but is not a child."""
     if head.parent is None:
         return False
     return _CHILD.fullmatch(head.thread_id.removeprefix(head.parent[0])) is not None

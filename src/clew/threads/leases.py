@@ -1,4 +1,8 @@
-"""Leases live in heads and need nothing of a store: position alone fences, clocks only decide when one may try."""
+"""Leases: which process may append to a thread.
+
+A lease is stored in the head, so that stores need no support for it. Only the position in the log decides who may
+write; clocks only decide when another process may try to take over.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +32,12 @@ __all__ = [
 
 
 LEASE_TIME = timedelta(seconds=30)
-"""How long a lease lasts beyond the last sign of life of its holder."""
+"""How long a lease lasts after its holder's last sign of life."""
 RENEW_AFTER = LEASE_TIME / 3
 
 
 def new_lease(label: str = "") -> Lease:
+    """Return a lease of this process with a new token, valid for `LEASE_TIME`."""
     return Lease(owner=this_process(label), token=secrets.token_hex(8), expires_at=datetime.now(UTC) + LEASE_TIME)
 
 
@@ -41,12 +46,12 @@ def renewed(lease: Lease, now: datetime) -> Lease:
 
 
 def is_live(lease: Lease | None) -> bool:
-    """Whether somebody may still be working under this lease."""
+    """Return whether a process may still be working under this lease: it has not expired, and its owner may be alive."""
     return lease is not None and lease.expires_at > datetime.now(UTC) and not provably_dead(lease.owner)
 
 
 def check_free(head: Head) -> None:
-    """Refuse a thread that a live process holds, naming the holder and when its lease ends."""
+    """Raise `ThreadBusy`, with the holder and the rest of its lease, if a live process holds this thread."""
     lease = head.lease
     if lease is not None and is_live(lease):
         left = (lease.expires_at - datetime.now(UTC)).total_seconds()
@@ -54,13 +59,13 @@ def check_free(head: Head) -> None:
 
 
 def this_process(label: str = "") -> Owner:
-    """This process, told apart from every other one: also from a later one with the same pid, or one in a container."""
+    """Return the identity of this process. It differs from that of a later process with the same pid, also in containers."""
     pid = os.getpid()
     return Owner(host=socket.gethostname(), boot=boot(), pid=pid, started=_started(pid) or "", label=label)
 
 
 def provably_dead(owner: Owner) -> bool:
-    """True only if it is certain: the owner ran under this very boot and process table, and is not there any more."""
+    """Return True only if the owner certainly no longer runs: it ran in this boot and pid namespace, and is gone."""
     if not owner.boot or owner.boot != boot():
         return False
     try:
@@ -75,7 +80,10 @@ def provably_dead(owner: Owner) -> bool:
 
 @functools.cache
 def boot() -> str:
-    """Names this boot of this machine and, on Linux, the table of process ids that containers have of their own."""
+    """Return a name for the current boot of this machine and, on Linux, for the process's pid namespace.
+
+    Returns "" if the system does not tell.
+    """
     try:
         if sys.platform == "linux":
             random = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -88,7 +96,7 @@ def boot() -> str:
 
 
 def _started(pid: int) -> str | None:
-    """When a process started, in whatever way this system says it; "gone" for one that has ended; None if unknown."""
+    """Return when a process started, in the system's own format; "gone" if it has ended, None if that is unknown."""
     try:
         if sys.platform == "linux":
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

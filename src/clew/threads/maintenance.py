@@ -1,4 +1,4 @@
-"""Holding a thread for a moment without working on it: to restore its files, or to take it from a holder that is gone."""
+"""Hold or change a thread for a moment without running it: to restore its files, to unlock it, to leave entries on it."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ __all__ = ["put_aside", "unlock", "upkeep"]
 async def upkeep(
     checkpointer: Checkpointer, thread_id: str, label: str, *, takeover: bool = False
 ) -> AsyncIterator[Thread]:
-    """A thread that exists, opened, which stands afterwards as it stood before: waiting, failed or done.
+    """Open an existing thread for maintenance, and restore its status on exit unless someone changed it meanwhile.
 
-    One that was running and whose process is gone is interrupted then, as it is shown already. Whoever says another status
-    meanwhile is left the last word. `ThreadBusy` if a live process holds it, unless `takeover`.
+    A thread that was running and whose process is gone becomes interrupted. Raises `ThreadBusy` if a live process holds
+    the thread, unless `takeover` is set.
     """
     before = await load(checkpointer, thread_id)
     async with Thread.open(checkpointer, thread_id, label=label, takeover=takeover) as thread:
@@ -37,10 +37,10 @@ async def upkeep(
 
 
 async def unlock(checkpointer: Checkpointer, thread_id: str, *, takeover: bool = False) -> Lease | None:
-    """Take a thread's lease and give it back, so that nobody has to wait for it. Returns the lease that was there.
+    """Take a thread's lease and give it back, so that nobody has to wait for it to expire. Returns the former lease.
 
-    Where nobody holds it nothing is written. From a live holder it is taken only with `takeover`, else that is
-    `ThreadBusy`: the holder gets `LeaseLost` at its next append, and what it was doing may go on for that long.
+    Writes nothing if nobody holds the lease. Raises `ThreadBusy` if the holder is alive, unless `takeover` is set. Then
+    the holder gets `LeaseLost` at its next append, and whatever it is doing may go on until then.
     """
     head = await checkpointer.head(thread_id)
     if head is None:
@@ -55,10 +55,10 @@ _TRIES = 20
 
 
 async def put_aside(checkpointer: Checkpointer, thread_id: str, *entries: Logged) -> None:
-    """Append these to a thread that nobody holds, or make a thread of them; durable when it returns.
+    """Append entries to a thread that nobody holds, or create the thread with them. They are durable when it returns.
 
-    No lease is taken for it: a crash that is on record stays one, and a thread that is new is not begun. `ThreadBusy` if a
-    live process holds it.
+    Takes no lease, so a crash on record stays visible and a new thread does not count as started. Raises `ThreadBusy`
+    if a live process holds the thread.
     """
     for _ in range(_TRIES):
         loaded = await or_new(load(checkpointer, thread_id), thread_id, "interrupted")
@@ -67,7 +67,7 @@ async def put_aside(checkpointer: Checkpointer, thread_id: str, *entries: Logged
         writer.accept(entries)
         try:
             await writer.release()
-        except LeaseLost:  # whoever was there first may hold it now
+        except LeaseLost:  # another writer was first and may hold the thread now
             continue
         return
-    raise Unavailable(f"thread {thread_id!r} moved on {_TRIES} times while something was put on its record. Try again.")
+    raise Unavailable(f"thread {thread_id!r} was changed by others {_TRIES} times during one append. Try again.")

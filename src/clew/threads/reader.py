@@ -1,4 +1,4 @@
-"""From a store's frames to a thread's state: checked link by link, started at the newest folded state."""
+"""Read a thread's frames from a store, check that each follows the one before, and fold them into a state."""
 
 from __future__ import annotations
 
@@ -54,12 +54,11 @@ __all__ = [
 
 
 _AT_ONCE = 32
-"""Frames. Measured on 1,000 turns: what is decoded and folded a few at a time finds the memory that was freed last, and
-takes a tenth less time than all at once."""
+"""Frames to decode at once. Measured on 1,000 turns: small batches reuse freed memory and take a tenth less time."""
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """A thread as it is on record."""
+    """A thread as it is in the store: its head, its state, and the sizes of its log."""
 
     head: Head
     state: Checkpoint = EMPTY
@@ -68,9 +67,9 @@ class Loaded(msgspec.Struct, frozen=True):
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Decoding makes many small objects and not one cycle: looking for cycles among them takes a tenth of the time.
+    """Pause Python's garbage collection. For synchronous work only.
 
-    For synchronous work only. Measured on 1,000 turns.
+    Decoding makes many small objects and no cycles. Measured on 1,000 turns: collection would take a tenth of the time.
     """
     running = gc.isenabled()
     gc.disable()
@@ -82,7 +81,7 @@ def _no_collection() -> Iterator[None]:
 
 
 async def or_new(loading: Awaitable[Loaded], thread_id: str, status: Status) -> Loaded:
-    """What is on record, or a thread that is not there yet."""
+    """Return the loaded thread, or an empty one with a new log id if it does not exist yet."""
     try:
         return await loading
     except ThreadNotFound:
@@ -91,7 +90,7 @@ async def or_new(loading: Awaitable[Loaded], thread_id: str, status: Status) -> 
 
 
 async def load(checkpointer: Checkpointer, thread_id: str) -> Loaded:
-    """The state on record, or `ThreadNotFound`. Takes no lease and changes nothing."""
+    """Read a thread's head and state. Raises `ThreadNotFound`. Takes no lease and changes nothing."""
     with span("clew.load", thread_id=thread_id) as current:
         head = await checkpointer.head(thread_id)
         while head is not None:
@@ -108,7 +107,7 @@ async def load(checkpointer: Checkpointer, thread_id: str) -> Loaded:
 
 
 async def catch_up(checkpointer: Checkpointer, loaded: Loaded) -> Loaded:
-    """The same thread a moment later, at the cost of what was appended since."""
+    """Read what was appended to a loaded thread since, and return its new state. Reads only the new frames if possible."""
     thread_id = loaded.head.thread_id
     head = await checkpointer.head(thread_id)
     start = loaded.head.frames
@@ -123,7 +122,7 @@ async def catch_up(checkpointer: Checkpointer, loaded: Loaded) -> Loaded:
 
 
 async def _made_again(checkpointer: Checkpointer, head: Head, broken: _Broken) -> Head | None:
-    """The head now, if the thread was deleted and perhaps made again between two reads; else its log is `Corrupt`."""
+    """Return the current head if the thread was deleted or recreated between two reads. Otherwise raise `Corrupt`."""
     again = await checkpointer.head(head.thread_id)
     if again is not None and again.log_id == head.log_id:
         raise Corrupt(f"thread {head.thread_id!r}, {broken}. Restore it from a copy.")
@@ -131,11 +130,11 @@ async def _made_again(checkpointer: Checkpointer, head: Head, broken: _Broken) -
 
 
 class _Broken(Exception):
-    """What is wrong with frames as the end of the log that a head describes."""
+    """The frames that were read do not match the head."""
 
 
 class _Lacking(msgspec.Struct, frozen=True):
-    """A frame that cannot be decoded before its blobs are there, and the list that its entries then go to."""
+    """A frame that cannot be decoded without its blobs, and the list that receives its entries afterwards."""
 
     number: int
     data: bytes
@@ -144,7 +143,7 @@ class _Lacking(msgspec.Struct, frozen=True):
 
 
 class _Reading:
-    """A log on its way into a state: what its frames add up to so far, and what the next one has to follow."""
+    """Folds a log frame by frame, and checks that each frame follows the one before."""
 
     def __init__(self, fold: Fold, size: LogSize, start: int, previous: bytes | None) -> None:
         self._fold = fold
@@ -153,7 +152,9 @@ class _Reading:
         self._previous = previous
 
     async def take_in(self, checkpointer: Checkpointer, head: Head) -> Loaded:
-        """What the log comes to at the last frame that this head knows of, if every frame follows the one before it."""
+        """Read and fold all frames up to those that the head knows of. Raises `_Broken` if they do not form an unbroken
+        chain.
+        """
         data = await checkpointer.read(head.thread_id, start=self._number, stop=head.frames)
         if self._number + len(data) != head.frames:
             raise _Broken(f"frame {self._number + len(data)} is missing: the log should have {head.frames} frames")
@@ -175,7 +176,9 @@ class _Reading:
         self._size = LogSize(snapshot=len(data), kept=len(data))
 
     async def _take(self, checkpointer: Checkpointer, thread_id: str, data: list[bytes]) -> None:
-        """The next frames. Once one lacks its blobs, all that follow wait with it: those of all are fetched together."""
+        """Fold the next frames. From the first frame that lacks blobs on, wait until the blobs of all of them are
+        fetched together.
+        """
         lacking: list[_Lacking] = []
         waiting: list[list[Logged]] = []
         sizes: list[int] = []
@@ -197,7 +200,7 @@ class _Reading:
                 self._fold_in(waiting, sizes)
 
     def _follow(self, data: list[bytes]) -> None:
-        """Go on behind these, if each of them follows the one before it."""
+        """Check that each of these frames follows the one before it, and move on behind them."""
         previous = self._previous
         for number, frame in enumerate(data, self._number):
             if frame[PREVIOUS] != previous and previous is not None:
@@ -207,11 +210,11 @@ class _Reading:
         self._number += len(data)
 
     def _fold_in(self, frames: list[list[Logged]], sizes: list[int]) -> None:
-        """Take in the entries of frames of these sizes."""
+        """Fold the entries of these frames. `sizes` are the frames' sizes in bytes."""
         entries = [*chain.from_iterable(frames)]
         self._fold.push(entries)
         size = sum(sizes)
-        if count_kept(entries) == len(entries):  # a plain conversation
+        if count_kept(entries) == len(entries):  # a plain conversation: spares the sum below
             kept: float = size
         else:
             kept = sum([own * count_kept(each) / max(1, len(each)) for own, each in zip(sizes, frames, strict=True)])
@@ -221,7 +224,7 @@ class _Reading:
 def _one_by_one(
     data: list[bytes], thread_id: str, start: int, keys: Keyring | None, lacking: list[_Lacking]
 ) -> list[list[Logged]]:
-    """The entries of each of these frames; none yet for those that it adds to `lacking`."""
+    """Return the entries of each frame. Frames that lack blobs are added to `lacking`, and their entries are still empty."""
     found = []
     for number, part in enumerate(data, start):
         frame = decode_frame(part, thread_id, number, keys=keys)
@@ -232,7 +235,7 @@ def _one_by_one(
 
 
 async def _fill(checkpointer: Checkpointer, thread_id: str, lacking: list[_Lacking]) -> None:
-    """Fetch the blobs that these frames lack, and decode them; again for those that turn out to lack more."""
+    """Fetch the blobs that these frames lack and decode the frames. Repeats for frames that turn out to lack more."""
     while missing := frozenset().union(*[each.frame.missing for each in lacking]):
         blobs = await checkpointer.get_blobs(missing.union(*[each.frame.refs for each in lacking]))
         if absent := missing - blobs.keys():
@@ -248,14 +251,14 @@ async def _fill(checkpointer: Checkpointer, thread_id: str, lacking: list[_Lacki
 
 
 Progress = Callable[[int, int | None], None]
-"""Told how many steps are done, and of how many if that is known."""
+"""Called with the number of steps done, and the total number or None if it is unknown."""
 
-_WINDOW = 4 * 2**20  # bytes to have in memory at once, as far as the frames before allow a guess
+_WINDOW = 4 * 2**20  # bytes to read at once, estimated from the frames before
 _MOST, _FEWEST = 128, 4
 
 
 class Source(Protocol):
-    """What a thread can be read from: any checkpointer, and a `.clew` file."""
+    """Anything that a thread can be read from: a checkpointer or a `.clew` file."""
 
     @property
     def keys(self) -> Keyring | None: ...
@@ -266,7 +269,10 @@ class Source(Protocol):
 
 
 def link(data: bytes, previous: bytes | None, what: str) -> bytes:
-    """The digest of this frame; `Corrupt` if it fails its check or does not follow the one before it. Needs no key."""
+    """Return the digest of this frame. Raises `Corrupt` if the digest is wrong or the frame does not follow `previous`.
+
+    Needs no key. With `previous=None` the order is not checked.
+    """
     if not is_sound(data):
         raise Corrupt(
             f"{what} fails its check: its bytes have changed since they were written. Restore it from a copy."
@@ -279,9 +285,9 @@ def link(data: bytes, previous: bytes | None, what: str) -> bytes:
 async def frames(
     source: Source, head: Head, *, start: int = 0, stop: int | None = None, previous: bytes | None = FIRST
 ) -> AsyncIterator[tuple[int, bytes]]:
-    """The frames of the log that this head describes, with their numbers. `previous` is the digest before the first.
+    """Read the frames of the log that this head describes, and yield them with their numbers.
 
-    The log may grow meanwhile: what is read is the part that the head knows of.
+    `previous` is the digest of the frame before `start`. Frames that are appended meanwhile are not read.
     """
     stop = head.frames if stop is None else stop
     number, window = start, _FEWEST * 4
@@ -307,7 +313,7 @@ async def frames(
 
 
 async def _explained(source: Source, head: Head, broken: Corrupt) -> ClewError:
-    """A thread that was deleted and made again between two reads is not a damaged one."""
+    """Return `Conflict` if the thread was deleted or recreated while it was read, else the damage that was found."""
     now = await source.head(head.thread_id)
     if now is None or now.log_id != head.log_id:
         return Conflict(head.thread_id, "it was deleted, or deleted and made again, while it was being read")
@@ -315,7 +321,7 @@ async def _explained(source: Source, head: Head, broken: Corrupt) -> ClewError:
 
 
 async def decoded(source: Source, thread_id: str, number: int, data: bytes) -> Frame:
-    """The frame with its large values in their place."""
+    """Decode a frame, and fetch the blobs that it refers to."""
     frame = decode_frame(data, thread_id, number, keys=source.keys)
     blobs: dict[str, bytes] = {}
     while frame.missing:
@@ -327,7 +333,7 @@ async def decoded(source: Source, thread_id: str, number: int, data: bytes) -> F
 
 
 async def state_at(source: Source, head: Head) -> Checkpoint:
-    """The state that the log of this head folds to, from its newest folded state on."""
+    """Return the state that this head's log folds to, read from its newest folded state on."""
     start = max(head.snapshot, 0)
     fold = Fold(EMPTY)
     async for number, data in frames(source, head, start=start, previous=None if start else FIRST):
@@ -336,15 +342,15 @@ async def state_at(source: Source, head: Head) -> Checkpoint:
 
 
 def fingerprint(entry: Logged) -> bytes:
-    """Equal for entries that are stored as the same bytes: a NaN among the values is equal to itself here."""
+    """Return a digest of the entry as it is stored. Unlike `==`, it is equal for NaN values."""
     return blake3(encode_entries([entry]).entries).digest()
 
 
 async def state_after(checkpointer: Checkpointer, thread_id: str, frames: int) -> Checkpoint:
-    """The state a thread had after this many of its frames. Takes no lease and changes nothing.
+    """Return the state of a thread after this many of its frames. Takes no lease and changes nothing.
 
-    Exact, and not only for ends of turns: with this a rewind is undone, by a fork of what was there before it. A log that
-    was written anew since (`purge_rewound`, `repair`) counts its frames anew.
+    Works for every frame, not only for ends of turns. So a rewind can be undone: fork the state from before it. If the
+    log was rewritten since (by `purge_rewound` or `repair`), frame numbers refer to the new log.
     """
     head = await checkpointer.head(thread_id)
     if head is None or is_part(head):

@@ -1,4 +1,4 @@
-"""Redaction: what must never be on record is taken out before anything is recorded."""
+"""Redaction: remove secrets from entries before they are recorded."""
 
 from __future__ import annotations
 
@@ -51,15 +51,15 @@ _KEPT: dict[type, frozenset[str]] = {
     ToolResult: frozenset({"call_id"}),
     WorkspaceSnapshot: frozenset({"digest"}),
 }
-"""Names, keys and digests, by which one thing is found by another: no words of the work. To change one is to lose it."""
+"""Fields that are never redacted: names, keys and digests by which one record finds another. Changing one would lose it."""
 _OWN = "clew:"
-"""How the names begin of what Clew keeps for itself in a thread's state."""
+"""Prefix of the keys that Clew itself uses in a thread's state."""
 _IDS = (TURN_MARK, PROMPT_IDS)
-"""Those of them that hold ids, statuses and numbers; words are redacted before they are put there."""
+"""Prefixes of those keys whose values are ids, statuses and numbers. Text is redacted before it gets there."""
 
 
 def both(first: Redact | None, second: Redact | None) -> Redact | None:
-    """What takes out all that either of them does."""
+    """Return a redaction that applies both of these. None counts as no redaction."""
     if first is None or second is None:
         return first or second
     one, other = (given if callable(given) else _replacing(given) for given in (first, second))
@@ -67,9 +67,11 @@ def both(first: Redact | None, second: Redact | None) -> Redact | None:
 
 
 def redactor(redact: Redact | None) -> Callable[[Sequence[Logged]], Sequence[Logged]] | None:
-    """What turns entries into what may be recorded of them. Every text in them is looked at: words, arguments, results,
-    state, titles; keys of dictionaries too. Names and keys of Clew's and the vendors' own are left alone, and so are the
-    bytes of images and files."""
+    """Return a function that redacts entries, or None if there is nothing to redact.
+
+    It changes every text in them: messages, arguments, results, state, titles, and keys of dictionaries. Clew's and the
+    vendors' own names and keys stay, and so do the bytes of images and files.
+    """
     if redact is None:
         return None
     change = redact if callable(redact) else _replacing(redact)
@@ -82,7 +84,7 @@ def _replacing(patterns: Iterable[str | re.Pattern[str]]) -> Callable[[str], str
     try:
         compiled = [re.compile(pattern) for pattern in patterns]
     except (re.error, TypeError) as error:
-        raise InvalidInput(f"a pattern to redact is no regular expression: {error}") from error
+        raise InvalidInput(f"a pattern to redact is not a valid regular expression: {error}") from error
 
     def change(text: str) -> str:
         for pattern in compiled:
@@ -93,7 +95,7 @@ def _replacing(patterns: Iterable[str | re.Pattern[str]]) -> Callable[[str], str
 
 
 def _changed(text: str, change: Callable[[str], Any]) -> str:
-    """Redact a text. A function that returns something else would make the whole log unreadable."""
+    """Redact a text. Raises `InvalidInput` if the function returns no text: recording that would make the log unreadable."""
     changed = change(text)
     if not isinstance(changed, str):
         raise InvalidInput(

@@ -1,4 +1,4 @@
-"""`Thread`: one durable piece of work, opened by one process at a time, written once over the narrow waist."""
+"""`Thread`: one durable piece of work, which one process at a time may open and append to."""
 
 from __future__ import annotations
 
@@ -57,16 +57,16 @@ Durability = Literal["sync", "async", "exit"]
 
 PAGE = 50
 TRIES = 200
-"""How often a lease is tried for while others write: each time from where the log has got to since."""
+"""How often to try for a lease while other processes write. Each try starts from the current end of the log."""
 
 
 class Thread:
     """A thread that this process holds: `async with Thread.open(checkpointer, "user-42") as thread: ...`
 
-    While it is open nobody else can append to it. Leaving the block gives the lease back; a process that dies is
-    replaced at once on the same machine, and after 30 seconds from another. Whoever was replaced gets `LeaseLost` at
-    its next append and changes nothing. If the store is `Unavailable` when the block is left, the thread stays open
-    with all it holds: call `flush`, or leave it to the lease.
+    While it is open, no other process can append to it. Leaving the block gives the lease back. If the process dies,
+    another process can take over at once on the same machine, and after 30 seconds on another machine. A process that
+    was replaced gets `LeaseLost` at its next append and changes nothing. If the store is `Unavailable` when the block
+    is left, the thread stays open with all its entries: call `flush`, or let the lease expire.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Thread:
         redact: Redact | None,
     ) -> None:
         if durability not in get_args(Durability):
-            raise InvalidInput(f"durability is one of {', '.join(get_args(Durability))}, not {durability!r}")
+            raise InvalidInput(f"durability must be one of {', '.join(get_args(Durability))}, not {durability!r}")
         self._checkpointer = checkpointer
         self._thread_id = thread_id
         self._takeover = takeover
@@ -102,21 +102,23 @@ class Thread:
         label: str = "",
         redact: Redact | None = None,
     ) -> Thread:
-        """Open a thread to work on it; it is made if there is none. Use it as an async context manager.
+        """Open a thread to work on it, and create it if it does not exist. Use it as an async context manager.
 
-        `takeover=True` takes the lease even from a live holder. `durability`: with `"sync"` every append is durable when
-        it returns; with `"async"` only what something is about to depend on is waited for (model calls, responses, intents,
-        outcomes, statuses), and a power cut may take the last other entries; with `"exit"` everything stays in memory until
-        the block is left or `flush` is called.
+        `takeover=True` takes the lease even from a live holder.
 
-        `redact` takes out what must not be on record: a function from text to text, or patterns whose matches are
+        `durability` says when entries are durable. With `"sync"`, when `append` returns. With `"async"`, `append` waits
+        only for entries that something is about to depend on (model calls, responses, intents, outcomes, statuses), and
+        a power cut may lose the last other entries. With `"exit"`, everything stays in memory until the block is left
+        or `flush` is called.
+
+        `redact` removes text that must not be on record: a function from text to text, or patterns whose matches are
         replaced. It is applied before anything is recorded.
         """
         return cls(checkpointer, thread_id, takeover=takeover, durability=durability, label=label, redact=redact)
 
     @staticmethod
     async def load(checkpointer: Checkpointer, thread_id: str, *, at_turn: int | None = None) -> Checkpoint:
-        """The state on record, or the one it had at the end of a turn. Takes no lease and changes nothing."""
+        """Return the state of a thread, now or at the end of turn `at_turn`. Takes no lease and changes nothing."""
         loaded = await load(checkpointer, thread_id)
         state = loaded.state
         if state.status == "running" and not is_live(loaded.head.lease):
@@ -128,7 +130,10 @@ class Thread:
 
     @staticmethod
     async def list(checkpointer: Checkpointer, query: HeadQuery = HeadQuery()) -> AsyncIterator[Head]:
-        """The heads that match, newest first. A thread that was running when its process died is shown as interrupted."""
+        """Yield the heads that match the query, newest first.
+
+        A thread that was running when its process died is shown as interrupted.
+        """
         statuses = query.statuses()
         asked = query
         if statuses is not None and "interrupted" in statuses:
@@ -141,7 +146,7 @@ class Thread:
             if query.matches(head) and not is_hidden(head):
                 yield head
                 left = None if left is None else left - 1
-                if left == 0:  # here, for one step further on may be another page
+                if left == 0:  # before the next step, which might fetch another page
                     return
 
     verify = staticmethod(verify)
@@ -185,9 +190,11 @@ class Thread:
             self._end()
 
     def abandon(self) -> None:
-        """Let go without another word: what is not durable yet is dropped, and the lease is left to run out. For whoever
-        could not leave the block because the store was `Unavailable`, and does not want to wait for it. One that is not open
-        is left as it is."""
+        """Close the thread without writing: drop entries that are not durable yet, and let the lease expire.
+
+        For a thread that could not be closed because the store was `Unavailable`. Does nothing if the thread is not
+        open.
+        """
         if self._writer is None:
             return
         self._writer.drop()
@@ -199,7 +206,7 @@ class Thread:
 
     @property
     def head(self) -> Head:
-        """The head as it is on record."""
+        """The head as it is in the store."""
         return self._open_writer().head
 
     @property
@@ -209,19 +216,20 @@ class Thread:
 
     @property
     def lost(self) -> LeaseLost | None:
-        """What tells that another process has taken the thread over, as far as it is known: it is looked for at each append
-        and each renewal."""
+        """The `LeaseLost` error if another process is known to have taken over, else None. Checked at each append and
+        renewal.
+        """
         return self._open_writer().lost
 
     @property
     def messages(self) -> int:
-        """How many messages the history holds, which costs nothing to ask: the place of the next one."""
+        """Number of messages in the history, which is also the place of the next one. Cheap to read."""
         return self._open_writer().fold.messages
 
     async def append(self, *entries: Logged) -> None:
-        """Record these entries together, after all that came before.
+        """Record these entries together, after all earlier ones.
 
-        After `Unavailable` they are kept and go out with the next append or `flush`: do not append them again.
+        After `Unavailable` they are kept and are sent with the next append or `flush`: do not append them again.
         """
         writer = self._writer or self._open_writer()
         if not NAMING.isdisjoint(map(type, entries)):
@@ -233,15 +241,19 @@ class Thread:
             self._spawn(self._flush_behind(writer))
 
     async def renew(self) -> None:
-        """Make sure that the thread is still ours: `LeaseLost` if it is not. A holder that slept past its lease, with its
-        machine say, does this before it does anything that cannot be undone."""
+        """Extend the lease. Raises `LeaseLost` if another process has taken over.
+
+        Call this after a pause that may have outlasted the lease, such as the machine's sleep, before doing anything
+        that cannot be undone.
+        """
         await self._open_writer().renew()
 
     def hold(self, *entries: Logged) -> None:
-        """Take these in, after all that came before, without waiting: they go out with what is appended or flushed next.
+        """Record these entries after all earlier ones, without writing yet: they are written with the next append or
+        flush.
 
-        For entries that something durable is about to follow anyway, so that both cost one write. Snapshots of files
-        cannot be held: they are checked first, which takes a look into the store.
+        Use this for entries that a durable one is about to follow, so that both cost one write. Raises `UsageError` for
+        file snapshots: they must be checked in the store first.
         """
         if named_trees(entries):
             raise UsageError("a snapshot of files cannot be held. Append it.")
@@ -252,7 +264,7 @@ class Thread:
         return self._durability
 
     def redacted(self, entries: Sequence[Logged]) -> Sequence[Logged]:
-        """These entries as they would be on record."""
+        """Return these entries as they would be recorded."""
         return entries if self._redact is None else self._redact(entries)
 
     async def flush(self) -> None:
@@ -260,31 +272,33 @@ class Thread:
         await self._open_writer().flush()
 
     async def save(self, checkpoint: Checkpoint) -> None:
-        """Make this the state of the thread by appending what differs; a rewind first if the conversation was changed.
+        """Make this the state of the thread, by appending what differs. If the conversation was changed, rewinds it
+        first.
 
-        All that the checkpoint holds is on record then, or `InvalidInput` names what cannot be, and nothing is saved. What
-        the record holds beyond it stays: messages that were rewound are still part of the history, and what was spent
-        was spent. The thread's status is `interrupted` after the block if the checkpoint says `running`.
+        Afterwards everything in the checkpoint is on record. If something cannot be, raises `InvalidInput` that names
+        it, and saves nothing. What the record holds beyond the checkpoint stays: rewound messages are still part of the
+        history, and spend does not shrink. If the checkpoint says `running`, the status is `interrupted` after the
+        block.
         """
         entries = difference(self._thread_id, self.checkpoint, checkpoint)
         if entries:
             await self.append(*entries)
 
     async def rewind(self, to_turn: int) -> None:
-        """Go on from the end of an earlier turn. What came after stays in the history; what was spent stays spent."""
+        """Continue from the end of an earlier turn. Later messages stay in the history, and what was spent stays spent."""
         forking.check_turn(self._thread_id, self.checkpoint, to_turn)
         await self.append(Rewound(turn=to_turn))
         log.info("thread %r: rewound to turn %d", self._thread_id, to_turn)
 
     async def fork(self, new_id: str, *, at_turn: int | None = None) -> Head:
-        """A new thread that goes on from a turn of this one; without `at_turn`, from where it is now."""
+        """Create a new thread that continues from a turn of this one, by default the current one. Returns its head."""
         await self.flush()
         return await forking.fork(self._checkpointer, self._thread_id, self.checkpoint, new_id, at_turn)
 
     async def delete(self, *, purge: bool = False) -> None:
-        """Remove the thread from the store; with `purge`, also its large values that no other thread has, at once.
+        """Delete the thread from the store and close this object.
 
-        This object is closed by it.
+        With `purge`, also deletes the large values that no other thread has, at once instead of at the next gc.
         """
         await self.flush()
         self._end()
@@ -295,7 +309,9 @@ class Thread:
         log.info("thread %r: deleted", self._thread_id)
 
     async def _take_lease(self) -> LogWriter:
-        """Append a marker that names us at the position just read: of two who try one gets `Conflict`."""
+        """Take the lease by appending an entry that names this process, at the position just read. If two try, one gets
+        `Conflict`.
+        """
         loaded = await or_new(load(self._checkpointer, self._thread_id), self._thread_id, "running")
         for _ in range(TRIES):
             if not self._takeover:
@@ -313,11 +329,11 @@ class Thread:
             self._tell_of_lease(loaded.head, writer)
             return writer
         raise Unavailable(
-            f"thread {self._thread_id!r} moved on {TRIES} times while its lease was tried for. Try again."
+            f"thread {self._thread_id!r} was changed by others {TRIES} times while its lease was requested. Try again."
         )
 
     async def _give_back(self, writer: LogWriter) -> None:
-        """Whoever was cancelled while it took the lease may hold it: let it go, so that nobody waits for it."""
+        """Give back a lease that may have been taken although taking it was cancelled, so that nobody has to wait for it."""
         try:
             writer.accept([StatusChanged("interrupted")])
             await writer.release()
@@ -337,7 +353,7 @@ class Thread:
             log.info("thread %r: its last holder, %s, is gone; resumed at turn %d", self._thread_id, owner, turn)
 
     async def _keep_lease(self, writer: LogWriter) -> None:
-        """Renew while nothing else is written, for example while a tool runs for long."""
+        """Renew the lease while nothing else is written, for example while a tool runs for a long time."""
         pause = RENEW_AFTER.total_seconds()
         while not writer.lost and writer.lease is not None:
             await asyncio.sleep(pause)
@@ -376,7 +392,7 @@ class Thread:
 
 
 async def _paged(checkpointer: Checkpointer, query: HeadQuery) -> AsyncIterator[Head]:
-    """As many heads as are asked for, page by page: how many of them a reader will leave out is not known before."""
+    """Yield the matching heads page by page. The caller skips some of them, so it is not known how many are needed."""
     if query.limit is not None:
         query = msgspec.structs.replace(query, limit=max(query.limit, PAGE))
     while True:
@@ -390,12 +406,12 @@ async def _paged(checkpointer: Checkpointer, query: HeadQuery) -> AsyncIterator[
 
 
 def _crashed(head: Head) -> bool:
-    """Running with nobody alive to run it."""
+    """Return whether the thread is marked as running although no live process runs it."""
     return head.status == "running" and not is_live(head.lease)
 
 
 def _is_barrier(entry: Logged) -> bool:
-    """Whether what happens next must not happen before this is durable."""
+    """Return whether this entry must be durable before the next action starts."""
     if isinstance(entry, MessageAdded):
         return isinstance(entry.message, Assistant)
     return isinstance(

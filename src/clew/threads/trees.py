@@ -1,4 +1,4 @@
-"""Trees of blobs, such as snapshots of files, brought from one store to another: as they are, or sealed with another key."""
+"""Keep trees of blobs, such as file snapshots, from gc until a thread names them, and copy them to another store."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from clew.threads.reader import Source
 __all__ = ["TreeMover", "check_trees", "keep_trees", "note_fresh"]
 
 _LEAVES = 8
-"""Chunks that are read at once: each may have a few megabytes."""
+"""Leaves to read at once. Each may have a few megabytes."""
 _AT_ONCE = 8 * 2**20
-"""Bytes that are put at once."""
+"""Bytes to put at once."""
 
 
 _FRESH = 3600.0
 _fresh: weakref.WeakKeyDictionary[Checkpointer, dict[str, float]] = weakref.WeakKeyDictionary()
-"""When a tree was last known to be whole in a store, with all below it touched not long before."""
+"""For each store, when a tree in it was last known to be complete, with every blob of it touched shortly before."""
 
 
 def note_fresh(checkpointer: Checkpointer, root: str) -> None:
-    """Whoever has written or confirmed a whole tree just now says so: naming it costs no look at all below it then."""
+    """Remember that this tree was just written or checked, so that an append that names it need not check it again."""
     now = time.monotonic()
     known = _fresh.setdefault(checkpointer, {})
     for old in [digest for digest, noted in known.items() if now - noted > _FRESH]:
@@ -36,7 +36,10 @@ def note_fresh(checkpointer: Checkpointer, root: str) -> None:
 
 
 async def check_trees(checkpointer: Checkpointer, roots: Collection[str], thread_id: str) -> None:
-    """`MissingBlob` unless these trees are in the store and will be for gc's grace or half of it: time to name them."""
+    """Raise `MissingBlob` unless these trees are complete in the store.
+
+    Trees that are not known to be fresh are touched, so that gc leaves them alone until an append names them.
+    """
     now = time.monotonic()
     known = _fresh.get(checkpointer, {})
     fresh = {root for root in roots if now - known.get(root, -_FRESH) < _FRESH}
@@ -46,8 +49,10 @@ async def check_trees(checkpointer: Checkpointer, roots: Collection[str], thread
 
 
 async def keep_trees(checkpointer: Checkpointer, roots: Collection[str], thread_id: str) -> None:
-    """Touch these trees and all below them, so that gc leaves them alone until an append names them; `MissingBlob` if
-    some are gone. For whoever lets a thread name a tree that it did not write just now."""
+    """Touch these trees and every blob below them, so that gc leaves them alone until an append names them.
+
+    Call this before a thread names a tree that was not just written. Raises `MissingBlob` if blobs are gone.
+    """
     if roots:
         missing = await checkpointer.missing_blobs(await below(checkpointer, roots))
         if missing:
@@ -55,12 +60,14 @@ async def keep_trees(checkpointer: Checkpointer, roots: Collection[str], thread_
 
 
 class TreeMover:
-    """Brings trees from a source to wherever `put` keeps blobs, each blob once; what a tree points at goes before it."""
+    """Copies trees from a source to wherever `put` stores blobs. Each blob is copied once, and after all that it points
+    at.
+    """
 
     def __init__(
         self, source: Source, keys: Keyring | None, put: Callable[[dict[str, bytes]], Awaitable[None]], thread_id: str
     ) -> None:
-        """`keys` are those of the target. A blob that is sealed as the target wants it stays as it is, to the byte."""
+        """`keys` are the target's. A blob that is already sealed as the target wants it is copied byte for byte."""
         self._source = source
         self._keys = keys
         self._put = put
@@ -70,7 +77,7 @@ class TreeMover:
         self._size = 0
 
     async def move(self, roots: Collection[str]) -> dict[str, str]:
-        """The digests that these have in the target, by those they have in the source."""
+        """Copy these trees. Returns their digests in the target by their digests in the source."""
         for root in roots:
             if root not in self._names:
                 await self._move(root)
@@ -78,7 +85,7 @@ class TreeMover:
         return {root: self._names[root] for root in roots}
 
     async def _move(self, root: str) -> None:
-        """Depth first and without recursion: folders may be nested deeper than Python's stack."""
+        """Copy one tree, depth first and without recursion: folders may be nested deeper than Python's stack."""
         waiting = [root]
         read: dict[str, bytes] = {}
         while waiting:
@@ -103,7 +110,7 @@ class TreeMover:
         for start in range(0, len(left), _LEAVES):
             for digest, packed in (await self._read(left[start : start + _LEAVES])).items():
                 if is_tree(packed):
-                    raise Corrupt(f"blob {digest} is a tree where none can be. Restore it from a copy.")
+                    raise Corrupt(f"blob {digest} is a tree where only a leaf is allowed. Restore it from a copy.")
                 await self._add(digest, packed)
 
     async def _add(self, digest: str, packed: bytes) -> None:
@@ -126,7 +133,7 @@ class TreeMover:
         return found
 
     def _sealed(self, digest: str, packed: bytes) -> tuple[str, bytes]:
-        """The blob as the target keeps it."""
+        """Return the digest and bytes of a blob as the target stores it."""
         trees, leaves = ([self._names[name] for name in names] for names in tree_refs(packed))
         same = (trees, leaves) == tree_refs(packed)
         if same and blob_key(packed) == (None if self._keys is None else self._keys.current):

@@ -1,4 +1,4 @@
-"""One writer's end of a log: entries in, frames out, one append at a time, nothing lost when a store stumbles."""
+"""`LogWriter`: encode entries as frames and append them to a store, one append at a time, without losing any."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ log = logging.getLogger("clew.threads")
 
 
 class _Append(msgspec.Struct, frozen=True, gc=False):
-    """What is sent to the store: kept until it is known to have arrived, so that it can be sent again as it was."""
+    """An append as it is sent to the store. Kept until the store confirms it, so that exactly the same can be sent again."""
 
     frames: list[bytes]
     head: Head
@@ -46,11 +46,11 @@ class _Append(msgspec.Struct, frozen=True, gc=False):
 class LogWriter:
     """Turns entries into frames and heads, and appends them in order.
 
-    Entries that arrive while an append is under way go together into the next frame. While other writers of the event
-    loop have one under way, frames are made in a row with theirs. If the outcome of an append is not known
-    (`Unavailable`) the very same append is made again before anything else: stores promise that this is safe. A
-    `Conflict` means that another holder moved the log on: from then on every call is `LeaseLost`. Cancelling abandons
-    nothing: what is under way settles, then the cancellation goes on.
+    Entries that arrive during an append go into the next frame together. While other writers of the event loop are
+    appending, frames are encoded in one go with theirs. After `Unavailable` the outcome of an append is unknown, so
+    exactly the same append is sent again before any other: stores promise that this is safe. A `Conflict` means that
+    another holder moved the log on; from then on every call raises `LeaseLost`. A cancelled call first waits for the
+    append in progress to settle.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class LogWriter:
         size: LogSize,
     ) -> None:
         self.head = head
-        """The head on record."""
+        """The head as it is in the store."""
         self.fold = fold
         self.lease: Lease | None = lease
         self.lost: LeaseLost | None = None
@@ -79,7 +79,9 @@ class LogWriter:
         self._waiting: list[asyncio.Future[None]] = []
 
     def accept(self, entries: Sequence[Logged]) -> int:
-        """Take entries in, in order; all of them or, if one cannot be stored, none. Returns what to wait for."""
+        """Take in entries, in order. If one of them cannot be stored, none is taken. Returns the number to pass to
+        `flush`.
+        """
         if self.lost:
             raise self.lost
         encoded = encode_entries(entries)
@@ -93,10 +95,10 @@ class LogWriter:
         return self._accepted
 
     async def flush(self, through: int | None = None, *, renew: bool = False) -> None:
-        """Return once everything accepted up to here is durable; with `renew`, after one append at least, if need be of the
-        head alone.
+        """Return once every entry up to `through`, by default every accepted entry, is durable.
 
-        One append at a time: whoever comes second waits for the first, and then looks again whether there is still need.
+        With `renew`, make at least one append, of the head alone if there are no entries. Only one append runs at a
+        time: other callers wait for it and then check again whether they still need one.
         """
         through = self._accepted if through is None else through
         cancelled: asyncio.CancelledError | None = None
@@ -123,7 +125,7 @@ class LogWriter:
                 raise cancelled
 
     async def _write(self) -> None:
-        """One append, unless all of it is dropped before its turn comes."""
+        """Make one append, unless its entries are dropped before it starts."""
         cancelled: asyncio.CancelledError | None = None
         together = round_of(asyncio.get_running_loop())
         together.writing += 1
@@ -131,7 +133,7 @@ class LogWriter:
         try:
             append = self._unsettled
             if append is not None:
-                log.info("thread %r: sending what was not acknowledged", append.head.thread_id)
+                log.info("thread %r: sending an unacknowledged append again", append.head.thread_id)
             elif self._buffer:
                 if together.writing > 1:
                     try:
@@ -162,24 +164,24 @@ class LogWriter:
                 raise cancelled
 
     def drop(self) -> None:
-        """Nothing more is written here but what is on its way to the store."""
+        """Discard everything that is not yet on its way to the store. Nothing more is written."""
         self._buffer = []
         self._unsettled = None
         self._dropped = True
 
     async def renew(self) -> None:
-        """Extend the lease: with what is pending if there is any, else with a head alone."""
+        """Extend the lease, in one append with pending entries or with the head alone."""
         await self.flush(renew=True)
 
     async def release(self) -> None:
-        """Give the lease back, in one append with what is pending. Nothing can be written after this."""
+        """Give the lease back, in one append with pending entries. Nothing can be written after this."""
         self.lease = None
         await self.flush()
         while self.head.lease is not None:
             await self.flush(renew=True)
 
     async def _send_in_a_span(self, append: _Append) -> None:
-        """With its blobs; for the ordinary append, to which nobody listens, this is a detour."""
+        """Send an append and its blobs within a telemetry span. Appends without blobs skip this if nobody listens."""
         with span("clew.append", thread_id=append.head.thread_id) as current:
             size, entries = sum(map(len, append.frames)), append.through - self._durable
             current.set(frames=len(append.frames), bytes=size, entries=entries)
@@ -203,23 +205,23 @@ class LogWriter:
                 turn.set_result(None)
 
     async def _lose(self) -> LeaseLost:
-        """Another writer moved the log on: whatever we still hold is void, and is never written."""
+        """Return `LeaseLost` after another writer moved the log on. Pending entries are never written."""
         head = await self._checkpointer.head(self.head.thread_id)
         holder = (
-            "somebody who deleted it" if head is None else str(head.lease.owner) if head.lease else "another writer"
+            "a process that deleted it" if head is None else str(head.lease.owner) if head.lease else "another writer"
         )
         self.lost = LeaseLost(self.head.thread_id, holder)
         log.info("%s", self.lost)
         return self.lost
 
     def _gather(self) -> None:
-        """Make an append of what was accepted; if nothing was, or it is made, there is nothing to do."""
+        """Make an append of the accepted entries. Does nothing if there are none, or if an append is already prepared."""
         if self._buffer and self._unsettled is None:
             self._unsettled = self._next_append()
             self._buffer, self._kept, self._trees = [], 0, set()
 
     def _next_append(self) -> _Append:
-        """All that has gathered, as a frame; with it the folded state, when the log has grown enough to pay for one."""
+        """Encode all pending entries as one frame. Adds the folded state if the log has grown enough to pay for it."""
         number, keys, thread_id = self.head.frames, self._checkpointer.keys, self.head.thread_id
         previous = bytes.fromhex(self.head.digest) or FIRST
         frame = encode_frame(self._buffer, previous=previous, thread_id=thread_id, number=number, keys=keys)
@@ -265,16 +267,19 @@ class LogWriter:
 
 
 class Round:
-    """The work that one event loop's writers ask for until it comes to it."""
+    """Batches work of one event loop's writers, so that all of it runs together in one callback."""
 
     def __init__(self) -> None:
         self.writing = 0
-        """How many writers have an append under way: one that is alone has nobody to wait for."""
+        """Number of writers with an append in progress. A single writer does not wait for others."""
         self._asked: list[tuple[Callable[[], None], asyncio.Future[None]]] = []
 
     def join(self, work: Callable[[], None]) -> asyncio.Future[None]:
-        """Do this together with what others ask for in this turn of the loop. When what is returned is done, so is the work,
-        or it failed with that error. Once that is cancelled the work is left alone, unless it has begun."""
+        """Run `work` together with other writers' work in the next callback of the event loop.
+
+        The returned future finishes when the work is done, or with the error it raised. If the future is cancelled
+        before the work begins, the work is not done.
+        """
         loop = asyncio.get_running_loop()
         turn = loop.create_future()
         if not self._asked:
@@ -283,14 +288,16 @@ class Round:
         return turn
 
     def _work_through(self) -> None:
-        """A signal may cancel a turn in the middle of its work: nobody is to be told then, and the others get their turn."""
+        """Run all gathered work. A signal may cancel a future while its work runs: then its result is dropped, the
+        others run.
+        """
         asked, self._asked = self._asked, []
         for work, turn in asked:
             if turn.done():
                 continue
             try:
                 work()
-            except BaseException as error:  # noqa: BLE001 - whoever asked gets it
+            except BaseException as error:  # noqa: BLE001 - the caller of `join` gets it
                 if not turn.done():
                     turn.set_exception(error)
             else:
@@ -302,7 +309,7 @@ _rounds: dict[asyncio.AbstractEventLoop, Round] = {}
 
 
 def round_of(loop: asyncio.AbstractEventLoop) -> Round:
-    """The round that all writers of this event loop share."""
+    """Return the `Round` that all writers of this event loop share."""
     found = _rounds.get(loop)
     if found is None:
         for other in list(_rounds):
@@ -313,28 +320,29 @@ def round_of(loop: asyncio.AbstractEventLoop) -> Round:
 
 
 RATIO = 4
-"""A folded state is written once the bytes it spares a reader are this many times its own: at most a quarter more."""
+"""Write a folded state once it spares readers this many times its own size. So the log grows by at most a quarter."""
 LEAST = 64 * 1024
-"""Bytes that every reader reads soon enough: no folded state is written for fewer."""
+"""Bytes that every reader reads quickly. For fewer, no folded state is written."""
 
 
 class LogSize(msgspec.Struct, frozen=True, gc=False):
-    """How large the end of a log is, and how large its state may be: in bytes of frames."""
+    """Sizes that decide when to write a folded state, in bytes of frames."""
 
     since: int = 0
-    """Frames after the newest folded state."""
+    """Bytes of the frames after the newest folded state."""
     snapshot: int = 0
-    """The folded state when it was last written, or tried."""
+    """Bytes of the folded state when it was last encoded, whether it was written or not."""
     kept: float = 0.0
-    """An estimate of all that the state keeps: it grows with the log, unless the log holds much that a fold drops."""
+    """Estimate of the bytes that the state would have. Grows with the log, except for entries that a fold drops."""
 
     def grown(self, size: int, kept: float) -> LogSize:
-        """With one more frame, of which this share stays in the state."""
+        """Return the sizes after one more frame of `size` bytes, of which the share `kept` stays in the state."""
         return LogSize(self.since + size, self.snapshot, self.kept + size * kept)
 
     def may_pay(self) -> bool:
-        """Whether it is worth finding out: encoding a state costs as much as it is large, so a guess comes first."""
+        """Return whether a folded state may be worth writing. A cheap guess, because encoding a large state is expensive."""
         return self.since > LEAST and self.since > RATIO * max(self.snapshot, self.kept / 2)
 
     def pays(self, snapshot: int) -> bool:
+        """Return whether a folded state of this size is worth writing."""
         return self.since > RATIO * snapshot

@@ -43,7 +43,7 @@ def test_what_cannot_be_pruned_is_said_in_a_line(tmp_path: Path) -> None:
     for arguments, said in [
         ((), "--older-than"),
         (("--status", "failed"), "--yes"),
-        (("--status", "dead"), "'dead' is no status"),
+        (("--status", "dead"), "'dead' is not a status"),
         (("--older-than", "3 moons"), "30d"),
         (("--keep", "-1"), "0 or more"),
         (("--tag", "env"), "name=value"),

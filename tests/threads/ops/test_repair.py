@@ -136,7 +136,7 @@ async def test_nothing_to_save_is_said_and_nothing_is_written() -> None:
     store = MemoryCheckpointer()
     await with_turns(store, "t", 1)
     damage(store, "t", 0)
-    with pytest.raises(Corrupt, match="nothing of it can be saved"):
+    with pytest.raises(Corrupt, match="nothing can be saved"):
         await repair(store, "t", "new")
     assert await store.head("new") is None
 

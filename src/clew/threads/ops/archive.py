@@ -1,7 +1,8 @@
-"""The `.clew` file itself: a tar of `clew.json`, `frames/…` and `blobs/…`, in this order and with nothing else.
+"""Read and write the `.clew` file format: a tar of `clew.json`, `frames/…` and `blobs/…`, in this order and nothing
+else.
 
-Read by a parser that knows only this: one header block at a time, regular files with the expected names and sizes. Links,
-long names, sparse files and whatever else tar can say are refused, so that a hostile file has nothing to say it with.
+The reader accepts only this: one header block at a time, regular files with the expected names and sizes. It refuses
+links, long names, sparse files and all other features of tar, so that a hostile file cannot use them.
 """
 
 from __future__ import annotations
@@ -37,19 +38,19 @@ _BLOB = re.compile(r"blobs/[0-9a-f]{64}")
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What `clew.json` says of the file it begins."""
+    """The content of `clew.json`, the first member of the file."""
 
     format: int
     thread_id: str
     frames: int
     blobs: int
     key: str | None
-    """The id of the key that the last frame is sealed with, or null."""
+    """The id of the key that the last frame is encrypted with, or null."""
     created: datetime
     head: Head
 
     def encoded(self) -> bytes:
-        """As JSON that begins with the blake3 of all that follows, so that a changed byte shows here too."""
+        """Return it as JSON that begins with the blake3 digest of the rest, so that a changed byte is noticed."""
         rest = msgspec.json.encode(self)[1:]
         return b'{"check":"%s",%s' % (blake3(rest).hexdigest().encode(), rest)
 
@@ -63,7 +64,7 @@ def frame_name(number: int) -> str:
 
 
 class TarWriter:
-    """Members one after the other, each with a plain header that every tar reads."""
+    """Writes members one after the other, with plain headers that every tar program reads."""
 
     def __init__(self, file: IO[bytes], created: datetime) -> None:
         self._file = file
@@ -78,7 +79,7 @@ class TarWriter:
         self._write(bytes(-len(data) % _BLOCK))
 
     def add_members(self, members: IO[bytes]) -> None:
-        """All that another one has written."""
+        """Append all members that another `TarWriter` wrote to this file."""
         members.seek(0)
         while chunk := members.read(_CHUNK):
             self._write(chunk)
@@ -96,13 +97,13 @@ class TarWriter:
 
 
 class Archive:
-    """An opened `.clew` file, every byte of which has been checked: a source to copy the thread from."""
+    """An opened `.clew` file whose every byte was checked. A thread can be copied from it like from a store."""
 
     def __init__(self, file: IO[bytes], name: str, keys: Keyring | None) -> None:
-        """Read it through once. Blocks until that is done; what cannot be trusted is `Corrupt` or `InvalidInput`."""
+        """Read and check the whole file. Blocks meanwhile. Raises `Corrupt` or `InvalidInput` if it cannot be trusted."""
         self.keys = keys
         self.direct: set[str] = set()
-        """The blobs that frames point at themselves, once somebody has looked: others are below trees."""
+        """The blobs that frames point at directly; set by the importer. All others are below trees."""
         self._file = file
         self._name = name
         self._frames: list[tuple[int, int]] = []
@@ -116,7 +117,7 @@ class Archive:
         self._check_end()
 
     def stored(self, number: int, digests: Collection[str]) -> int:
-        """The bytes of the file that a frame and these blobs take, their headers included."""
+        """Return the bytes that a frame and these blobs take in the file, including their headers."""
         sizes = [self._frames[number][1], *[self._blobs[digest][1] for digest in digests]]
         return sum(_BLOCK + size + -size % _BLOCK for size in sizes)
 
@@ -145,7 +146,7 @@ class Archive:
     def _read_manifest(self) -> Manifest:
         member = self._next()
         if member is None or member.name != _MANIFEST:
-            raise InvalidInput(f"{self._name} is no .clew file: it does not begin with {_MANIFEST}.")
+            raise InvalidInput(f"{self._name} is not a .clew file: it does not begin with {_MANIFEST}.")
         if member.size > MAX_MANIFEST:
             raise self._corrupt(_MANIFEST, f"has {member.size} bytes; the limit is {MAX_MANIFEST}")
         data = self._take(member)
@@ -171,7 +172,7 @@ class Archive:
         return manifest
 
     def _scan_frames(self) -> None:
-        """The chain from the first frame to the one that the head names as the last."""
+        """Check the chain from the first frame to the one that the head names as the last."""
         previous, key = FIRST, None
         for number in range(self.manifest.frames):
             name = frame_name(number)
@@ -231,7 +232,7 @@ class Archive:
         return member
 
     def _next(self) -> tarfile.TarInfo | None:
-        """The next member's header, or None at the end. Its bytes are all in the file."""
+        """Return the next member's header, or None at the end. Checks that all its bytes are in the file."""
         at = self._file.tell()
         block = self._file.read(_BLOCK)
         if len(block) < _BLOCK:
@@ -241,9 +242,9 @@ class Archive:
         try:
             member = tarfile.TarInfo.frombuf(block, "utf-8", "replace")
         except (tarfile.HeaderError, ValueError, OverflowError) as error:
-            raise Corrupt(f"{self._name}: the header at byte {at} is no header of a tar member: {error}.") from error
+            raise Corrupt(f"{self._name}: the header at byte {at} is not a valid tar header: {error}.") from error
         if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
-            raise self._corrupt(member.name, "is no regular file")
+            raise self._corrupt(member.name, "is not a regular file")
         if not 0 <= member.size <= self._end - at - _BLOCK:
             raise self._corrupt(
                 member.name, f"says it has {member.size} bytes, which are not there: cut short, or made up"

@@ -1,4 +1,4 @@
-"""Copies of threads between any two stores: verified, resumable, and seen by nobody before they are whole."""
+"""Copy threads between any two stores: verified, resumable, and hidden until they are complete."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ PART_SIZE = MAX_APPEND
 
 
 class Copied(msgspec.Struct, frozen=True):
-    """What copying a store came to."""
+    """The result of `copy_all`."""
 
     ids: tuple[str, ...] = ()
-    """Threads that were copied, or brought up to date."""
+    """Ids of the threads that were copied or brought up to date."""
     skipped: tuple[str, ...] = ()
-    """Threads that the target already had, equal."""
+    """Ids of the threads that the target already had, unchanged."""
     failed: dict[str, str] = {}
-    """Threads that could not be copied, and why. All others were."""
+    """For each thread that could not be copied, the reason. All others were copied."""
     bytes: int = 0
-    """Frames and blobs written."""
+    """Bytes of frames and blobs that were written."""
 
 
 class Transfer(msgspec.Struct, frozen=True):
-    """What copying one thread came to. Nothing was written if the target had it already."""
+    """The result of copying one thread. `written` is False if the target already had it."""
 
     head: Head
     written: bool = False
@@ -64,17 +64,17 @@ async def copy(
     new_id: str | None = None,
     progress: Progress | None = None,
 ) -> Head:
-    """Copy one thread to another store, namespace, key or name. Its entries and their times stay what they are.
+    """Copy one thread to another store, namespace, key or id. Its entries and their times do not change.
 
-    - **Hidden until it is whole.** It is written in parts of up to 16 MiB; the last step makes it a thread.
-    - **Resumable.** Run again after a crash, it goes on from what the target has. A finished copy is left alone; one
-      whose source has gone on since is brought up to date. Any other thread of that id is a `Conflict`.
-    - **Verified.** Before the copy is made visible it is read back, and folds to the same state as the source.
-    - **Sealed anew** if the target's key is another one: nothing of the old key is needed to read the copy, and a target
-      with a key holds no plain frame.
+    - **Hidden until complete.** It is written in parts of up to 16 MiB; the last step makes it visible.
+    - **Resumable.** Run again after a crash, it continues from what the target has. A finished copy is left alone; a
+      copy whose source has grown since is brought up to date. Any other thread of that id raises `Conflict`.
+    - **Verified.** Before the copy becomes visible it is read back, and must fold to the same state as the source.
+    - **Encrypted again** if the target has another key: reading the copy does not need the old key, and a target with a
+      key holds no plain frame.
 
-    A thread that is being worked on is copied up to where it was when the copy began. A lease is never copied: what was
-    running is interrupted in the copy.
+    A thread that is being worked on is copied as it was when the copy began. Leases are never copied: a running thread
+    is interrupted in the copy.
     """
     return (await transfer(source, target, thread_id, thread_id if new_id is None else new_id, progress)).head
 
@@ -85,10 +85,10 @@ async def copy_all(
     query: HeadQuery = HeadQuery(),
     progress: Progress | None = None,
 ) -> Copied:
-    """Copy every thread that the query lists. Run again after a crash, or later: what is there already is left alone.
+    """Copy every thread that the query lists. Run again after a crash or later, it leaves finished copies alone.
 
-    A thread that cannot be copied is told in the result and does not keep the others from it; a store that does not
-    answer ends it with `Unavailable`. `progress` counts threads.
+    A thread that cannot be copied is reported in the result and does not stop the others. If a store does not answer,
+    raises `Unavailable`. `progress` counts threads.
     """
     ids = [head.thread_id async for head in source.heads(query) if not is_hidden(head)]
     done: list[str] = []
@@ -122,7 +122,7 @@ async def transfer(
     *,
     extend: bool = True,
 ) -> Transfer:
-    """`copy`, from anything a thread can be read from. Without `extend` a finished thread is never added to."""
+    """Copy a thread like `copy`, from any source. With `extend=False` an existing thread is never added to."""
     head = await source.head(thread_id)
     if head is None or is_part(head):
         raise ThreadNotFound(thread_id)
@@ -152,14 +152,18 @@ async def transfer(
 
 
 async def _discard(target: Checkpointer, new_id: str, log_id: str) -> None:
-    """Remove a part that can never become whole."""
+    """Delete an incomplete copy that can never be completed."""
     there = await target.head(new_id)
     if there is not None and there.tags.get(PART) == log_id:
         await target.delete(new_id)
 
 
 async def _may_stay_as_it_is(source: Source, target: Checkpointer, head: Head, new_id: str) -> bool:
-    """Whether the target can hold the very bytes: plain ones if it has no key, else sealed with its key for this id."""
+    """Return whether the frames can be copied byte for byte.
+
+    They can if the target has no key and they are plain, or if they are encrypted with the target's key for the same
+    id.
+    """
     if target.keys is None and source.keys is None:
         return True
     if target.keys is not None and (source.keys is None or source.keys.current != target.keys.current):
@@ -174,7 +178,9 @@ async def _may_stay_as_it_is(source: Source, target: Checkpointer, head: Head, n
 
 
 async def _common(source: Source, head: Head, target: Checkpointer, there: Head, verbatim: bool) -> bytes | None:
-    """The digest of the source's last frame that the target has too, if all the target has is in the source; else None."""
+    """Return the digest of the source's last frame that the target has too. None if the target has frames that the
+    source lacks.
+    """
     if there.frames > head.frames:
         return None
     last = await source.read(head.thread_id, start=there.frames - 1, stop=there.frames)
@@ -191,7 +197,7 @@ async def _common(source: Source, head: Head, target: Checkpointer, there: Head,
 
 
 async def _common_entries(source: Source, head: Head, target: Checkpointer, there: Head) -> bytes | None:
-    """The same for logs that are sealed in different ways: told by entries and times."""
+    """Do the same as `_common` for logs that are encrypted differently, by comparing entries and times."""
     wanted = None if target.keys is None else target.keys.current
     previous = FIRST
     others = frames(target, there)
@@ -208,12 +214,12 @@ async def _common_entries(source: Source, head: Head, target: Checkpointer, ther
 
 
 def _without_trees(frame: Frame) -> bytes:
-    """The entries of a frame; which digest a snapshot of files has depends on what it is sealed with."""
+    """Return a frame's entries as bytes without digests of file snapshots, which depend on the encryption."""
     return encode_entries(rename_trees(frame.entries, dict.fromkeys(named_trees(frame.entries), ""))).entries
 
 
 class _Copying:
-    """One copy under way: what has gathered for the next append, and how far the target's log has got."""
+    """A copy in progress: what is gathered for the next append, and how far the target's log is."""
 
     def __init__(
         self,
@@ -252,7 +258,7 @@ class _Copying:
                 continue
             frame = await decoded(source, head.thread_id, number, data)
             if not 0 <= frame.time < 2**64:
-                raise Corrupt(f"thread {head.thread_id!r}, frame {number} was written at no time that there is")
+                raise Corrupt(f"thread {head.thread_id!r}, frame {number} has an impossible time")
             names = await self._trees.move(named_trees(frame.entries))
             self._refs.update(names.values())
             sealed = encode_frame(
@@ -269,19 +275,21 @@ class _Copying:
         await self._flush()
         done, expected = await self._done()
         if fingerprint(FoldedState(await state_at(target, done))) != expected:
-            raise Corrupt(f"the copy of thread {head.thread_id!r} does not read as the thread does. Copy it again.")
+            raise Corrupt(
+                f"the copy of thread {head.thread_id!r} folds to another state than the thread. Copy it again."
+            )
         await target.append(self._new_id, [], at=head.frames, head=done)
         return done
 
     async def _bring_up_to_date(self) -> Head:
-        """A thread that is seen never has half of what is added to it: one append, with its head."""
+        """Extend a visible copy. Everything goes into one append with the head, so that nobody sees half of it."""
         done, expected = await self._done()
         await self._put(self._blobs)
         await self._target.append(self._new_id, self._frames, at=self._at, head=done, refs=self._refs)
         self.written += self._size
         self._tell(done.frames, done.frames)
         if fingerprint(FoldedState(await state_at(self._target, done))) != expected:
-            raise Corrupt(f"the copy of thread {self._head.thread_id!r} does not read as the thread does.")
+            raise Corrupt(f"the copy of thread {self._head.thread_id!r} folds to another state than the thread.")
         return done
 
     async def _add(self, data: bytes, blobs: dict[str, bytes] | None = None) -> None:
@@ -304,7 +312,9 @@ class _Copying:
                 self._blobs, self._blobs_size = {}, 0
 
     async def _flush(self) -> None:
-        """Append what has gathered to the hidden thread. Its mark is the `log_id` of the one it is a copy of."""
+        """Append what is gathered to the hidden thread. Its tag holds the source's `log_id`, to recognise it when
+        resumed.
+        """
         if not self._frames:
             return
         await self._put(self._blobs)
@@ -340,7 +350,7 @@ class _Copying:
             self._progress(done, total)
 
     async def _done(self) -> tuple[Head, bytes]:
-        """The source's head, as it is to be in the target, and the fingerprint of the state that goes with it."""
+        """Return the final head of the copy, and the fingerprint of its expected state."""
         head = self._head
         state = await state_at(self._source, head)
         done = msgspec.structs.replace(

@@ -1,4 +1,4 @@
-"""A thread as one portable file, and back: frames and blobs in a tar, sealed as they are in the store, or plain."""
+"""Export a thread to one portable `.clew` file, encrypted as in the store or plain, and import it again."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ __all__ = ["Exported", "export", "import_"]
 File = str | os.PathLike[str] | IO[bytes]
 
 MEMORY = 50
-"""The most that an import takes in memory, as a multiple of the file's size; beside FLOOR bytes, whatever its size."""
-_RANGE = 20  # a pointer to a stretch of the history, and its numbers as msgpack
+"""The most memory that an import may take, as a multiple of the file's size. `FLOOR` bytes are allowed in addition."""
+_RANGE = 20  # bytes of a pointer to a range of the history, and of its numbers as msgpack
 
 
 class Exported(msgspec.Struct, frozen=True):
@@ -59,7 +59,7 @@ class Exported(msgspec.Struct, frozen=True):
     blobs: int
     bytes: int
     key: str | None
-    """The id of the key it needs to be read, or None if it is plain."""
+    """The id of the key that is needed to read the file, or None if it is plain."""
 
 
 async def export(
@@ -71,13 +71,13 @@ async def export(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Exported:
-    """Write one thread to a `.clew` file: all of its log, and every large value it refers to. `tar tf` lists it.
+    """Write one thread to a `.clew` file: its whole log and every blob it refers to. The file is a tar archive.
 
-    As it is in the store: a sealed thread stays sealed, needs its key to be imported, and no key to be exported. With
-    `plain=True` it is decrypted, and anybody who has the file can read it.
+    Frames are written as they are in the store: an encrypted thread stays encrypted, needs its key for an import, and
+    needs no key for the export. With `plain=True` it is decrypted, and anyone who has the file can read it.
 
-    A path gets the whole file or nothing: it is written under another name, synced and renamed, readable by its owner
-    alone. A file that is there is left alone unless `overwrite=True`. No more than the largest value is in memory.
+    A path gets the complete file or nothing: the file is written under another name, synced and renamed, and only its
+    owner can read it. An existing file is not replaced unless `overwrite=True`. At most the largest value is in memory.
     """
     head = await checkpointer.head(thread_id)
     if head is None or is_part(head):
@@ -99,17 +99,18 @@ async def import_(
     trust: bool = False,
     progress: Progress | None = None,
 ) -> Head:
-    """Bring a thread back from a `.clew` file, under its own name or another.
+    """Import a thread from a `.clew` file, under its own id or another one. Returns its head.
 
-    Everything is checked before anything can be seen: the file's members, sizes and digests, the chain of frames, what
-    they fold to, and the head against that. A file that is damaged or made to do harm is `Corrupt` or `InvalidInput`,
-    naming the member. A sealed one needs its key among the checkpointer's, else `WrongKey`; it is sealed anew for another
-    name or key, and a checkpointer without a key takes only plain ones.
+    Everything is checked before anything becomes visible: the file's members, sizes and digests, the chain of frames,
+    the state they fold to, and the head. A damaged or hostile file raises `Corrupt` or `InvalidInput` that names the
+    member. An encrypted file needs its key in the checkpointer's keyring, else `WrongKey`. It is encrypted again for
+    another id or key. A checkpointer without a key accepts only plain files.
 
-    One that would take more memory than 50 times its size and 8 MiB is `InvalidInput` too: a few kilobytes can be made to
-    fill any machine. `trust=True` lets it through, for a file of your own whose values repeat themselves a lot.
+    Raises `InvalidInput` if the import would take more memory than 50 times the file's size plus 8 MiB, because a few
+    kilobytes can be made to fill any machine. `trust=True` allows it, for a file of your own with highly repetitive
+    values.
 
-    A thread of that name that is equal stays as it is; any other is a `Conflict`.
+    If an equal thread of that id exists, nothing is written. Any other thread of that id raises `Conflict`.
     """
     name = str(file) if isinstance(file, str | os.PathLike) else str(getattr(file, "name", "the file"))
     with _explained(Path(name)), contextlib.ExitStack() as opened:
@@ -125,7 +126,9 @@ async def import_(
 async def _write(
     checkpointer: Checkpointer, head: Head, out: IO[bytes], plain: bool, folder: Path | None, progress: Progress | None
 ) -> Exported:
-    """The members in order. Those of a decrypted log are spooled first: `clew.json` names its last frame."""
+    """Write the members in order. A decrypted log goes to temporary files first, because `clew.json` names its last
+    frame.
+    """
     created = datetime.now(UTC)
     tar = TarWriter(out, created)
     if not plain:
@@ -183,7 +186,7 @@ def _tell(progress: Progress | None, done: int, total: int) -> None:
 
 @asynccontextmanager
 async def _new_file(path: Path, overwrite: bool) -> AsyncIterator[IO[bytes]]:
-    """A private file that takes its name once it is whole and on the disk."""
+    """Create a private file that gets its name once it is complete and on disk."""
     taken = InvalidInput(f"{path} exists and is left alone. Choose another name, or say overwrite=True.")
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
 
@@ -214,7 +217,7 @@ async def _new_file(path: Path, overwrite: bool) -> AsyncIterator[IO[bytes]]:
 
 
 def _name_unless_taken(temporary: Path, path: Path, taken: InvalidInput) -> None:
-    """Give a file its name unless that is taken, as one step where the file system can."""
+    """Rename a file unless the new name is taken, in one step where the file system supports it."""
     try:
         os.link(temporary, path)
     except FileExistsError:
@@ -226,7 +229,7 @@ def _name_unless_taken(temporary: Path, path: Path, taken: InvalidInput) -> None
 
 
 def _open(file: File, opened: contextlib.ExitStack) -> IO[bytes]:
-    """Something to read and to seek in: what comes through a pipe is put aside first, in a file without a name."""
+    """Return a seekable file. Data from a pipe is copied to an unnamed temporary file first."""
     if isinstance(file, str | os.PathLike):
         return opened.enter_context(open(file, "rb"))
     if file.seekable():
@@ -239,7 +242,7 @@ def _open(file: File, opened: contextlib.ExitStack) -> IO[bytes]:
 
 @contextmanager
 def _explained(path: Path) -> Iterator[None]:
-    """Errors of the system in Clew's words."""
+    """Turn the operating system's errors into Clew's."""
     try:
         yield
     except ClewError:
@@ -251,13 +254,13 @@ def _explained(path: Path) -> Iterator[None]:
 
 
 _NONSENSE = (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
-"""What entries can bring about that no writer made."""
+"""Errors that folding can raise for entries that no writer of Clew makes."""
 
 
 async def _check(archive: Archive, name: str, scales: _Scales | None) -> set[str]:
-    """Whether the log means something, and the head says the same. Whoever made the file may have meant harm.
+    """Check that the log can be folded and that the head agrees with it. The file may be hostile.
 
-    Returns the blobs that the frames point at themselves.
+    Returns the blobs that frames point at directly.
     """
     direct: set[str] = set()
     head, fold = archive.manifest.head, Fold()
@@ -293,7 +296,7 @@ async def _check(archive: Archive, name: str, scales: _Scales | None) -> set[str
 
 
 class _Scales:
-    """What the state of a thread takes in memory, frame by frame, against the bytes of the file that were read for it."""
+    """Estimates, frame by frame, the memory that the thread's state takes, and compares it with the bytes of the file."""
 
     def __init__(self, archive: Archive, name: str, anew: bool) -> None:
         self._archive = archive
@@ -305,12 +308,12 @@ class _Scales:
         self._ranges = 1
 
     def add(self, number: int, frame: Frame) -> None:
-        """`InvalidInput` if it is too much with this one."""
+        """Add a frame. Raises `InvalidInput` if the estimate is now too high."""
         new = frame.refs - self._seen
         self._seen |= new
         self._stored += self._archive.stored(number, new)
         body = encode_entries(frame.entries).entries
-        # The fold keeps what the entries hold, and is written once, to be compared: half its size is for that.
+        # The fold keeps the entries' values, and the state is encoded once for a comparison: hence half the size more.
         self._held += weigh(body)[0] + ENTRY * len(frame.entries) + len(body) / 2
         self._held += _RANGE * sum(map(self._ranges_of, frame.entries))
         if self._held + self._copies * len(body) > MEMORY * self._stored + FLOOR:
@@ -320,7 +323,7 @@ class _Scales:
             )
 
     def _ranges_of(self, entry: Logged) -> int:
-        """How many stretches of the history the fold has to remember for an entry: for each response, all of the view."""
+        """Return how many ranges of the history the fold stores for an entry: for each response, the whole view."""
         if type(entry) is FoldedState:
             self._ranges = len(entry.state.view) + 1
         elif type(entry) is Rewound or type(entry) is Compacted:
@@ -331,7 +334,7 @@ class _Scales:
 
 
 def _makes_sense(entry: Logged) -> bool:
-    """Whether this can be folded at a cost that its size allows."""
+    """Return whether an entry can be folded at a cost in proportion to its size."""
     if type(entry) is Rewound:
         return (entry.turn or 0) >= 0 and (entry.messages or 0) >= 0
     if type(entry) is not FoldedState:
@@ -351,7 +354,7 @@ def _makes_sense(entry: Logged) -> bool:
 
 
 def _contradiction(head: Head, state: Checkpoint) -> str | None:
-    """The first field of a head that is not what the log says."""
+    """Return the first field of the head that differs from the state, or None."""
     said: dict[str, tuple[object, object]] = {
         "status": (head.status, "interrupted" if state.status == "running" else state.status),
         "title": (head.title or state.title, state.title),

@@ -1,4 +1,7 @@
-"""A fork: another thread that goes on from a turn of this one. Large values are shared, spend is not counted twice."""
+"""Fork a thread: create another thread that continues from one of its turns.
+
+Large values are shared by both threads. The fork's spend starts at zero, so that nothing is counted twice.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ log = logging.getLogger("clew.threads")
 async def fork(
     checkpointer: Checkpointer, thread_id: str, state: Checkpoint, new_id: str, at_turn: int | None = None
 ) -> Head:
-    """Write a new thread whose state is this one at the end of a turn, as one append."""
+    """Create thread `new_id` with the state at the end of a turn, in one append. Raises `Conflict` if that id is taken."""
     turn = state.turns if at_turn is None else at_turn
     check_turn(thread_id, state, turn)
     branch = _branch(thread_id, state, turn)
@@ -48,20 +51,19 @@ async def fork(
     try:
         await checkpointer.append(new_id, [frame.data], at=0, head=head, refs={*frame.blobs, *trees})
     except Conflict as conflict:
-        raise Conflict(
-            new_id, f"the fork of {thread_id!r} needs a name that is free, and this thread exists"
-        ) from conflict
+        raise Conflict(new_id, f"the fork of {thread_id!r} needs an unused id, and this thread exists") from conflict
     log.info("thread %r: forked to %r at turn %d", thread_id, new_id, turn)
     return head
 
 
 def check_turn(thread_id: str, state: Checkpoint, turn: int) -> None:
+    """Raise `InvalidInput` unless the thread has this turn."""
     if not 0 <= turn <= state.turns:
         raise InvalidInput(f"thread {thread_id!r} has turns 0 to {state.turns}; there is no turn {turn} to go back to")
 
 
 def _branch(thread_id: str, state: Checkpoint, turn: int) -> Checkpoint:
-    """The state at the end of that turn. A call that is not settled there may be running in the parent: in doubt."""
+    """Return the fork's state. A call that is not settled at that turn becomes in doubt: the parent may be running it."""
     at = fold([Rewound(turn=turn)], state)
     reached = max((stop for ranges in (at.view, *at.marks) for _, stop in ranges), default=0)
     unsettled = {call.index: (call.key, call.attempt) for call in at.calls if call.status != "done"}

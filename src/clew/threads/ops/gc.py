@@ -1,4 +1,4 @@
-"""Garbage: blobs that no thread reaches any more. Found and removed while others go on writing."""
+"""Garbage collection: delete blobs that no thread reaches, safely while other processes write."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from clew.threads.reader import Progress
 __all__ = ["Collected", "Cutoff", "below", "gc", "remove_blobs", "unreached"]
 
 _BATCH = 16
-"""Blobs that are read at once: they may be large."""
+"""Blobs to read at once. They may be large."""
 
 
 class Collected(msgspec.Struct, frozen=True, kw_only=True):
-    """What `gc` did, or with `dry_run` would do."""
+    """What `gc` deleted, or would delete with `dry_run`."""
 
     examined: int
-    """Blobs that nobody had touched during the grace."""
+    """Number of blobs that nobody touched during the grace period."""
     reachable: int
-    """Of those, how many some thread reaches."""
+    """Number of these that some thread reaches."""
     deleted: int
     freed: int
-    """Bytes, as they were stored."""
+    """Stored bytes of the deleted blobs."""
     dry_run: bool = False
 
 
@@ -41,37 +41,36 @@ async def gc(
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> Collected:
-    """Delete the blobs that no thread reaches and that nobody has touched during the grace.
+    """Delete the blobs that no thread reaches and that nobody has touched during the grace period.
 
-    Safe while others write, fork and delete, in any number of processes. Why no order of events can delete a blob that
-    a thread reaches:
+    Safe while any number of processes write, fork and delete. Why no order of events can delete a blob that a thread
+    reaches:
 
-    1. Whoever lets a thread point at a blob touches it. `put_blobs` does, whether or not the blob was there, `append`
-       does for each of its refs, as one with the check that they are there, and so does `missing_blobs`.
-    2. What may go was listed first, then the refs of all threads were read, and what is deleted was touched by nobody
-       since one grace *before* that listing began. `delete_blobs` looks at that moment again, as one with the deletion,
-       and the time this run has taken is added to the grace: else one that takes longer than the grace would count as
-       untouched what was touched while it ran.
-    3. So take a blob that is deleted and a thread that points at it. The append that made it do so had touched the
-       blob: not after that moment (2), so before it. Then the append was made before the refs were read, and the
-       thread was listed, for a thread that exists throughout is listed. Its refs were read, and the blob was kept. If
-       the thread was deleted while it was listed, it does not point at anything; if it was forked before that, the fork
-       put the blobs of its frame anew, which is a touch.
-    4. Between a touch and the append it was for, a blob may be gone if that took longer than the grace. Then the append
-       is `MissingBlob` and nothing is written: whoever loads a thread and writes its values elsewhere, however much
-       later, puts them again first, as every writer in Clew does.
-    5. A tree protects what is below it, read from the tree itself and without any key. Whoever points at a tree that it
-       did not write just now must touch all that is below (`missing_blobs` of `below`) before it appends. Trees are
-       deleted before what they point at, and one that was touched meanwhile keeps what is below it: a tree that is in
-       the store is whole.
+    1. Every writer touches a blob before a thread points at it. `put_blobs` touches it, whether or not it was there;
+       `append` touches each of its refs, in one step with checking that they exist; `missing_blobs` touches too.
+    2. Candidates are listed first, then the refs of all threads are read. A blob is deleted only if nobody has touched
+       it since one grace period *before* the listing began. `delete_blobs` checks this again, in one step with the
+       deletion, and the time that this run has taken is added to the grace period. Otherwise a run that takes longer
+       than the grace period could delete a blob that was touched during the run.
+    3. Suppose that a blob is deleted and a thread points at it. The append that made the thread point at it touched the
+       blob, and by (2) did so before that moment. So the append was made before the refs were read, the thread was
+       listed (a thread that exists throughout is listed), its refs were read, and the blob was kept: a contradiction.
+       If the thread was deleted meanwhile, it points at nothing. If it was forked before that, the fork put its blobs
+       again, which is a touch.
+    4. If more than the grace period passes between a touch and its append, the blob may be gone. Then the append raises
+       `MissingBlob` and writes nothing. So every writer in Clew puts values again before it appends them elsewhere.
+    5. A tree protects the blobs below it; they are read from the tree without any key. A writer that points at a tree
+       that it did not just write must touch all blobs below it (`missing_blobs` of `below`) before it appends. Trees
+       are deleted before the blobs they point at, and a tree that was touched meanwhile keeps them. So every tree in
+       the store is complete.
 
-    What this asks of a store: an append becomes visible to a listing within the grace of touching its refs. In memory,
-    SQLite and files both are one step. Should one `delete_blobs` take longer than the grace, what threads reach is looked
-    up again, and what they reach by now is put back from memory.
+    A store must show an append in listings within the grace period after touching its refs. In memory, SQLite and files
+    both are one step. If a single `delete_blobs` takes longer than the grace period, reachability is computed again,
+    and deleted blobs that a thread reaches by then are put back from memory.
 
-    Threads that are hidden because they are still being copied count like all others. If a thread or a tree cannot be
-    read, it is not known what it reaches: that is `Corrupt` and nothing is deleted. `progress` hears how many threads and
-    blobs have been looked at.
+    Hidden threads that are still being copied count like all others. Raises `Corrupt` and deletes nothing if a thread
+    or tree cannot be read, since it is unknown what it reaches. `progress` gets the number of threads and blobs
+    examined.
     """
     cutoff = Cutoff(grace)
     steps = Steps(progress)
@@ -95,22 +94,23 @@ async def gc(
 
 
 class Cutoff:
-    """A moment of the past, told by both clocks of this machine: should one be set, the other one still counts."""
+    """A moment in the past, measured by the wall clock and the monotonic clock, in case one of them is changed."""
 
     def __init__(self, ago: timedelta = timedelta(0)) -> None:
         self._wall = time.time() - ago.total_seconds()
         self._steady = time.monotonic() - ago.total_seconds()
 
     def elapsed(self) -> timedelta:
-        """How long ago it was; rather too long than too short."""
+        """Return how long ago the moment was. If the clocks disagree, the longer time."""
         return timedelta(seconds=max(0.0, time.time() - self._wall, time.monotonic() - self._steady))
 
     def until(self, later: Cutoff) -> float:
+        """Return the seconds from this moment to a later one."""
         return later._steady - self._steady
 
 
 class Steps:
-    """Counts what has been looked at."""
+    """Counts threads and blobs that were examined, and reports the count."""
 
     def __init__(self, progress: Progress | None = None) -> None:
         self._progress = progress
@@ -125,7 +125,7 @@ class Steps:
 async def unreached(
     checkpointer: Checkpointer, digests: Iterable[str], steps: Steps | None = None, *, but: str | None = None
 ) -> set[str]:
-    """Those of these blobs that no thread reaches, directly or through trees; `but` names one that does not count."""
+    """Return those of these blobs that no thread reaches, directly or through trees. The thread `but` is ignored."""
     steps = steps or Steps()
     direct: set[str] = set()
     async for head in checkpointer.heads():
@@ -133,7 +133,7 @@ async def unreached(
             direct |= await checkpointer.refs(head.thread_id)
         steps.done()
     left = set(digests) - direct
-    if left:  # only then is it worth reading every blob that is reached, for what trees point at
+    if left:  # reading every reached blob, to follow trees, is expensive
         async for digest in _walk(checkpointer, direct, steps):
             left.discard(digest)
             if not left:
@@ -142,15 +142,16 @@ async def unreached(
 
 
 async def below(checkpointer: Checkpointer, digests: Collection[str]) -> list[str]:
-    """These blobs and all that trees among them reach, each tree before what it points at unless something else does too.
+    """Return these blobs and all that the trees among them reach.
 
-    A damaged one is `Corrupt`; one that is missing reaches nothing.
+    A tree comes before the blobs it points at, unless another blob pointed at them earlier. Raises `Corrupt` for a
+    damaged blob; a missing one reaches nothing.
     """
     return [digest async for digest in _walk(checkpointer, digests, Steps())]
 
 
 async def _walk(checkpointer: Checkpointer, digests: Collection[str], steps: Steps) -> AsyncIterator[str]:
-    """Leaves of trees are named and not read: they may be many, and large."""
+    """Yield these blobs and all blobs that they reach. Leaves are not read: they may be many and large."""
     known = set(digests)
     waiting = list(known)
     for digest in known.copy():
@@ -177,14 +178,15 @@ async def remove_blobs(
     *,
     but: str | None = None,
 ) -> tuple[int, int]:
-    """Delete those of these blobs that nobody has touched since the cutoff. Returns how many that were, and their bytes.
+    """Delete these blobs unless someone touched them since `cutoff`. Returns the number and the bytes of the deleted
+    ones.
 
-    The caller has read the refs of all threads, from `listing` on, and no thread reached any of these. A store reckons
-    back from when it gets to a deletion, so whatever that takes moves the cutoff on. As long as it stays before the
-    listing that is no harm; else a thread may point by now at what was deleted, and gets it back.
+    The caller has read the refs of all threads since `listing` and found that no thread reaches these blobs. A store
+    counts back from the time of the deletion, so a slow deletion moves the cutoff forward. That is safe while the
+    cutoff stays before `listing`. Beyond it a thread may already point at a deleted blob; such a blob is put back.
 
-    A tree goes before what it points at, and one that stays, because somebody has touched it, keeps all below it. So
-    whoever finds a tree in a store finds what is below it too, also if this is cut short.
+    A tree is deleted before the blobs it points at, and a tree that stays because it was touched keeps all blobs below
+    it. So every tree in the store is complete, even if this is interrupted.
     """
     deleting = _Deleting(checkpointer, cutoff, cutoff.until(listing), steps or Steps(), but)
     pointed_at = await _tree_refs_among(checkpointer, digests)
@@ -207,7 +209,7 @@ async def remove_blobs(
 
 
 async def _tree_refs_among(checkpointer: Checkpointer, digests: Collection[str]) -> dict[str, set[str]]:
-    """What the trees among these point at."""
+    """Return the blobs that the trees among these point at."""
     found: dict[str, set[str]] = {}
     async for held in _read(checkpointer, digests):
         for digest, packed in held.items():
@@ -218,7 +220,7 @@ async def _tree_refs_among(checkpointer: Checkpointer, digests: Collection[str])
 
 
 class _Deleting:
-    """Deletions under way, and what they have come to."""
+    """Deletes blobs and counts them."""
 
     def __init__(self, checkpointer: Checkpointer, cutoff: Cutoff, room: float, steps: Steps, but: str | None) -> None:
         self._checkpointer = checkpointer
@@ -230,7 +232,7 @@ class _Deleting:
         self.freed = 0
 
     async def delete(self, digests: Sequence[str]) -> set[str]:
-        """Those of these that are not there any more."""
+        """Delete these blobs, and return the digests that are gone."""
         gone = set(digests)
         async for held in _read(self._checkpointer, digests):
             began = time.monotonic()
@@ -250,7 +252,9 @@ class _Deleting:
 
 
 async def _read(checkpointer: Checkpointer, digests: Iterable[str]) -> AsyncIterator[dict[str, bytes]]:
-    """These blobs, a few at a time. One that is damaged comes empty: nobody needs it, and it has no size one could trust."""
+    """Yield these blobs, a few at a time. A damaged blob comes as empty bytes: its content is not needed, its size
+    unknown.
+    """
     left = iter(digests)
     while batch := list(islice(left, _BATCH)):
         try:
@@ -266,5 +270,5 @@ async def _read(checkpointer: Checkpointer, digests: Iterable[str]) -> AsyncIter
 
 
 async def _still_there(checkpointer: Checkpointer, digests: Collection[str]) -> set[str]:
-    """Which of these were not deleted. Asks without touching them."""
+    """Return which of these blobs still exist. Does not touch them."""
     return {digest async for found in _read(checkpointer, digests) for digest in found}

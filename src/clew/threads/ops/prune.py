@@ -1,4 +1,4 @@
-"""Old threads go: by age, by count, by status, by tags. Never one that somebody works on."""
+"""Prune: delete old threads by age, count, status or tags, but never one that a process works on."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ __all__ = ["Pruned", "prune"]
 
 
 class Pruned(msgspec.Struct, frozen=True, kw_only=True):
-    """What `prune` did, or with `dry_run` would do."""
+    """What `prune` deleted, or would delete with `dry_run`."""
 
     deleted: tuple[str, ...]
     kept: int
-    """Threads that matched and were spared, as new enough or as in use."""
+    """Number of matching threads that stayed, because they are new enough or in use."""
     busy: tuple[str, ...] = ()
-    """Those of them that would have gone, and were spared because somebody works on them or just did."""
+    """Ids of threads that would have been deleted, but stayed because a process works on them or just did."""
     dry_run: bool = False
 
 
@@ -39,15 +39,15 @@ async def prune(
     dry_run: bool = False,
     progress: Callable[[int, int | None], None] | None = None,
 ) -> Pruned:
-    """Delete the threads that meet every condition given; at least one must be.
+    """Delete the threads that meet all given conditions. At least one condition must be given.
 
-    `status`, `tags` and `prefix` say which threads are meant; of these the newest `keep` stay, and so do those that were
-    changed within `older_than`. A thread that was running when its process died counts as interrupted.
+    `status`, `tags` and `prefix` select threads. Of these, the newest `keep` stay, and so do those that changed within
+    `older_than`. A thread that was running when its process died counts as interrupted.
 
-    A thread with a live lease is never deleted. Right before each deletion its lease is taken, at the very position
-    where it was listed: whoever opened or changed it meanwhile keeps it. Threads that are hidden because they are still
-    being copied are neither counted nor deleted. Blobs stay until `gc`. If a thread cannot be listed because it is
-    damaged, that is `Corrupt` and nothing is deleted.
+    A thread with a live lease is never deleted. Before each deletion its lease is taken at exactly the position where
+    the thread was listed, so a thread that was opened or changed meanwhile stays. Hidden threads that are still being
+    copied are neither counted nor deleted. Blobs stay until `gc`. Raises `Corrupt` and deletes nothing if a damaged
+    thread cannot be listed.
     """
     _check(older_than, keep, status, tags, prefix)
     wanted = HeadQuery(prefix=prefix, tags=dict(tags or {}))
@@ -86,16 +86,16 @@ def _check(
         raise InvalidInput(f"older_than cannot be negative: {older_than}")
     for one in HeadQuery(status=status).statuses() or ():
         if one not in STATUSES:
-            raise InvalidInput(f"{one!r} is no status; one of {', '.join(STATUSES)}")
+            raise InvalidInput(f"{one!r} is not a status. Use one of {', '.join(STATUSES)}.")
 
 
 def _status(head: Head) -> Status:
-    """Running with nobody alive to run it is interrupted."""
+    """Return the status of a thread, which is "interrupted" if it is marked as running and its process died."""
     return "interrupted" if head.status == "running" and not is_live(head.lease) else head.status
 
 
 async def _delete(checkpointer: Checkpointer, listed: Head) -> bool:
-    """Delete the thread if it is still as it was listed and nobody holds it."""
+    """Delete the thread if it has not changed since it was listed and nobody holds it. Returns whether it is gone."""
     head = await checkpointer.head(listed.thread_id)
     if head is None:
         return True

@@ -1,4 +1,4 @@
-"""Erasure: bytes that are removed now, and not when the next gc comes by."""
+"""Purge: erase a thread, or its rewound messages, at once instead of at the next gc."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ from clew.threads.trees import keep_trees
 __all__ = ["Purged", "fence", "purge", "purge_rewound", "trimmed"]
 
 _PAUSE = 0.3
-"""Seconds between the moment from which on a touch protects a blob and the look at who reaches it: what a store may take
-to get to a deletion without harm."""
+"""Seconds between the moment from which a touch protects a blob and the check of who reaches it.
+
+A store may take this long to carry out a deletion without harm.
+"""
 _OLD_LOG, _NEW_LOG = "clew:old-log", "clew:new-log"
 
 
@@ -36,24 +38,24 @@ class Purged(msgspec.Struct, frozen=True, kw_only=True):
 
     thread_id: str
     messages: int = 0
-    """Messages that `purge_rewound` took out of the history."""
+    """Number of messages that `purge_rewound` removed from the history."""
     blobs: int = 0
     freed: int = 0
-    """Bytes of those blobs, as they were stored."""
+    """Stored bytes of the deleted blobs."""
 
 
 async def purge(checkpointer: Checkpointer, thread_id: str) -> Purged:
-    """Delete a thread and, at once, those of its blobs that no other thread reaches, however lately they were touched.
+    """Delete a thread and at once those of its blobs that no other thread reaches, however recently they were touched.
 
-    The thread goes first: what is cut short leaves blobs that nobody reaches, and never a thread that misses some. `gc`
-    removes them after its grace; a thread that is not there is `ThreadNotFound`. A blob that somebody else touches while
-    this runs is left to `gc` as well. One that somebody has put and not yet pointed at may go: the append that was to
-    point at it is `MissingBlob` then, writes nothing, and can be made again after another put.
+    The thread is deleted first. So an interruption leaves blobs that nobody reaches, which `gc` deletes later, and
+    never a thread that lacks blobs. Raises `ThreadNotFound` if there is no such thread. A blob that someone else
+    touches meanwhile is left to `gc`. A blob that someone has put but not yet pointed at may be deleted: then their
+    append raises `MissingBlob`, writes nothing, and can be made again after another put.
 
-    Asks for no lease: a process that holds the thread gets `LeaseLost` at its next append. What an interrupted
-    `purge_rewound` has kept of the thread goes with it. Forks and copies are threads of their own and stay. If it cannot be
-    read what the thread reaches, that is `Corrupt` and nothing is deleted; if that is so of another thread, this one is
-    deleted and its blobs are left to `gc`.
+    Takes no lease: a process that holds the thread gets `LeaseLost` at its next append. The copy that an interrupted
+    `purge_rewound` left is deleted too. Forks and copies are separate threads and stay. Raises `Corrupt` and deletes
+    nothing if the blobs of this thread cannot be found out. If that fails for another thread, this one is deleted and
+    its blobs are left to `gc`.
     """
     copy_id = _copy_id(thread_id)
     threads = [name for name in (thread_id, copy_id) if await checkpointer.head(name) is not None]
@@ -70,26 +72,26 @@ async def purge(checkpointer: Checkpointer, thread_id: str) -> Purged:
 
 
 async def purge_rewound(checkpointer: Checkpointer, thread_id: str) -> Purged:
-    """Write a thread anew without what no rewind can bring back, and remove the bytes of the old log now.
+    """Rewrite a thread without the messages that no rewind can bring back, and erase the old log at once.
 
-    What stays is the state: the messages in view and those that the end of some turn can be rewound to, usage, values,
-    pending calls. What goes is every other message, and with the old log each earlier form of everything else. A title
-    that was taken from a message that goes is taken from the first that stays. Places in the history move: messages that
-    stay close up.
+    The state stays: the messages that the model sees, those at the end of any turn, usage, values and pending calls.
+    Every other message goes, and with the old log every earlier version of everything else. If the title came from a
+    message that goes, it is taken from the first user message that stays. Messages move up in the history, so their
+    places change.
 
-    The thread must be free, else `ThreadBusy`; its lease is taken meanwhile. No store can replace a log in one step, so
-    it goes in four, and two copies exist at every moment that matters:
+    Raises `ThreadBusy` if a live process holds the thread; its lease is taken meanwhile. No store can replace a log in
+    one step, so this takes four, and two copies exist whenever an interruption could do harm:
 
-    1. the new log is written under a hidden name, with refs to all that the old log pointed at;
-    2. the old log is deleted;
-    3. the new log is written under the thread's own name;
-    4. all blobs of the old log that nobody else reaches are deleted, and then the copy, which remembered them.
+    1. The new log is written under a hidden id, with refs to all blobs of the old log.
+    2. The old log is deleted.
+    3. The new log is written under the thread's own id.
+    4. The blobs of the old log that nobody else reaches are deleted, and then the hidden copy.
 
-    If it is interrupted, call it again. The hidden copy names the old log and the new one, so that it is known how far it
-    came. The old log is there (after 1): it is the thread, perhaps with more in it by now, so the copy is dropped and all
-    is done again. No log is there (after 2): the new one is written from the copy. The new log is there (after 3): what is
-    left is 4. Between 2 and 3 the thread is not found; if somebody makes another one of its name there, that is a
-    `Conflict` and nothing is lost: the copy stays until that thread is deleted and this is called again.
+    If this is interrupted, call it again. The hidden copy names the old and the new log, so it is known which steps are
+    done. If the old log exists (after 1), it may have grown, so the copy is dropped and everything starts over. If
+    neither exists (after 2), the new log is written from the copy. If the new log exists (after 3), only step 4 remains.
+    Between 2 and 3 the thread is not found. If someone creates a thread of this id then, `Conflict` is raised and
+    nothing is lost: the copy stays until that thread is deleted and this is called again.
     """
     copy = await checkpointer.head(_copy_id(thread_id))
     removed = 0
@@ -109,12 +111,12 @@ async def purge_rewound(checkpointer: Checkpointer, thread_id: str) -> Purged:
 
 
 def _copy_id(thread_id: str) -> str:
-    """The name of the hidden copy: of a fixed length, since the thread's own may be as long as names get."""
+    """Return the id of the hidden copy. It has a fixed length, because thread ids may be as long as the limit allows."""
     return f"clew:purging:{thread_key(thread_id)}"
 
 
 async def _write_copy(checkpointer: Checkpointer, thread_id: str) -> tuple[Head, int]:
-    """Step 1, with the lease of the thread taken; and how many messages the copy lacks."""
+    """Do step 1 under the thread's lease. Returns the copy's head and how many messages it lacks."""
     loaded = await load(checkpointer, thread_id)
     check_free(loaded.head)
     fenced = await fence(checkpointer, loaded.head, "purging what was rewound")
@@ -132,7 +134,7 @@ async def _write_copy(checkpointer: Checkpointer, thread_id: str) -> tuple[Head,
 
 
 async def _write_final(checkpointer: Checkpointer, thread_id: str, copy: Head) -> None:
-    """Step 3, unless that is done already."""
+    """Do step 3, unless it is already done."""
     log_id = copy.tags[_NEW_LOG]
     here = await checkpointer.head(thread_id)
     if here is None:
@@ -150,7 +152,7 @@ async def _write_final(checkpointer: Checkpointer, thread_id: str, copy: Head) -
 async def _write_state(
     checkpointer: Checkpointer, base: Head, state: Checkpoint, *, tags: dict[str, str], refs: Collection[str] = ()
 ) -> Head:
-    """A new log of one folded state."""
+    """Write a new log that consists of one folded state."""
     frame = encode_frame(
         [encode_entries([FoldedState(state)])], previous=FIRST, thread_id=base.thread_id, keys=checkpointer.keys
     )
@@ -168,9 +170,10 @@ async def _write_state(
 
 
 async def _erase_blobs(checkpointer: Checkpointer, blobs: Sequence[str], *, but: str | None = None) -> tuple[int, int]:
-    """Delete those of these that no thread reaches. One that is touched from now on is left alone, with what is below it.
+    """Delete those of these blobs that no thread reaches. Returns their number and bytes.
 
-    Should this be cut short, what was below a tree that is gone already is left to gc.
+    A blob that is touched from now on stays, with the blobs below it. If this is interrupted, blobs below a deleted
+    tree are left to gc.
     """
     if not blobs:
         return 0, 0
@@ -182,9 +185,11 @@ async def _erase_blobs(checkpointer: Checkpointer, blobs: Sequence[str], *, but:
 
 
 async def fence(checkpointer: Checkpointer, head: Head, label: str) -> Head:
-    """Take the lease of a thread that is about to go, by a marker right behind this head; `Conflict` if it has moved on.
+    """Take the lease of a thread that is about to be deleted, by an append directly after this head. Returns the new
+    head.
 
-    From here on nobody else can open the thread unless it takes over, and no former holder can append to it.
+    Raises `Conflict` if the log has grown. From here on nobody else can open the thread without `takeover`, and no
+    former holder can append to it.
     """
     lease = new_lease(label)
     frame = encode_frame(
@@ -207,7 +212,7 @@ async def fence(checkpointer: Checkpointer, head: Head, label: str) -> Head:
 
 
 def trimmed(state: Checkpoint) -> Checkpoint:
-    """The same state without the messages that neither the view nor the end of any turn holds. Pure."""
+    """Return the state without messages that neither the view nor the end of any turn holds. Pure."""
     kept = {place for ranges in (state.view, *state.marks) for start, stop in ranges for place in range(start, stop)}
     if state.open_message >= 0:
         kept.add(state.open_message)
@@ -224,7 +229,7 @@ def trimmed(state: Checkpoint) -> Checkpoint:
 
 
 def _moved_fact(fact: Fact, places: dict[int, int]) -> Fact | None:
-    """What says something of a place in the history says it of where that is now; None if it is gone."""
+    """Return a fact with its place in the history updated, or None if that message is gone."""
     if fact.kind == "turn" and fact.key.startswith(TURN_MARK):
         place = places.get(int(fact.key.removeprefix(TURN_MARK)))
         return None if place is None else msgspec.structs.replace(fact, key=f"{TURN_MARK}{place}")
@@ -235,7 +240,7 @@ def _moved_fact(fact: Fact, places: dict[int, int]) -> Fact | None:
 
 
 def _moved(ranges: Ranges, places: dict[int, int]) -> Ranges:
-    """The same messages where they are now; stretches that have become neighbours are one."""
+    """Return the ranges of the same messages at their new places. Ranges that have become adjacent are joined."""
     moved: list[tuple[int, int]] = []
     for start, stop in ranges:
         if start >= stop:
@@ -248,7 +253,7 @@ def _moved(ranges: Ranges, places: dict[int, int]) -> Ranges:
 
 
 def _title(state: Checkpoint, kept: Collection[int]) -> str:
-    """The title, unless it was taken from a message that goes."""
+    """Return the title, or a new one if the title came from a message that is removed."""
     gone = {_title_of(message) for place, message in enumerate(state.history) if place not in kept}
     left = [_title_of(message) for place, message in enumerate(state.history) if place in kept]
     if not state.title or state.title not in gone or state.title in left:

@@ -1,4 +1,4 @@
-"""After a key was changed: every thread sealed anew under the key that seals now."""
+"""Rekey: encrypt every thread of a store again after the key was changed."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ __all__ = ["Rekeyed", "rekey"]
 
 _HIDDEN = "clew:rekeying:"
 _NAME, _LOG, _FRAMES = "clew:rekeying", "clew:rekeying-log", "clew:rekeying-frames"
-"""Tags of a hidden copy: the thread it is of, that thread's log, and how many frames of it were copied."""
+"""Tags of a hidden copy: the id of its thread, the id of that thread's log, and the number of frames that were copied."""
 
 
 class Rekeyed(msgspec.Struct, frozen=True, kw_only=True):
-    """What sealing a store anew came to."""
+    """The result of `rekey`."""
 
     sealed: tuple[str, ...] = ()
-    """Threads that were written anew."""
+    """Ids of the threads that were encrypted again."""
     already: int = 0
-    """Threads that were under the key already."""
+    """Number of threads that were under the current key already."""
     busy: tuple[str, ...] = ()
-    """Threads that somebody works on: left as they are. Run it again later."""
+    """Ids of threads that a process works on. They were not changed: run `rekey` again later."""
 
 
 async def rekey(checkpointer: Checkpointer, progress: Progress | None = None) -> Rekeyed:
-    """Write every thread that holds a frame of another key, or a plain one, anew under the first key of the keyring.
+    """Encrypt every thread again that has a plain frame or a frame of another key than the keyring's first.
 
-    A thread keeps its name, entries and times. No store can replace a log in one step, so a whole copy exists at every
-    moment: the thread is copied to a hidden name, fenced, deleted, and copied back; then the hidden copy goes. If that is
-    interrupted, run it again: it goes on from where it was. Blobs of the old key are left to gc.
+    A thread keeps its id, entries and times. No store can replace a log in one step, so a complete copy exists at every
+    moment: the thread is copied to a hidden id, fenced, deleted and copied back, and then the hidden copy is deleted.
+    If this is interrupted, run it again: it continues where it was. Blobs of the old key are left to gc.
     """
     if checkpointer.keys is None:
         raise InvalidInput("rekey needs a key: open_checkpointer(url, key=[new, old])")
@@ -69,7 +69,7 @@ async def _is_sealed(checkpointer: Checkpointer, head: Head, key_id: str) -> boo
 
 
 async def _seal(checkpointer: Checkpointer, head: Head) -> bool:
-    """Write one thread anew; False if somebody began to work on it meanwhile: then it is as it was."""
+    """Encrypt one thread again. Returns False, with the thread unchanged, if someone began to work on it meanwhile."""
     name = _HIDDEN + thread_key(head.thread_id)
     copied = await copy(checkpointer, checkpointer, head.thread_id, new_id=name)
     if copied.frames != head.frames:
@@ -88,7 +88,7 @@ async def _seal(checkpointer: Checkpointer, head: Head) -> bool:
 
 
 async def _finish(checkpointer: Checkpointer, hidden: Head) -> None:
-    """Go on with a thread whose hidden copy is whole. If the thread was not fenced yet, nothing is lost by starting over."""
+    """Finish a thread whose hidden copy is complete. If the thread was not fenced yet, drop the copy: nothing is lost."""
     name = hidden.tags[_NAME]
     there = await checkpointer.head(name)
     if there is not None and there.log_id == hidden.tags[_LOG]:

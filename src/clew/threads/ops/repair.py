@@ -1,4 +1,4 @@
-"""What can be saved of a damaged thread becomes a new one. The damaged one stays as it is."""
+"""Repair: save the readable part of a damaged thread as a new thread. The damaged thread is not changed."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _OF = "clew:repair-of"
 
 
 async def repair(checkpointer: Checkpointer, thread_id: str, new_id: str) -> Head:
-    """Save a thread up to its last good frame into a new one, and return the new one's head.
+    """Save a thread up to its last good frame as a new thread, and return the new thread's head.
 
-    Nothing of the damaged thread is touched. What is saved ends with the last frame whose state can still be told: that
-    is one with an unbroken chain back to the beginning, or back to a folded state, which holds all that was before it.
-    Entries and their times are kept; frames are encoded anew, so that they follow each other and, in an encrypted store,
-    open under the new name. The new thread holds no lease, and shows as it stood at its last frame.
+    The damaged thread is not touched. The saved part ends with the last frame whose state can still be computed: a
+    frame with an unbroken chain back to the beginning, or back to a folded state, which stands for everything before
+    it. Entries and their times are kept. Frames are encoded again, so that they follow each other and, in an encrypted
+    store, open under the new id. The new thread has no lease, and its status is that of its last frame.
 
-    A long thread goes over in parts, hidden until the last one is there. If that is interrupted, call it again with the
-    same names: it starts over. Any other thread of the name `new_id` is a `Conflict`.
+    A long thread is written in parts and stays hidden until the last part is written. If this is interrupted, call it
+    again with the same ids: it starts over. Raises `Conflict` if any other thread has the id `new_id`.
 
-    Frames that are whole but cannot be read here are no damage: `WrongKey` and `NewerFormat` are raised, and nothing is
-    written. If nothing can be saved it is `Corrupt`. A sound thread is simply copied.
+    Intact frames that cannot be read here are not damage: then `WrongKey` or `NewerFormat` is raised and nothing is
+    written. Raises `Corrupt` if nothing can be saved. A sound thread is simply copied.
     """
     try:
         old = await checkpointer.head(thread_id)
@@ -47,7 +47,7 @@ async def repair(checkpointer: Checkpointer, thread_id: str, new_id: str) -> Hea
 
 
 async def _best_run(checkpointer: Checkpointer, thread_id: str, head: Head | None) -> tuple[int, int]:
-    """The frames to save, from and up to but without: the run that ends last of those that a reader can begin with."""
+    """Return the frames to save as (start, stop): of all runs that a reader can begin with, the one that ends last."""
     best: tuple[int, int] | None = None
     begin: int | None = None
     async for seen in scan(checkpointer, thread_id, None if head is None else head.frames):
@@ -64,18 +64,18 @@ async def _best_run(checkpointer: Checkpointer, thread_id: str, head: Head | Non
             best = begin, seen.number + 1
     if best is None:
         raise Corrupt(
-            f"thread {thread_id!r}: nothing of it can be saved: no frame to begin with is whole. Restore a copy."
+            f"thread {thread_id!r}: nothing can be saved: every frame where reading could start is damaged. Restore a copy."
         )
     return best
 
 
 async def _clear(checkpointer: Checkpointer, thread_id: str, new_id: str) -> None:
-    """The new name is free, or holds what an earlier repair of this very thread has left unfinished: that goes."""
+    """Delete what an interrupted repair of the same thread left under the new id. Raises `Conflict` for any other thread."""
     head = await checkpointer.head(new_id)
     if head is None:
         return
     if head.tags != {PART: "1", _OF: thread_id}:
-        raise Conflict(new_id, f"the repair of {thread_id!r} needs a name that is free, and this thread exists")
+        raise Conflict(new_id, f"the repair of {thread_id!r} needs an unused id, and this thread exists")
     await checkpointer.delete(new_id)
 
 
@@ -87,13 +87,13 @@ async def _write(
         if seen.number < start:
             continue
         if seen.frame is None:
-            raise Corrupt(f"thread {thread_id!r}, frame {seen.number} was whole a moment ago and is not now.")
+            raise Corrupt(f"thread {thread_id!r}, frame {seen.number} was intact a moment ago and is damaged now.")
         await log.add(seen.frame)
     return await log.finish()
 
 
 class _NewLog:
-    """A log that is written in parts of what one append may hold; the last of them makes it a thread that shows."""
+    """A new log, written in parts of at most one append. The thread is hidden until the last part is written."""
 
     def __init__(self, checkpointer: Checkpointer, new_id: str, old_id: str, created_at: datetime | None) -> None:
         self._checkpointer = checkpointer

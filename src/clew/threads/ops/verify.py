@@ -1,4 +1,4 @@
-"""Is what a store holds of a thread whole? Looks at every byte of it, and says what is wrong and what is still readable."""
+"""Verify: check every byte that a store holds of a thread, and report what is wrong and what can still be read."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from clew.log.trees import named_trees
 __all__ = ["Problem", "Seen", "Verdict", "is_snapshot", "scan", "verify", "verify_all"]
 
 _CHUNK = 64
-"""Frames that are read at once."""
+"""Frames to read at once."""
 _GIVE_UP = 8
-"""Reads that may fail in a row while nobody knows how long the log is."""
+"""Failed reads in a row after which to stop if the length of the log is unknown."""
 _BLOBS = 8
-"""Blobs that are read at once: they may be large."""
+"""Blobs to read at once. They may be large."""
 _DAMAGE = (Corrupt, NewerFormat)
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """One thing that is wrong, and where: at a frame, at a blob, or, if neither is named, with the head."""
+    """One thing that is wrong, with its frame or blob. If neither is set, the problem is in the head."""
 
     what: str
     frame: int | None = None
@@ -48,52 +48,52 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What `verify` found."""
+    """The result of `verify`."""
 
     thread_id: str
     frames: int
-    """Frames the log should have; those that were found, if the head cannot be read."""
+    """Frames that the log should have. If the head cannot be read, the frames that were found."""
     readable: int
-    """Frames from the first on that are sound: what no damage has touched."""
+    """Number of sound frames from the first one on, up to the first damage."""
     sound: bool
-    """There is nothing wrong."""
+    """True if nothing is wrong."""
     problems: tuple[Problem, ...] = ()
     key_missing: bool = False
-    """Something could not be opened for want of its key. What could be checked without was."""
+    """True if something could not be decrypted because its key was not given. Everything else was checked."""
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """One frame as it was found."""
+    """One frame as `scan` found it."""
 
     number: int
     problems: tuple[Problem, ...] = ()
     frame: Frame | None = None
-    """Its content, if it could be read."""
+    """The decoded frame, or None if it could not be read."""
     digest: bytes | None = None
-    """What the next frame should name as its predecessor; None if that cannot be known."""
+    """The digest that the next frame should name as its predecessor, or None if it is unknown."""
     refs: frozenset[str] = frozenset()
     error: ClewError | None = None
     sealed: bool = False
     follows: bool = True
-    """It names the frame before it as its predecessor, as far as that can be told."""
+    """False if the frame is known not to follow the frame before it."""
 
     @property
     def sound(self) -> bool:
-        """Nothing of what it holds is lost."""
+        """True if nothing in this frame is lost."""
         return self.frame is not None and self.follows
 
 
 async def verify(checkpointer: Checkpointer, thread_id: str) -> Verdict:
-    """Check all that a store holds of a thread. Takes no lease and changes nothing.
+    """Check everything that a store holds of a thread. Takes no lease and changes nothing.
 
-    Looked at: the digest and the content of every frame; the chain from frame 0 on; every folded state against the fold
-    of what precedes it; every field of the head that follows from the log; that the refs name all blobs that frames
-    refer to; that each blob is there, intact and can be unpacked, and, if it is a tree, all below it. What the log does
-    not say cannot be checked against it: the head's `log_id`, lease and times.
+    Checks the digest and content of every frame, the chain from frame 0 on, every folded state against the fold of the
+    frames before it, every field of the head that follows from the log, and that the refs name all blobs that frames
+    refer to. Checks also that each blob exists, is intact and can be unpacked, and the same for all blobs below a tree.
+    The head's `log_id`, lease and times do not follow from the log, so they cannot be checked.
 
-    Damage is never raised, it is what this reports; `Unavailable` is, and `ThreadNotFound`. Where a store cannot read a
-    stretch of the log, frames are tried one by one. Without its key an encrypted thread is checked as far as that goes:
-    digests, chain, and blobs.
+    Damage is reported and never raised. `Unavailable` and `ThreadNotFound` are raised. Where a store cannot read a
+    stretch of the log, its frames are tried one by one. An encrypted thread without its key is checked as far as
+    possible: digests, chain and blobs.
     """
     while True:
         head, problems = await _read_head(checkpointer, thread_id)
@@ -111,9 +111,9 @@ async def verify_all(
     *,
     progress: Callable[[int, int | None], None] | None = None,
 ) -> AsyncIterator[Verdict]:
-    """Verify thread after thread, newest first. `progress` hears how many are done, of how many.
+    """Verify the matching threads one after the other, newest first. `progress` gets the number done and the total.
 
-    Threads that cannot even be listed come last, in one verdict with an empty `thread_id` that names them as the store does.
+    Threads that cannot even be listed come last, in one verdict with an empty `thread_id` and the store's own error.
     """
     found: list[str] = []
     unlisted: Corrupt | None = None
@@ -146,7 +146,7 @@ async def _read_head(checkpointer: Checkpointer, thread_id: str) -> tuple[Head |
 
 
 class _Check:
-    """One look at one thread."""
+    """One check of one thread."""
 
     def __init__(
         self, checkpointer: Checkpointer, thread_id: str, head: Head | None, problems: Iterable[Problem]
@@ -189,7 +189,9 @@ class _Check:
         )
 
     def _take(self, seen: Seen) -> None:
-        """Fold on, as long as nothing is missing in between; a folded state is where one can begin again."""
+        """Fold the frame's entries, unless something before them is lost. A folded state is where folding can start
+        again.
+        """
         self._problems += seen.problems
         if isinstance(seen.error, WrongKey) and seen.error.key_id is not None:
             self._locked.setdefault(seen.error.key_id, []).append(seen.number)
@@ -225,7 +227,7 @@ class _Check:
         await self._check_blobs(refs | used.keys(), used)
 
     async def _check_blobs(self, wanted: Collection[str], used: dict[str, int]) -> None:
-        """Every blob, and every blob below a tree."""
+        """Check these blobs, and every blob below a tree."""
         known = set(wanted)
         waiting = sorted(wanted)
         while waiting:
@@ -249,7 +251,7 @@ class _Check:
                 waiting += sorted(below)
 
     def _report_keys(self) -> None:
-        """One problem for each key that is not here, however much it has sealed."""
+        """Add one problem for each missing key, however many frames or blobs it sealed."""
         for key, frames in self._locked.items():
             what = f"{_some(len(frames), 'frame')} from this one on cannot be opened without key {key}"
             self._problems.append(Problem(what, frame=frames[0]))
@@ -258,7 +260,7 @@ class _Check:
             self._problems.append(Problem(what, blob=blobs[0]))
 
     def _check_end(self, head: Head, found: int, last: bytes | None) -> None:
-        """The head against the log: its end, and what it adds up to."""
+        """Check the head against the log: its end, and the state that it folds to."""
         if head.thread_id != self._thread_id:
             self._problems.append(Problem(f"it is the head of thread {head.thread_id!r}"))
         if found != head.frames or not found:
@@ -275,8 +277,9 @@ class _Check:
 
 
 def _differences(head: Head, fold: Fold, snapshot: int, sealed: bool) -> list[tuple[str, object, object]]:
+    """Return the head's fields that differ from the folded log, as (field, value in the head, value of the log)."""
     usage = fold.usage
-    crashed = fold.status == "running" and head.lease is None  # a copy of it has no lease to tell that from
+    crashed = fold.status == "running" and head.lease is None  # copies drop the lease and say "interrupted"
     status = "interrupted" if crashed and head.status == "interrupted" else fold.status
     pairs: list[tuple[str, object, object]] = [
         ("status", head.status, status),
@@ -290,18 +293,20 @@ def _differences(head: Head, fold: Fold, snapshot: int, sealed: bool) -> list[tu
         ("parent", head.parent, fold.parent),
         ("tags", head.tags, fold.tags),
     ]
-    if not (sealed and not head.title):  # the head of an encrypted thread keeps its title to itself
+    if not (sealed and not head.title):  # the head of an encrypted thread has no title
         pairs.append(("title", head.title, fold.title))
     return [pair for pair in pairs if pair[1] != pair[2]]
 
 
 def is_snapshot(frame: Frame) -> bool:
-    """Whether a reader can begin at this frame: it holds a whole folded state and nothing else."""
+    """Return whether a reader can start at this frame, because it holds a folded state and nothing else."""
     return len(frame.entries) == 1 and isinstance(frame.entries[0], FoldedState)
 
 
 class _Raw(NamedTuple):
-    """A frame's bytes, or why they cannot be had; or both, if the damage lies between it and the frame before it."""
+    """A frame's bytes, or the error from reading them. Both are set if the damage lies between it and the frame before
+    it.
+    """
 
     number: int
     data: bytes | None
@@ -309,7 +314,7 @@ class _Raw(NamedTuple):
 
 
 async def scan(checkpointer: Checkpointer, thread_id: str, count: int | None) -> AsyncIterator[Seen]:
-    """Every frame of a log that should have this many, as far as it can be read; up to its end if nobody knows."""
+    """Yield every frame of a log of `count` frames, as far as each can be read. If `count` is None, up to the log's end."""
     previous: bytes | None = FIRST
     async for number, data, error in _raw_frames(checkpointer, thread_id, count):
         seen = await _look_at(checkpointer, thread_id, number, data, error)
@@ -325,7 +330,7 @@ async def _raw_frames(checkpointer: Checkpointer, thread_id: str, count: int | N
     start = 0
     while count is None or start < count:
         stop = start + _CHUNK if count is None else min(start + _CHUNK, count)
-        overlap = 1 if start else 0  # what lies between two frames is read with both of them
+        overlap = 1 if start else 0  # so that damage between two chunks is found too
         try:
             chunk = (await checkpointer.read(thread_id, start=start - overlap, stop=stop))[overlap:]
             found = [_Raw(number, data, None) for number, data in enumerate(chunk, start)]
@@ -341,7 +346,10 @@ async def _raw_frames(checkpointer: Checkpointer, thread_id: str, count: int | N
 async def _one_by_one(
     checkpointer: Checkpointer, thread_id: str, start: int, stop: int, blame: ClewError, *, known: bool
 ) -> list[_Raw]:
-    """A stretch of the log that cannot be read as one. If nobody knows where the log ends, it ends before what fails."""
+    """Read frames one at a time, in a stretch that cannot be read as a whole.
+
+    If the log's length is unknown, failed reads at the end are taken for the end of the log.
+    """
     found: list[_Raw] = []
     failed = 0
     for number in range(start, stop):
@@ -365,7 +373,7 @@ async def _one_by_one(
 
 
 async def _damage_before(checkpointer: Checkpointer, thread_id: str, number: int) -> ClewError | None:
-    """What is wrong between a frame and the one before it, if that can be read: a store may keep more there than frames."""
+    """Return the damage between a frame and the one before it, or None. Stores may keep more between frames."""
     try:
         await checkpointer.read(thread_id, start=number - 1, stop=number)
     except _DAMAGE:
@@ -380,7 +388,7 @@ async def _damage_before(checkpointer: Checkpointer, thread_id: str, number: int
 async def _look_at(
     checkpointer: Checkpointer, thread_id: str, number: int, data: bytes | None, error: ClewError | None
 ) -> Seen:
-    """Decode one frame, with the blobs it refers to."""
+    """Decode one frame with the blobs it refers to, and record what is wrong with it."""
     problems = [] if error is None else [Problem(str(error), frame=number)]
     if data is None:
         return Seen(number=number, problems=tuple(problems), error=error)
@@ -421,12 +429,12 @@ async def _look_at(
 
 
 def _own_digest(data: bytes) -> bytes | None:
-    """The digest of a frame that cannot be decoded, if its bytes are whole all the same."""
+    """Return the digest of a frame that cannot be decoded, or None if its bytes are damaged."""
     return data[DIGEST] if is_sound(data) else None
 
 
 async def _get_blobs(checkpointer: Checkpointer, digests: Collection[str]) -> tuple[dict[str, bytes], dict[str, str]]:
-    """The blobs that are there and intact, and what is wrong with those that are there and are not."""
+    """Return the intact blobs, and for each damaged one a text that says what is wrong with it."""
     try:
         return await checkpointer.get_blobs(digests), {}
     except _DAMAGE as error:

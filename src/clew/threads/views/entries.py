@@ -1,4 +1,4 @@
-"""A thread's log entry by entry, with the times at which they were written: for people, and as JSON for their tools."""
+"""Read a thread's log entry by entry, with the time of each, for people and as JSON for other programs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from clew.threads.views.render import plain_object
 __all__ = ["Line", "lines_of", "read_lines"]
 
 _SECRET = {ProviderKey: ("key",), LeaseTaken: ("token",)}
-"""What goes on with a conversation elsewhere, or proves who may write, is no reader's business."""
+"""Fields that are not shown: keys that continue a conversation elsewhere, and tokens that prove who may write."""
 
 
 class Line(msgspec.Struct, frozen=True):
-    """One entry as it stands in the log."""
+    """One entry of the log, with its frame and time."""
 
     frame: int
     at: datetime
@@ -28,7 +28,7 @@ class Line(msgspec.Struct, frozen=True):
     entry: Logged
 
     def fields(self) -> dict[str, Any]:
-        """What it says, for JSON. Secrets are left out, and a folded state is told by what it adds up to."""
+        """Return the entry's fields for JSON. Secrets are left out; a folded state is shown by its totals."""
         if isinstance(self.entry, FoldedState):
             state = self.entry.state
             return {"turns": state.turns, "messages": len(state.messages), "status": state.status}
@@ -41,7 +41,7 @@ class Line(msgspec.Struct, frozen=True):
 
 
 async def read_lines(source: Source, head: Head, start: int = 0) -> AsyncIterator[Line]:
-    """Every entry of the log that this head describes, from a frame on, checked as it is read."""
+    """Yield every entry of the log that this head describes, from frame `start` on. Checks each frame as it is read."""
     previous = None if start else FIRST
     async for number, data in frames(source, head, start=start, previous=previous):
         for line in lines_of(number, await decoded(source, head.thread_id, number, data)):
@@ -49,7 +49,7 @@ async def read_lines(source: Source, head: Head, start: int = 0) -> AsyncIterato
 
 
 def lines_of(number: int, frame: Frame) -> list[Line]:
-    """The entries of one frame."""
+    """Return the entries of one frame as lines."""
     at = datetime.fromtimestamp(frame.time / 1e6, UTC)
     return [Line(number, at, _kind(entry), entry) for entry in frame.entries]
 

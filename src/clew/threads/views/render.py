@@ -1,4 +1,4 @@
-"""A thread for people: as Markdown to read, and as JSON for their own tools. Neither can be imported again."""
+"""Render a thread as Markdown for people and as JSON for other programs. Neither can be imported again."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ JSON_FORMAT = 1
 
 
 def to_markdown(checkpoint: Checkpoint, *, thread_id: str = "", history: bool = False) -> str:
-    """The conversation, to be read by a person: who said what, which tools were called, what they returned, what it cost.
+    """Return the conversation as Markdown: who said what, which tools were called, what they returned, and what it
+    cost.
 
-    `history=True` also shows what was rewound or compacted away, where it happened. Pictures and files are named by type
-    and size. Text of the conversation cannot break out of its place: fences are longer than any in it, and a fence or an
-    HTML block that it leaves open ends with it.
+    `history=True` also shows messages that were rewound or compacted away, where they occurred. Images and files are
+    shown by type and size. Text of the conversation cannot change the layout around it: fences are longer than any in
+    the text, and a fence or HTML block that it leaves open is closed at its end.
     """
     parts = [f"# {_inline(checkpoint.title or thread_id or 'Untitled')}", _facts(checkpoint, thread_id)]
     if checkpoint.system_prompt:
@@ -43,9 +44,9 @@ def to_markdown(checkpoint: Checkpoint, *, thread_id: str = "", history: bool = 
 
 
 def to_json(checkpoint: Checkpoint, *, thread_id: str = "", history: bool = False) -> str:
-    """The same as JSON, indented, every key always there; docs/moving.md lists them. Bytes are base64.
+    """Return the same as indented JSON. Every key is always present; docs/moving.md lists them. Bytes are base64.
 
-    Names that outside agents know the conversation by are left out: they are as good as secrets.
+    The ids by which outside agents know the conversation are left out: they are as good as secrets.
     """
     usage = msgspec.structs.asdict(checkpoint.usage)
     document: dict[str, Any] = {
@@ -79,7 +80,7 @@ def to_json(checkpoint: Checkpoint, *, thread_id: str = "", history: bool = Fals
 
 
 def _messages(checkpoint: Checkpoint, history: bool) -> Iterator[tuple[Message, bool]]:
-    """The messages to show, and whether each is part of what the model sees now."""
+    """Yield the messages to show, and whether the model currently sees each of them."""
     if not history:
         yield from ((message, True) for message in checkpoint.messages)
         return
@@ -140,7 +141,7 @@ def _block(block: Any, names: dict[str, str]) -> str:
 
 
 def _attachment(block: Image | File) -> str:
-    """Type and size, or where it is."""
+    """Return the type and size of an image or file, or where it is."""
     size = _size(len(block.data)) if block.data is not None else ""
     where = _code(block.url) if block.url else f"id {_code(block.file_id)}" if block.file_id else ""
     return ", ".join(part for part in (_inline(block.media_type), size, where) if part) or "empty"
@@ -154,12 +155,12 @@ def _size(count: int) -> str:
 
 
 def _inline(text: str) -> str:
-    """Text on one line that no character of is taken for Markdown."""
+    """Return text on one line with all Markdown characters escaped."""
     return re.sub(r"([\\`*_{}\[\]<>#|~&!])", r"\\\1", " ".join(text.split()))
 
 
 def _code(text: str) -> str:
-    """A code span, also of text that has backticks in it; pipes would end a cell of a table."""
+    """Return a code span, with enough backticks for the text in it. Replaces pipes, which would end a table cell."""
     text = " ".join(text.split()).replace("|", "¦")
     ticks = "`" * (max(map(len, re.findall("`+", text)), default=0) + 1)
     pad = " " if text.startswith("`") or text.endswith("`") or not text else ""
@@ -175,8 +176,10 @@ _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
 
 
 def _contained(text: str) -> str:
-    """Markdown that stays in its place: HTML that would go on is shown as text, an open fence is closed, and headings are
-    below those of the page."""
+    """Return Markdown that cannot change the layout around it.
+
+    HTML blocks are escaped, an open fence is closed, and headings are moved below those of the page.
+    """
     lines: list[str] = []
     fence = ""
     for line in text.strip("\n").replace("\r\n", "\n").replace("\r", "\n").split("\n"):
@@ -203,7 +206,7 @@ def _message_object(message: Message) -> dict[str, Any]:
 
 
 def plain_object(value: Any) -> Any:
-    """Anything that is read from a log, for JSON: messages and blocks as in `to_json`, all else field by field."""
+    """Return any value of a log as plain values for JSON: messages and blocks as in `to_json`, other structs as objects."""
     if isinstance(value, Message):
         return _with_text_keys(_message_object(value))
     if isinstance(value, Block):
@@ -227,7 +230,7 @@ def _call_object(call: Call) -> dict[str, Any]:
 
 
 def _pretty(value: Any) -> str:
-    """JSON of whatever a log can hold, keys that are no text included."""
+    """Return indented JSON of any value that a log can hold. Keys that are not text become text."""
     return msgspec.json.format(msgspec.json.encode(_with_text_keys(value), enc_hook=repr), indent=2).decode()
 
 

@@ -1,4 +1,4 @@
-"""A search through all threads of a store, for stores that have no index: titles from the heads, then log by log."""
+"""Search all threads of a store for a text, without an index: titles in the heads first, then log by log."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from clew.threads.views.render import plain_object
 __all__ = ["Found", "Hit", "Unreadable", "pattern_of", "search"]
 
 _AROUND = 80
-"""Characters that are shown before and after what was found."""
+"""Number of characters to show before and after a match."""
 _UNREADABLE = (Corrupt, MissingBlob, NewerFormat, WrongKey)
 
 Where = Literal["title", "system", "user", "assistant", "thinking", "call", "result"]
 Unreadable = Callable[[Head, ClewError], None]
-"""Told of a thread that could not be read, and why: that it was not found in there means nothing."""
+"""Called with each thread that could not be read, and the error. Such a thread may contain the text all the same."""
 
 
 class Hit(msgspec.Struct, frozen=True, kw_only=True):
-    """One place where it was found."""
+    """One match in a thread."""
 
     where: Where
     text: str
-    """What stands there, with a little before and after it."""
+    """The match with some text before and after it."""
     turn: int | None = None
-    """The turn that it belongs to; None for a title, for what has no response yet, and for what was rewound."""
+    """The turn that the match belongs to. None for a title, a message without a response, and a rewound message."""
     message: int | None = None
     """The place of the message in the history."""
 
 
 class Found(msgspec.Struct, frozen=True):
-    """A thread in which it was found, and where."""
+    """A thread that contains the text, and its matches."""
 
     head: Head
     hits: tuple[Hit, ...]
@@ -55,8 +55,11 @@ async def search(
     unreadable: Unreadable,
     progress: Progress | None = None,
 ) -> AsyncGenerator[Found, None]:
-    """The threads that hold this text, in upper or lower case: those with it in their title first, then by their messages,
-    rewound ones included; each time the newest first. Any white space is as good as any other."""
+    """Yield the threads that contain this text, ignoring case and kinds of white space.
+
+    Threads with the text in their title come first, then all others, each time the newest first. Rewound messages are
+    searched too. `unreadable` is called for threads that cannot be read.
+    """
     pattern = pattern_of(text)
     heads = [head async for head in Thread.list(checkpointer, query)]
     for done, head in enumerate(sorted(heads, key=lambda head: not pattern.search(head.title))):
@@ -68,11 +71,10 @@ async def search(
 
 
 def pattern_of(text: str) -> re.Pattern[str]:
+    """Return a pattern that finds this text, ignoring case and kinds of white space."""
     words = text.split()
     if not words:
-        raise InvalidInput(
-            f"a search needs a word to search for. All threads are listed by: {advice.list_in_program()}"
-        )
+        raise InvalidInput(f"a search needs a word to search for. List all threads with: {advice.list_in_program()}")
     return re.compile(r"\s+".join(map(re.escape, words)), re.IGNORECASE)
 
 
@@ -85,7 +87,7 @@ async def _hits(checkpointer: Checkpointer, head: Head, pattern: re.Pattern[str]
     except _UNREADABLE as error:
         unreadable(head, error)
         return title
-    if not title and pattern.search(state.title):  # the head of an encrypted thread has none
+    if not title and pattern.search(state.title):  # the head of an encrypted thread has no title
         title = [Hit(where="title", text=state.title)]
     return [*title, *_in_messages(state, pattern)]
 
@@ -124,7 +126,7 @@ def _around(words: str, found: re.Match[str]) -> str:
 
 
 def _turn(state: Checkpoint, place: int) -> int | None:
-    """The first turn at whose end the message was part of the conversation."""
+    """Return the first turn at whose end the message was part of the conversation, or None."""
     for number, view in enumerate(state.marks):
         if any(start <= place < stop for start, stop in view):
             return number

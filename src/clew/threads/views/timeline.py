@@ -1,10 +1,12 @@
-"""What happened on a thread, for people: its turns with their times, and the marks between them where it crashed, was
-resumed, rewound, compacted or moved. One reading of the log for every place that shows one."""
+"""Read a thread's log as a timeline for people: its turns with their times, and marks for what happened between them.
+
+Marks say where the thread crashed, was resumed, rewound, compacted or moved. Every display of a thread uses this
+reader.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 
 import msgspec
 
@@ -45,6 +47,7 @@ from clew.threads.views.timeline_parts import (
     Timeline,
     TimelineCall,
     TimelineTurn,
+    moment,
 )
 
 __all__ = [
@@ -64,9 +67,11 @@ __all__ = [
 async def read_timeline(
     store: Checkpointer, thread_id: str, *, start: int = 0, stop: int | None = None, head: Head | None = None
 ) -> Timeline:
-    """The timeline of a thread, or of its turns at the positions from `start` up to but without `stop`; a negative `start`
-    counts from the end. Takes no lease and changes nothing. The log is read from its beginning and checked, in memory for a
-    few frames at a time beside the messages themselves."""
+    """Return the timeline of a thread, or of its turns at the positions from `start` up to, but not including, `stop`.
+
+    A negative `start` counts from the end. Takes no lease and changes nothing. The log is read from its beginning and
+    checked; only a few frames at a time are in memory, beside the messages themselves.
+    """
     reader, head = await reader_of(store, thread_id, head=head)
     return reader.timeline(start, stop, abandoned=is_abandoned(head))
 
@@ -74,8 +79,10 @@ async def read_timeline(
 async def reader_of(
     store: Source, thread_id: str, *, head: Head | None = None, reader: TimelineReader | None = None
 ) -> tuple[TimelineReader, Head]:
-    """A reader that has read all that is on record, and the head of that moment. Given one that read an earlier part of
-    this very log, only what is new is read."""
+    """Return a reader that has read the whole log, and the head of that moment.
+
+    If `reader` has already read an earlier part of the same log, only the rest is read.
+    """
     head = head or await store.head(thread_id)
     if head is None:
         raise ThreadNotFound(thread_id)
@@ -87,32 +94,34 @@ async def reader_of(
 
 
 def is_abandoned(head: Head) -> bool:
-    """Whether a thread is said to run and nobody alive runs it: a crash that nobody has resumed yet."""
+    """Return whether the thread is marked as running although no live process runs it: a crash that nobody has resumed
+    yet.
+    """
     return head.status == "running" and not is_live(head.lease)
 
 
 class TimelineReader:
-    """Reads a log frame by frame, from its first one on, and knows at any moment what has happened so far.
+    """Reads a log frame by frame from its first frame on, and keeps the timeline so far.
 
-    For a log that grows, feed each frame as it comes: what it changed is returned, so that a follower can show that alone.
+    To follow a growing log, feed each new frame: `feed` returns what it changed, so that only that needs to be shown.
     """
 
     def __init__(self, thread_id: str) -> None:
         self.thread_id = thread_id
         self.frames = 0
-        """How many were read."""
+        """Number of frames read so far."""
         self.digest = b""
-        """Of the last frame read: the next one must follow it."""
+        """Digest of the last frame read. The next frame must follow it."""
         self._fold = Fold()
         self._turns: list[DraftTurn] = []
         self._line: list[DraftTurn] = []
-        """The turns of the current line of work: the fold's turn n is at n - 1."""
+        """The turns that were not rewound. Turn n of the fold is at index n - 1."""
         self._marks: list[Mark] = []
         self._pending: list[Message] = []
         self._first_snapshot: WorkspaceSnapshot | None = None
         self._asked: int | None = None
         self._refused = ""
-        """Why the last request was refused, until it is known whether the end of the run tells that."""
+        """Why the last request was refused, until it is known whether the end of the run says the same."""
         self._now = 0
         self._before = 0
         """When the frame before this one was written."""
@@ -124,20 +133,20 @@ class TimelineReader:
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """The state that the frames read so far add up to."""
+        """The state after the frames read so far."""
         return self._fold.checkpoint()
 
     @property
     def total(self) -> int:
-        """Turns made so far, rewound ones included."""
+        """Number of turns so far, including rewound ones."""
         return len(self._turns)
 
     def position_of(self, number: int) -> int | None:
-        """Where the turn of this number stands that is part of the current line of work."""
+        """Return the position of turn `number` of the current conversation, or None if there is no such turn."""
         return self._line[number - 1].position if 1 <= number <= len(self._line) else None
 
     def feed(self, frame: Frame) -> list[TimelineTurn | Mark]:
-        """Take the next frame in. Returns the turns that are new or changed, as they are now, and new marks, in order."""
+        """Read the next frame. Returns the new and changed turns as they are now, and the new marks, in order."""
         self._now = frame.time
         marks, self._touched = len(self._marks), {}
         for entry in frame.entries:
@@ -149,8 +158,10 @@ class TimelineReader:
         return sorted([*changed, *self._marks[marks:]], key=_place)
 
     def timeline(self, start: int = 0, stop: int | None = None, *, abandoned: bool = False) -> Timeline:
-        """What has happened so far, at these positions. `abandoned`: nobody runs the thread although it says so, which is a
-        crash too."""
+        """Return the timeline of the turns at these positions.
+
+        `abandoned` says that no live process runs the thread although its status is running. Then it ends with a crash.
+        """
         start, stop, _ = slice(start, stop).indices(self.total)
         stop = max(start, stop)
         marks = [*self._marks, self._crash()] if abandoned else self._marks
@@ -167,7 +178,7 @@ class TimelineReader:
             snapshot=self._first_snapshot,
             pending=tuple(self._pending) if at_end else (),
             partial=self.checkpoint.partial if at_end else (),
-            asked_at=_moment(self._asked) if awaited else None,
+            asked_at=moment(self._asked) if awaited else None,
             checkpoint=self.checkpoint,
         )
 
@@ -175,7 +186,7 @@ class TimelineReader:
         if isinstance(entry, FoldedState):
             if not self.frames and not self._turns:
                 self._inherit(entry.state)
-            return  # any other is what the entries before it add up to
+            return  # a later folded state repeats the entries before it
         before = self._fold.turns
         status = self._fold.status
         self._fold.push([entry])
@@ -210,7 +221,7 @@ class TimelineReader:
         elif isinstance(entry, StateSet):
             self._said_about(entry)
         elif isinstance(entry, Spend) and entry.usage != Usage() and self._line and not self._pending:
-            self._line[-1].spend(entry.usage, entry.cost_usd)  # a prompt without any response is no part of a turn
+            self._line[-1].spend(entry.usage, entry.cost_usd)  # a prompt without a response does not belong to a turn
             self._touch(self._line[-1])
 
     def _message(self, entry: MessageAdded) -> None:
@@ -232,7 +243,7 @@ class TimelineReader:
             self._touch(turn)
 
     def _results(self, message: Tool) -> None:
-        """Results given as a message, by those who keep no intents."""
+        """Take in results that came as a message, as agents write them that record no intents."""
         if not self._line:
             return
         waiting = [call for call in self._line[-1].calls if call.open]
@@ -255,12 +266,12 @@ class TimelineReader:
             call.finish(entry.result, self._now)
 
     def _step(self, entry: StepOutcome) -> None:
-        """An outcome of a step that nobody began is a person's answer."""
+        """Mark a person's answer: a step's outcome without an intent before it."""
         if (entry.message, entry.index, entry.key) not in self._steps:
             self._mark("answered", "a person answered")
 
     def _tell_refusal(self, end: str = "") -> None:
-        """Mark a request that was refused, unless the end of the run says so in the same words."""
+        """Mark a request that was refused, unless the reason for the run's end contains the same words."""
         if self._refused and self._refused not in end:
             self._mark("refused", f"refused: {self._refused}")
         self._refused = ""
@@ -289,8 +300,11 @@ class TimelineReader:
             self._touch(self._line[-1])
 
     def _lost_holder(self, entry: LeaseTaken, idle: int) -> None:
-        """A lease that was never given back. Its holder was alive for all that anybody could know, if it was taken from
-        another machine before it ran out, or by the very same process: then it was taken over. Else it had crashed."""
+        """Mark a lease that was never given back, as taken over or as crashed.
+
+        It was taken over if the holder may have been alive: the lease was taken from another machine before it expired,
+        or by the same process. Otherwise the holder had crashed.
+        """
         elsewhere = entry.owner.partition(" on ")[2] != self._owner.partition(" on ")[2]
         if entry.owner == self._owner or (elsewhere and idle < LEASE_TIME.total_seconds() * 1e6):
             self._mark("taken over", f"taken over from {self._owner}", owner=self._owner)
@@ -343,7 +357,7 @@ class TimelineReader:
         self._mark("rewound", f"rewound from turn {before} to turn {after}", to_turn=after, turn=before)
 
     def _said_about(self, entry: StateSet) -> None:
-        """Metadata of the turn. What Clew keeps of itself is not part of it."""
+        """Record metadata of the turn. Clew's own values are left out."""
         if entry.scope == "turn" and self._line and not entry.key.startswith("clew:"):
             self._line[-1].metadata[entry.key] = entry.value
             self._touch(self._line[-1])
@@ -356,7 +370,7 @@ class TimelineReader:
             self._first_snapshot = entry
 
     def _inherit(self, state: Checkpoint) -> None:
-        """A log that begins with a state: the turns that are part of it, without times."""
+        """Take over the turns of a state that the log begins with. They have no times."""
         self._fold.push([FoldedState(state)])
         self._provider = str(state.limits.get("provider") or "clew")
         end = 0
@@ -364,7 +378,7 @@ class TimelineReader:
             seen = [place for start, stop in view for place in range(max(start, end), stop)]
             place = max((at for at in seen if isinstance(state.history[at], Assistant)), default=-1)
             response = state.history[place] if place >= 0 else Assistant(())
-            turn = DraftTurn(self.total, number, place, response, self.frames)  # type: ignore[arg-type] # chosen as one
+            turn = DraftTurn(self.total, number, place, response, self.frames)  # type: ignore[arg-type] # an Assistant, as chosen above
             turn.inherited = True
             turn.metadata = state.metadata.get(number, {})
             turn.prompts = tuple(state.history[at] for at in seen if at < place)
@@ -425,7 +439,7 @@ class TimelineReader:
             kind=kind,
             position=self.total,
             turn=self._fold.turns,
-            at=_moment(at),
+            at=moment(at),
             within=within,
             text=text,
             owner=owner,
@@ -436,42 +450,7 @@ class TimelineReader:
         self._touched[turn.position] = None
 
     def _built(self, turn: DraftTurn, abandoned: bool = False) -> TimelineTurn:
-        ended = turn.ended
-        known = turn.started is not None and ended is not None
-        return TimelineTurn(
-            position=turn.position,
-            number=turn.number,
-            rewound=turn.rewound,
-            inherited=turn.inherited,
-            prompts=turn.prompts,
-            blocks=turn.response.content,
-            calls=tuple(self._built_call(turn, call, abandoned) for call in turn.calls),
-            model=turn.response.model,
-            stop=turn.response.stop,
-            started_at=_moment(turn.started),
-            responded_at=_moment(turn.responded),
-            ended_at=_moment(ended),
-            seconds=_seconds(turn.started, ended, turn.idle) if known else None,
-            usage=turn.usage,
-            cost_usd=turn.cost,
-            snapshot=turn.snapshot,
-            metadata=dict(turn.metadata),
-            message=turn.message,
-            frame=turn.frame,
-        )
-
-    def _built_call(self, turn: DraftTurn, call: DraftCall, abandoned: bool) -> TimelineCall:
-        began = call.begun if call.begun is not None and not turn.inherited else call.asked
-        return TimelineCall(
-            index=call.index,
-            call=call.call,
-            status=self._status_of(turn, call, abandoned),
-            result=call.result,
-            started_at=_moment(began) if call.begun is not None or not call.open else None,
-            seconds=_seconds(began, call.ended),
-            attempts=call.attempts,
-            was_in_doubt=call.doubted,
-        )
+        return turn.built([call.built(self._status_of(turn, call, abandoned), turn.inherited) for call in turn.calls])
 
     def _status_of(self, turn: DraftTurn, call: DraftCall, abandoned: bool) -> CallStatus:
         if not call.open:
@@ -486,7 +465,7 @@ class TimelineReader:
 
 
 def _match(calls: Sequence[DraftCall], blocks: Iterable[Block], now: int | None) -> None:
-    """Give each result to the first open call of its id."""
+    """Give each result to the first open call with its id."""
     for block in blocks:
         if isinstance(block, ToolResult):
             found = next((call for call in calls if call.open and call.call.id == block.call_id), None)
@@ -495,18 +474,10 @@ def _match(calls: Sequence[DraftCall], blocks: Iterable[Block], now: int | None)
 
 
 def _is_beside(position: int, start: int, stop: int) -> bool:
-    """A mark belongs to the turn it follows; those before the first turn belong to that."""
+    """Return whether a mark at this position belongs to these turns: it belongs to the turn before it, else to the first."""
     return start < position <= stop or (position == start == 0)
 
 
 def _place(happened: TimelineTurn | Mark) -> tuple[int, int]:
-    """Turns before the marks that follow them."""
+    """Return a sort key that puts a turn before the marks that follow it."""
     return (happened.position, 1) if isinstance(happened, Mark) else (happened.position + 1, 0)
-
-
-def _moment(micros: int | None) -> datetime | None:
-    return None if micros is None else datetime.fromtimestamp(micros / 1e6, UTC)
-
-
-def _seconds(start: int | None, end: int | None, idle: int = 0) -> float | None:
-    return None if start is None or end is None else max(0, end - start - idle) / 1e6

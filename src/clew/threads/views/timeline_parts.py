@@ -1,8 +1,9 @@
-"""What a timeline is made of: turns, their calls, and the marks between them."""
+"""The parts of a timeline: turns, their calls, and the marks between them; and the drafts that its reader fills in."""
 
 from __future__ import annotations
 
-from datetime import datetime
+from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 import msgspec
@@ -10,7 +11,17 @@ import msgspec
 from clew.log import Checkpoint, Usage, WorkspaceSnapshot
 from clew.messages import Assistant, Block, Message, ToolCall, ToolResult
 
-__all__ = ["CallStatus", "DraftCall", "DraftTurn", "Mark", "MarkKind", "Timeline", "TimelineCall", "TimelineTurn"]
+__all__ = [
+    "CallStatus",
+    "DraftCall",
+    "DraftTurn",
+    "Mark",
+    "MarkKind",
+    "Timeline",
+    "TimelineCall",
+    "TimelineTurn",
+    "moment",
+]
 
 
 CallStatus = Literal["done", "replayed", "running", "waiting", "in doubt", "not started"]
@@ -35,11 +46,16 @@ MarkKind = Literal[
 
 
 class TimelineCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool call of a turn, and what it came to.
+    """A tool call of a turn, and its result.
 
-    `done`: it ran and its outcome is on record. `replayed`: that was so when the thread was resumed, and it was not run
-    again. `running`: it was begun under the lease that is held. `waiting`: it asked a person. `in doubt`: it was begun, and
-    nobody knows whether it took effect. `not started`: nothing of it is on record.
+    Its status is one of these:
+
+    - `done`: it ran and its outcome is on record.
+    - `replayed`: its outcome was on record when the thread was resumed, so it was not run again.
+    - `running`: it was started under the current lease.
+    - `waiting`: it asked a person.
+    - `in doubt`: it was started, and it is unknown whether it took effect.
+    - `not started`: nothing of it is on record.
     """
 
     index: int
@@ -47,76 +63,80 @@ class TimelineCall(msgspec.Struct, frozen=True, kw_only=True):
     status: CallStatus
     result: ToolResult | None = None
     started_at: datetime | None = None
-    """When its body started, for the last time; for a tool without effects, when the response came that asked for it."""
+    """When it last started. For a tool without effects, when the response that asked for it arrived."""
     seconds: float | None = None
-    """From then to its outcome; None if it has none, or if the log has no time for it."""
+    """Seconds from its start to its outcome. None if it has no outcome, or if the log has no time for it."""
     attempts: int = 0
     was_in_doubt: bool = False
-    """A process stopped while it ran. It may have an outcome since."""
+    """True if a process stopped while it ran. It may have an outcome by now."""
 
 
 class TimelineTurn(msgspec.Struct, frozen=True, kw_only=True):
-    """One response of the model and its calls. What was rewound is kept, and says so."""
+    """One response of the model and its calls. Rewound turns are kept and have `rewound` set."""
 
     position: int
-    """Its place among all turns ever made, from 0: what names it once and for all."""
+    """Its place among all turns ever made, from 0. It never changes."""
     number: int
-    """The turn that it is, or was, in its line of work, from 1: what `rewind` and `fork` go by."""
+    """Its number in the conversation, from 1, as `rewind` and `fork` use it. A rewound turn may share it with a later
+    one.
+    """
     rewound: bool = False
     inherited: bool = False
-    """It was made before this log began, by the thread that this one is a fork of, say: there are no times for it."""
+    """True if it was made before this log began, for example by the thread that this one was forked from. It has no
+    times.
+    """
     prompts: tuple[Message, ...] = ()
-    """What was said to the model since the turn before."""
+    """The messages to the model since the turn before."""
     blocks: tuple[Block, ...] = ()
     calls: tuple[TimelineCall, ...] = ()
     model: str = ""
     stop: str = ""
     started_at: datetime | None = None
-    """When the model was asked."""
+    """When the request was sent to the model."""
     responded_at: datetime | None = None
     ended_at: datetime | None = None
-    """When its last call was settled; None while one is not."""
+    """When its last call was settled. None while a call is open."""
     seconds: float | None = None
-    """From asking the model to its end, without the time in which nobody worked on it."""
+    """Seconds from the request to its end, without the time in which no process worked on it."""
     usage: Usage | None = None
     cost_usd: float | None = None
-    """None: nobody knows, or nobody said."""
+    """None if it is unknown."""
     snapshot: WorkspaceSnapshot | None = None
-    """The files, if they were kept after this turn."""
+    """The file snapshot that was taken after this turn, if any."""
     metadata: dict[str, Any] = {}
-    """What its tools said about it."""
+    """The metadata that its tools recorded."""
     message: int = -1
     """Place of the response in the history."""
     frame: int = -1
-    """The frame of the log that holds the response."""
+    """Number of the frame that holds the response."""
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened to the thread between two turns, or within one."""
+    """Something that happened to the thread between two turns or within one."""
 
     kind: MarkKind
     position: int
-    """How many turns had been made: it stands after that many."""
+    """Number of turns made before it. It is shown after that many turns."""
     turn: int
-    """The turn the thread was at, in the line of work of then."""
+    """Number of the turn that the thread was at."""
     at: datetime | None = None
     within: bool = False
-    """The last of those turns had calls that were not settled."""
+    """True if the turn before it had calls that were not settled yet."""
     text: str = ""
     """What happened, in a few words."""
     owner: str = ""
-    """The process, where it is about one."""
+    """The process that the mark is about, or ""."""
     same_process: bool = False
-    """A resume by the process that worked on it before."""
+    """True for a resume by the process that worked on the thread before."""
     to_turn: int | None = None
-    """For a rewind: where it went back to."""
+    """For a rewind, the turn that it went back to. For a fork or a sub-agent's thread, the parent's turn."""
     seconds: float | None = None
-    """For a resume: how long nobody worked on it before."""
+    """For a resume, how long no process had worked on the thread."""
     frame: int = -1
 
 
 class Timeline(msgspec.Struct, frozen=True, kw_only=True):
-    """A stretch of what happened on a thread: turns by position, and the marks that stand beside them."""
+    """A part of a thread's history: turns by position, and the marks that belong to them."""
 
     thread_id: str
     turns: tuple[TimelineTurn, ...]
@@ -124,30 +144,30 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
     start: int
     stop: int
     total: int
-    """Turns ever made, rewound ones included."""
+    """Number of turns ever made, including rewound ones."""
     frames: int
-    """Frames read so far: where a reader goes on."""
+    """Number of frames read so far. A reader can continue from here."""
     snapshot: WorkspaceSnapshot | None = None
-    """The files before the first turn, if they were kept."""
+    """The file snapshot from before the first turn, if any."""
     pending: tuple[Message, ...] = ()
-    """What was said to the model and has no response yet; only where the stretch reaches the end."""
+    """Messages to the model that have no response yet. Empty unless this part reaches the end."""
     partial: tuple[Block, ...] = ()
-    """What came so far of a response that is not whole."""
+    """The blocks that have arrived of an incomplete response."""
     asked_at: datetime | None = None
-    """When the model was asked for a response that is still awaited."""
+    """When the request was sent whose response is still awaited, or None."""
     checkpoint: Checkpoint
     """The state at the end of the log."""
 
 
 class DraftCall:
-    """A call as far as it has come."""
+    """A call while the log is being read."""
 
     def __init__(self, index: int, call: ToolCall, asked: int | None) -> None:
         self.index, self.call = index, call
         self.asked = asked
         self.begun: int | None = None
         self.lease = -1
-        """The lease under which it was begun last, counted from the first."""
+        """Number of the lease under which it was last started."""
         self.attempts = 0
         self.result: ToolResult | None = None
         self.ended: int | None = None
@@ -164,9 +184,23 @@ class DraftCall:
     def begin(self, attempt: int, lease: int, now: int) -> None:
         self.begun, self.lease, self.attempts = now, lease, max(attempt, self.attempts + 1)
 
+    def built(self, status: CallStatus, inherited: bool) -> TimelineCall:
+        """Return the call with this status. An inherited call has no time at which it began."""
+        began = self.begun if self.begun is not None and not inherited else self.asked
+        return TimelineCall(
+            index=self.index,
+            call=self.call,
+            status=status,
+            result=self.result,
+            started_at=moment(began) if self.begun is not None or not self.open else None,
+            seconds=_seconds(began, self.ended),
+            attempts=self.attempts,
+            was_in_doubt=self.doubted,
+        )
+
 
 class DraftTurn:
-    """A turn as far as it has come."""
+    """A turn while the log is being read."""
 
     def __init__(self, position: int, number: int, message: int, response: Assistant, frame: int) -> None:
         self.position, self.number, self.message, self.frame = position, number, message, frame
@@ -196,3 +230,37 @@ class DraftTurn:
         added = map(sum, zip(msgspec.structs.astuple(before), msgspec.structs.astuple(usage), strict=True))
         self.cost = None if cost is None or (self.usage and self.cost is None) else (self.cost or 0.0) + cost
         self.usage = Usage(*added)
+
+    def built(self, calls: Iterable[TimelineCall]) -> TimelineTurn:
+        """Return the turn with these calls."""
+        ended = self.ended
+        return TimelineTurn(
+            position=self.position,
+            number=self.number,
+            rewound=self.rewound,
+            inherited=self.inherited,
+            prompts=self.prompts,
+            blocks=self.response.content,
+            calls=tuple(calls),
+            model=self.response.model,
+            stop=self.response.stop,
+            started_at=moment(self.started),
+            responded_at=moment(self.responded),
+            ended_at=moment(ended),
+            seconds=_seconds(self.started, ended, self.idle),
+            usage=self.usage,
+            cost_usd=self.cost,
+            snapshot=self.snapshot,
+            metadata=dict(self.metadata),
+            message=self.message,
+            frame=self.frame,
+        )
+
+
+def moment(micros: int | None) -> datetime | None:
+    """Return a frame's time, in microseconds since 1970, as a datetime. None stays None."""
+    return None if micros is None else datetime.fromtimestamp(micros / 1e6, UTC)
+
+
+def _seconds(start: int | None, end: int | None, idle: int = 0) -> float | None:
+    return None if start is None or end is None else max(0, end - start - idle) / 1e6

@@ -1,4 +1,4 @@
-"""What the threads of a store add up to, from their heads alone: by status, by agent, by day."""
+"""Add up the threads of a store from their heads alone: by status, agent and day."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ __all__ = ["Total", "Totals", "add_up", "stored_bytes"]
 
 
 class Total(msgspec.Struct, kw_only=True):
-    """Some threads together."""
+    """The sums of a group of threads."""
 
     threads: int = 0
     turns: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
     cost_usd: float = 0.0
-    """Of those whose price is known."""
+    """Cost of the threads whose cost is known."""
     unpriced: int = 0
-    """Threads of which nobody knows what they cost."""
+    """Number of threads whose cost is unknown."""
 
     def add(self, head: Head) -> None:
         self.threads += 1
@@ -37,10 +37,10 @@ class Total(msgspec.Struct, kw_only=True):
 
 
 class Totals(msgspec.Struct, kw_only=True):
-    """All threads, and the same by what they have in common.
+    """The sums of all threads, and of the threads with the same status, agent or day.
 
-    A head knows what its thread cost and not when: all of it counts for the day of the thread's last change. Forks start
-    at nothing and agents that are tools have threads of their own, so nothing is counted twice.
+    A head holds a thread's cost but not when it arose, so all of it counts for the day of the thread's last change.
+    Forks start at zero and sub-agents have threads of their own, so nothing is counted twice.
     """
 
     all: Total = msgspec.field(default_factory=Total)
@@ -50,7 +50,7 @@ class Totals(msgspec.Struct, kw_only=True):
 
 
 async def add_up(heads: AsyncIterable[Head], zone: tzinfo | None = None) -> Totals:
-    """Days are those of this time zone; without one, of this machine."""
+    """Add up these heads. Days are those of time zone `zone`, by default this machine's."""
     totals = Totals()
     async for head in heads:
         day = head.updated_at.astimezone(zone).date()
@@ -65,7 +65,7 @@ async def add_up(heads: AsyncIterable[Head], zone: tzinfo | None = None) -> Tota
 
 
 def stored_bytes(checkpointer: Checkpointer) -> int | None:
-    """How much room the store takes, where it lies in files of this machine; None where nobody here can tell."""
+    """Return the bytes that the store takes on this machine, or None if it is not kept in files here."""
     if not checkpointer.own_files:
         return None
     return sum(_size(path) for own in checkpointer.own_files for path in _files(own))
@@ -76,7 +76,7 @@ def _files(path: Path) -> Iterable[Path]:
 
 
 def _size(path: Path) -> int:
-    """A file may go while it is looked at: stores move and delete their own."""
+    """Return the size of a file, or 0 if the store deletes it meanwhile."""
     try:
         return path.stat().st_size if path.is_file() else 0
     except FileNotFoundError:
