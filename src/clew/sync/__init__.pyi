@@ -677,10 +677,10 @@ class Session:
 class Thread:
     """A thread that this process holds: `with Thread.open(checkpointer, "user-42") as thread: ...`
 
-    While it is open nobody else can append to it. Leaving the block gives the lease back; a process that dies is
-    replaced at once on the same machine, and after 30 seconds from another. Whoever was replaced gets `LeaseLost` at
-    its next append and changes nothing. If the store is `Unavailable` when the block is left, the thread stays open
-    with all it holds: call `flush`, or leave it to the lease.
+    While it is open, no other process can append to it. Leaving the block gives the lease back. If the process dies,
+    another process can take over at once on the same machine, and after 30 seconds on another machine. A process that
+    was replaced gets `LeaseLost` at its next append and changes nothing. If the store is `Unavailable` when the block
+    is left, the thread stays open with all its entries: call `flush`, or let the lease expire.
     """
 
     def __init__(
@@ -698,14 +698,15 @@ class Thread:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
     def abandon(self) -> None:
-        """Let go without another word: what is not durable yet is dropped, and the lease is left to run out. For whoever
-        could not leave the block because the store was `Unavailable`, and does not want to wait for it. One that is not open
-        is left as it is."""
+        """Close the thread without writing: drop entries that are not durable yet, and let the lease expire.
+
+        For a thread that could not be closed because the store was `Unavailable`. Does nothing if the thread is not
+        open."""
 
     def append(self, *entries: Logged) -> None:
-        """Record these entries together, after all that came before.
+        """Record these entries together, after all earlier ones.
 
-        After `Unavailable` they are kept and go out with the next append or `flush`: do not append them again."""
+        After `Unavailable` they are kept and are sent with the next append or `flush`: do not append them again."""
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -720,31 +721,31 @@ class Thread:
         new_id: str | None = None,
         progress: Progress | None = None,
     ) -> Head:
-        """Copy one thread to another store, namespace, key or name. Its entries and their times stay what they are.
+        """Copy one thread to another store, namespace, key or id. Its entries and their times do not change.
 
-        - **Hidden until it is whole.** It is written in parts of up to 16 MiB; the last step makes it a thread.
-        - **Resumable.** Run again after a crash, it goes on from what the target has. A finished copy is left alone; one
-          whose source has gone on since is brought up to date. Any other thread of that id is a `Conflict`.
-        - **Verified.** Before the copy is made visible it is read back, and folds to the same state as the source.
-        - **Sealed anew** if the target's key is another one: nothing of the old key is needed to read the copy, and a target
-          with a key holds no plain frame.
+        - **Hidden until complete.** It is written in parts of up to 16 MiB; the last step makes it visible.
+        - **Resumable.** Run again after a crash, it continues from what the target has. A finished copy is left alone; a
+          copy whose source has grown since is brought up to date. Any other thread of that id raises `Conflict`.
+        - **Verified.** Before the copy becomes visible it is read back, and must fold to the same state as the source.
+        - **Encrypted again** if the target has another key: reading the copy does not need the old key, and a target with a
+          key holds no plain frame.
 
-        A thread that is being worked on is copied up to where it was when the copy began. A lease is never copied: what was
-        running is interrupted in the copy."""
+        A thread that is being worked on is copied as it was when the copy began. Leases are never copied: a running thread
+        is interrupted in the copy."""
 
     @staticmethod
     def copy_all(
         source: Checkpointer, target: Checkpointer, query: HeadQuery = ..., progress: Progress | None = None
     ) -> Copied:
-        """Copy every thread that the query lists. Run again after a crash, or later: what is there already is left alone.
+        """Copy every thread that the query lists. Run again after a crash or later, it leaves finished copies alone.
 
-        A thread that cannot be copied is told in the result and does not keep the others from it; a store that does not
-        answer ends it with `Unavailable`. `progress` counts threads."""
+        A thread that cannot be copied is reported in the result and does not stop the others. If a store does not answer,
+        raises `Unavailable`. `progress` counts threads."""
 
     def delete(self, *, purge: bool = False) -> None:
-        """Remove the thread from the store; with `purge`, also its large values that no other thread has, at once.
+        """Delete the thread from the store and close this object.
 
-        This object is closed by it."""
+        With `purge`, also deletes the large values that no other thread has, at once instead of at the next gc."""
 
     @property
     def durability(self) -> Durability: ...
@@ -758,65 +759,65 @@ class Thread:
         overwrite: bool = False,
         progress: Progress | None = None,
     ) -> Exported:
-        """Write one thread to a `.clew` file: all of its log, and every large value it refers to. `tar tf` lists it.
+        """Write one thread to a `.clew` file: its whole log and every blob it refers to. The file is a tar archive.
 
-        As it is in the store: a sealed thread stays sealed, needs its key to be imported, and no key to be exported. With
-        `plain=True` it is decrypted, and anybody who has the file can read it.
+        Frames are written as they are in the store: an encrypted thread stays encrypted, needs its key for an import, and
+        needs no key for the export. With `plain=True` it is decrypted, and anyone who has the file can read it.
 
-        A path gets the whole file or nothing: it is written under another name, synced and renamed, readable by its owner
-        alone. A file that is there is left alone unless `overwrite=True`. No more than the largest value is in memory."""
+        A path gets the complete file or nothing: the file is written under another name, synced and renamed, and only its
+        owner can read it. An existing file is not replaced unless `overwrite=True`. At most the largest value is in memory."""
 
     def flush(self) -> None:
         """Return once everything appended is durable, whatever the durability."""
 
     def fork(self, new_id: str, *, at_turn: int | None = None) -> Head:
-        """A new thread that goes on from a turn of this one; without `at_turn`, from where it is now."""
+        """Create a new thread that continues from a turn of this one, by default the current one. Returns its head."""
 
     @staticmethod
     def gc(
         checkpointer: Checkpointer, *, grace: timedelta = ..., dry_run: bool = False, progress: Progress | None = None
     ) -> Collected:
-        """Delete the blobs that no thread reaches and that nobody has touched during the grace.
+        """Delete the blobs that no thread reaches and that nobody has touched during the grace period.
 
-        Safe while others write, fork and delete, in any number of processes. Why no order of events can delete a blob that
-        a thread reaches:
+        Safe while any number of processes write, fork and delete. Why no order of events can delete a blob that a thread
+        reaches:
 
-        1. Whoever lets a thread point at a blob touches it. `put_blobs` does, whether or not the blob was there, `append`
-           does for each of its refs, as one with the check that they are there, and so does `missing_blobs`.
-        2. What may go was listed first, then the refs of all threads were read, and what is deleted was touched by nobody
-           since one grace *before* that listing began. `delete_blobs` looks at that moment again, as one with the deletion,
-           and the time this run has taken is added to the grace: else one that takes longer than the grace would count as
-           untouched what was touched while it ran.
-        3. So take a blob that is deleted and a thread that points at it. The append that made it do so had touched the
-           blob: not after that moment (2), so before it. Then the append was made before the refs were read, and the
-           thread was listed, for a thread that exists throughout is listed. Its refs were read, and the blob was kept. If
-           the thread was deleted while it was listed, it does not point at anything; if it was forked before that, the fork
-           put the blobs of its frame anew, which is a touch.
-        4. Between a touch and the append it was for, a blob may be gone if that took longer than the grace. Then the append
-           is `MissingBlob` and nothing is written: whoever loads a thread and writes its values elsewhere, however much
-           later, puts them again first, as every writer in Clew does.
-        5. A tree protects what is below it, read from the tree itself and without any key. Whoever points at a tree that it
-           did not write just now must touch all that is below (`missing_blobs` of `below`) before it appends. Trees are
-           deleted before what they point at, and one that was touched meanwhile keeps what is below it: a tree that is in
-           the store is whole.
+        1. Every writer touches a blob before a thread points at it. `put_blobs` touches it, whether or not it was there;
+           `append` touches each of its refs, in one step with checking that they exist; `missing_blobs` touches too.
+        2. Candidates are listed first, then the refs of all threads are read. A blob is deleted only if nobody has touched
+           it since one grace period *before* the listing began. `delete_blobs` checks this again, in one step with the
+           deletion, and the time that this run has taken is added to the grace period. Otherwise a run that takes longer
+           than the grace period could delete a blob that was touched during the run.
+        3. Suppose that a blob is deleted and a thread points at it. The append that made the thread point at it touched the
+           blob, and by (2) did so before that moment. So the append was made before the refs were read, the thread was
+           listed (a thread that exists throughout is listed), its refs were read, and the blob was kept: a contradiction.
+           If the thread was deleted meanwhile, it points at nothing. If it was forked before that, the fork put its blobs
+           again, which is a touch.
+        4. If more than the grace period passes between a touch and its append, the blob may be gone. Then the append raises
+           `MissingBlob` and writes nothing. So every writer in Clew puts values again before it appends them elsewhere.
+        5. A tree protects the blobs below it; they are read from the tree without any key. A writer that points at a tree
+           that it did not just write must touch all blobs below it (`missing_blobs` of `below`) before it appends. Trees
+           are deleted before the blobs they point at, and a tree that was touched meanwhile keeps them. So every tree in
+           the store is complete.
 
-        What this asks of a store: an append becomes visible to a listing within the grace of touching its refs. In memory,
-        SQLite and files both are one step. Should one `delete_blobs` take longer than the grace, what threads reach is looked
-        up again, and what they reach by now is put back from memory.
+        A store must show an append in listings within the grace period after touching its refs. In memory, SQLite and files
+        both are one step. If a single `delete_blobs` takes longer than the grace period, reachability is computed again,
+        and deleted blobs that a thread reaches by then are put back from memory.
 
-        Threads that are hidden because they are still being copied count like all others. If a thread or a tree cannot be
-        read, it is not known what it reaches: that is `Corrupt` and nothing is deleted. `progress` hears how many threads and
-        blobs have been looked at."""
+        Hidden threads that are still being copied count like all others. Raises `Corrupt` and deletes nothing if a thread
+        or tree cannot be read, since it is unknown what it reaches. `progress` gets the number of threads and blobs
+        examined."""
 
     @property
     def head(self) -> Head:
-        """The head as it is on record."""
+        """The head as it is in the store."""
 
     def hold(self, *entries: Logged) -> None:
-        """Take these in, after all that came before, without waiting: they go out with what is appended or flushed next.
+        """Record these entries after all earlier ones, without writing yet: they are written with the next append or
+        flush.
 
-        For entries that something durable is about to follow anyway, so that both cost one write. Snapshots of files
-        cannot be held: they are checked first, which takes a look into the store."""
+        Use this for entries that a durable one is about to follow, so that both cost one write. Raises `UsageError` for
+        file snapshots: they must be checked in the store first."""
 
     @staticmethod
     def import_(
@@ -827,34 +828,37 @@ class Thread:
         trust: bool = False,
         progress: Progress | None = None,
     ) -> Head:
-        """Bring a thread back from a `.clew` file, under its own name or another.
+        """Import a thread from a `.clew` file, under its own id or another one. Returns its head.
 
-        Everything is checked before anything can be seen: the file's members, sizes and digests, the chain of frames, what
-        they fold to, and the head against that. A file that is damaged or made to do harm is `Corrupt` or `InvalidInput`,
-        naming the member. A sealed one needs its key among the checkpointer's, else `WrongKey`; it is sealed anew for another
-        name or key, and a checkpointer without a key takes only plain ones.
+        Everything is checked before anything becomes visible: the file's members, sizes and digests, the chain of frames,
+        the state they fold to, and the head. A damaged or hostile file raises `Corrupt` or `InvalidInput` that names the
+        member. An encrypted file needs its key in the checkpointer's keyring, else `WrongKey`. It is encrypted again for
+        another id or key. A checkpointer without a key accepts only plain files.
 
-        One that would take more memory than 50 times its size and 8 MiB is `InvalidInput` too: a few kilobytes can be made to
-        fill any machine. `trust=True` lets it through, for a file of your own whose values repeat themselves a lot.
+        Raises `InvalidInput` if the import would take more memory than 50 times the file's size plus 8 MiB, because a few
+        kilobytes can be made to fill any machine. `trust=True` allows it, for a file of your own with highly repetitive
+        values.
 
-        A thread of that name that is equal stays as it is; any other is a `Conflict`."""
+        If an equal thread of that id exists, nothing is written. Any other thread of that id raises `Conflict`."""
 
     @staticmethod
     def list(checkpointer: Checkpointer, query: HeadQuery = ...) -> Iterator[Head]:
-        """The heads that match, newest first. A thread that was running when its process died is shown as interrupted."""
+        """Yield the heads that match the query, newest first.
+
+        A thread that was running when its process died is shown as interrupted."""
 
     @staticmethod
     def load(checkpointer: Checkpointer, thread_id: str, *, at_turn: int | None = None) -> Checkpoint:
-        """The state on record, or the one it had at the end of a turn. Takes no lease and changes nothing."""
+        """Return the state of a thread, now or at the end of turn `at_turn`. Takes no lease and changes nothing."""
 
     @property
     def lost(self) -> LeaseLost | None:
-        """What tells that another process has taken the thread over, as far as it is known: it is looked for at each append
-        and each renewal."""
+        """The `LeaseLost` error if another process is known to have taken over, else None. Checked at each append and
+        renewal."""
 
     @property
     def messages(self) -> int:
-        """How many messages the history holds, which costs nothing to ask: the place of the next one."""
+        """Number of messages in the history, which is also the place of the next one. Cheap to read."""
 
     @staticmethod
     def open(
@@ -866,14 +870,16 @@ class Thread:
         label: str = "",
         redact: Redact | None = None,
     ) -> Thread:
-        """Open a thread to work on it; it is made if there is none. Use it as a context manager.
+        """Open a thread to work on it, and create it if it does not exist. Use it as a context manager.
 
-        `takeover=True` takes the lease even from a live holder. `durability`: with `"sync"` every append is durable when
-        it returns; with `"async"` only what something is about to depend on is waited for (model calls, responses, intents,
-        outcomes, statuses), and a power cut may take the last other entries; with `"exit"` everything stays in memory until
-        the block is left or `flush` is called.
+        `takeover=True` takes the lease even from a live holder.
 
-        `redact` takes out what must not be on record: a function from text to text, or patterns whose matches are
+        `durability` says when entries are durable. With `"sync"`, when `append` returns. With `"async"`, `append` waits
+        only for entries that something is about to depend on (model calls, responses, intents, outcomes, statuses), and
+        a power cut may lose the last other entries. With `"exit"`, everything stays in memory until the block is left
+        or `flush` is called.
+
+        `redact` removes text that must not be on record: a function from text to text, or patterns whose matches are
         replaced. It is applied before anything is recorded."""
 
     @staticmethod
@@ -888,115 +894,119 @@ class Thread:
         dry_run: bool = False,
         progress: Callable[[int, int | None], None] | None = None,
     ) -> Pruned:
-        """Delete the threads that meet every condition given; at least one must be.
+        """Delete the threads that meet all given conditions. At least one condition must be given.
 
-        `status`, `tags` and `prefix` say which threads are meant; of these the newest `keep` stay, and so do those that were
-        changed within `older_than`. A thread that was running when its process died counts as interrupted.
+        `status`, `tags` and `prefix` select threads. Of these, the newest `keep` stay, and so do those that changed within
+        `older_than`. A thread that was running when its process died counts as interrupted.
 
-        A thread with a live lease is never deleted. Right before each deletion its lease is taken, at the very position
-        where it was listed: whoever opened or changed it meanwhile keeps it. Threads that are hidden because they are still
-        being copied are neither counted nor deleted. Blobs stay until `gc`. If a thread cannot be listed because it is
-        damaged, that is `Corrupt` and nothing is deleted."""
+        A thread with a live lease is never deleted. Before each deletion its lease is taken at exactly the position where
+        the thread was listed, so a thread that was opened or changed meanwhile stays. Hidden threads that are still being
+        copied are neither counted nor deleted. Blobs stay until `gc`. Raises `Corrupt` and deletes nothing if a damaged
+        thread cannot be listed."""
 
     @staticmethod
     def purge(checkpointer: Checkpointer, thread_id: str) -> Purged:
-        """Delete a thread and, at once, those of its blobs that no other thread reaches, however lately they were touched.
+        """Delete a thread and at once those of its blobs that no other thread reaches, however recently they were touched.
 
-        The thread goes first: what is cut short leaves blobs that nobody reaches, and never a thread that misses some. `gc`
-        removes them after its grace; a thread that is not there is `ThreadNotFound`. A blob that somebody else touches while
-        this runs is left to `gc` as well. One that somebody has put and not yet pointed at may go: the append that was to
-        point at it is `MissingBlob` then, writes nothing, and can be made again after another put.
+        The thread is deleted first. So an interruption leaves blobs that nobody reaches, which `gc` deletes later, and
+        never a thread that lacks blobs. Raises `ThreadNotFound` if there is no such thread. A blob that someone else
+        touches meanwhile is left to `gc`. A blob that someone has put but not yet pointed at may be deleted: then their
+        append raises `MissingBlob`, writes nothing, and can be made again after another put.
 
-        Asks for no lease: a process that holds the thread gets `LeaseLost` at its next append. What an interrupted
-        `purge_rewound` has kept of the thread goes with it. Forks and copies are threads of their own and stay. If it cannot be
-        read what the thread reaches, that is `Corrupt` and nothing is deleted; if that is so of another thread, this one is
-        deleted and its blobs are left to `gc`."""
+        Takes no lease: a process that holds the thread gets `LeaseLost` at its next append. The copy that an interrupted
+        `purge_rewound` left is deleted too. Forks and copies are separate threads and stay. Raises `Corrupt` and deletes
+        nothing if the blobs of this thread cannot be found out. If that fails for another thread, this one is deleted and
+        its blobs are left to `gc`."""
 
     @staticmethod
     def purge_rewound(checkpointer: Checkpointer, thread_id: str) -> Purged:
-        """Write a thread anew without what no rewind can bring back, and remove the bytes of the old log now.
+        """Rewrite a thread without the messages that no rewind can bring back, and erase the old log at once.
 
-        What stays is the state: the messages in view and those that the end of some turn can be rewound to, usage, values,
-        pending calls. What goes is every other message, and with the old log each earlier form of everything else. A title
-        that was taken from a message that goes is taken from the first that stays. Places in the history move: messages that
-        stay close up.
+        The state stays: the messages that the model sees, those at the end of any turn, usage, values and pending calls.
+        Every other message goes, and with the old log every earlier version of everything else. If the title came from a
+        message that goes, it is taken from the first user message that stays. Messages move up in the history, so their
+        places change.
 
-        The thread must be free, else `ThreadBusy`; its lease is taken meanwhile. No store can replace a log in one step, so
-        it goes in four, and two copies exist at every moment that matters:
+        Raises `ThreadBusy` if a live process holds the thread; its lease is taken meanwhile. No store can replace a log in
+        one step, so this takes four, and two copies exist whenever an interruption could do harm:
 
-        1. the new log is written under a hidden name, with refs to all that the old log pointed at;
-        2. the old log is deleted;
-        3. the new log is written under the thread's own name;
-        4. all blobs of the old log that nobody else reaches are deleted, and then the copy, which remembered them.
+        1. The new log is written under a hidden id, with refs to all blobs of the old log.
+        2. The old log is deleted.
+        3. The new log is written under the thread's own id.
+        4. The blobs of the old log that nobody else reaches are deleted, and then the hidden copy.
 
-        If it is interrupted, call it again. The hidden copy names the old log and the new one, so that it is known how far it
-        came. The old log is there (after 1): it is the thread, perhaps with more in it by now, so the copy is dropped and all
-        is done again. No log is there (after 2): the new one is written from the copy. The new log is there (after 3): what is
-        left is 4. Between 2 and 3 the thread is not found; if somebody makes another one of its name there, that is a
-        `Conflict` and nothing is lost: the copy stays until that thread is deleted and this is called again."""
+        If this is interrupted, call it again. The hidden copy names the old and the new log, so it is known which steps are
+        done. If the old log exists (after 1), it may have grown, so the copy is dropped and everything starts over. If
+        neither exists (after 2), the new log is written from the copy. If the new log exists (after 3), only step 4 remains.
+        Between 2 and 3 the thread is not found. If someone creates a thread of this id then, `Conflict` is raised and
+        nothing is lost: the copy stays until that thread is deleted and this is called again."""
 
     def redacted(self, entries: Sequence[Logged]) -> Sequence[Logged]:
-        """These entries as they would be on record."""
+        """Return these entries as they would be recorded."""
 
     @staticmethod
     def rekey(checkpointer: Checkpointer, progress: Progress | None = None) -> Rekeyed:
-        """Write every thread that holds a frame of another key, or a plain one, anew under the first key of the keyring.
+        """Encrypt every thread again that has a plain frame or a frame of another key than the keyring's first.
 
-        A thread keeps its name, entries and times. No store can replace a log in one step, so a whole copy exists at every
-        moment: the thread is copied to a hidden name, fenced, deleted, and copied back; then the hidden copy goes. If that is
-        interrupted, run it again: it goes on from where it was. Blobs of the old key are left to gc."""
+        A thread keeps its id, entries and times. No store can replace a log in one step, so a complete copy exists at every
+        moment: the thread is copied to a hidden id, fenced, deleted and copied back, and then the hidden copy is deleted.
+        If this is interrupted, run it again: it continues where it was. Blobs of the old key are left to gc."""
 
     def renew(self) -> None:
-        """Make sure that the thread is still ours: `LeaseLost` if it is not. A holder that slept past its lease, with its
-        machine say, does this before it does anything that cannot be undone."""
+        """Extend the lease. Raises `LeaseLost` if another process has taken over.
+
+        Call this after a pause that may have outlasted the lease, such as the machine's sleep, before doing anything
+        that cannot be undone."""
 
     @staticmethod
     def repair(checkpointer: Checkpointer, thread_id: str, new_id: str) -> Head:
-        """Save a thread up to its last good frame into a new one, and return the new one's head.
+        """Save a thread up to its last good frame as a new thread, and return the new thread's head.
 
-        Nothing of the damaged thread is touched. What is saved ends with the last frame whose state can still be told: that
-        is one with an unbroken chain back to the beginning, or back to a folded state, which holds all that was before it.
-        Entries and their times are kept; frames are encoded anew, so that they follow each other and, in an encrypted store,
-        open under the new name. The new thread holds no lease, and shows as it stood at its last frame.
+        The damaged thread is not touched. The saved part ends with the last frame whose state can still be computed: a
+        frame with an unbroken chain back to the beginning, or back to a folded state, which stands for everything before
+        it. Entries and their times are kept. Frames are encoded again, so that they follow each other and, in an encrypted
+        store, open under the new id. The new thread has no lease, and its status is that of its last frame.
 
-        A long thread goes over in parts, hidden until the last one is there. If that is interrupted, call it again with the
-        same names: it starts over. Any other thread of the name `new_id` is a `Conflict`.
+        A long thread is written in parts and stays hidden until the last part is written. If this is interrupted, call it
+        again with the same ids: it starts over. Raises `Conflict` if any other thread has the id `new_id`.
 
-        Frames that are whole but cannot be read here are no damage: `WrongKey` and `NewerFormat` are raised, and nothing is
-        written. If nothing can be saved it is `Corrupt`. A sound thread is simply copied."""
+        Intact frames that cannot be read here are not damage: then `WrongKey` or `NewerFormat` is raised and nothing is
+        written. Raises `Corrupt` if nothing can be saved. A sound thread is simply copied."""
 
     def rewind(self, to_turn: int) -> None:
-        """Go on from the end of an earlier turn. What came after stays in the history; what was spent stays spent."""
+        """Continue from the end of an earlier turn. Later messages stay in the history, and what was spent stays spent."""
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Make this the state of the thread by appending what differs; a rewind first if the conversation was changed.
+        """Make this the state of the thread, by appending what differs. If the conversation was changed, rewinds it
+        first.
 
-        All that the checkpoint holds is on record then, or `InvalidInput` names what cannot be, and nothing is saved. What
-        the record holds beyond it stays: messages that were rewound are still part of the history, and what was spent
-        was spent. The thread's status is `interrupted` after the block if the checkpoint says `running`."""
+        Afterwards everything in the checkpoint is on record. If something cannot be, raises `InvalidInput` that names
+        it, and saves nothing. What the record holds beyond the checkpoint stays: rewound messages are still part of the
+        history, and spend does not shrink. If the checkpoint says `running`, the status is `interrupted` after the
+        block."""
 
     @property
     def thread_id(self) -> str: ...
     @staticmethod
     def verify(checkpointer: Checkpointer, thread_id: str) -> Verdict:
-        """Check all that a store holds of a thread. Takes no lease and changes nothing.
+        """Check everything that a store holds of a thread. Takes no lease and changes nothing.
 
-        Looked at: the digest and the content of every frame; the chain from frame 0 on; every folded state against the fold
-        of what precedes it; every field of the head that follows from the log; that the refs name all blobs that frames
-        refer to; that each blob is there, intact and can be unpacked, and, if it is a tree, all below it. What the log does
-        not say cannot be checked against it: the head's `log_id`, lease and times.
+        Checks the digest and content of every frame, the chain from frame 0 on, every folded state against the fold of the
+        frames before it, every field of the head that follows from the log, and that the refs name all blobs that frames
+        refer to. Checks also that each blob exists, is intact and can be unpacked, and the same for all blobs below a tree.
+        The head's `log_id`, lease and times do not follow from the log, so they cannot be checked.
 
-        Damage is never raised, it is what this reports; `Unavailable` is, and `ThreadNotFound`. Where a store cannot read a
-        stretch of the log, frames are tried one by one. Without its key an encrypted thread is checked as far as that goes:
-        digests, chain, and blobs."""
+        Damage is reported and never raised. `Unavailable` and `ThreadNotFound` are raised. Where a store cannot read a
+        stretch of the log, its frames are tried one by one. An encrypted thread without its key is checked as far as
+        possible: digests, chain and blobs."""
 
     @staticmethod
     def verify_all(
         checkpointer: Checkpointer, query: HeadQuery = ..., *, progress: Callable[[int, int | None], None] | None = None
     ) -> Iterator[Verdict]:
-        """Verify thread after thread, newest first. `progress` hears how many are done, of how many.
+        """Verify the matching threads one after the other, newest first. `progress` gets the number done and the total.
 
-        Threads that cannot even be listed come last, in one verdict with an empty `thread_id` that names them as the store does."""
+        Threads that cannot even be listed come last, in one verdict with an empty `thread_id` and the store's own error."""
 
 class Workspace:
     """A plain folder, and a store that keeps its snapshots. Nothing is mounted, and nothing of Clew's appears in it.
