@@ -1,4 +1,4 @@
-"""The checkpoint service: any store, over HTTP, for many tenants. `clew serve` runs it; `create_app` embeds it."""
+"""The checkpoint service: gives any store to many tenants over HTTP. `clew serve` runs it; `create_app` embeds it."""
 
 from __future__ import annotations
 

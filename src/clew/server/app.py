@@ -1,4 +1,4 @@
-"""The application: the routes, with the gate before them."""
+"""The ASGI application: all routes of the service, behind the gate that admits requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ __all__ = ["create_app"]
 
 
 def create_app(settings: Settings) -> Gate:
-    """An ASGI application that serves this store. It opens the store at once, and closes it at the end of its lifespan."""
+    """Return an ASGI application that serves the store of these settings.
+
+    The store is opened at once and closed at the end of the application's lifespan. Raises `InvalidInput` for settings
+    that cannot work.
+    """
     settings.check()
     stores = Stores(settings.store)
     probes = Probes(stores)

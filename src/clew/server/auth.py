@@ -1,4 +1,4 @@
-"""Who may do what: bearer tokens with a namespace and scopes each, kept as hashes."""
+"""Bearer tokens, each with a namespace and scopes and kept as a hash; the limit on how often a token may call."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ __all__ = [
 Scope = Literal["read", "write", "admin"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 EVERY_NAMESPACE = "*"
-"""The operator's own namespace: a client's namespace is then the store's, as it is."""
+"""The namespace of an operator's token. It reaches the whole store: the namespace that a client names is used unchanged."""
 
 _NAMESPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _HASH = r"^[0-9a-f]{64}$"
@@ -46,24 +46,24 @@ _SHORTEST = 16
 
 
 class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A line of the token file. It holds no secret: a token cannot be found from its hash."""
+    """One token that the service accepts, as a line of the token file holds it. Only the hash of the secret is stored."""
 
     sha256: Annotated[str, msgspec.Meta(pattern=_HASH)]
     namespace: str
     scopes: tuple[Scope, ...]
     label: str = ""
-    """Names the token in access logs."""
+    """The name of the token in access logs."""
 
 
 ANYBODY = Token("", EVERY_NAMESPACE, SCOPES, "anybody")
-"""Who calls a service that knows no tokens: somebody on this machine."""
+"""The token of every caller of a service without tokens. It may do everything: all callers are on this machine."""
 
 
 class Tokens:
-    """The tokens a service knows.
+    """The tokens that a service accepts, found by the hash of their secret.
 
-    A token is looked up by its hash, and what is found is compared in constant time. How long the lookup takes depends
-    on the hash alone, and who could choose that would have broken SHA-256.
+    Response times reveal nothing about the tokens. The time of the lookup depends only on the hash of what was sent, and
+    choosing a hash would mean breaking SHA-256; the comparison after it takes constant time.
     """
 
     def __init__(self, tokens: Iterable[Token]) -> None:
@@ -73,7 +73,7 @@ class Tokens:
         return bool(self._by_hash)
 
     def find(self, authorization: bytes) -> Token | None:
-        """The token that this header carries, if it is known."""
+        """Return the token of an `Authorization` header, or None if the service does not know it."""
         kind, _, secret = authorization.partition(b" ")
         hashed = sha256(secret.strip()).digest()
         found = self._by_hash.get(hashed)
@@ -82,14 +82,14 @@ class Tokens:
 
 
 def new_token(namespace: str, scopes: Iterable[str], label: str = "") -> tuple[str, str]:
-    """A fresh token, to be shown once, and its line for the token file."""
+    """Make a token. Return its secret, which is to be shown once, and its line for the token file."""
     secret = f"clew_{secrets.token_urlsafe(32)}"
     token = _token(secret, namespace, scopes, label)
     return secret, msgspec.json.encode(token).decode()
 
 
 def read_tokens(path: Path) -> tuple[Token, ...]:
-    """The tokens of a file: a JSON object a line. Empty lines and those that start with # are skipped."""
+    """Read a token file: one JSON object per line. Empty lines and lines that start with # are skipped."""
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -113,7 +113,7 @@ def read_tokens(path: Path) -> tuple[Token, ...]:
 
 
 def parse_tokens(text: str) -> tuple[Token, ...]:
-    """The tokens of `CLEW_SERVE_TOKENS`: words of the form TOKEN, TOKEN@NAMESPACE or TOKEN@NAMESPACE:read,write."""
+    """Parse the value of `CLEW_SERVE_TOKENS`: words such as TOKEN, TOKEN@NAMESPACE or TOKEN@NAMESPACE:read,write."""
     tokens = []
     for number, word in enumerate(text.split(), start=1):
         secret, _, rest = word.partition("@")
@@ -153,11 +153,11 @@ def _check_scopes(scopes: Iterable[str]) -> tuple[Scope, ...]:
 
 
 def in_store(tenant: str, inner: str) -> str:
-    """`tenant`, or `tenant/inner`; `tenant#` and the blake3 of `inner` where that is too long for a namespace.
+    """Return the namespace in the store for a tenant and the namespace `inner` that its client names.
 
-    A tenant's name holds neither `/` nor `#`, so the first of them in a namespace ends the tenant, and nothing that a
-    client sends leads out of its own tenant. The operator's `*` stands for no tenant: the client's namespace is the
-    store's, and with it every tenant's.
+    It is `tenant`, or `tenant/inner`, or `tenant#` and the blake3 of `inner` where `tenant/inner` would be too long. A
+    tenant's name contains neither `/` nor `#`, so no client can name a namespace outside its tenant. For the operator's
+    `*` the result is `inner` itself, which may be a namespace of any tenant.
     """
     check_namespace(inner)
     if tenant == EVERY_NAMESPACE:
@@ -169,7 +169,7 @@ def in_store(tenant: str, inner: str) -> str:
 
 
 class Rates:
-    """A bucket for each token. There are as many as there are tokens, so nothing has to be forgotten."""
+    """Limits the requests of each token with a token bucket. Buckets are kept forever: there are only as many as tokens."""
 
     def __init__(self, rate: float | None, burst: int | None, now: Callable[[], float] = time.monotonic) -> None:
         self._rate = rate or 0.0
@@ -178,7 +178,7 @@ class Rates:
         self._buckets: dict[str, tuple[float, float]] = {}
 
     def wait(self, who: str) -> int:
-        """0 if this call may go on; else the seconds, rounded up, after which one may."""
+        """Count a request of `who`. Return 0 if it may go on, else the whole seconds after which the next one may."""
         if not self._rate:
             return 0
         now = self._now()

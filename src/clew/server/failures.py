@@ -1,4 +1,4 @@
-"""From an error to an answer: a status for everybody, and a body that names what happened."""
+"""Turns errors into HTTP responses: a status code, and a `Failure` as the body."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ logger = logging.getLogger("clew.server")
 
 
 class Refused(Exception):
-    """The service itself has something to say against a request."""
+    """The service refuses a request for a reason of its own, such as a missing scope or a body that is too large."""
 
     def __init__(self, code: Code, message: str) -> None:
         super().__init__(message)
@@ -49,7 +49,7 @@ class Refused(Exception):
 
 
 def failure_of(error: Exception) -> Failure:
-    """What a client is told of an error. What only the operator can mend is told to the log too."""
+    """Return the failure that tells a client about an error. Errors that only the operator can fix are logged too."""
     match error:
         case Refused():
             return Failure(error.code, str(error))
@@ -73,13 +73,13 @@ def failure_of(error: Exception) -> Failure:
 
 
 def log_failure(error: BaseException) -> None:
-    """Where it happened and of which kind it was, without its words: they may hold what is a tenant's."""
+    """Log the kind of an error and where it happened. Its message is left out: it may contain a tenant's data."""
     places = [f"{place.filename}:{place.lineno} {place.name}" for place in traceback.extract_tb(error.__traceback__)]
     logger.error(msgspec.json.encode({"event": "error", "kind": type(error).__name__, "at": places[-8:]}).decode())
 
 
 def refusal(failure: Failure) -> Answer:
-    """The answer that tells a failure."""
+    """Return the response for a failure."""
     body = msgspec.json.encode(failure)
     headers = [(b"content-type", JSON.encode()), (b"content-length", str(len(body)).encode())]
     if failure.code == "unauthenticated":
@@ -92,7 +92,7 @@ def refusal(failure: Failure) -> Answer:
 
 
 def not_allowed(path: str) -> Answer:
-    """The answer to a method that this path does not have."""
+    """Return the response to a request with a method that its path does not have."""
     _, headers, body = refusal(Failure("invalid", f"this path has other methods: {allowed(path)}"))
     return HTTPStatus.METHOD_NOT_ALLOWED.value, [*headers, (b"allow", allowed(path).encode())], body
 
@@ -103,7 +103,7 @@ def _answer(_: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
 
 
 def _of_litestar(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
-    """What the router refuses: paths and methods that are not there."""
+    """Answer the errors of the router: unknown paths and methods."""
     status = HTTPStatus(error.status_code)
     codes: dict[HTTPStatus, Code] = {HTTPStatus.NOT_FOUND: "no_such_path", HTTPStatus.INTERNAL_SERVER_ERROR: "internal"}
     failure = Failure(codes.get(status, "invalid"), error.detail or status.phrase)
@@ -126,7 +126,7 @@ _BY_SEGMENTS = {
 
 
 def allowed(path: str) -> str:
-    """The methods of this path, for the header `Allow`; empty if there is no such path."""
+    """Return the methods of a path for the header `Allow`. Empty if there is no such path."""
     given = tuple(path.split("/"))
     if given in _BY_SEGMENTS:
         return _BY_SEGMENTS[given]

@@ -1,4 +1,4 @@
-"""What every request passes before it reaches a route: is the service still open, who asks, and how often."""
+"""The gate that every request passes before it reaches a route: tokens, rate limits, draining, access log and metrics."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["OPEN", "Gate", "Metrics"]
 
 
 OPEN = frozenset({"/healthz", "/readyz", "/openapi.json"})
-"""Paths that need no token: they tell nothing of what is stored."""
+"""Paths that need no token, because they reveal nothing about what is stored."""
 _LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
 _FROM_CLEW = (PROTOCOL_HEADER.encode(), str(PROTOCOL).encode())
@@ -36,7 +36,8 @@ access = logging.getLogger("clew.server.access")
 
 
 class Gate:
-    """An ASGI 3 application around the routes. It also counts, writes the access log and knows when all is done."""
+    """The ASGI application around the routes. Admits requests, counts them, writes the access log, and waits for them to end
+    when the service stops."""
 
     def __init__(self, inner: ASGIApp, stores: Stores, settings: Settings) -> None:
         self.metrics = Metrics()
@@ -57,7 +58,7 @@ class Gate:
         await _Exchange(self, scope, receive, send).run()
 
     async def drain(self, grace: float) -> None:
-        """Take no more requests, and wait for those that are under way, for so many seconds at most."""
+        """Refuse new requests from now on, and wait up to `grace` seconds for the requests under way to end."""
         self.is_draining = True
         if not self.under_way:
             return
@@ -76,7 +77,7 @@ class Gate:
             self._quiet.set()
 
     def admit(self, path: str, headers: Mapping[bytes, bytes]) -> Call | Failure | None:
-        """The call that a request is; or why it is none; or None, if it needs to be none."""
+        """Return the call of a request, or the failure for which it is refused. None for a path that needs no token."""
         if self.is_draining and path != "/healthz":
             return Failure("draining", "the server is shutting down and takes no more requests", retry_after=1)
         if path in OPEN or self.inspector.is_open(path):
@@ -111,7 +112,7 @@ class Gate:
 
 
 class _Exchange:
-    """One request from its first byte to its last."""
+    """One request and its response, from the first byte to the last."""
 
     def __init__(self, gate: Gate, scope: Any, receive: Any, send: Any) -> None:
         self._gate = gate
@@ -175,7 +176,7 @@ class _Exchange:
     def _record(self, admitted: Call | Failure | None, seconds: float) -> None:
         method, route = self._scope["method"], self._route
         if method not in _METHODS:
-            method = "other"  # whoever invents methods shall not make the counters grow
+            method = "other"  # so that invented methods cannot make the counters grow without end
         self._gate.metrics.count(method, route, self._status, seconds, self._received, self._sent)
         entry = {
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
@@ -196,6 +197,8 @@ _BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 
 
 class Metrics:
+    """Counts requests by route and status, their times and bytes, for Prometheus."""
+
     def __init__(self) -> None:
         self._requests: Counter[tuple[str, str, int]] = Counter()
         self._buckets: dict[str, list[int]] = {}
@@ -214,6 +217,7 @@ class Metrics:
         self._sent += sent
 
     def text(self, under_way: int) -> str:
+        """Return all counters in the text format of Prometheus. `under_way` is the number of open requests."""
         lines = [
             "# HELP clew_requests_total Requests that were answered.",
             "# TYPE clew_requests_total counter",

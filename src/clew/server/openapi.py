@@ -1,4 +1,4 @@
-"""The service described in OpenAPI 3.1, from the structs that it decodes and encodes."""
+"""The OpenAPI 3.1 document of the service. Its schemas are made from the structs that the service decodes and encodes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _BYTES = {"type": "string", "format": "binary"}
 
 
 def document() -> dict[str, Any]:
-    """All of it. Every path is one that the service routes, and the other way round."""
+    """Return the whole document. It lists exactly the paths that the service routes."""
     return {
         "openapi": "3.1.0",
         "info": {"title": "Clew", "version": __version__, "description": _ABOUT},
@@ -207,7 +207,7 @@ def _schemas() -> dict[str, Any]:
 
 
 def _in_msgpack(schema: Any) -> Any:
-    """Bytes are bytes there, and need no base64."""
+    """Replace base64 texts in a schema by plain bytes, which msgpack can carry."""
     if isinstance(schema, dict):
         if schema.get("contentEncoding") == "base64":
             return _BYTES

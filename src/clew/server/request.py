@@ -1,4 +1,4 @@
-"""One request as the handlers see it: whose it is, in which namespace, and what the log may say of it."""
+"""An admitted request as its handler sees it: the token, the store in the right namespace, and the thread for the log."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from clew.server.stores import Stores, Use
 __all__ = ["KEY", "Call", "entered"]
 
 KEY = "clew.call"
-"""Where a call stands in an ASGI scope."""
+"""The key of the `Call` in an ASGI scope."""
 
 
 class Call:
-    """Made by the gate for each request that it lets in."""
+    """A request that the gate has admitted, with its token."""
 
     __slots__ = ("headers", "settings", "stores", "thread", "token")
 
@@ -32,23 +32,26 @@ class Call:
         self.stores = stores
         self.settings = settings
         self.thread = ""
-        """The first digits of the key of the thread that it is about."""
+        """The first 16 digits of the key of the thread that the request names. For the access log; empty if it names none."""
 
     def store(self) -> Use:
-        """The store, in the namespace that the token and the client name together."""
+        """Return a context manager that gives the store, in the namespace of the token and of the client's header."""
         named = self.headers.get(NAMESPACE_HEADER.encode(), b"").decode("latin-1")
         inner = decode_text("a namespace", named) if named else ""
         return self.stores.use(in_store(self.token.namespace, inner))
 
     def thread_id(self, encoded: str) -> str:
-        """The thread that a path names."""
+        """Decode and check the thread id in a path, and note it for the access log."""
         thread_id = decode_text("a thread id", encoded)
         check_thread_id(thread_id)
         self.thread = thread_key(thread_id)[:16]
         return thread_id
 
     def need(self, scope: Scope) -> None:
-        """Refuse the call if its token lacks this scope. Asked before anything that could tell what exists."""
+        """Raise `Refused` if the token lacks this scope.
+
+        Handlers call this first, so that a refusal reveals nothing about what exists.
+        """
         if scope not in self.token.scopes:
             raise Refused(
                 "forbidden",
@@ -57,7 +60,7 @@ class Call:
 
 
 def entered(request: Request[Any, Any, Any], scope: Scope) -> Call:
-    """The call that a request is, if its token has this scope."""
+    """Return the call of a request. Raises `Refused` if its token lacks this scope."""
     call: Call = request.scope[KEY]  # type: ignore[literal-required]
     call.need(scope)
     return call

@@ -1,4 +1,4 @@
-"""Running the service on uvicorn: where it may listen, and how it stops."""
+"""Runs the service on uvicorn: checks where it may listen, and stops it in order."""
 
 from __future__ import annotations
 
@@ -21,13 +21,15 @@ from clew.server.settings import Settings
 __all__ = ["Server", "serve"]
 
 _KEEP_ALIVE = 75
-"""Seconds that an idle connection stays open: longer than a client keeps one, so that it is the client who closes it."""
+"""Seconds that an idle connection stays open. It is longer than clients keep one, so that the client is the one to close
+it: a request sent while the service closes a connection would be lost."""
 
 logger = logging.getLogger("clew.server")
 
 
 class Server(uvicorn.Server):
-    """Stops in order: new requests get 503 while those under way finish, then the store is closed, then it ends."""
+    """A uvicorn server that stops in order: it answers new requests with 503, lets the requests under way finish, and then
+    closes the store."""
 
     def __init__(self, settings: Settings) -> None:
         _check_place(settings)
@@ -53,7 +55,7 @@ class Server(uvicorn.Server):
 
     @property
     def port(self) -> int:
-        """Where it listens, once it has started."""
+        """The port that the server listens on, once it has started."""
         return int(self.servers[0].sockets[0].getsockname()[1])
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -65,14 +67,14 @@ class Server(uvicorn.Server):
             self._say({"event": "listening", "url": f"{scheme}://{host}:{self.port}"})
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """The first signal stops it in order, a second one at once. Either way it has ended as it was told to."""
+        """Stop in order at the first signal, at once at the second. Neither counts as an error of the process."""
         if self._draining is not None or self._loop is None:
             self.should_exit = self.force_exit = True
         else:
             self._loop.call_soon_threadsafe(self.stop)
 
     def stop(self) -> None:
-        """Stop in order. From another thread, hand this to the loop."""
+        """Begin to stop in order. Call it on the event loop, with `call_soon_threadsafe` from another thread."""
         if self._draining is None:
             self._say({"event": "stopping", "under_way": self.gate.under_way})
             self._draining = asyncio.get_running_loop().create_task(self._drain())
@@ -86,7 +88,10 @@ class Server(uvicorn.Server):
 
 
 def serve(settings: Settings) -> None:
-    """Serve until a signal ends it. Logs are JSON lines on the standard error."""
+    """Run the service until a signal stops it. Writes its log as JSON lines to standard error.
+
+    Raises `Unavailable` if the address cannot be listened on.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(message)s"))
     root = logging.getLogger("clew.server")
@@ -115,7 +120,7 @@ def _check_place(settings: Settings) -> None:
 
 
 def _is_local(host: str) -> bool:
-    """Whether all that this name stands for is reached from this machine alone."""
+    """Return whether every address of this host is a loopback address, which no other machine can reach."""
     if not host:
         return False
     try:

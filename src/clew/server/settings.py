@@ -1,4 +1,4 @@
-"""How a service is run."""
+"""The settings of a service, and its limits on request bodies."""
 
 from __future__ import annotations
 
@@ -13,33 +13,34 @@ from clew.server.auth import Token
 __all__ = ["MAX_APPEND_BODY", "MAX_SMALL_BODY", "Settings"]
 
 MAX_APPEND_BODY = MAX_APPEND + 8 * 2**20
-"""The largest body of an append, and of several blobs at once: the frames, with room for a head and many refs."""
+"""The largest body, in bytes, of an append and of an upload of several blobs: frames, with room for a head and many refs."""
 MAX_SMALL_BODY = 8 * 2**20
-"""The largest body of a query or a list of digests."""
+"""The largest body, in bytes, of a query or a list of digests."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What `clew serve` is told. `check` says what is amiss."""
+    """The settings of a service: what the options of `clew serve` set."""
 
     store: str
     """The URL of the checkpointer behind the service."""
     host: str = "127.0.0.1"
     port: int = 8420
     tokens: tuple[Token, ...] = ()
-    """Without any, everybody on this machine may do everything; so the service then listens on loopback alone."""
+    """The tokens that are accepted. Without any, every caller may do everything, so the service listens on loopback."""
     rate: float | None = None
-    """Requests a second that each token may make in the long run; None: no limit."""
+    """The requests per second that each token may make in the long run. None is no limit."""
     burst: int | None = None
-    """Requests that a token may make at once after a quiet time; without it, the rate of one second."""
+    """The requests that a token may make at once after a quiet time. None is as many as `rate` allows in one second."""
     max_blob: int = 64 * 2**20
-    """The largest blob, in bytes. A blob in transit is in memory once."""
+    """The largest blob that is accepted, in bytes. Each blob in transit takes its size in memory once."""
     tls_cert: Path | None = None
     tls_key: Path | None = None
     access_log: bool = True
     grace: float = 30.0
-    """Seconds that what is under way may take once the service is told to stop."""
+    """The seconds that requests under way get to finish when the service stops."""
 
     def check(self) -> None:
+        """Raise `InvalidInput` if a setting cannot work."""
         if not 0 <= self.port <= 65535:
             raise InvalidInput(f"port {self.port}: ports are 0 to 65535; 0 takes any that is free")
         if self.rate is not None and self.rate <= 0:

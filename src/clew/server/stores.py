@@ -1,4 +1,4 @@
-"""The checkpointers behind the service: one for each namespace in use, opened when it is first asked for."""
+"""The open checkpointers of a service: one for each namespace in use, opened at the first request for it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from clew.checkpointers import Checkpointer, MemoryCheckpointer, open_checkpoint
 __all__ = ["Stores", "Use"]
 
 MOST_OPEN = 64
-"""Namespaces kept open when nobody is using them, so that tenants cannot fill the server by inventing names."""
+"""The most checkpointers that stay open while unused. Without it, tenants could exhaust the server by inventing names."""
 
 
 class _Open:
@@ -22,7 +22,7 @@ class _Open:
 
 
 class Use:
-    """A block in which a checkpointer stays open."""
+    """A context manager that gives a checkpointer and keeps it open for the length of the block."""
 
     __slots__ = ("_entry", "_stores")
 
@@ -42,15 +42,18 @@ class Use:
 
 
 class Stores:
-    """One store, by namespace. Those unused for longest are closed, and opened again when they are asked for."""
+    """The namespaces of one store, each with its own checkpointer.
+
+    Checkpointers that were unused for longest are closed, and opened again on demand.
+    """
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._first = open_checkpointer(url)  # says at once what is wrong with the URL, or which extra is missing
+        self._first = open_checkpointer(url)  # so that a wrong URL or a missing extra is reported at once
         self._open: OrderedDict[str, _Open] = OrderedDict({"": _Open(self._first)})
 
     def use(self, namespace: str) -> Use:
-        """The checkpointer of this namespace, open for as long as the block runs."""
+        """Return a context manager that gives the checkpointer of this namespace, opened if need be."""
         entry = self._open.get(namespace)
         if entry is None:
             entry = self._open[namespace] = _Open(self._make(namespace))
@@ -58,6 +61,7 @@ class Stores:
         return Use(self, entry)
 
     async def close(self) -> None:
+        """Close every checkpointer, used or not."""
         entries, self._open = list(self._open.values()), OrderedDict()
         for entry in entries:
             await entry.store.close()
@@ -69,7 +73,7 @@ class Stores:
         return open_checkpointer(self._url, namespace)
 
     async def shrink(self) -> None:
-        """Close what is too much, if nobody is using it."""
+        """Close unused checkpointers until at most `MOST_OPEN` are open."""
         if len(self._open) <= MOST_OPEN:
             return
         idle = [name for name, entry in self._open.items() if not entry.users]

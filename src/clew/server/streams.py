@@ -1,4 +1,4 @@
-"""Long answers as records, page by page: a thread of any length passes through, and never sits in memory whole."""
+"""Long responses as streams of records. They are read page by page, so that a long thread is never in memory as a whole."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from clew.server.request import Call
 __all__ = ["FIRST_FRAMES", "MOST_FRAMES", "blob_records", "digest_records", "frame_records", "head_records", "respond"]
 
 FIRST_FRAMES = 64
-"""Frames that are asked for at first. A read that is no longer than this is one read of the store."""
+"""The number of frames in the first read of the store. A shorter request needs no other read."""
 MOST_FRAMES = 128
-"""Frames of a further page at most: how large they are is known only when they are there."""
+"""The most frames in a later read: how large they are is known only after they are read."""
 _PAGE = 2**21
-"""Bytes that a page should come to."""
+"""The size in bytes that a read aims at."""
 _CHUNK = 2**16
-"""Bytes that are sent together."""
+"""Small records are sent together once they have this many bytes."""
 _PIECE = 2**18
-"""Bytes of a large value that are handed on at a time."""
+"""Larger values are sent in pieces of this many bytes."""
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -33,7 +33,10 @@ Parts = AsyncGenerator[bytes, None]
 
 
 async def respond(parts: Parts) -> Response[Any]:
-    """Answer with these records: as one body if they are few, else as a stream. What fails at the start is a status."""
+    """Respond with these records: in one body if they are few, else as a stream.
+
+    An error before the second chunk is raised, so that it becomes a status code.
+    """
     chunks = _gathered(parts)
     first = await anext(chunks, b"")
     second = await anext(chunks, None)
@@ -43,7 +46,7 @@ async def respond(parts: Parts) -> Response[Any]:
 
 
 async def _rest(first: bytes, second: bytes, chunks: Parts) -> Parts:
-    """All of it; a failure on the way is told in the stream, where no status can tell it any more."""
+    """Send all chunks. An error on the way becomes a record at the end, because the status code is already sent."""
     yield first
     yield second
     try:
@@ -56,7 +59,7 @@ async def _rest(first: bytes, second: bytes, chunks: Parts) -> Parts:
 
 
 async def _gathered(parts: Parts) -> Parts:
-    """Small parts joined, large ones cut, so that a chunk is worth sending and never large."""
+    """Join small parts and cut large ones into chunks of a size that is worth sending."""
     gathered: list[bytes] = []
     size = 0
     async for part in parts:
@@ -85,7 +88,10 @@ async def frame_records(call: Call, thread_id: str, start: int, stop: int | None
 
 
 async def _pages(store: Checkpointer, thread_id: str, start: int, stop: int | None) -> AsyncIterator[Sequence[bytes]]:
-    """The frames as of one moment. A log that is replaced by another under the same id is never mixed with it."""
+    """Read the frames of a thread page by page, up to where the log ends at the beginning of the read.
+
+    Raises `Refused` if the thread is deleted or replaced meanwhile, so that frames of two logs are never mixed.
+    """
     end = start + FIRST_FRAMES if stop is None else min(stop, start + FIRST_FRAMES)
     page = await store.read(thread_id, start=start, stop=end)
     if end == stop or len(page) < end - start:
@@ -107,8 +113,11 @@ async def _pages(store: Checkpointer, thread_id: str, start: int, stop: int | No
 
 
 async def blob_records(call: Call, digests: Sequence[str]) -> Parts:
-    """Each blob that is there, after its digest. The waist hands over a blob whole, so one is in memory at a time, or as
-    many small ones as make a page."""
+    """Yield the blobs that exist, each after its digest.
+
+    A checkpointer returns a blob as a whole, so memory holds one large blob at a time, or as many small ones as fit
+    into a page.
+    """
     async with call.store() as store:
         start, count = 0, 8
         while start < len(digests):
@@ -134,5 +143,5 @@ async def digest_records(call: Call, digests: AsyncIterator[str]) -> Parts:
 
 
 def _next_count(count: int, size: int, most: int) -> int:
-    """How many to ask for next, if they are as large as the last ones were."""
+    """Return how many items to read next to get a page, if they are as large as the last `count` items of `size` bytes."""
     return max(1, min(most, _PAGE * count // max(1, size)))

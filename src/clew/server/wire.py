@@ -1,4 +1,4 @@
-"""Reading what a client sends: never more than the limit, and always as the struct that is expected."""
+"""Reads request bodies and query parameters: never more than the limit, and checked against the expected type."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ Headers = Mapping[bytes, bytes]
 
 
 async def decoded(receive: Any, headers: Headers, kind: type[T], limit: int, *, json: bool = True) -> T:
-    """The body as this struct: msgpack, or JSON where that can hold it."""
+    """Read a request body and decode it as `kind`, from msgpack or, where `json` allows it, from JSON.
+
+    Raises `InvalidInput` for a body of another type or shape, `Refused` for one of more than `limit` bytes.
+    """
     form = _form(headers)
     if form != MSGPACK and not (json and form == JSON):
         raise InvalidInput(f"a body of {form or 'no type'}; send {MSGPACK}{f' or {JSON}' if json else ''}")
@@ -35,14 +38,14 @@ async def decoded(receive: Any, headers: Headers, kind: type[T], limit: int, *, 
 
 
 async def octets(receive: Any, headers: Headers, limit: int) -> bytes:
-    """The body as plain bytes."""
+    """Read a request body as plain bytes. Raises like `decoded`."""
     if (form := _form(headers)) != OCTETS:
         raise InvalidInput(f"a body of {form or 'no type'}; send {OCTETS}")
     return bytes(await whole(receive, headers, limit))
 
 
 async def whole(receive: Any, headers: Headers, limit: int) -> bytes | bytearray:
-    """The body, refused as soon as it is known to be larger than this."""
+    """Read a request body. Raises `Refused` as soon as it is known to have more than `limit` bytes."""
     length = headers.get(b"content-length", b"")
     if length.isdigit() and int(length) > limit:
         raise _too_large(limit)
@@ -77,7 +80,10 @@ _LONGEST = 40
 
 
 def numbers(request: Request[Any, Any, Any], *names: str) -> dict[str, int]:
-    """Those of these that are given. A misspelt one is refused: a read of everything would be the wrong answer to it."""
+    """Return the query parameters of a request as whole numbers, by name.
+
+    Raises `InvalidInput` for any name that is not in `names`: ignoring a misspelt `stop` would read the whole thread.
+    """
     found: dict[str, int] = {}
     for name, text in request.query_params.multi_items():
         if name not in names or name in found:

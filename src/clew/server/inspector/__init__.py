@@ -1,9 +1,9 @@
-"""The inspector: what a service shows to people. Pages are made here on the server, with one style sheet and one script.
+"""The inspector: the web pages of a service. The server makes them from templates, with one style sheet and one script.
 
 Paths: `/` (threads), `/overview`, `/login`, `/t/{thread}` (a thread, its id as in the API) and below it `/turns`, `/events`,
 `/files`, `/entries`, `/export.clew`, `/export.md`, `/fork`, `/rewind`, `/answer`, `/describe`.
 
-Tests find what they look for by `data-test`, which stays as it is when the looks change:
+Tests find elements by `data-test`, so these names stay when the looks change:
 
 every page: `nav-threads`, `nav-overview`, `theme-toggle`, `help-button`, `help`, `sign-out`, `read-only`, `namespace`, and
     `live`, whose `data-state` is `on` once events flow

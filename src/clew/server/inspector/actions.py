@@ -31,7 +31,7 @@ __all__ = ["ROUTES"]
 
 
 def _go(path: str, **headers: str) -> Response[bytes]:
-    """Look at this next: what was sent is not sent again by reloading."""
+    """Redirect to a page, so that reloading it does not send the form again."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return Response(b"", status_code=303, headers={**HEADERS, "location": path, **named}, media_type=JSON)
 
@@ -46,7 +46,7 @@ async def login_form(request: AnyRequest) -> Response[bytes]:
 
 @post("/login", status_code=303)
 async def login(request: AnyRequest) -> Response[bytes]:
-    """The token goes into a cookie, if it is one that this server knows."""
+    """Put the token into a cookie, if the server knows it."""
     desk: Desk = request.app.state.desk
     headers = dict(request.scope["headers"])
     fields = await form_of(request.receive, headers)
@@ -69,7 +69,7 @@ async def logout(request: AnyRequest) -> Response[bytes]:
 
 
 def _local(path: str) -> str:
-    """A path of this server, and of no other."""
+    """Return the path if it leads to this server, else `/`."""
     return path if path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable() else "/"
 
 
@@ -86,7 +86,7 @@ async def fork_form(request: AnyRequest) -> Response[bytes]:
 
 @post("/t/{thread:str}/fork", status_code=303)
 async def make_fork(request: AnyRequest) -> Response[bytes]:
-    """Takes no lease: whoever works on the thread works on."""
+    """Fork a thread. Takes no lease, so a process that works on the thread is not disturbed."""
     visit = Visit(request, "write")
     thread_id, fields = visit.thread_id, await visit.form()
     new_id, turn = fields.get("new_id", "").strip(), turn_of(fields)

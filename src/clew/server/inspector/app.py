@@ -1,4 +1,4 @@
-"""The pages as one application, for the gate to stand before."""
+"""The inspector as one ASGI application, which the gate calls for the paths that belong to it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OPEN = frozenset({"/login"})
 
 
 class Inspector:
-    """What a service shows to people. All of it is under paths of its own; the API has none of them."""
+    """The pages of a service. Their paths are apart from those of the API."""
 
     def __init__(self, settings: Settings, stopping: Callable[[], bool]) -> None:
         self._desk = Desk(settings, stopping)
@@ -38,19 +38,22 @@ class Inspector:
         )
 
     def owns(self, path: str) -> bool:
+        """Return whether a path belongs to the inspector and not to the API."""
         return path in _PATHS or path.startswith(("/t/", "/assets/"))
 
     def is_open(self, path: str) -> bool:
-        """Whether strangers may see it: it tells nothing of what is stored."""
+        """Return whether a path needs no token, because it reveals nothing about what is stored."""
         return path in _OPEN or path.startswith("/assets/")
 
     def with_session(self, headers: Mapping[bytes, bytes]) -> Mapping[bytes, bytes]:
-        """The headers with the token of the cookie. Only for paths of ours: the API takes no cookie, so that no other site
-        can use it through a browser."""
+        """Return the headers of a request for a page, with the token of its cookie as `Authorization`.
+
+        The API never takes a cookie, so that no other site can use it through a browser.
+        """
         return with_session(headers)
 
     def refusal(self, failure: Failure, scope: Mapping[str, Any], headers: Mapping[bytes, bytes]) -> Answer:
-        """A page for those whom the gate does not let in; for a stranger, the login."""
+        """Return the page for a request that the gate refuses: the login if no token was given, else an error."""
         if failure.code == "unauthenticated":
             query = scope.get("query_string", b"").decode("latin-1")
             here = scope["path"] + (f"?{query}" if query else "")

@@ -1,4 +1,4 @@
-"""The style sheet and the script, served from the package under names that change with their content."""
+"""The style sheet, the script and the icon. Their URLs contain a hash of the content, so that browsers may keep them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def asset_url(name: str) -> str:
 
 
 def asset(hashed: str) -> tuple[bytes, str] | None:
-    """The bytes and the type of what a page asks for by its hashed name."""
+    """Return the bytes and the media type of the asset with this hashed name, or None if there is none."""
     for name, kind in _TYPES.items():
         current, data = _read(name)
         if current == hashed:

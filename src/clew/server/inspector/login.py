@@ -1,4 +1,4 @@
-"""Who looks at the pages: a cookie that holds the token of the login form, and the proof that a form came from here."""
+"""The login of the inspector: a cookie with the token, and proofs that a form was sent from a page of this service."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COOKIE = "clew_session"
 
 
 class Session:
-    """What a browser sends along: a token, and the namespace inside that of the token."""
+    """The content of the cookie: a token, and a namespace inside the namespace of the token."""
 
     __slots__ = ("namespace", "token")
 
@@ -28,7 +28,7 @@ class Session:
 
 
 def session_of(headers: Mapping[bytes, bytes]) -> Session:
-    """An absent or senseless cookie is an empty session: the pages ask for a token then."""
+    """Read the session from the cookie. A missing or unreadable cookie gives an empty session, so the login is shown."""
     try:
         cookies = SimpleCookie(headers.get(b"cookie", b"").decode("latin-1"))
         token, _, namespace = cookies[COOKIE].value.partition(".")
@@ -38,7 +38,7 @@ def session_of(headers: Mapping[bytes, bytes]) -> Session:
 
 
 def with_session(headers: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    """The headers of a request for a page, as an API client with the cookie's token would send them."""
+    """Return the headers with token and namespace of the cookie, as an API client would send them."""
     session = session_of(headers)
     found = dict(headers)
     if session.token:
@@ -49,8 +49,11 @@ def with_session(headers: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
 
 
 def cookie_for(session: Session, *, secure: bool) -> str:
-    """It ends with the browser's session, is kept from scripts and from other sites, and from the network where there is
-    TLS."""
+    """Return the `Set-Cookie` header of a session.
+
+    The cookie ends with the browser's session. Scripts cannot read it, other sites cannot send it, and with `secure` the
+    browser sends it over TLS only.
+    """
     if not session.token.isascii():
         raise InvalidInput("a token has ASCII characters only")
     value = ".".join(urlsafe_b64encode(part.encode()).decode() for part in (session.token, session.namespace))
@@ -58,12 +61,16 @@ def cookie_for(session: Session, *, secure: bool) -> str:
 
 
 def no_cookie(*, secure: bool) -> str:
+    """Return the `Set-Cookie` header that deletes the cookie."""
     return f"{COOKIE}=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict{'; Secure' if secure else ''}"
 
 
 class Forms:
-    """Proofs for forms: made from who looks and a secret of this process. Another site can send a form here, but not with
-    the proof, which stands in pages that only their reader can read."""
+    """Makes and checks the proofs that forms carry against cross-site requests.
+
+    A proof is made from the session and a secret of this process. Another site can make a browser send a form here, but
+    cannot read a page of this service to copy the proof from it.
+    """
 
     def __init__(self) -> None:
         self._secret = secrets.token_bytes(32)
@@ -74,6 +81,6 @@ class Forms:
         return hmac.new(self._secret, who, sha256).hexdigest()[:40]
 
     def holds(self, headers: Mapping[bytes, bytes], given: str) -> bool:
-        """Whether a form that was sent came from a page of ours."""
+        """Return whether a form with the proof `given` was sent from a page of this service."""
         same = headers.get(b"sec-fetch-site", b"same-origin") in (b"same-origin", b"none")
         return same and hmac.compare_digest(self.proof(headers).encode(), given.encode("utf-8", "replace"))

@@ -84,7 +84,10 @@ async def _forks(store: Checkpointer, thread_id: str) -> list[Head]:
 
 
 def _position(visit: Visit, reader: TimelineReader) -> int | None:
-    """The turn that a link leads to: by its place, or by its number in the current line of work."""
+    """Return the position of the turn that a link names, by its position (`at`) or by its number (`turn`).
+
+    Numbers count only turns that were not rewound. None if the link names no turn.
+    """
     at, turn = visit.number("at"), visit.number("turn")
     if at is not None:
         return min(at, max(0, reader.total - 1))
@@ -98,7 +101,7 @@ def _position(visit: Visit, reader: TimelineReader) -> int | None:
 
 @get("/t/{thread:str}/turns")
 async def turns(request: AnyRequest) -> Response[bytes]:
-    """A stretch of the timeline alone, for the script."""
+    """Return some turns of the timeline without the page around them, for the script."""
     visit = Visit(request)
     start, stop = visit.number("start") or 0, visit.number("stop") or 0
     if not start < stop <= start + WINDOW:
@@ -171,7 +174,10 @@ async def export_markdown(request: AnyRequest) -> Response[bytes]:
 
 @get("/t/{thread:str}/export.clew")
 async def export_archive(request: AnyRequest) -> Response[Any]:
-    """Written to a file that has no name first: what fails is an answer then, and not half a download."""
+    """Send a thread as a `.clew` archive.
+
+    It is written to a temporary file first, so that an error gives an error page and not half a download.
+    """
     visit = Visit(request)
     thread_id = visit.thread_id
     file = await asyncio.to_thread(tempfile.TemporaryFile)

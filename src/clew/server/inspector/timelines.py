@@ -1,4 +1,4 @@
-"""Timelines for pages, kept for a while: the next window of a long thread, and what is new of a live one, cost little."""
+"""A cache of timelines, so that showing more of a long thread, or the news of a live one, does not read its log again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from clew.threads.views.timeline import TimelineReader, reader_of
 __all__ = ["Readers"]
 
 _MOST = 8
-"""Threads that are kept in memory."""
+"""The most threads whose timelines are kept in memory."""
 
 
 class _Kept:
@@ -26,14 +26,17 @@ class _Kept:
 
 
 class Readers:
-    """The readers of the threads that were looked at last, by the namespace of the store and the thread's name."""
+    """The timeline readers of the threads that were looked at last."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[tuple[str, str], _Kept] = OrderedDict()
 
     async def read(self, store: Checkpointer, namespace: str, thread_id: str) -> tuple[TimelineReader, Head]:
-        """A reader that has read all there is, and the head of that moment. `ThreadNotFound`, `Corrupt` and the like leave
-        nothing behind."""
+        """Return a reader that has read the whole log of a thread, and the head as of then.
+
+        Reads only the frames that are new since the last call. An error, such as `ThreadNotFound` or `Corrupt`, removes
+        the thread from the cache.
+        """
         head = await store.head(thread_id)
         if head is None or is_part(head):
             raise ThreadNotFound(thread_id)

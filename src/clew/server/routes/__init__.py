@@ -1,1 +1,1 @@
-"""The routes of the service: threads, blobs, probes."""
+"""The routes of the HTTP API: threads, appends, blobs and probes."""

@@ -1,4 +1,5 @@
-"""The append, straight from ASGI: what an agent waits for at every barrier. Routing it would double what HTTP adds here."""
+"""The append route. It is served straight from ASGI, without the router, because agents wait for every append: routing would
+double the time that HTTP adds."""
 
 from __future__ import annotations
 
@@ -26,13 +27,13 @@ def is_append(method: str, path: str) -> bool:
 
 
 async def answer(call: Call, path: str, headers: Headers, receive: Any) -> Answer:
-    """Append frames, refs and a head as one, if the log is where the body and the conditions say.
+    """Append frames, refs and a head in one step, if the log ends where the body and the condition headers say.
 
-    The very same append made again succeeds and changes nothing, whatever its conditions: it has been carried out.
+    Repeating the very same append succeeds and changes nothing.
     """
     try:
         tag = await _append(call, path[len(_PREFIX) : -len(_SUFFIX)], headers, receive)
-    except Exception as error:  # noqa: BLE001 - whatever it was, it is told as all failures are
+    except Exception as error:  # noqa: BLE001 - the client gets every error as a failure
         return refusal(failure_of(error))
     return 200, [(b"content-length", b"0"), (b"etag", tag.encode())], b""
 
@@ -55,7 +56,7 @@ async def _append(call: Call, thread: str, headers: Headers, receive: Any) -> st
 
 
 def _check_conditions(headers: Headers, thread_id: str, here: str, *, is_first: bool) -> None:
-    """The position that an append names in its body is the one that its headers allow."""
+    """Raise `Conflict` if `If-Match` or `If-None-Match` forbid an append at `here`, the position that the body names."""
     match = headers.get(b"if-match")
     if match is not None and (is_first if match.strip() == b"*" else here not in tags(match)):
         raise Conflict(thread_id, f"If-Match does not allow an append to the log {here}")
@@ -65,5 +66,5 @@ def _check_conditions(headers: Headers, thread_id: str, here: str, *, is_first: 
 
 
 def tags(header: bytes) -> set[str]:
-    """The entity tags that a condition lists."""
+    """Return the entity tags of an `If-Match` or `If-None-Match` header."""
     return {tag.strip() for tag in header.decode("latin-1").split(",")}

@@ -1,4 +1,4 @@
-"""The routes of blobs: keep, fetch, ask for, and, with the admin scope, list and delete."""
+"""The routes of blobs: store them, fetch them, ask which are missing and, with the admin scope, list and delete them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LONGEST = timedelta.max // timedelta(microseconds=1)
 
 @put("/v1/blobs/{digest:str}", status_code=200)
 async def keep(request: AnyRequest) -> Response[bytes]:
-    """Keep one blob, if these bytes have this digest."""
+    """Store one blob. Refused if its bytes do not have the digest in the path."""
     call = entered(request, "write")
     digest = _digest(request)
     blobs = {digest: await octets(request.receive, call.headers, call.settings.max_blob)}
@@ -39,7 +39,7 @@ async def keep(request: AnyRequest) -> Response[bytes]:
 
 @post("/v1/blobs", status_code=200)
 async def keep_many(request: AnyRequest) -> Response[bytes]:
-    """Keep several blobs; none, if one has another digest than it says."""
+    """Store several blobs. Stores none if one of them does not have its digest."""
     call = entered(request, "write")
     blobs = (await decoded(request.receive, call.headers, Blobs, MAX_APPEND_BODY, json=False)).blobs
     if max(map(len, blobs.values()), default=0) > call.settings.max_blob:
@@ -51,7 +51,7 @@ async def keep_many(request: AnyRequest) -> Response[bytes]:
 
 @get("/v1/blobs/{digest:str}")
 async def fetch(request: AnyRequest) -> Response[bytes]:
-    """One blob. Its digest is its tag: bytes under a digest never change."""
+    """Return one blob. Its entity tag is its digest, because the bytes of a digest never change."""
     call = entered(request, "read")
     digest = _digest(request)
     async with call.store() as store:
@@ -66,7 +66,7 @@ async def fetch(request: AnyRequest) -> Response[bytes]:
 
 @post("/v1/blobs/get", status_code=200)
 async def fetch_many(request: AnyRequest) -> Response[Any]:
-    """Those of these blobs that are there, as records: 32 bytes of digest, then the blob."""
+    """Return the blobs that exist, as records of 32 bytes of digest and then the blob."""
     call = entered(request, "read")
     digests = await _digests(request, call)
     return await respond(blob_records(call, digests))
@@ -74,7 +74,7 @@ async def fetch_many(request: AnyRequest) -> Response[Any]:
 
 @post("/v1/blobs/missing", status_code=200)
 async def missing(request: AnyRequest) -> Response[bytes]:
-    """Which of these blobs are not there. Those that are count as touched."""
+    """Return the digests of the blobs that do not exist. The blobs that exist count as touched."""
     call = entered(request, "read")
     digests = await _digests(request, call)
     async with call.store() as store:
@@ -84,7 +84,7 @@ async def missing(request: AnyRequest) -> Response[bytes]:
 
 @get("/v1/blobs")
 async def untouched(request: AnyRequest) -> Response[Any]:
-    """The blobs that nobody touched for this time, as records of 32 bytes."""
+    """Return the digests of blobs that were not touched for a given time, as records of 32 bytes."""
     call = entered(request, "admin")
     time = _time(numbers(request, "untouched_for_micros").get("untouched_for_micros", 0))
     return await respond(digest_records(call, _listed(call, time)))
@@ -92,7 +92,7 @@ async def untouched(request: AnyRequest) -> Response[Any]:
 
 @post("/v1/blobs/delete", status_code=200)
 async def sweep(request: AnyRequest) -> Response[bytes]:
-    """Delete those of these blobs that are still untouched for this time."""
+    """Delete the given blobs, except those that were touched within the given time."""
     call = entered(request, "admin")
     body = await decoded(request.receive, call.headers, Sweep, MAX_SMALL_BODY)
     async with call.store() as store:

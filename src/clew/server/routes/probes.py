@@ -1,4 +1,4 @@
-"""The routes for those who run the service: is it up, is the store there, what does it count, what does it speak."""
+"""The routes for operators: whether the service is up, whether its store answers, metrics, and the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from clew.server.stores import Stores
 __all__ = ["Probes"]
 
 _NOBODY = "clew: is the store there?"
-"""The id of a thread that nobody has, to ask the store for."""
+"""The id of a thread that does not exist. Asking the store for it shows whether the store answers."""
 
 
 class Probes:
-    """They need what handlers of threads do not: the store itself, and the counters."""
+    """Makes the routes. Unlike other handlers they need no call, but the stores and the counters of the service."""
 
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
         self.counted: Callable[[], str] = str
-        """Gives the text of the metrics."""
+        """Returns the text of the metrics. Set after construction, because the gate that counts is made later."""
         self._document = msgspec.json.encode(document())
 
     def routes(self) -> list[Any]:
