@@ -1,6 +1,6 @@
-"""What users need to test their own agents and stores.
+"""Tools for testing your own agents and stores: scripted models, a model server, and the contract of stores.
 
-The contract of stores needs pytest; nothing else here does, and each name is imported on first use.
+Only the contract needs pytest. Each name is imported on first use.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name on first use, so that no part brings what only another needs."""
+    """Import a public name on first use, so that nobody imports pytest or a server without using them."""
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'clew.testing' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""What a scripted model says: small builders, and the one form that they all come to."""
+"""Builders for what a scripted model says, and the one form that all of them become."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ __all__ = [
 
 _BLOCKS = (Text, Thinking, ToolCall, Opaque, Json, Image, File, ToolResult)
 _MOST_PIECES = 64
-"""A long text comes in longer pieces, so that a test with a megabyte of it does not wait for a hundred thousand events."""
+"""The largest number of pieces of a streamed text, so that a test with a megabyte of text does not wait for 100,000
+events."""
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,13 +39,13 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
 
     content: tuple[Block, ...] = ()
     usage: Usage | None = None
-    """None: an estimate of a token for every four characters."""
+    """The usage to report. None: an estimate of one token for every four characters."""
     stop: str = ""
-    """Why the model stopped, in any vendor's word; empty: because it was done, or to have its calls made."""
+    """Why the model stopped, in any vendor's word. Empty: because it was done, or to have its calls made."""
     model: str = ""
-    """The name to answer under; empty: the one that was asked for."""
+    """The model name to answer with. Empty: the name that was asked for."""
     delay: float = 0
-    """Seconds before the first word, beside those of the model itself."""
+    """Seconds before the first word, in addition to the model's own delay."""
 
     def __add__(self, other: Reply) -> Reply:
         if not isinstance(other, Reply):
@@ -63,12 +64,13 @@ Response = str | Assistant | ModelResponse | Reply | Block | Sequence[Part] | Ba
 
 
 def say(text: str) -> Reply:
-    """The model says this."""
+    """Make a response in which the model says this text."""
     return Reply(content=(Text(text),))
 
 
 def think(text: str, signature: str | None = None) -> Reply:
-    """The model thinks this first. A server gives it a signature if it has none; chat completions do not show thinking."""
+    """Make a response in which the model thinks this first. A server signs it if it has no signature. Chat completions
+    do not show thinking."""
     return Reply(content=(Thinking(text, signature),))
 
 
@@ -84,13 +86,13 @@ def call(name: str, arguments: Any = None, /, **named: Any) -> Reply:
 
 
 def reply(*parts: Part, usage: Usage | None = None, stop: str = "", model: str = "", delay: float = 0) -> Reply:
-    """Several parts as one response, with what else is to be said of it."""
+    """Join several parts into one response, with its usage, stop reason, model and delay."""
     whole = Reply(usage=usage, stop=stop, model=model, delay=delay)
     return sum((reply_of(part) for part in parts), Reply()) + whole
 
 
 def reply_of(response: Response) -> Reply:
-    """Any response of a script as a `Reply`. One that is an error is raised."""
+    """Convert any response of a script to a `Reply`. Raises it if it is an error."""
     if isinstance(response, BaseException) or (isinstance(response, type) and issubclass(response, BaseException)):
         raise response
     if isinstance(response, Reply):
@@ -114,7 +116,7 @@ def reply_of(response: Response) -> Reply:
 
 
 def identified(content: Sequence[Block], number: int, prefix: str = "call") -> tuple[Block, ...]:
-    """The same content, with an id on every call that has none: of the response's number, and the call's place in it."""
+    """Return the content with an id on every call that has none, made of the response's number and the call's place."""
     calls = 0
     blocks: list[Block] = []
     for block in content:
@@ -127,20 +129,20 @@ def identified(content: Sequence[Block], number: int, prefix: str = "call") -> t
 
 
 def pieces(text: str) -> list[str]:
-    """A text as it is streamed: by the word."""
+    """Split a text into the pieces in which it is streamed: words."""
     words = re.findall(r"\s*\S+\s*?|\s+", text)
     step = -(-len(words) // _MOST_PIECES) or 1
     return ["".join(words[at : at + step]) for at in range(0, len(words), step)]
 
 
 def fragments(text: str) -> list[str]:
-    """A call's arguments as they are streamed: cut anywhere."""
+    """Split a call's arguments into the pieces in which they are streamed: cut anywhere."""
     step = max(8, -(-len(text) // _MOST_PIECES))
     return [text[at : at + step] for at in range(0, len(text), step)]
 
 
 def estimate(messages: Sequence[Message], system: str, tools: Sequence[ToolSpec], content: Sequence[Block]) -> Usage:
-    """What a response would cost if a token were four characters: a rule that a test can count by."""
+    """Estimate the usage of a response as one token for every four characters, so that a test can compute it."""
     asked = len(system) + sum(_length(block) for message in messages for block in message.content)
     asked += sum(len(tool.name) + len(tool.description) + len(dumps(tool.parameters)) for tool in tools)
     thought = sum(_length(block) for block in content if isinstance(block, Thinking))
@@ -149,7 +151,7 @@ def estimate(messages: Sequence[Message], system: str, tools: Sequence[ToolSpec]
 
 
 def _length(block: Block) -> int:
-    """Characters that a model would read. Pictures and documents count as nothing."""
+    """Count the characters that a model would read. Pictures and documents count as nothing."""
     if isinstance(block, (Text, Thinking)):
         return len(block.text)
     if isinstance(block, ToolCall):

@@ -1,4 +1,4 @@
-"""A model that says what a test tells it to."""
+"""`ScriptedModel`: a model that answers from a script."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class ScriptedModel:
         self._context_window = context_window
         self._answered = 0
         self.requests: list[ModelRequest] = []
-        """Every request, in the order in which they came."""
+        """All requests in the order of arrival."""
 
     @property
     def name(self) -> str:
@@ -76,11 +76,11 @@ class ScriptedModel:
 
     @property
     def calls(self) -> int:
-        """How often it was called."""
+        """The number of calls so far."""
         return len(self.requests)
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
-        """The response in pieces, as a vendor streams it, and then whole."""
+        """Stream the response in pieces as a vendor does, and then whole."""
         self.requests.append(request)
         self._check_fit(request)
         number = self._answered if self._by == "order" else turns_in(request)

@@ -1,4 +1,4 @@
-"""Tools: functions that a model may call, what is promised about running them again, and the tools that come with Clew."""
+"""Tools: functions that a model may call. A tool declares what may happen if it runs again after a crash."""
 
 from __future__ import annotations
 

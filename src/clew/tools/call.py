@@ -1,4 +1,4 @@
-"""One call of a tool, from a model's arguments to the result it is given."""
+"""Calling a tool: check the arguments, run the body, and turn its value or error into a result for the model."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ class _TimedOut(Exception):
 
 
 async def call_tool(tool: AnyTool, arguments: Any, ctx: ToolContext) -> ToolResult:
-    """Run a tool once, or as often as its `retries` allow, and say what it came to.
+    """Run a tool, up to `retries` more times if it fails, and return its result.
 
-    Whatever goes wrong in the tool or with its arguments is a result with `is_error`, in words for the model. Four things
-    are none, and are raised: `Interrupted` (the tool waits for a person), `OutcomeUnknown` (its body may go on; the call is
-    in doubt), `Stopped` (the run itself cannot go on) and cancellation.
+    An error in the tool or in its arguments becomes a result with `is_error`, in words for the model. Four things are
+    raised instead: `Interrupted` (the tool waits for a person), `OutcomeUnknown` (the body may still be running, so the
+    call is in doubt), `Stopped` (the run cannot go on) and cancellation.
     """
     try:
         values = tool.parameters.decode(arguments)
@@ -82,7 +82,8 @@ async def call_tool(tool: AnyTool, arguments: Any, ctx: ToolContext) -> ToolResu
 
 
 def _given_up(tool: AnyTool) -> str:
-    """What a timeout is to the model; or not to the model, if the body goes on and has effects."""
+    """Return the result that tells the model of a timeout. Raises `OutcomeUnknown` if the body may still run and has
+    effects."""
     after = f"timed out after {tool.timeout:g} s"
     if tool.goes_on and tool.effect != "none":
         raise OutcomeUnknown(tool.name, f"it {after} and may still be running")
@@ -90,7 +91,7 @@ def _given_up(tool: AnyTool) -> str:
 
 
 async def _run(tool: AnyTool, values: Mapping[str, Any], ctx: ToolContext) -> Any:
-    """One run of the body."""
+    """Run the body of the tool once."""
     args, kwargs = tool.parameters.bind(values, ctx)
     call = functools.partial(tool.fn, *args, **kwargs)
     try:
@@ -115,7 +116,7 @@ async def _run(tool: AnyTool, values: Mapping[str, Any], ctx: ToolContext) -> An
 
 
 def _signal_in(group: BaseExceptionGroup[BaseException]) -> BaseException | None:
-    """A question, or a doubt, that a task group inside the tool wrapped."""
+    """Find an `Interrupted` or `OutcomeUnknown` that a task group inside the tool wrapped in an exception group."""
     for inner in group.exceptions:
         found = _signal_in(inner) if isinstance(inner, BaseExceptionGroup) else inner
         if isinstance(found, (Interrupted, OutcomeUnknown, Stopped)):
@@ -124,9 +125,9 @@ def _signal_in(group: BaseExceptionGroup[BaseException]) -> BaseException | None
 
 
 async def ask_reconcile(tool: AnyTool, arguments: Any, ctx: ToolContext) -> ToolResult | NotDone:
-    """What the tool's `reconcile` says of a call in doubt: its result, or `NOT_DONE`.
+    """Ask the tool's `reconcile` about a call in doubt. Returns the call's result, or `NOT_DONE`.
 
-    `OutcomeUnknown` if it has none, or if that fails: what is not certain stays in doubt.
+    Raises `OutcomeUnknown` if the tool has no `reconcile` or if it fails, so that the call stays in doubt.
     """
     if tool.reconcile is None:
         raise OutcomeUnknown(tool.name, "it has no reconcile to ask")
@@ -139,9 +140,9 @@ async def ask_reconcile(tool: AnyTool, arguments: Any, ctx: ToolContext) -> Tool
 
 
 async def needs_approval(tool: AnyTool, arguments: Any) -> bool:
-    """Whether a person is to be asked before this call. Arguments that do not fit are not asked about: they fail anyway.
+    """Return whether a person must approve this call. A call with wrong arguments needs no approval: it fails anyway.
 
-    If the tool's own function for this fails, a person is asked.
+    If the tool's own `approve` function fails, a person is asked.
     """
     if isinstance(tool.approve, bool):
         return tool.approve
@@ -164,7 +165,7 @@ async def _ask(fn: Any, ctx: ToolContext | None, values: Mapping[str, Any], tool
 
 
 def unknown_tool(name: str, known: Collection[str], call_id: str) -> ToolResult:
-    """The answer to a call of a tool that there is not."""
+    """Return the result of a call to a tool that the agent does not have."""
     close = difflib.get_close_matches(name, known, 1)
     meant = f" Did you mean {close[0]!r}?" if close else ""
     there = ", ".join(sorted(known)) or "none"
@@ -175,10 +176,10 @@ T = TypeVar("T")
 
 
 async def run_in_thread(fn: Callable[[], T], name: str) -> T:
-    """What `fn` returns or raises, run in a new thread with a copy of the context variables.
+    """Run `fn` in a new thread with a copy of the context variables, and return or raise what it does.
 
-    If the waiting is cancelled the thread goes on, and its result is dropped. It is a daemon, and not one of a pool: a tool
-    that never ends would otherwise keep the process from ending, and the pool from serving others.
+    If the caller is cancelled, the thread goes on and its result is dropped. The thread is a daemon and belongs to no
+    pool: a tool that never ends would keep the process from ending and block a place in the pool.
     """
     loop = asyncio.get_running_loop()
     waiting: asyncio.Future[T] = loop.create_future()
@@ -244,7 +245,7 @@ def to_result(value: Any, call_id: str, tool: str) -> ToolResult:
 
 
 class _Reading:
-    """One value on its way to the model, and what in it could not be read."""
+    """Converts one value for the model and notes which parts could not be converted."""
 
     def __init__(self) -> None:
         self.unreadable: list[str] = []
@@ -270,7 +271,7 @@ class _Reading:
         return (Json(plain),)
 
     def _json_or_text(self, value: Any) -> Any:
-        """The value in JSON's types; as words if something about it does not fit there."""
+        """Return the value in JSON types, or as text if a part of it does not fit into JSON."""
         before = len(self.unreadable)
         try:
             return _fit(msgspec.to_builtins(value, str_keys=True, enc_hook=self._as_json), 0)
@@ -279,7 +280,7 @@ class _Reading:
             return self._words(value)
 
     def _as_json(self, value: Any) -> Any:
-        """What msgspec does not know, in types that it knows."""
+        """Convert a value that msgspec does not know into types that it knows."""
         with suppress(NotImplementedError):
             return _pydantic.dump(value)
         if isinstance(value, Mapping):
@@ -296,7 +297,7 @@ class _Reading:
         return list(value) if _is_list(value) else self._words(value)
 
     def _words(self, value: Any) -> str:
-        """An object in its own words. If it has none but its address, the type is all there is to say."""
+        """Return the object's own `str`. If that shows only an address, name the type instead."""
         kind = type(value)
         try:
             text = str(value)
@@ -312,8 +313,11 @@ class _Reading:
 
 
 def _is_list(value: Any) -> bool:
-    """Whether its members are all there is to an object. Those of a table are its columns' names, and those of an e-mail its
-    headers' names: such an object, which is no sequence or set and has words of its own, is told in these."""
+    """Return whether the members of this object are all of its content.
+
+    The members of a table are only its column names, and those of an e-mail its header names. Such an object is neither
+    a sequence nor a set and has a `str` of its own, which is used instead.
+    """
     if isinstance(value, Sequence | Set | ValuesView):
         return True
     has_words = any(vars(kind).keys() & {"__str__", "__repr__"} for kind in type(value).__mro__[:-1])
@@ -325,7 +329,7 @@ def _no_text_form(what: str) -> str:
 
 
 def _fit(value: Any, depth: int) -> Any:
-    """These builtins with what no log can hold as text: integers beyond 64 bits, half a surrogate pair."""
+    """Replace values that a log cannot store by text: integers beyond 64 bits and lone surrogates."""
     if depth > _DEEPEST:
         raise RecursionError
     if isinstance(value, str):
@@ -360,8 +364,8 @@ def error_result(message: str, call_id: str) -> ToolResult:
 
 
 def error_text(error: BaseException) -> str:
-    """An exception in the words that the model is given: its type and message, never a traceback, whose lines may hold
-    what the model must not see."""
+    """Describe an exception to the model: type and message. The traceback is left out, because its lines may hold
+    secrets."""
     if isinstance(error, BaseExceptionGroup):
         text = "; ".join(error_text(inner) for inner in error.exceptions)
     else:
@@ -371,12 +375,13 @@ def error_text(error: BaseException) -> str:
 
 
 def error_place(error: BaseException) -> str:
-    """An exception as a log line may tell of it: its type and where it was raised, for its words may hold content."""
+    """Describe an exception for a log line: its type and where it was raised. Its message is left out: it may hold
+    content."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
     return f"{type(error).__name__}{where}"
 
 
 def _storable(text: str) -> str:
-    """Half a surrogate pair has no UTF-8, so no store could keep it."""
+    """Replace lone surrogates, which UTF-8 cannot encode and no store can keep."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()

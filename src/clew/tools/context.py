@@ -1,4 +1,5 @@
-"""What a tool is told of its call, and what it can ask of the agent: `ToolContext`."""
+"""`ToolContext`: what a tool learns about its call, and what it can ask of the agent. Also the state and journal behind
+it."""
 
 from __future__ import annotations
 
@@ -28,9 +29,9 @@ _RESERVED = "clew:"
 
 
 class ToolContext:
-    """A tool with a parameter of this type is given one; the model does not see the parameter.
+    """The call's context. A tool that has a parameter of this type receives one; the model does not see the parameter.
 
-    All of it has defaults, so that a tool can be tested with `ToolContext()`.
+    Every argument has a default, so that a tool can be tested with `ToolContext()`.
     """
 
     def __init__(
@@ -47,22 +48,23 @@ class ToolContext:
         journal: Journal | None = None,
     ) -> None:
         self.thread_id = thread_id
-        """The thread that the call is part of."""
+        """The thread that the call belongs to."""
         self.call_id = call_id
-        """The vendor's id of the call; its result carries the same."""
+        """The vendor's id of the call. The call's result carries the same id."""
         self.idempotency_key = idempotency_key
-        """The same for every attempt at this call, and for no other call: what a payment service, say, is to be given."""
+        """A key that is the same for every attempt at this call and for no other call. Pass it on to services such as
+        payments."""
         self.workspace = workspace
-        """The thread's folder, if it has one."""
+        """The thread's folder, or None."""
         self.state: MutableMapping[str, Any] = State() if state is None else state
-        """The thread's values. What a tool changes here is recorded."""
+        """The thread's shared values. Changes that a tool makes here are recorded."""
         self.metadata: MutableMapping[str, Any] = State() if metadata is None else metadata
-        """JSON-like values about the current turn, by text; empty when the call begins. What a tool puts here is on record
-        with the outcome of its call, as `checkpoint.metadata[turn]`, and goes when the turn is unwound or rewound."""
+        """JSON-like values about the current turn, by name. Empty when the call begins. They are recorded with the
+        outcome of the call as `checkpoint.metadata[turn]`, and removed when the turn is unwound or rewound."""
         self.attempt = attempt
-        """1 the first time; more if the call was begun before, in this process or one that died."""
+        """1 for the first attempt. Higher if the call was begun before, in this process or in one that died."""
         self.turn = turn
-        """The turn of the thread that the call is part of, counted from 1."""
+        """The turn of the thread that the call belongs to, counted from 1."""
         self._journal: Journal = MemoryJournal() if journal is None else journal
         self._stop = threading.Event()
         self._above: ToolContext | None = None
@@ -72,9 +74,9 @@ class ToolContext:
 
     @property
     def cancelled(self) -> bool:
-        """Whether nobody waits for this call any more: it timed out, or the run is being stopped. Safe in every thread.
+        """Whether the call was given up: it timed out, or the run is being stopped. Can be read from every thread.
 
-        An async tool is cancelled anyway. A sync one goes on in its thread, and should look here between its parts.
+        An async tool is cancelled anyway. A sync tool goes on in its thread and should check this between its parts.
         """
         return self._stop.is_set() or (self._above is not None and self._above.cancelled)
 
@@ -88,7 +90,8 @@ class ToolContext:
         return BlockingSteps(self)
 
     def step_key(self, key: str) -> str:
-        """An idempotency key for one step: the same in every attempt at this call, and for no other step."""
+        """Return an idempotency key for one step: the same in every attempt at this call, and different from every
+        other step's."""
         return blake3(f"{self.idempotency_key}\0{key}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
     @overload
@@ -121,17 +124,18 @@ class ToolContext:
         return await self._finish(key, await _settled(fn()))
 
     async def interrupt(self, question: str) -> Any:
-        """Ask a person. If the answer is on record it is returned; if not, the tool ends here, the thread waits, and once
-        there is an answer the tool runs again from its start. So do what must not happen twice in a `step`.
+        """Ask a person and return the answer, if it is on record.
 
-        Answers are matched to questions by their order, so ask them in the same order every time.
+        If there is no answer yet, the tool ends here and the thread waits. Once the answer is there, the tool runs
+        again from its start, so do whatever must not happen twice in a `step`. Answers are matched to questions by
+        their order: ask in the same order every time.
         """
         answer = self._answer(answer_key(self._questions), question)
         self._questions += 1
         return answer
 
     def _answer(self, key: str, question: str, **about: Any) -> Any:
-        """The answer on record under a key; if there is none, the tool ends here, to ask for it."""
+        """Return the answer on record under this key. If there is none, end the tool here to ask for it."""
         found = self._journal.recorded(key)
         if isinstance(found, Missing):
             self._check_going_on()
@@ -139,7 +143,7 @@ class ToolContext:
         return json_like(found, "the answer")
 
     def _find(self, key: str) -> Any:
-        """What is on record of a step that is about to be made."""
+        """Return what is on record about a step before it runs."""
         if not isinstance(key, str) or not key or key.startswith(_RESERVED):
             raise InvalidInput(
                 f"a step's key is a text that is not empty and does not begin with {_RESERVED!r}: {key!r}"
@@ -171,7 +175,7 @@ class ToolContext:
             raise OutcomeUnknown("", "it was cancelled between two of its steps")
 
     def _for_attempt(self, attempt: int) -> ToolContext:
-        """The context of one run of the body: the same call, with its own flag, keys and questions, on this loop."""
+        """Make the context for one run of the body: the same call, with its own cancel flag, step keys and questions."""
         made = ToolContext(
             thread_id=self.thread_id,
             call_id=self.call_id,
@@ -189,7 +193,7 @@ class ToolContext:
 
 
 class BlockingSteps:
-    """What `ToolContext` has to await, for tools that run in a thread: the same names, the same promises.
+    """`step` and `interrupt` of a `ToolContext` for tools that run in a thread, with the same promises.
 
     The functions run in the tool's own thread; only the record is written on the event loop.
     """
@@ -198,7 +202,7 @@ class BlockingSteps:
         self._ctx = ctx
 
     def step(self, key: str, fn: Callable[[], T], *, reconcile: Callable[[], Any] | None = None) -> T:
-        """As `ToolContext.step`."""
+        """Like `ToolContext.step`, but blocking."""
         ctx = self._ctx
         found = self._wait(_called(lambda: ctx._find(key)))
         if not isinstance(found, Missing):
@@ -211,7 +215,7 @@ class BlockingSteps:
         return cast(T, self._wait(ctx._finish(key, self._run(fn))))
 
     def interrupt(self, question: str) -> Any:
-        """As `ToolContext.interrupt`."""
+        """Like `ToolContext.interrupt`, but blocking."""
         return self._wait(self._ctx.interrupt(question))
 
     def _run(self, fn: Callable[[], Any]) -> Any:
@@ -219,7 +223,7 @@ class BlockingSteps:
         return self._wait(_settled(value)) if inspect.isawaitable(value) else value
 
     def _wait(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Run it on the agent's event loop, and wait for it here."""
+        """Run a coroutine on the agent's event loop and block until it ends."""
         loop = self._ctx._loop
         try:
             if loop is None:
@@ -252,16 +256,16 @@ _RESERVED_KEYS = "clew:"
 
 
 class State(MutableMapping[str, Any]):
-    """A thread's values, by text. What tools change here, the agent records, and a resumed thread has again.
+    """The values that the tools of a thread share, by name. Changes are recorded, and a resumed thread has them again.
 
-    Values are JSON-like. A list or dict may be changed in place. Usable from every thread. A key that is deleted is on
-    record as None, for a log has no other way to say it; so None reads as absent.
+    Values are JSON-like. Lists and dicts may be changed in place. Usable from every thread. A deleted key is recorded
+    as None, because a log cannot say it in another way; so None reads as absent.
     """
 
     def __init__(self, values: Mapping[str, Any] | None = None) -> None:
         self._recorded = {key: value for key, value in (values or {}).items() if value is not None}
         self._now: dict[str, Any] = {}
-        """Only what was asked for or set: copies, which tools may change without changing what is on record."""
+        """Copies of the values that were read or set. Tools may change them without changing the record."""
         self._lock = RLock()
 
     def __getitem__(self, key: str) -> Any:
@@ -303,8 +307,11 @@ class State(MutableMapping[str, Any]):
         return f"State({dict(self)!r})"
 
     def take_changes(self) -> dict[str, Any]:
-        """What changed since the last time, to be recorded; None for a key that was deleted. From then on it is what is
-        on record. `InvalidInput` if a value was changed in place into one that cannot be stored."""
+        """Return what changed since the last call, for the record; None stands for a deleted key.
+
+        The changes count as recorded from then on. Raises `InvalidInput` if a value was changed in place into one that
+        cannot be stored.
+        """
         with self._lock:
             now = {key: json_like(value, f"state[{key!r}]") for key, value in self._now.items()}
             changed = {key: value for key, value in now.items() if _encode(value) != _encode(self._recorded.get(key))}
@@ -314,42 +321,43 @@ class State(MutableMapping[str, Any]):
 
 
 def _encode(value: Any) -> bytes:
-    """1, 1.0 and True are equal in Python, and are three values in a log."""
+    """Encode a value so that 1, 1.0 and True differ: they are equal in Python and three different values in a log."""
     return msgspec.msgpack.encode(value)
 
 
 class Missing(Enum):
-    """Why there is no outcome."""
+    """Why a step has no outcome on record."""
 
     NOT_RECORDED = "not recorded"
     """The step was never begun."""
     IN_DOUBT = "in doubt"
-    """The step was begun in an earlier attempt, and what it came to is not on record."""
+    """The step was begun in an earlier attempt, and its outcome is not on record."""
 
 
 class Journal(Protocol):
     """The record of one call's steps."""
 
     async def step_intent(self, key: str) -> None:
-        """A step is about to run; durable when this returns."""
+        """Record that a step is about to run. The record is durable when this returns."""
 
     async def step_outcome(self, key: str, value: Any) -> None:
-        """What the step came to, a JSON-like value; durable when this returns."""
+        """Record the step's outcome, a JSON-like value. The record is durable when this returns."""
 
     def recorded(self, key: str) -> Any:
-        """The outcome on record, or a `Missing`. Reads what was loaded or written; called on the event loop."""
+        """Return the outcome on record, or a `Missing`. Reads only what was loaded or written; called on the event
+        loop."""
 
 
 def answer_key(number: int) -> str:
-    """The key under which the answer to a call's question is on record: the first it asks has the number 0."""
+    """Return the key under which the answer to a call's n-th question is recorded, counted from 0."""
     return f"clew:answer:{number}"
 
 
 class MemoryJournal:
-    """A journal that lasts as long as the object: for the tests of a tool, and for calls that nothing is kept of."""
+    """A journal in memory, for tests of a tool and for calls of which nothing is kept."""
 
     def __init__(self, answers: Sequence[Any] = ()) -> None:
-        """`answers` are those to the tool's questions, in order."""
+        """`answers` are the answers to the tool's questions, in order."""
         self.outcomes: dict[str, Any] = {answer_key(number): answer for number, answer in enumerate(answers)}
         self.intents: list[str] = []
 

@@ -1,4 +1,5 @@
-"""`@tool`: a function with what an agent must know of it. Above all, what may happen if it runs again."""
+"""`@tool`: makes a function a tool and records what an agent must know about it, above all what may happen if it runs
+again."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class Tool(Generic[P, R]):
-    """A tool: made by `@tool`, never changed. Calling it calls the function, as if it had not been decorated."""
+    """A tool, made by `@tool` and never changed. Calling it calls the function as if it were not decorated."""
 
     def __init__(
         self,
@@ -69,35 +70,35 @@ class Tool(Generic[P, R]):
         self.needs_workspace = needs_workspace
         self.is_async = inspect.iscoroutinefunction(bare_function(fn))
         self.goes_on = goes_on or not self.is_async
-        """Whether its body may go on once nobody waits for it: in a thread, or on somebody else's machine."""
+        """Whether the body may still run after nobody waits for it: in a thread, or on another machine."""
         self.unbound = unbound
-        """Whether it is a method that has no instance yet."""
+        """Whether this is a method that is not bound to an instance yet."""
         self.__doc__ = fn.__doc__
         self.__name__ = name
         self.__wrapped__ = fn
 
     @property
     def schema(self) -> dict[str, Any]:
-        """The JSON schema of its arguments."""
+        """The JSON schema of the arguments."""
         return self.parameters.schema
 
     @property
     def digest(self) -> str:
-        """The blake3 of what the model is told of it and of its effect, which is on record: by it a resumed thread sees that
-        a tool has changed."""
+        """The blake3 of everything the model is told about the tool, and of its effect. It is recorded, so that a
+        resumed thread notices when a tool has changed."""
         told = [self.name, self.description, self.schema, self.effect]
         return blake3(msgspec.json.encode(told, order="deterministic")).hexdigest()
 
     @property
     def spec(self) -> ToolSpec:
-        """The tool as a model is told of it."""
+        """The tool's description for a model."""
         return ToolSpec(self.name, self.description, self.schema)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.fn(*args, **kwargs)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Tool[..., R]:
-        """A decorated method, looked up on an instance, is a tool of that instance."""
+        """Bind a decorated method to the instance on which it is looked up."""
         if instance is None or not self.unbound:
             return cast("Tool[..., R]", self)
         return Tool(
@@ -168,7 +169,7 @@ def tool(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
 
 
 def as_tool(fn: AnyTool | Callable[..., Any]) -> AnyTool:
-    """A tool as it is, and a function made one; what `Agent(tools=[…])` does with each."""
+    """Return a tool unchanged, or make a function a tool. `Agent(tools=[…])` does this with each element."""
     if not isinstance(fn, Tool):
         return _make(fn, _callers_names())
     if fn.unbound:
@@ -217,7 +218,7 @@ def _make(
 
 
 def _is_method(fn: Any) -> bool:
-    """Whether this is a function in the body of a class, which takes an instance first."""
+    """Return whether the function is defined in a class body and takes an instance as its first parameter."""
     if not inspect.isfunction(fn) or "." not in fn.__qualname__.rpartition("<locals>.")[2]:
         return False
     first = next(iter(inspect.signature(fn).parameters.values()), None)
@@ -225,7 +226,7 @@ def _is_method(fn: Any) -> bool:
 
 
 def _callers_names() -> dict[str, Any]:
-    """The local names where a tool is declared: its annotations may be texts that name a class of the same function."""
+    """Return the local names at the place where a tool is declared. An annotation in text form may name a local class."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("clew.tools."):
         frame = frame.f_back
@@ -261,10 +262,10 @@ _STEPS = {"step", "interrupt", "blocking"}
 
 
 def uses_steps(fn: Any, context: str | None) -> bool:
-    """Whether the code takes `step`, `interrupt` or `blocking` from its own context.
+    """Return whether the function's code takes `step`, `interrupt` or `blocking` from its own context.
 
-    Only from that: to take `simulation.step()` for a recorded step would run a tool again that must run once. What is
-    overlooked, in turn, is only kept from running again, which is safe.
+    Only its own context counts: taking `simulation.step()` for a recorded step would run a tool again that must run
+    once. A use that is overlooked only keeps the tool from running again, which is safe.
     """
     code = getattr(fn, "__code__", None)
     return context is not None and isinstance(code, CodeType) and _uses(code, context)

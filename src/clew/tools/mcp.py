@@ -74,7 +74,7 @@ def mcp_tools(
 
 
 class MCPTools:
-    """A connection to an MCP server. Open it to have its tools; calls that find it lost open it again."""
+    """A connection to an MCP server. Open it to get its tools. A call that finds the connection lost opens it again."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class MCPTools:
         self._open = False
 
     async def open(self) -> list[AnyTool]:
-        """Connect, and return the server's tools. `Unavailable` if that fails."""
+        """Connect and return the server's tools. Raises `Unavailable` if the server cannot be reached."""
         self._open = True
         try:
             async with asyncio.timeout(self._connect_timeout):
@@ -115,7 +115,7 @@ class MCPTools:
             raise
 
     async def close(self) -> None:
-        """End the connection, and the server if it was started here."""
+        """Close the connection, and end the server if it was started here."""
         self._open = False
         await settle(self._disconnect())
 
@@ -142,7 +142,7 @@ class MCPTools:
             return self._client
 
     async def _hold(self, ready: asyncio.Future[Any], stop: asyncio.Event) -> None:
-        """Open the connection and keep it, all in one task: what the package opens must be closed by whom opened it."""
+        """Open the connection and hold it in one task: the `mcp` package must close it in the task that opened it."""
         try:
             async with _client(self._server, self._headers, self._env, self._cwd) as client:
                 if not ready.done():
@@ -224,12 +224,12 @@ class MCPTools:
             raise ConnectionError(f"the MCP server did not answer: {self._reason(error)}") from error
 
     def _reason(self, error: BaseException) -> str:
-        """An error in words, without the URL that some HTTP clients put into theirs."""
+        """Describe an error without the URL that some HTTP clients include."""
         text = error_text(error)
         return text.replace(self._server, self._named().strip("'")) if isinstance(self._server, str) else text
 
     def _named(self) -> str:
-        """Without what may be secret: the arguments of a command, the user and the query of a URL."""
+        """Name the server without secrets: leaves out the arguments of a command and the user and query of a URL."""
         if not isinstance(self._server, str):
             return repr(self._server[0])
         return repr(re.sub(r"^(https?://)(?:[^/?#]*@)?([^?#]*).*$", r"\1\2", self._server, flags=re.DOTALL))
@@ -239,7 +239,7 @@ class MCPTools:
 async def _client(
     server: str | list[str], headers: dict[str, str], env: dict[str, str] | None, cwd: Any
 ) -> AsyncIterator[Any]:
-    """What lists and calls tools: `mcp.Client` of version 2, which also knows servers of 2026, or version 1's session."""
+    """Return an object that lists and calls tools: `mcp.Client` of the package's version 2, or a session of version 1."""
     try:
         import mcp
         from mcp.client import streamable_http
@@ -268,7 +268,7 @@ async def _client(
 
 
 def _plain(model: Any) -> dict[str, Any]:
-    """By the names of the protocol, which do not change with the package's version."""
+    """Return the value with the protocol's own field names, which do not change with the package's version."""
     plain: dict[str, Any] = model.model_dump(by_alias=True, mode="json", exclude_none=True)
     return plain
 
@@ -283,7 +283,10 @@ def _free_name(wanted: str, taken: set[str]) -> str:
 
 
 def read_result(result: dict[str, Any]) -> ToolResult:
-    """Structured content is taken only where there is no other: servers repeat it as text."""
+    """Convert a result of an MCP tool to Clew's blocks.
+
+    Structured content is used only if there is no other content, because servers repeat it as text.
+    """
     content = tuple(_block(block) for block in result.get("content") or ())
     if not content and result.get("structuredContent") is not None:
         content = (Json(result["structuredContent"]),)

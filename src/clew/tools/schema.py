@@ -1,7 +1,7 @@
-"""From a function's parameters to a JSON schema, and from a model's arguments back to values of their types.
+"""A tool's parameters: from a function's signature to a JSON schema, and from a model's arguments to typed values.
 
-msgspec does both, and pydantic for its own models. Where a model's arguments are wrong it is told all that is wrong at
-once: which argument, what was expected, what was given.
+msgspec does both, and pydantic does it for its own models. Wrong arguments are reported all at once: which argument,
+what was expected, what was given. Also reads docstrings and type hints.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class _Parameter(msgspec.Struct, frozen=True):
     default: Any = _OMITTED
     positional: bool = False
     adapter: Any = None
-    """Pydantic's, for a type that is pydantic's."""
+    """The adapter of pydantic, for a type that needs pydantic."""
 
 
 class Parameters:
-    """What a tool takes. `schema` is the JSON schema of an object; `decode` reads a model's arguments."""
+    """The parameters of a tool. `schema` is the JSON schema of an object; `decode` reads a model's arguments."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Parameters:
     ) -> None:
         self.schema = schema
         self.context = context
-        """The name of the parameter that is given the `ToolContext`."""
+        """The name of the parameter that receives the `ToolContext`."""
         self._context_positional = context_positional
         self._known = {parameter.name: parameter for parameter in known}
         self._rest = rest
@@ -63,11 +63,12 @@ class Parameters:
 
     @classmethod
     def unchecked(cls, schema: dict[str, Any]) -> Parameters:
-        """For a tool whose arguments somebody else checks: they are only made sure to be an object."""
+        """Make the parameters of a tool whose arguments are checked elsewhere. Only checks that they are an object."""
         return cls(schema, checked=False)
 
     def decode(self, arguments: Any) -> dict[str, Any]:
-        """The values by name, of the types that the function declares; `BadArguments` if they do not fit."""
+        """Convert a model's arguments to the types that the function declares. Raises `BadArguments` if they do not
+        fit."""
         if arguments is None or arguments == "":
             arguments = {}
         if not isinstance(arguments, Mapping) or not all(isinstance(name, str) for name in arguments):
@@ -97,12 +98,12 @@ class Parameters:
         return values
 
     def complete(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The decoded values with the defaults of those that were left out: all that the function will see."""
+        """Add the defaults of arguments that were left out, so that all values the function will see are there."""
         left_out = {name: one.default for name, one in self._known.items() if not one.required and name not in values}
         return {**left_out, **values}
 
     def bind(self, values: Mapping[str, Any], ctx: Any) -> tuple[list[Any], dict[str, Any]]:
-        """The decoded values as the function is to be called with them."""
+        """Bind the decoded values to the function's parameters for the call."""
         args: list[Any] = [ctx] if self._context_positional else []
         kwargs = dict(values)
         for name, parameter in self._known.items():
@@ -116,9 +117,10 @@ class Parameters:
 def read_parameters(
     fn: Callable[..., Any], *, skip_first: bool = False, namespace: Mapping[str, Any] | None = None
 ) -> tuple[Parameters, str]:
-    """What a function takes, and the first paragraph of its docstring. `InvalidInput` if a model could not call it.
+    """Read the parameters of a function and the first paragraph of its docstring. Raises `InvalidInput` if a model
+    could not call it.
 
-    `namespace` helps where an annotation is a name that is not one of the function's module.
+    `namespace` resolves annotations that name something outside the function's module.
     """
     what = f"the tool {getattr(fn, '__name__', type(fn).__name__)!r}"
     description, described = read_docstring(inspect.getdoc(bare_function(fn)))
@@ -201,7 +203,7 @@ def _schema(
 
 
 def _check(parameter: _Parameter, what: str) -> None:
-    """Refuse now, where the tool is written, a type that would fail only once a model calls it."""
+    """Refuse a type now that would fail only when a model calls the tool."""
     try:
         msgspec.json.schema(parameter.hint, schema_hook=_schema_hook)
         msgspec.json.Decoder(parameter.hint, dec_hook=_decode_hook)
@@ -226,7 +228,7 @@ def _decode_hook(kind: type, value: Any) -> Any:
 
 
 def _annotated(hint: Any) -> str:
-    """The words in `Annotated[..., "words"]`."""
+    """Return the description in `Annotated[..., "description"]`."""
     marks = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     return next((mark for mark in marks if isinstance(mark, str)), "")
 
@@ -239,7 +241,7 @@ def _default(value: Any) -> dict[str, Any]:
 
 
 def _decode(parameter: _Parameter, given: Any) -> tuple[Any, list[tuple[str, str, Any]]]:
-    """The value, or what is wrong with it: place, reason, and what was there."""
+    """Return the converted value, or the errors: place, reason and given value."""
     if given is None and parameter.default is None:
         return None, []
     value, wrong = _convert(parameter, given)
@@ -280,7 +282,7 @@ def _explain(message: str, given: Any, hint: Any) -> tuple[str, str, Any]:
 
 
 def _expected(schema: Mapping[str, Any]) -> str:
-    """What a schema wants, in a few words."""
+    """Describe in a few words what a schema expects."""
     if "$defs" in schema and "$ref" in schema:
         schema = schema["$defs"].get(str(schema["$ref"]).rpartition("/")[2], schema)
     if "enum" in schema:
@@ -306,7 +308,8 @@ _RULE = re.compile(r"(-{3,}|={3,})\s*$")
 
 
 def read_docstring(text: str | None) -> tuple[str, dict[str, str]]:
-    """The first paragraph on one line, and what is said of each parameter."""
+    """Return the first paragraph as one line, and the description of each parameter. Reads Google, NumPy and Sphinx
+    styles."""
     lines = inspect.cleandoc(text or "").splitlines()
     return _first_paragraph(lines), {**_numpy(lines), **_google(lines), **_sphinx(lines)}
 
@@ -332,7 +335,7 @@ def _google(lines: list[str]) -> dict[str, str]:
 
 
 def _section(lines: list[str]) -> Iterator[str]:
-    """The indented lines under a heading that announces parameters."""
+    """Return the indented lines under a heading that introduces parameters."""
     inside = False
     for line in lines:
         if not line.startswith((" ", "\t")) and line.strip():
@@ -342,7 +345,7 @@ def _section(lines: list[str]) -> Iterator[str]:
 
 
 def _items(lines: Iterator[str], pattern: re.Pattern[str]) -> dict[str, str]:
-    """Names with their text, which goes on in the lines that are indented further than the name."""
+    """Return names with their descriptions. A description goes on in lines that are indented further than the name."""
     found: dict[str, list[str]] = {}
     margin, name = -1, ""
     for line in lines:
@@ -400,7 +403,7 @@ def _joined(found: dict[str, list[str]]) -> dict[str, str]:
 
 
 def bare_function(fn: Any) -> Any:
-    """The function inside partials, wrappers, bound methods and callable objects."""
+    """Return the plain function inside partials, wrappers, bound methods and callable objects."""
     while True:
         if isinstance(fn, functools.partial):
             fn = fn.func
@@ -415,7 +418,7 @@ def bare_function(fn: Any) -> Any:
 
 
 def read_hints(fn: Callable[..., Any], what: str, namespace: Mapping[str, Any]) -> dict[str, Any]:
-    """The types of the parameters. That of the return value is not looked at, so it may be anything."""
+    """Return the types of the parameters. The return type is not read, so it may be anything."""
     inner = bare_function(fn)
     annotations = {name: hint for name, hint in getattr(inner, "__annotations__", {}).items() if name != "return"}
     known = getattr(inner, "__globals__", {})
@@ -431,7 +434,7 @@ def read_hints(fn: Callable[..., Any], what: str, namespace: Mapping[str, Any]) 
 
 
 def is_context(hint: Any) -> bool:
-    """`ToolContext`, or that or None."""
+    """Return whether the type is `ToolContext` or `ToolContext | None`."""
     if get_origin(hint) in (Union, types.UnionType):
         return any(is_context(choice) for choice in get_args(hint))
     return hint is ToolContext

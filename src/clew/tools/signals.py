@@ -1,4 +1,4 @@
-"""What a call of a tool can come to besides a value: a message for the model, a question, or nobody knows."""
+"""The ways a tool call can end without a value: an error for the model, a question to a person, or an unknown outcome."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["NOT_DONE", "BadArguments", "Interrupted", "NotDone", "OutcomeUnknown
 
 
 class ToolError(ClewError):
-    """Raise it in a tool to tell the model what went wrong: it is given these words and nothing else.
+    """Raise this in a tool to tell the model what went wrong. The model gets exactly this message.
 
-    Any other exception reaches the model too, with the name of its type before its message. A `ToolError` is meant, so it
-    is never retried.
+    Other exceptions reach the model too, with the name of their type before the message. A `ToolError` is deliberate,
+    so the call is never retried.
     """
 
 
@@ -23,23 +23,23 @@ class BadArguments(ToolError):
 
 
 class Interrupted(BaseException):
-    """A tool asked a person, and no answer is on record yet. For the agent, not for tools.
+    """A tool asked a person, and no answer is on record yet. Raised for the agent; tools do not raise it.
 
-    Not an `Exception`: a tool that catches all errors of its own must not swallow its question.
+    Not an `Exception`, so that a tool that catches all exceptions does not swallow its own question.
     """
 
     def __init__(self, question: str, key: str, *, kind: str = "question", arguments: Any = None) -> None:
         super().__init__(question)
         self.question = question
         self.key = key
-        """Where the answer is to be recorded, as the outcome of a step, before the tool is run again."""
+        """The key of the step under which the answer is recorded before the tool runs again."""
         self.kind = kind
         self.arguments = arguments
-        """What the question is about, where that is not the call itself: a call that another agent is about to make."""
+        """The subject of the question if it is not the call itself: a call that another agent is about to make."""
 
 
 class OutcomeUnknown(BaseException):
-    """The call was given up while its body may go on, so it is left in doubt: neither a result nor an error is recorded.
+    """The call was given up while its body may still run. It stays in doubt: neither a result nor an error is recorded.
 
     Not an `Exception`, for the same reason as `Interrupted`.
     """
@@ -51,8 +51,8 @@ class OutcomeUnknown(BaseException):
 
 
 class Stopped(BaseException):
-    """The run itself cannot go on: its record or its lease is out of reach, or what a child agent needs is. That is no
-    outcome of the call, which stays in doubt for a resume. For the agent, not for tools.
+    """The run cannot go on: its record or its lease is out of reach, or something a child agent needs is. The call has
+    no outcome and stays in doubt for a resume. Raised for the agent; tools do not raise it.
 
     Not an `Exception`, for the same reason as `Interrupted`.
     """
@@ -72,4 +72,4 @@ class NotDone(Enum):
 
 
 NOT_DONE: Final[Literal[NotDone.NOT_DONE]] = NotDone.NOT_DONE
-"""What `reconcile` returns when it is certain that the effect did not happen, so that the call may be made now."""
+"""Returned by `reconcile` when the effect certainly did not happen, so that the call can be made now."""

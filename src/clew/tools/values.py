@@ -1,4 +1,7 @@
-"""JSON-like values: what a log keeps and gives back as it was."""
+"""JSON-like values: check, copy and show them, with and without pydantic.
+
+Pydantic is never imported here: whoever passes a pydantic model has imported it already.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +22,10 @@ _DEEPEST = 100
 
 
 def json_like(value: Any, what: str) -> Any:
-    """A copy of the value as a log gives it back: tuples are lists. `InvalidInput`, with the place, if it is none.
+    """Copy a value into the form in which a log returns it: tuples become lists. Raises `InvalidInput` with the place
+    of a value that is not JSON-like.
 
-    A copy, so that a step's value is the same in the run that made it and in the run that replays it.
+    A step's value is copied so that it is the same in the run that made it and in a run that replays it.
     """
     return _copy(value, what, 0)
 
@@ -62,7 +66,7 @@ def _is_text(value: str) -> bool:
 
 
 def shown(value: Any, longest: int = 120) -> str:
-    """A value as a model would write it, cut to a length that fits into a message."""
+    """Format a value as a model would write it, shortened to fit into a message."""
     try:
         text = json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError):
@@ -71,7 +75,7 @@ def shown(value: Any, longest: int = 120) -> str:
 
 
 def needs_pydantic(hint: Any) -> bool:
-    """Whether a type is, holds or is annotated with something of pydantic's."""
+    """Return whether a type is, contains or is annotated with something of pydantic's."""
     return "pydantic" in sys.modules and _mentions(hint, set())
 
 
@@ -93,12 +97,12 @@ def _mentions(hint: Any, seen: set[int]) -> bool:
 
 
 def make_adapter(hint: Any) -> Any:
-    """What pydantic validates such a type with; raises if it cannot."""
+    """Return the pydantic adapter that validates this type. Raises if pydantic cannot handle the type."""
     return sys.modules["pydantic"].TypeAdapter(hint)
 
 
 def schemas(adapters: dict[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-    """The JSON schema of each, and the definitions that they share."""
+    """Return the JSON schema of each adapter, and the definitions that they share."""
     if not adapters:
         return {}, {}
     made, shared = sys.modules["pydantic"].TypeAdapter.json_schemas(
@@ -108,7 +112,7 @@ def schemas(adapters: dict[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[s
 
 
 def validate(adapter: Any, value: Any) -> tuple[Any, list[tuple[str, str, Any]]]:
-    """The value, or what is wrong with it: the place, what was expected, and what was given."""
+    """Return the validated value, or the errors: place, what was expected and what was given."""
     try:
         return adapter.validate_python(value), []
     except sys.modules["pydantic"].ValidationError as error:
@@ -127,7 +131,7 @@ def _lower(text: str) -> str:
 
 
 def dump(value: Any) -> Any:
-    """A pydantic object as JSON-like values; `NotImplementedError` for anything else."""
+    """Convert a pydantic object to JSON-like values. Raises `NotImplementedError` for anything else."""
     found = sys.modules.get("pydantic")
     if found is not None and isinstance(value, found.BaseModel):
         return msgspec.json.decode(value.model_dump_json())

@@ -1,1 +1,1 @@
-"""The proof of a store: one test class, with a test for each promise of the waist. Needs pytest."""
+"""The contract of stores as tests: one class with a test for each promise of `Checkpointer`. Needs pytest."""

@@ -1,4 +1,4 @@
-"""Blobs and refs: kept by their digest, checked, touched, and removed only when untouched."""
+"""Contract tests for blobs and refs: stored by digest, checked, touched, and deleted only when untouched."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ABSENT = digest_of(b"absent")
 
 
 class BlobContract:
-    """put_blobs, get_blobs, missing_blobs, blobs, delete_blobs, and the refs of appends."""
+    """Tests of `put_blobs`, `get_blobs`, `missing_blobs`, `blobs`, `delete_blobs`, and of the refs of appends."""
 
     # Keeping
 

@@ -1,4 +1,4 @@
-"""Small builders that the parts of the contract share."""
+"""Builders that the parts of the contract share: heads, frames, blobs and calls."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class OpenStore(Protocol):
-    """Opens another checkpointer on the same underlying store each time it is called."""
+    """A callable that opens another checkpointer on the same underlying store each time."""
 
     def __call__(self, namespace: str = "") -> Checkpointer: ...
 
 
 def minute(number: int) -> datetime:
-    """A moment: this many minutes after a fixed one."""
+    """Return the time this many minutes after a fixed moment."""
     return EPOCH + timedelta(minutes=number)
 
 
 def a_head(thread_id: str, frames: int = 1, **fields: Any) -> Head:
-    """A head with something in every field it must have."""
+    """Make a head in which every required field has a value."""
     given = {"log_id": "log-1", "status": "running", "created_at": EPOCH, "updated_at": EPOCH, **fields}
     return Head(thread_id=thread_id, frames=frames, **given)
 
@@ -51,14 +51,14 @@ def a_head(thread_id: str, frames: int = 1, **fields: Any) -> Head:
 async def append(
     store: Checkpointer, thread_id: str, *frames: bytes, at: int = 0, refs: Collection[str] = (), **fields: Any
 ) -> Head:
-    """Append these frames with a head that fits them, and return it."""
+    """Append these frames with a matching head, and return the head."""
     head = a_head(thread_id, at + len(frames), **fields)
     await store.append(thread_id, frames, at=at, head=head, refs=refs)
     return head
 
 
 async def state(store: Checkpointer, thread_id: str) -> tuple[list[bytes], Head | None, set[str]]:
-    """All that a store holds of a thread."""
+    """Return everything that a store holds of a thread: frames, head and refs."""
     return await store.read(thread_id), await store.head(thread_id), await store.refs(thread_id)
 
 
@@ -67,7 +67,7 @@ async def heads(store: Checkpointer, query: HeadQuery | None = None) -> list[Hea
 
 
 async def listed(store: Checkpointer, **conditions: Any) -> list[str]:
-    """The ids of the threads that meet these conditions, as listed."""
+    """Return the ids of the listed threads that meet these conditions, in order."""
     return [head.thread_id for head in await heads(store, HeadQuery(**conditions))]
 
 
@@ -76,7 +76,7 @@ def digest_of(data: bytes) -> str:
 
 
 async def put(store: Checkpointer, *blobs: bytes) -> list[str]:
-    """Keep these blobs, and return their digests in order."""
+    """Store these blobs and return their digests in order."""
     await store.put_blobs({digest_of(data): data for data in blobs})
     return [digest_of(data) for data in blobs]
 
@@ -86,21 +86,22 @@ async def all_blobs(store: Checkpointer, untouched_for: timedelta = timedelta(0)
 
 
 class Stopwatch:
-    """Tells what was touched before it started from what was touched since, with room for slow calls."""
+    """Separates blobs that were touched before it started from blobs that were touched later, with a margin for slow
+    calls."""
 
     APART = 0.5
-    """Seconds to let pass between the old touches and the start."""
+    """Seconds to wait between the earlier touches and the start."""
 
     def __init__(self) -> None:
         self._start = time.monotonic()
 
     def before_start(self) -> timedelta:
-        """Untouched for this long: not touched since the start."""
+        """Return the `untouched_for` that matches only blobs not touched since the start."""
         return timedelta(seconds=time.monotonic() - self._start + self.APART / 2)
 
 
 def every_call(store: Checkpointer) -> dict[str, Callable[[], Awaitable[object]]]:
-    """One sound call of every method that reaches for the store, by name."""
+    """Return one valid call of every method that uses the store, by name."""
     digest = digest_of(b"blob")
     return {
         "append": lambda: append(store, "thread", b"frame"),

@@ -1,4 +1,5 @@
-"""Many at once: of writers at one position one wins, half an append is never seen, a cancelled append settles first."""
+"""Contract tests for concurrent use: one of several writers wins, no half append is visible, a cancelled append
+settles."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from clew.testing.contract.builders import OpenStore, append, listed, put, state
 
 
 class ConcurrencyContract:
-    """What holds while several tasks and openers use one store."""
+    """Tests of several tasks and several open checkpointers on one store."""
 
     async def test_of_concurrent_appends_at_one_position_exactly_one_wins(self, open_store: OpenStore) -> None:
         stores = [open_store() for _ in range(4)]
@@ -160,7 +161,7 @@ class ConcurrencyContract:
 
 
 async def _counts(store: Checkpointer) -> int:
-    """How many appends the head tells of; its own fields must agree."""
+    """Return the number of appends that the head reports. Fails if the head's fields disagree."""
     head = await store.head("thread")
     if head is None:
         return 0
@@ -169,12 +170,12 @@ async def _counts(store: Checkpointer) -> int:
 
 
 async def _at_once(*calls: Coroutine[Any, Any, Any]) -> list[Any]:
-    """Run them all; what failed gives its error in place of its result."""
+    """Run all calls at once and return their results. A call that failed returns its error."""
     return await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), timeout=60)
 
 
 def _only_winner(results: list[Any]) -> int:
-    """The number of the one call that succeeded, when all others are conflicts."""
+    """Return the index of the only call that succeeded. Fails if another succeeded or failed without a `Conflict`."""
     winners = [n for n, result in enumerate(results) if not isinstance(result, Exception)]
     assert len(winners) == 1, f"{len(winners)} of {len(results)} writers at one position were told that they had won"
     assert {type(result) for n, result in enumerate(results) if n != winners[0]} == {Conflict}
@@ -182,7 +183,7 @@ def _only_winner(results: list[Any]) -> int:
 
 
 async def _ends(task: asyncio.Task[Any]) -> None:
-    """Wait until the task is over; it may have been cancelled, and may not have failed."""
+    """Wait until the task ends. It may have been cancelled, but must not have failed."""
     done, _ = await asyncio.wait([task], timeout=30)
     if not done:
         pytest.fail("a cancelled call never ended")

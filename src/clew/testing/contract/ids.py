@@ -1,4 +1,4 @@
-"""Thread ids and namespaces: what is different stays apart."""
+"""Contract tests for thread ids and namespaces: different names never share data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _IDS = [
     "\U0001f9f5", "\U0001f9f5\ufe0f", "\U0001f469\u200d\U0001f680", "日本", "日本 ", "\U00010000", "\uffff", "\ue000",
     "l" * 1024, "l" * 1023, "l" * 1023 + "L", "é" * 512, "\U0001f9f5" * 256, "/" * 1024, "\n" * 1024,
 ]  # fmt: skip
-"""Ids that some file system, collation, pattern or normal form would take for another."""
+"""Ids that some file system, collation, pattern or Unicode normal form would confuse with each other."""
 
 _BAD_IDS: list[Any] = [
     "",
@@ -41,7 +41,7 @@ _BAD_IDS: list[Any] = [
 
 
 class IdContract:
-    """Any text names a thread, and no two texts name the same one."""
+    """Tests that any text can name a thread, and that two different texts name two threads."""
 
     async def test_no_two_different_ids_are_the_same_thread(self, open_store: OpenStore) -> None:
         store, other = open_store(), open_store()

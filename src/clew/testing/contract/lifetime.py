@@ -1,4 +1,4 @@
-"""A checkpointer's own life: opened, reopened, closed, out of reach, and used where it cannot work."""
+"""Contract tests for opening, closing and misuse of a checkpointer, and for stores that cannot be reached."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from clew.testing.contract.builders import (
 
 
 class LifetimeContract:
-    """Lifetimes and misuse: an error that says so, never an empty answer."""
+    """Tests that misuse raises an error that says so, and never returns an empty answer."""
 
     async def test_a_store_closed_and_opened_again_holds_everything(self, open_store: OpenStore) -> None:
         store = open_store()
@@ -116,7 +116,7 @@ class LifetimeContract:
 
 
 async def _not_refused(store: Checkpointer) -> dict[str, str]:
-    """What every call did that should have been refused with `UsageError`; empty if all were."""
+    """Return the calls that did not raise `UsageError` although they should, with what they returned."""
     taken = {}
     for name, call in every_call(store).items():
         try:
@@ -129,7 +129,8 @@ async def _not_refused(store: Checkpointer) -> dict[str, str]:
 
 
 def _in_forked_child(store: Checkpointer) -> dict[str, str]:
-    """The same, asked in a forked child; and its close, which must do nothing to the parent's store."""
+    """Run `_not_refused` in a forked child, then close the checkpointer there. The close must not harm the parent's
+    store."""
     receive, send = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter(

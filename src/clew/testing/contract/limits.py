@@ -1,4 +1,4 @@
-"""Sizes, positions and values: what no store could accept is the same clear error on all of them."""
+"""Contract tests for invalid sizes, positions and values: the same clear error on every store."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _BAD_DIGESTS = [
 
 
 class LimitContract:
-    """Bad input is `InvalidInput`, and nothing is written."""
+    """Tests that bad input raises `InvalidInput` and that nothing is written."""
 
     async def test_a_frame_of_the_largest_size_is_kept_and_a_larger_one_refused(self, open_store: OpenStore) -> None:
         store = open_store()
@@ -151,7 +151,7 @@ class LimitContract:
 
 
 def _calls_with(store: Checkpointer, digest: str) -> dict[str, Callable[[], Awaitable[object]]]:
-    """A call of every method that takes digests, by name."""
+    """Return one call of every method that takes digests, by name."""
     return {
         "append": lambda: append(store, "thread", b"frame", refs=[digest_of(b"blob"), digest]),
         "put_blobs": lambda: store.put_blobs({digest: b"blob"}),
@@ -162,5 +162,5 @@ def _calls_with(store: Checkpointer, digest: str) -> dict[str, Callable[[], Awai
 
 
 def _noise(size: int) -> bytes:
-    """Bytes that do not compress, the same each time."""
+    """Return incompressible bytes that are the same in every run."""
     return random.Random(size).randbytes(size)  # noqa: S311 - not for secrets

@@ -1,4 +1,4 @@
-"""Listing heads: every condition, both orders, pages, and listings while others write."""
+"""Contract tests for listing heads: every condition, both orders, paging, and listing while others write."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from clew.testing.contract.builders import OpenStore, append, heads, listed, min
 
 
 class ListingContract:
-    """`heads`: what matches, newest first, each thread once."""
+    """Tests that `heads` returns the matching threads in order, each thread once."""
 
     # Conditions
 
@@ -271,14 +271,14 @@ _ORDERS: tuple[Literal["updated"], Literal["created"]] = ("updated", "created")
 
 
 async def _with_threads(open_store: OpenStore, *threads: dict[str, Any]) -> Checkpointer:
-    """A store with one thread for each of these sets of head fields."""
+    """Open a store with one thread for each of these sets of head fields."""
     store = open_store()
     await asyncio.gather(*(append(store, thread.pop("thread_id"), b"frame", **thread) for thread in threads))
     return store
 
 
 async def _population(store: Checkpointer, size: int) -> list[Head]:
-    """Threads of many kinds, several of each moment, so that ties matter."""
+    """Make threads of many kinds, several with the same time, so that the order of ties matters."""
     agents, titles = ["planner", "writer", ""], ["Plan a trip", "Trip report", "Plan nothing", ""]
     return await asyncio.gather(
         *(
@@ -304,7 +304,7 @@ def _expected(made: list[Head], query: HeadQuery) -> list[Head]:
 
 
 async def _pages(store: Checkpointer, query: HeadQuery) -> list[Head]:
-    """Everything the query lists, asked for page by page."""
+    """Return everything that the query lists, fetched page by page."""
     found: list[Head] = []
     while page := await heads(store, query):
         assert query.limit is not None

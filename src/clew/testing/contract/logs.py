@@ -1,4 +1,4 @@
-"""One thread's log and head: durable, atomic, conditional, idempotent."""
+"""Contract tests for one thread's log and head: durable, atomic, conditional, idempotent."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from clew.errors import Conflict, MissingBlob
 from clew.testing.contract.builders import OpenStore, a_head, append, digest_of, listed, minute, put, state
 
 _FAR = 2**63
-"""A number past what a database's integers hold."""
+"""A number larger than the integers of a database."""
 
 
 class LogContract:
-    """append, read, head, refs and delete, one caller at a time."""
+    """Tests of `append`, `read`, `head`, `refs` and `delete` with one caller at a time."""
 
     # Durable and atomic
 

@@ -1,4 +1,4 @@
-"""The store against the reference: random operations, step by step the same results and the same kinds of error."""
+"""Contract test against the reference: random operations give the same results and errors as the memory store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Step = tuple[str, Callable[[Checkpointer], Awaitable[object]]]
 
 
 class ModelContract:
-    """Whatever is done in whatever order, a store answers as the memory store does."""
+    """Compares a store with the memory store, step by step, over random operations."""
 
     async def test_random_operations_give_what_the_reference_gives(self, open_store: OpenStore) -> None:
         for seed in _SEEDS:
@@ -44,7 +44,7 @@ async def _outcome(step: Callable[[Checkpointer], Awaitable[object]], store: Che
 
 
 async def _steps(dice: random.Random, model: Checkpointer) -> AsyncIterator[Step]:
-    """What to do next, given where the model stands: mostly sound calls, often stale, repeated or misplaced ones."""
+    """Choose the next operation for the current state: mostly valid calls, often stale, repeated or misplaced ones."""
     earlier: list[Step] = []
     for number in range(_STEPS):
         thread_id = dice.choice(_IDS)

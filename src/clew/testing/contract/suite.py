@@ -1,4 +1,4 @@
-"""The proof of a store: one test class, the same for every backend, with a test for each promise of the waist."""
+"""`CheckpointerContract`: all parts of the contract as one test class, the same for every store."""
 
 from __future__ import annotations
 
@@ -61,15 +61,15 @@ class CheckpointerContract(
 
     @pytest.fixture
     def anyio_backend(self) -> str:
-        """Checkpointers run on asyncio."""
+        """Run the tests on asyncio, which checkpointers need."""
         return "asyncio"
 
     @pytest.fixture
     def open_store(self) -> OpenStore:
-        """Override this: a callable that opens another checkpointer on the same store each time."""
+        """Override this. Return a callable that opens another checkpointer on the same store each time."""
         raise NotImplementedError(f"{type(self).__name__} needs a fixture open_store; see CheckpointerContract")
 
     @pytest.fixture
     def unreachable_store(self) -> Checkpointer:
-        """Override this where a store can be out of reach: a checkpointer whose store is."""
+        """Override this if your store can be out of reach. Return a checkpointer whose store cannot be reached."""
         pytest.skip("no unreachable_store fixture: this store is never out of reach, or its test does not say how")

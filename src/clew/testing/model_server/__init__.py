@@ -1,1 +1,1 @@
-"""A server that speaks as three vendors do, and says what a test tells it to."""
+"""A model server for tests: an HTTP server that speaks three vendors' APIs and answers from a script."""

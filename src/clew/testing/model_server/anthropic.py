@@ -1,4 +1,4 @@
-"""Anthropic's messages API: bodies, events and errors."""
+"""Anthropic's messages API for the model server: bodies, events and errors."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _stop(answer: Answer) -> str:
 
 
 def _usage(usage: Usage) -> dict[str, Any]:
-    """Anthropic counts what came from the cache, or went there, apart from the other input."""
+    """Return the usage as Anthropic reports it: tokens read from or written to the cache are counted apart."""
     return {
         "input_tokens": max(0, usage.input_tokens - usage.cache_read_tokens - usage.cache_write_tokens),
         "cache_creation_input_tokens": usage.cache_write_tokens,
@@ -141,7 +141,7 @@ def _stream(answer: Answer, body: Body) -> Iterator[dict[str, Any]]:
 
 
 def _opened(block: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """How a block begins, and what is added to it until it is whole."""
+    """Return the first event of a block, and the events that complete it."""
     if block["type"] == "text":
         return {**block, "text": ""}, [{"type": "text_delta", "text": piece} for piece in pieces(block["text"])]
     if block["type"] == "thinking":

@@ -1,4 +1,4 @@
-"""One model call: what the script says to it, what goes wrong, and the answer in the vendor's words."""
+"""Answering one model call of the model server: ask the script, apply faults, and send the answer in the vendor's form."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BODY = msgspec.json.Decoder(dict[str, Any])
 
 
 class Refused(Exception):
-    """The request gets an error, and it is the client's fault or the script's."""
+    """The request is answered with an error, because the client or the script is wrong."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.message)
@@ -65,7 +65,7 @@ class Calling:
         self._strict = strict
         self._answered = 0
         self._stored: dict[str, list[Any]] = {}
-        """Conversations, as items, that a later request may name by `previous_response_id`."""
+        """Conversations, as lists of items, that a later request can name by `previous_response_id`."""
 
     async def answer(self, wire: Wire, record: RecordedRequest, exchange: Exchange) -> None:
         try:
@@ -78,7 +78,7 @@ class Calling:
             raise
 
     async def _answer(self, wire: Wire, record: RecordedRequest, exchange: Exchange) -> bool:
-        """Whether the client got a whole and true answer."""
+        """Answer one call. Returns whether the client got a complete and correct answer."""
         body = self._continued(wire, record.body or {})
         record.request = request = _read(wire, body)
         self._check(wire, request)
@@ -109,7 +109,7 @@ class Calling:
         return fault.answers
 
     async def _say(self, request: ModelRequest, number: int) -> Reply | Fault:
-        """What the script says; an error in it is told the client as an error that it does not try again."""
+        """Ask the script for its response. An error in the script becomes an error that the client does not retry."""
         try:
             said = await self._script.response(request, number)
             return said if isinstance(said, Fault) else reply_of(said)
@@ -145,7 +145,7 @@ class Calling:
         )
 
     def _continued(self, wire: Wire, body: Body) -> Body:
-        """The request with the conversation that it only names."""
+        """Expand `previous_response_id` into the full conversation."""
         name = body.get("previous_response_id")
         if wire is not RESPONSES or name is None:
             return body
@@ -195,7 +195,7 @@ async def _send(wire: Wire, answer: Answer, body: Body, fault: Fault, exchange: 
 
 
 async def _send_words(wire: Wire, answer: Answer, body: Body, fault: Fault, exchange: Exchange) -> None:
-    """A stream up to the last word, and not its end."""
+    """Send a stream up to its last word, without its end."""
     if not body.get("stream"):
         return
     await exchange.start(EVENTS)

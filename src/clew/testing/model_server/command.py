@@ -76,7 +76,7 @@ def _serve(script: ScriptFile, port: int, log: Path | None) -> None:
 
 
 def _write(log: Path, record: RecordedRequest) -> None:
-    """Whole lines, as they come: whoever reads the file may do so while the server runs."""
+    """Append the request to the log file as one whole line, so that the file can be read while the server runs."""
     fields = {
         "call": record.call,
         "method": record.method,

@@ -1,4 +1,4 @@
-"""From a connection to the part of the server that answers: which API a request speaks, and all that is no model call."""
+"""Routing for the model server: find the API that a request speaks, and answer requests that are not model calls."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from clew.testing.replies import estimate
 __all__ = ["Answering"]
 
 _WIRES = {"/chat/completions": CHAT, "/messages": ANTHROPIC, "/responses": RESPONSES}
-"""By the ending of the path, so that any base URL will do."""
+"""The API by the end of the path, so that any base URL works."""
 _COUNT = "/messages/count_tokens"
 _RELEASED = "2025-01-01T00:00:00Z"
 
 
 class Answering:
-    """Serves connections. All of it runs on the server's own event loop."""
+    """Serves connections. Runs on the server's own event loop."""
 
     def __init__(self, calling: Calling, records: Records, *, key: str | None, models: tuple[str, ...]) -> None:
         self._calling = calling
@@ -35,7 +35,7 @@ class Answering:
         self._models = models
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, until either side ends it."""
+        """Serve one connection until either side closes it."""
         exchange = Exchange(reader, writer)
         try:
             while not exchange.broken and (request := await read_request(reader, writer)) is not None:
@@ -109,7 +109,7 @@ class Answering:
 
 
 def _vendor(request: HttpRequest) -> Wire:
-    """Whose words to use where the path does not tell: Anthropic's clients always say their version."""
+    """Return the vendor to answer as if the path does not tell. Anthropic's clients always send their version header."""
     return ANTHROPIC if "anthropic-version" in request.headers or "/messages" in request.path else CHAT
 
 

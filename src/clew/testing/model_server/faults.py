@@ -1,4 +1,4 @@
-"""What goes wrong with a call, on demand."""
+"""Faults that a test can ask of the model server: error statuses, cuts, delays, broken data."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ __all__ = ["Fault", "Faults"]
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
-    """How a call of a `ModelServer` goes wrong. Several can be said at once where that makes sense."""
+    """How a call of a `ModelServer` goes wrong. Several fields can be combined where that makes sense."""
 
     status: int | None = None
-    """Answer with this status, in the vendor's shape: 429, 500, 503, 529 …"""
+    """Answer with this HTTP status and the vendor's error body: 429, 500, 503, 529 …"""
     retry_after: float | None = None
-    """Seconds, in the header Retry-After."""
+    """Seconds in the header `Retry-After`."""
     message: str = ""
-    """The words of the error, in place of the vendor's."""
+    """The error message, instead of the vendor's."""
     overflow: bool = False
-    """Say that the request is longer than the model's window, as each vendor does."""
+    """Answer that the request is longer than the model's window, in the vendor's words."""
     reset: bool = False
     """Drop the connection before the answer."""
     first_byte: float = 0
@@ -30,20 +30,20 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     between: float = 0
     """Seconds between two events of a stream."""
     drop_after: int | None = None
-    """Close the connection after this many events of a stream; after half the body, if it is none."""
+    """Close the connection after this many events of a stream. Without a stream, close it after half of the body."""
     error_after: int | None = None
-    """Send the error of `status`, or of `overflow`, after this many events of a stream, which has begun well."""
+    """Send the error of `status` or `overflow` after this many events of a stream that began well."""
     malformed: bool = False
-    """Send an event that is no JSON in place of the second one; a body that is none, if it is no stream."""
+    """Replace the second event of a stream, or the body, by invalid JSON."""
     hang: bool = False
-    """Send all the words, and then nothing, until the client hangs up: the stream stays open and never ends. Where there
-    is no stream, nothing is sent."""
+    """Send all words and then nothing until the client hangs up, so that the stream never ends. Without a stream, send
+    nothing."""
     saying: str = ""
-    """What was about to be said, for a fault in the midst of it that stands in a script in place of a response."""
+    """The text that was about to be said, for a fault inside a response that stands in a script."""
 
     @property
     def problem(self) -> Problem | None:
-        """The error that this fault answers with, if it does."""
+        """Return the error that this fault answers with, or None."""
         if self.status is None and not self.overflow and self.error_after is None:
             return None
         status = self.status or (400 if self.overflow else 500)
@@ -51,18 +51,18 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def stops(self) -> bool:
-        """Whether the client gets nothing of an answer."""
+        """Return whether the client gets no answer at all."""
         return self.reset or (self.problem is not None and self.error_after is None)
 
     @property
     def answers(self) -> bool:
-        """Whether the client still gets a whole and true answer: the call was slow, and no more."""
+        """Return whether the client still gets a complete and correct answer, only slower."""
         spoiled = self.reset or self.drop_after is not None or self.malformed or self.hang
         return self.problem is None and not spoiled
 
 
 class Faults:
-    """Which calls go wrong, and how. May be changed from any thread while the server runs."""
+    """Which calls go wrong, and how. Can be changed from any thread while the server runs."""
 
     def __init__(self, faults: Fault | Mapping[int, Fault] | None) -> None:
         self._lock = threading.Lock()
@@ -84,7 +84,7 @@ class Faults:
             self._next.clear()
 
     def take(self, number: int) -> Fault:
-        """The fault of this call, counted from 1."""
+        """Return the fault for this call, counted from 1."""
         with self._lock:
             if number in self._by_call:
                 return self._by_call[number]

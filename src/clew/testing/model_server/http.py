@@ -1,4 +1,4 @@
-"""As much of HTTP/1.1 as the clients of models speak, over asyncio's streams: keep-alive, chunks, events."""
+"""The part of HTTP/1.1 that clients of models use, over asyncio's streams: keep-alive, chunks, server-sent events."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ class Abandoned(Exception):
 
 
 class BadRequest(Exception):
-    """Bytes that are no request."""
+    """The received bytes are not an HTTP request."""
 
 
 class HttpRequest(NamedTuple):
     method: str
     path: str
-    """Without the query."""
+    """The path without the query."""
     headers: dict[str, str]
-    """By their names in small letters."""
+    """Header values by lower-case name."""
     body: bytes
 
     @property
@@ -54,7 +54,7 @@ class HttpRequest(NamedTuple):
 
 
 async def read_request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> HttpRequest | None:
-    """The next request of a connection; None once the client has closed it."""
+    """Read the next request of a connection. Returns None if the client has closed it."""
     try:
         head = await reader.readuntil(b"\r\n\r\n")
     except (asyncio.IncompleteReadError, ConnectionError):
@@ -108,19 +108,21 @@ def _decoded(body: bytes, encoding: str) -> bytes:
 
 
 class Exchange:
-    """The answer to one request: sent whole or as a stream of chunks, or broken off in one of two ways."""
+    """The answer to one request: sent whole, sent as a stream of chunks, or broken off."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
         self.broken = False
-        """The connection ends here and takes no other request."""
+        """Whether the connection ends here and takes no further request."""
 
     async def send(
         self, status: int, headers: dict[str, str], body: bytes, *, only: int | None = None, hide: bool = False
     ) -> None:
-        """A whole answer; with `only`, that many bytes of it and then the end of the connection. `hide`: the headers
-        alone, as HEAD wants them."""
+        """Send a whole answer.
+
+        With `only`, send that many bytes and then close the connection. With `hide`, send the headers alone, for HEAD.
+        """
         self._head(status, {**headers, "content-length": str(len(body))})
         if not hide:
             self._writer.write(body if only is None else body[:only])
@@ -129,7 +131,7 @@ class Exchange:
             await self.cut()
 
     async def start(self, headers: dict[str, str]) -> None:
-        """The head of a stream of chunks."""
+        """Send the head of a stream of chunks."""
         self._head(200, {**headers, "transfer-encoding": "chunked"})
         await self._flush()
 
@@ -144,7 +146,7 @@ class Exchange:
         await self._flush()
 
     async def pause(self, seconds: float) -> None:
-        """Wait, unless the client hangs up."""
+        """Wait for this long. Raises `Abandoned` if the client hangs up meanwhile."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             if self._reader.at_eof():
@@ -152,12 +154,12 @@ class Exchange:
             await asyncio.sleep(min(left, 0.02))
 
     async def cut(self) -> None:
-        """Close in the middle of the answer: what was sent arrives, and then nothing."""
+        """Close the connection in the middle of the answer. The client still receives what was sent."""
         self.broken = True
         self._writer.close()
 
     async def reset(self) -> None:
-        """Drop the connection: the client's next read fails with a reset."""
+        """Reset the connection, so that the client's next read fails."""
         self.broken = True
         taken = self._writer.get_extra_info("socket")
         taken.setsockopt(

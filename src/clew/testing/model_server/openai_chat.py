@@ -1,4 +1,4 @@
-"""OpenAI's chat completions API: bodies, chunks and errors."""
+"""OpenAI's chat completions API for the model server: bodies, chunks and errors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _request(body: Body) -> ModelRequest:
 
 
 def read_choice(choice: Any) -> Any:
-    """auto, required or none; a tool by name is required."""
+    """Return the tool choice: auto, required or none. A tool by name counts as required."""
     return choice if choice in ("required", "none") else "required" if isinstance(choice, dict) else "auto"
 
 
@@ -52,7 +52,7 @@ def _text(answer: Answer) -> str:
 
 
 def _refusal(answer: Answer) -> str | None:
-    """A refusal that the script gives as this API says it."""
+    """Return the refusal text of a response that the script marks as refused."""
     refusals = [block.value for block in answer.content if isinstance(block, Opaque) and block.dialect == "openai-chat"]
     return next((value["refusal"] for value in refusals if value.get("type") == "refusal"), None)
 
@@ -88,7 +88,7 @@ def _head(answer: Answer, kind: str) -> dict[str, Any]:
 
 
 def _whole(answer: Answer, body: Body) -> dict[str, Any]:
-    """Thinking is not part of it: this API counts it and does not show it."""
+    """Return the whole response. Thinking is left out: this API counts it and does not show it."""
     message: dict[str, Any] = {
         "role": "assistant",
         "content": _text(answer) or None,
@@ -141,7 +141,8 @@ def _deltas(answer: Answer) -> Iterator[tuple[dict[str, Any], str | None]]:
 
 
 def openai_error(problem: Problem, overflow: tuple[str, str]) -> dict[str, Any]:
-    """The error in both of OpenAI's APIs. `overflow`: what a request that is too long is told, and of which parameter."""
+    """Make the error body of both OpenAI APIs. `overflow` holds the words and the parameter for a request that is too
+    long."""
     kind, code, message, param = "invalid_request_error", None, problem.message, None
     if problem.overflow:
         message, param, code = message or overflow[0], overflow[1], "context_length_exceeded"

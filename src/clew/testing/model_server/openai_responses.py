@@ -1,4 +1,4 @@
-"""OpenAI's responses API: bodies, events and errors."""
+"""OpenAI's responses API for the model server: bodies, events and errors."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _request(body: Body) -> ModelRequest:
 
 
 def _said(body: Body) -> Any:
-    """The input without the items that offer tools: they are no part of what was said."""
+    """Return the input without the items that offer tools, which are not part of the conversation."""
     given = body.get("input") or []
     return [item for item in given if not _offers_tools(item)] if isinstance(given, list) else given
 
@@ -54,7 +54,8 @@ def _offers_tools(item: Any) -> bool:
 
 
 def _tools(body: Body) -> list[dict[str, Any]]:
-    """The tools on offer: beside the input and in it, and those of a namespace one by one, by their own names."""
+    """Return all offered tools, from beside the input and inside it. Tools of a namespace are listed by their own
+    names."""
     given = body.get("input")
     found = list(body.get("tools") or ())
     for item in given if isinstance(given, list) else ():
@@ -74,7 +75,7 @@ def _items(answer: Answer, body: Body) -> list[Item]:
 
 
 def _item(block: Block, place: str, custom: set[Any], sealed: bool) -> Item | None:
-    """A block as an item, its id made of its place, so that it is the same when a run is resumed."""
+    """Convert a block to an item. Its id comes from its place, so that it is the same when a run is resumed."""
     if isinstance(block, Text):
         text = {"type": "output_text", "text": block.text, "annotations": [], "logprobs": []}
         item = {"type": "message", "role": "assistant", "status": "completed", "content": [text]}
@@ -95,7 +96,7 @@ def _item(block: Block, place: str, custom: set[Any], sealed: bool) -> Item | No
 
 
 def _input(call: ToolCall) -> str:
-    """What a custom tool is given: a text. `call("apply_patch", "…")`, or by the name `input`."""
+    """Return the text input of a custom tool: `call("apply_patch", "…")`, or the argument named `input`."""
     given = call.arguments
     if isinstance(given, dict) and given.keys() == {"input"}:
         given = given["input"]
@@ -180,7 +181,7 @@ def _stream(answer: Answer, body: Body) -> Iterator[Item]:
 
 
 def _opened(item: Item) -> tuple[Item, list[Item]]:
-    """How an item begins, and the events that make it whole, without what they all have."""
+    """Return the first event of an item and the events that complete it, without their common fields."""
     if item["type"] == "message":
         return {**item, "status": "in_progress", "content": []}, [
             event for index, part in enumerate(item["content"]) for event in _text_events(part, index)
@@ -230,7 +231,7 @@ def _error(problem: Problem) -> dict[str, Any]:
 
 
 def _stream_error(problem: Problem, answer: Answer, body: Body, sent: int) -> Event:
-    """A response that fails after it began: the whole response, with the error in it."""
+    """Return a response that fails after it began: the whole response with the error inside."""
     error = _error(problem)["error"]
     code = error["code"] if problem.overflow or problem.status == 429 else "server_error"
     failed = {**_begun(answer, body), "status": "failed", "error": {"code": code, "message": error["message"]}}

@@ -1,4 +1,4 @@
-"""What a server was asked: every request, and a way to wait for the next."""
+"""The requests that a model server received, and a way to wait for the next."""
 
 from __future__ import annotations
 
@@ -21,40 +21,42 @@ _PLAIN = frozenset({"idempotency-key"})
 
 
 class RecordedRequest(msgspec.Struct, kw_only=True):
-    """A request as it came, and as Clew reads it."""
+    """A request as it was received, and as Clew reads it."""
 
     method: str
     path: str
     headers: dict[str, str]
-    """By their names in small letters; keys and cookies are not kept."""
+    """Header values by lower-case name. Keys and cookies are left out."""
     body: Any
-    """The JSON value; None if there was none."""
+    """The JSON body, or None."""
     call: int = 0
-    """The number of the model call, from 1 on; 0 for a request that is none: the list of models, a count of tokens."""
+    """The number of the model call, from 1. It is 0 for other requests, such as a list of models or a count of tokens.
+    """
     dialect: Dialect | None = None
     request: ModelRequest | None = None
-    """What was asked, in Clew's own words; None for what is no model call, or cannot be read."""
+    """The model call in Clew's own form. None if the request is not a model call or cannot be read."""
     outcome: Literal["", "answered", "refused", "failed", "hanging", "abandoned"] = ""
-    """answered: whole. refused: a bad request, or past the script's end. failed: by a fault. hanging: by a fault, all its
-    words are sent and the client still waits. abandoned: the client hung up first. Empty while it is on the way."""
+    """How the request ended. answered: completely. refused: a bad request, or past the end of the script. failed: by a
+    fault. hanging: by a fault, all words are sent and the client still waits. abandoned: the client hung up first.
+    Empty while the request is being answered."""
     reason: str = ""
-    """Why it was refused."""
+    """Why the request was refused."""
 
     @property
     def conversation(self) -> tuple[Message, ...]:
-        """The messages, without the instructions."""
+        """The messages without the system prompt."""
         return self.request.messages if self.request else ()
 
 
 def without_secrets(headers: dict[str, str]) -> dict[str, str]:
-    """Whatever may be one is none of a test's business."""
+    """Return the headers without keys and cookies."""
     return {
         name: "(not kept)" if _SECRET.search(name) and name not in _PLAIN else value for name, value in headers.items()
     }
 
 
 class Records:
-    """Written by the server's thread, read by any."""
+    """All requests. Written by the server's thread and readable from any."""
 
     def __init__(self, on_request: Callable[[RecordedRequest], None] | None = None) -> None:
         self._on_request = on_request
@@ -64,7 +66,7 @@ class Records:
         self.calls = 0
 
     def add(self, record: RecordedRequest, *, is_call: bool) -> None:
-        """Keep it; a model call gets its number."""
+        """Keep a request. A model call gets its number."""
         with self._lock:
             if is_call:
                 self.calls += 1
@@ -79,7 +81,7 @@ class Records:
                 future.set_result(None)
 
     def when(self, number: int) -> Future[None]:
-        """Done once there have been that many calls."""
+        """Return a future that is done after this many calls."""
         future: Future[None] = Future()
         with self._lock:
             if self.calls < number:

@@ -1,4 +1,4 @@
-"""What vendors refuse of a conversation, so that a test finds out before a user does."""
+"""What vendors refuse in a conversation, so that a test finds it before a user does."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _UNASKED = {
 
 
 def signature_of(text: str) -> str:
-    """What a server signs thinking with: always the same for the same text, so that it can be checked later."""
+    """Sign a thinking text. The signature depends on the text alone, so that it can be checked later."""
     return "sig" + hashlib.sha256(text.encode()).hexdigest()
 
 
 def refusal(messages: Sequence[Message], dialect: Dialect) -> str | None:
-    """Why the vendor would refuse this conversation; None if it would not, for all that is known here."""
+    """Return why the vendor would refuse this conversation, or None if no known rule is broken."""
     return next(_refusals(messages, dialect), None)
 
 
@@ -73,5 +73,5 @@ def _anthropic(index: int, message: Message) -> Iterator[str]:
 
 
 def _is_changed(block: Thinking) -> bool:
-    """Whether thinking that a server of ours signed is no longer what it was. Other signatures nobody can check."""
+    """Return whether a thinking text that this server signed was changed. Signatures of others cannot be checked."""
     return bool(_OURS.fullmatch(block.signature or "")) and block.signature != signature_of(block.text)

@@ -1,4 +1,4 @@
-"""Scripts in JSON, for servers that are started from a command line."""
+"""Scripts as JSON files, for servers that are started from a command line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _Call(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Counted(msgspec.Struct, forbid_unknown_fields=True):
-    """`Usage`, by name."""
+    """A `Usage` written with field names."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -36,14 +36,14 @@ class _Counted(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Response(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Thinking, then words, then calls; or a fault alone."""
+    """One response: thinking, then words, then calls; or a fault alone."""
 
     think: str | None = None
     say: str | None = None
     call: _Call | None = None
     calls: list[_Call] = []
     opaque: dict[str, Any] | None = None
-    """A block or item of a vendor's own: `{"dialect": "openai-responses", "value": {…}}`."""
+    """A block or item in a vendor's own form: `{"dialect": "openai-responses", "value": {…}}`."""
     usage: _Counted | None = None
     stop: str = ""
     model: str = ""
@@ -66,28 +66,28 @@ class _Response(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class _Rule(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Responses for requests of another kind: those that name a conversation, say, beside the conversation itself."""
+    """Responses for requests of a special kind, for example those that ask for a title of the conversation."""
 
     responses: list[str | _Response]
     model: str = "*"
-    """A pattern for the name of the model."""
+    """A pattern that the model's name must match."""
     contains: str = ""
-    """A text of the instructions or of a message."""
+    """A text that the system prompt or a message must contain."""
     repeat: bool = False
-    """Give the last response again and again."""
+    """Whether to repeat the last response for all further requests."""
 
 
 class ScriptFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What a script's file holds. A list alone is its responses."""
+    """The content of a script file. A list alone is its responses."""
 
     responses: list[str | _Response] = []
     rules: list[_Rule] = []
-    """Asked in order, before `responses`; the first that fits answers."""
+    """Rules that are tried in order before `responses`. The first that matches answers."""
     by: By = "turns"
     faults: dict[int, Fault] = {}
-    """By the number of the call, from 1 on."""
+    """Faults by the number of the call, from 1."""
     fault: Fault | None = None
-    """For all calls that have none of their own."""
+    """The fault of all calls that have no fault of their own."""
     key: str | None = None
     delay: float = 0
     context_window: int | None = None
@@ -95,7 +95,7 @@ class ScriptFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     strict: bool = True
 
     def script(self) -> Any:
-        """The script of a `ModelServer`."""
+        """Return the script for a `ModelServer`."""
         plain = [_read(response) for response in self.responses]
         if not self.rules:
             return plain
@@ -123,7 +123,7 @@ def _fits(rule: _Rule, request: ModelRequest) -> bool:
 
 
 def read_script(path: Path) -> ScriptFile:
-    """The script in this file, or an `InvalidInput` that says what is amiss in it."""
+    """Read the script in this file. Raises `InvalidInput` that says what is wrong in it."""
     try:
         text = path.read_bytes()
     except OSError as error:

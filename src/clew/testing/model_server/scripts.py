@@ -1,4 +1,4 @@
-"""Which response a conversation gets next."""
+"""Scripts: which response a conversation gets next."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ __all__ = ["By", "Script", "ScriptSource", "turns_in"]
 
 By = Literal["turns", "order"]
 ScriptSource = Sequence[Response] | Assistant | Reply | Callable[[ModelRequest], Response | Awaitable[Response]]
-"""A text alone, which is a sequence too, is a script of that one response."""
+"""A text alone is a script of that one response, although a text is a sequence too."""
 
 
 def turns_in(request: ModelRequest) -> int:
-    """How many responses the request's conversation already holds: the place of the next one in a script."""
+    """Count the responses in the request's conversation: the index of the next response in a script."""
     return sum(isinstance(message, Assistant) for message in request.messages)
 
 
 class Script:
-    """Responses in a list, or a function that gives them. Holds no place: that is the conversation's, or the caller's."""
+    """A list of responses, or a function that makes them. It keeps no position: that follows from the conversation or
+    the caller."""
 
     def __init__(self, source: object) -> None:
         self._ask: Callable[[ModelRequest], Any] | None = None
@@ -39,7 +40,7 @@ class Script:
             raise InvalidInput(f"a script is a list of responses or a function, not {type(source).__name__}")
 
     async def response(self, request: ModelRequest, number: int) -> Any:
-        """The response with this number, counted from 0, as the script holds it."""
+        """Return the response with this number, counted from 0."""
         if self._ask is not None:
             given = self._ask(request)
             return await given if inspect.isawaitable(given) else given

@@ -1,4 +1,4 @@
-"""A server that speaks as three vendors do, and says what a test tells it to."""
+"""`ModelServer`: an HTTP server on 127.0.0.1 that speaks three vendors' APIs and answers from a script."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class ModelServer:
         self._key = key
 
     def start(self) -> None:
-        """Listen. What a `with` block does on entry."""
+        """Start to listen. A `with` block does this on entry."""
         if self._thread is not None:
             raise UsageError("this ModelServer is running already; make another one for a second port")
         thread = ServerThread(self._answering.serve, "127.0.0.1", self._port)
@@ -92,7 +92,7 @@ class ModelServer:
         self._thread = thread
 
     def close(self) -> None:
-        """Stop, dropping calls on the way. What was recorded can still be read."""
+        """Stop the server and drop open calls. The recorded requests can still be read."""
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.stop()
@@ -105,16 +105,16 @@ class ModelServer:
 
     @property
     def anthropic_url(self) -> str:
-        """The base URL that Anthropic's clients take."""
+        """The base URL for Anthropic's clients."""
         return self.url
 
     @property
     def openai_url(self) -> str:
-        """The base URL that OpenAI's clients take."""
+        """The base URL for OpenAI's clients."""
         return f"{self.url}/v1"
 
     def env(self) -> dict[str, str]:
-        """Environment variables that lead the vendors' clients, and programs built on them, here."""
+        """Return environment variables that direct the vendors' clients, and programs built on them, to this server."""
         key = self._key or "scripted"
         return {
             "ANTHROPIC_BASE_URL": self.anthropic_url,
@@ -125,23 +125,23 @@ class ModelServer:
 
     @property
     def requests(self) -> list[RecordedRequest]:
-        """Every request so far, in the order in which they came, tries that failed among them."""
+        """All requests so far in the order of arrival, failed attempts included."""
         return list(self._records.requests)
 
     @property
     def calls(self) -> int:
-        """How many model calls came, tries that failed among them."""
+        """The number of model calls so far, failed attempts included."""
         return self._records.calls
 
     async def wait_for(self, calls: int, timeout: float = 10) -> None:
-        """Return once there have been that many model calls, answered or not; `TimeoutError` if they do not come."""
+        """Wait until this many model calls have come, answered or not. Raises `TimeoutError` if they do not come."""
         try:
             await asyncio.wait_for(asyncio.wrap_future(self._records.when(calls)), timeout)
         except TimeoutError:
             raise TimeoutError(self._missing(calls, timeout)) from None
 
     def wait_for_blocking(self, calls: int, timeout: float = 10) -> None:
-        """`wait_for` where there is no event loop."""
+        """Like `wait_for`, for code without an event loop."""
         try:
             self._records.when(calls).result(timeout)
         except TimeoutError:
@@ -151,11 +151,11 @@ class ModelServer:
         return f"{self.calls} of {calls} model calls came within {timeout:g} s"
 
     def fail(self, fault: Fault, calls: int | None = 1) -> None:
-        """Let the next so many calls go wrong; None: all from now on that have no fault of their own."""
+        """Make the next calls go wrong. With None, all further calls that have no fault of their own."""
         self._faults.add(fault, calls)
 
     def heal(self) -> None:
-        """No faults from now on."""
+        """Remove all faults."""
         self._faults.clear()
 
     def __enter__(self) -> ModelServer:
@@ -181,7 +181,7 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 class ServerThread:
-    """Listens from `start` to `stop`. Both may be called from any thread, and block for no longer than that takes."""
+    """Listens from `start` to `stop`, on a thread and an event loop of its own. Both can be called from any thread."""
 
     def __init__(self, serve: Serve, host: str, port: int) -> None:
         self._serve = serve
@@ -193,7 +193,7 @@ class ServerThread:
         self._thread = threading.Thread(target=self._run, name="clew-model-server", daemon=True)
 
     def start(self) -> int:
-        """The port it listens on."""
+        """Start to listen and return the port."""
         self._thread.start()
         return self._ready.result()
 

@@ -1,4 +1,4 @@
-"""What the three APIs have in common: an answer before it is put in a vendor's words, and what a vendor's module gives."""
+"""What the three APIs have in common: an answer before it is put into a vendor's form, and the functions of a vendor."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Event(NamedTuple):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """A response that is ready to be put in a vendor's words."""
+    """A response that is ready to be put into a vendor's form."""
 
     id: str
     """Random letters, for ids that vendors make anew for every response."""
     number: int
-    """Of the response in its script, for ids that are to be the same when a run is resumed."""
+    """The number of the response in its script, for ids that must be the same when a run is resumed."""
     created: int
     model: str
     content: tuple[Block, ...]
@@ -52,29 +52,29 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     status: int
     message: str = ""
     overflow: bool = False
-    """The request does not fit the model's window."""
+    """Whether the request does not fit into the model's window."""
     window: int | None = None
-    """What the model takes, in tokens, and what it was given, for the words of that error."""
+    """The window of the model and the length of the request in tokens, for the error message."""
     size: int | None = None
     retry_after: float | None = None
 
 
 class Wire(NamedTuple):
-    """A vendor's API, as functions without state."""
+    """A vendor's API as functions without state."""
 
     dialect: Dialect
     call_prefix: str
     needed: tuple[str, ...]
-    """What a request must have, beside a model."""
+    """The fields that a request must have besides a model."""
     request: Callable[[Body], ModelRequest]
-    """What a request asks, in Clew's own words."""
+    """Convert a request to Clew's own form."""
     whole: Callable[[Answer, Body], Any]
     events: Callable[[Answer, Body], list[Event]]
     error: Callable[[Problem], Any]
     stream_error: Callable[[Problem, Answer, Body, int], Event]
-    """The same error in a stream, after that many events of it."""
+    """Make the error inside a stream, after this many events."""
     is_delta: Callable[[Event], bool]
-    """Whether an event brings something of the content: words, or a part of a call."""
+    """Return whether an event carries content: words, or a part of a call."""
 
 
 def calls_in(answer: Answer) -> list[ToolCall]:
@@ -82,5 +82,5 @@ def calls_in(answer: Answer) -> list[ToolCall]:
 
 
 def stopped_early(stop: str) -> str | None:
-    """Whether this vendor's or another's word means that the model was cut off: `length`, `refusal` or not at all."""
+    """Return why the model was cut off: `length`, `refusal` or empty. Understands every vendor's word for it."""
     return "length" if stop in _TOO_LONG else "refusal" if stop in _REFUSED else None

@@ -1,4 +1,4 @@
-"""The tools that come with Clew."""
+"""The tools that come with Clew: files and commands of the workspace."""
 
 from __future__ import annotations
 

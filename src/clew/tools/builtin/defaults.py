@@ -1,4 +1,4 @@
-"""The tools that come with Clew."""
+"""`DEFAULT_TOOLS`: all tools that come with Clew."""
 
 from __future__ import annotations
 
@@ -9,4 +9,4 @@ from clew.tools.decorator import AnyTool
 __all__ = ["DEFAULT_TOOLS"]
 
 DEFAULT_TOOLS: tuple[AnyTool, ...] = (read_file, write_file, edit_file, list_files, run_command)
-"""Files and commands of the workspace, for `Agent(tools=[*DEFAULT_TOOLS, …])`."""
+"""The tools for files and commands of the workspace: `Agent(tools=[*DEFAULT_TOOLS, …])`."""

@@ -1,4 +1,4 @@
-"""Tools that read and write the files of the workspace, and nothing outside it."""
+"""Tools that read and write files of the workspace. No path and no symbolic link leads them outside it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MOST_LINES = 2000
 MOST_FILES = 1000
 _SEEN_AT_MOST = 200_000
 _one_writer = threading.Lock()
-"""Calls of one turn run side by side: two edits of one file must not lose one of them."""
+"""Taken by every tool that writes. Calls of one turn run in parallel, and of two edits of one file none may be lost."""
 
 
 @tool(effect="none", needs_workspace=True)
@@ -152,7 +152,7 @@ def list_files(
 
 
 def _walk(place: Place) -> Iterator[str]:
-    """Paths relative to the workspace, in order. Links are named and not followed."""
+    """Return the paths of all files, relative to the workspace and sorted. Symbolic links are listed, not followed."""
     for folder, folders, files in os.walk(place.path):
         links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
         folders[:] = sorted(name for name in folders if name != ".git" and name not in links)
@@ -163,7 +163,7 @@ def _walk(place: Place) -> Iterator[str]:
 
 
 def _existing(place: Place) -> tuple[bytes | None, int | None]:
-    """What is there now, and its mode; of a file too large to compare, only the mode."""
+    """Return the file's content and mode. For a file that is too large to compare, return the mode alone."""
     try:
         facts = os.lstat(place.path)
     except OSError:
@@ -194,9 +194,10 @@ def _text(place: Place, data: bytes) -> str:
 
 
 def _is_edited(text: str, old: str, new: str) -> bool:
-    """Whether this may be what the edit leaves behind: the new text is there, and the old one nowhere but inside it.
+    """Return whether the text can be the result of this edit: it contains the new text, and the old text only inside
+    the new.
 
-    It is true of everything that `edit_file` writes, which is why it may run again.
+    This holds for everything that `edit_file` writes. It is why the tool may run again after a crash.
     """
     if new not in text:
         return False
@@ -213,7 +214,7 @@ def _is_edited(text: str, old: str, new: str) -> bool:
 
 
 def _lines(text: str) -> list[str]:
-    """As editors and compilers count them: str.splitlines knows eight more ends of a line."""
+    """Split text into lines as editors and compilers count them. `str.splitlines` knows eight more line endings."""
     return io.StringIO(text, newline="\n").readlines()
 
 
@@ -225,7 +226,7 @@ def _lines_of(text: str, part: str) -> Iterator[int]:
 
 
 def _not_found(place: Place, text: str, old: str) -> str:
-    """Where what was meant probably is: the same but for its spaces, or the line most like the first one."""
+    """Tell the model where the text it meant probably is: text that differs only in spaces, or the most similar line."""
     lines = [line.rstrip("\r\n") for line in _lines(text)]
     wanted = [line.split() for line in old.strip("\r\n").splitlines()] or [[]]
     message = f"old_text is not in {place}."
@@ -250,7 +251,7 @@ _FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | _NO_LINK
 
 
 class Place(msgspec.Struct, frozen=True):
-    """A path inside a workspace, with no links left in it."""
+    """A path inside a workspace, with all symbolic links resolved."""
 
     root: Path
     parts: tuple[str, ...]
@@ -264,10 +265,10 @@ class Place(msgspec.Struct, frozen=True):
 
 
 def locate(ctx: ToolContext, path: str) -> Place:
-    """Where a model's path leads. A `ToolError` if that is not inside the workspace.
+    """Resolve a path that the model gave. Raises `ToolError` if it leads outside the workspace.
 
-    Links inside the workspace are followed here, and only here: whoever opens the place refuses links, so one that is put
-    there in between leads nowhere.
+    Symbolic links inside the workspace are followed here and nowhere else. The functions that open the place refuse
+    links, so a link that is put there in between leads nowhere.
     """
     if ctx.workspace is None:
         raise ToolError("There is no workspace, so there are no files. Run the agent with workspace=…")
@@ -291,7 +292,7 @@ def locate(ctx: ToolContext, path: str) -> Place:
 
 
 def read_bytes(place: Place, largest: int) -> tuple[bytes, int]:
-    """A regular file's content and its mode."""
+    """Return the content and the mode of a regular file."""
     with _folder(place, make=False) as (fd, name):
         opened = os.open(name, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | _NO_LINK, dir_fd=fd)
         try:
@@ -312,7 +313,7 @@ def read_bytes(place: Place, largest: int) -> tuple[bytes, int]:
 
 
 def write_bytes(place: Place, data: bytes, mode: int | None) -> None:
-    """Put a file there in one step: whoever reads it sees the old one or the new one. Folders are made as needed."""
+    """Replace a file in one step, so that a reader sees either the old content or the new. Makes missing folders."""
     if not place.parts:
         raise ToolError("The workspace itself is a folder, and not a file that can be written.")
     with _folder(place, make=True) as (fd, name):
@@ -336,9 +337,9 @@ def write_bytes(place: Place, data: bytes, mode: int | None) -> None:
 
 @contextmanager
 def _folder(place: Place, *, make: bool) -> Iterator[tuple[int | None, str]]:
-    """The folder that a file is in, opened name by name from the root, and the file's name in it.
+    """Open the folder of a file, name by name from the root, and return it with the file's name.
 
-    Where the system cannot open by descriptor there is None for the folder, and the whole path for the name.
+    On systems that cannot open by descriptor, the folder is None and the name is the whole path.
     """
     fds: list[int] = []
     try:
@@ -369,7 +370,7 @@ def _is_folder(name: str, fd: int | None) -> bool:
 
 
 def _explain(error: OSError, path: str) -> ToolError:
-    """Without the whole path of the workspace, which is not the model's business."""
+    """Describe an OS error without the full path of the workspace, which the model need not know."""
     if isinstance(error, FileNotFoundError):
         return ToolError(f"There is no file {path!r} in the workspace. list_files shows what is there.")
     return ToolError(f"{path!r}: {error.strerror or type(error).__name__}")

@@ -1,4 +1,4 @@
-"""A tool that runs commands in the workspace."""
+"""A tool that runs shell commands in the workspace."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from clew.tools.signals import ToolError
 __all__ = ["run_command"]
 
 KEPT = 15_000
-"""Bytes kept of the beginning of the output, and as many of its end."""
+"""Bytes that are kept from the beginning of the output, and as many from its end."""
 LONGEST = 3600.0
 _GRACE = 2.0
 
@@ -74,7 +74,7 @@ async def run_command(
 
 
 async def _end(process: asyncio.subprocess.Process, output: _Output) -> None:
-    """Kill whatever is left of the command's group, and read what it had printed."""
+    """Kill every process that is left of the command's group, and read the rest of its output."""
     if process.returncode is None:
         _signal(process, signal.SIGTERM)
         try:
@@ -99,9 +99,10 @@ def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None
 
 
 class _Output(asyncio.Protocol):
-    """The beginning and the end of what a command prints, however much that is.
+    """Collects the beginning and the end of a command's output, of any length.
 
-    Its own pipe, because a process with one of asyncio's has not ended for asyncio until all that hold it have.
+    Uses a pipe of its own: asyncio reports a process with one of its pipes as ended only when every process that holds
+    the pipe has ended.
     """
 
     _transport: asyncio.ReadTransport
@@ -134,7 +135,7 @@ class _Output(asyncio.Protocol):
         self._ended.set()
 
     async def drain(self, timeout: float) -> None:
-        """Wait until all is read, but not for ever."""
+        """Wait until all output is read, but for a limited time."""
         try:
             async with asyncio.timeout(timeout):
                 await self._ended.wait()
