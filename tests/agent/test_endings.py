@@ -18,7 +18,7 @@ from clew.checkpointers import HeadQuery, MemoryCheckpointer
 from clew.errors import ContextTooLong, ModelError, ModelRefused, ModelUnavailable
 from clew.log import MessageAdded, StatusChanged, Usage
 from clew.messages import assistant, user
-from clew.providers import Turn
+from clew.providers import Exchange
 from clew.testing import Response, ScriptedModel, call
 from clew.threads import to_json, to_markdown
 from clew.threads.views.timeline import read_timeline
@@ -43,9 +43,9 @@ async def url(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
         yield made
 
 
-async def turns_of(url: str, name: str) -> tuple[Turn, ...]:
+async def turns_of(url: str, name: str) -> tuple[Exchange, ...]:
     async with make_agent(url, []) as agent:
-        return (await agent.start_session(thread_id=name).trajectory).turns
+        return (await agent.start_session(thread_id=name).trajectory()).exchanges
 
 
 @pytest.mark.parametrize("name", ENDINGS)
@@ -184,7 +184,7 @@ async def test_what_a_prompt_cost_is_unknown_if_a_request_for_it_was_lost_before
     for error in (ModelUnavailable("example", "a timeout", attempts=5), REFUSAL):
         with pytest.raises(type(error)):
             await make_agent(store, [error]).run("Go.", thread_id="t")
-    last = (await agent.start_session(thread_id="t").trajectory).turns[-1]
+    last = (await agent.start_session(thread_id="t").trajectory()).exchanges[-1]
     assert (last.usage, last.cost) == (None, None)
 
 
@@ -210,15 +210,15 @@ async def test_a_prompt_costs_what_all_its_runs_bought_and_a_run_what_it_bought_
     first, before = await turns_of(url, "killed")
     async with make_agent(url, [call("look"), call("look"), "Done."], max_turns=2) as agent:
         stopped = await agent.run("Go.", thread_id="killed", prompt_id="m2")
-        half = (await agent.start_session(thread_id="killed").trajectory).turns[-1]
+        half = (await agent.start_session(thread_id="killed").trajectory()).exchanges[-1]
         result = await agent.resume(thread_id="killed", max_turns=9)
-        told = await agent.start_session(thread_id="killed").trajectory
+        told = await agent.start_session(thread_id="killed").trajectory()
     assert (half.status, half.reason) == ("interrupted", "max_turns: 2")
-    assert (told.turns[-1].status, told.turns[-1].reason, told.turns[-1].output) == ("done", "", "Done.")
+    assert (told.exchanges[-1].status, told.exchanges[-1].reason, told.exchanges[-1].output) == ("done", "", "Done.")
     bought = [before.cost, stopped.cost, result.cost]
     assert all(cost is not None and cost > 0 for cost in bought)
-    assert told.turns[-1].cost == pytest.approx(sum(cost or 0.0 for cost in bought))
-    assert told.cost == pytest.approx((first.cost or 0.0) + (told.turns[-1].cost or 0.0))
+    assert told.exchanges[-1].cost == pytest.approx(sum(cost or 0.0 for cost in bought))
+    assert told.cost == pytest.approx((first.cost or 0.0) + (told.exchanges[-1].cost or 0.0))
 
 
 async def test_a_prompt_that_another_one_overtook_is_not_done(store: MemoryCheckpointer) -> None:
@@ -226,7 +226,7 @@ async def test_a_prompt_that_another_one_overtook_is_not_done(store: MemoryCheck
     await agent.run("Hi.", thread_id="t")
     await agent.run("Go.", thread_id="t")
     await make_agent(store, [call("look"), "Both."]).run("And?", thread_id="t")
-    told = (await agent.start_session(thread_id="t").trajectory).turns
+    told = (await agent.start_session(thread_id="t").trajectory()).exchanges
     assert [(turn.prompt, turn.status, turn.reason) for turn in told] == [
         ("Hi.", "done", ""),
         ("Go.", "interrupted", "max_turns: 1"),
@@ -239,20 +239,23 @@ async def test_a_prompt_is_as_it_was_at_the_turn_that_a_thread_was_rewound_to(st
     for prompt in ("Hi.", "Go.", "And?"):
         await agent.run(prompt, thread_id="t")
     await rewind(store, "t", 3)
-    told = (await agent.start_session(thread_id="t").trajectory).turns
+    told = (await agent.start_session(thread_id="t").trajectory()).exchanges
     assert [turn.status for turn in told] == ["done", "done"]
     await rewind(store, "t", 2)
-    told = (await agent.start_session(thread_id="t").trajectory).turns
+    told = (await agent.start_session(thread_id="t").trajectory()).exchanges
     assert [(turn.status, turn.reason) for turn in told] == [("done", ""), ("interrupted", "rewound to turn 2")]
     assert told[1].cost is None, "what it cost cannot be told from what the rewound prompt cost"
     assert (await agent.run("Go.", thread_id="t")).output == "Done."
-    assert [turn.status for turn in (await agent.start_session(thread_id="t").trajectory).turns] == ["done", "done"]
+    assert [turn.status for turn in (await agent.start_session(thread_id="t").trajectory()).exchanges] == [
+        "done",
+        "done",
+    ]
 
 
 async def test_an_unknown_price_is_no_cost_and_the_tokens_are_known(store: MemoryCheckpointer) -> None:
     agent = Agent(ScriptedModel(["One."], name="nobody-knows"), checkpointer=store)
     result = await agent.run("Go.", thread_id="t")
-    (told,) = (await agent.start_session(thread_id="t").trajectory).turns
+    (told,) = (await agent.start_session(thread_id="t").trajectory()).exchanges
     assert (result.usage, result.cost) == (told.usage, told.cost)
     assert (told.usage is not None, told.cost) == (True, None)
 
@@ -263,7 +266,7 @@ async def test_prompts_that_were_put_on_record_by_hand_are_told_without_a_cost(s
             await opened.append(MessageAdded(user("Go.")), MessageAdded(assistant(words), Usage(5, 5), 0.5))
         await opened.append(StatusChanged("done"))
     agent = Agent(ScriptedModel(["One.", "Two.", "Three."]), checkpointer=store)
-    told = (await agent.start_session(thread_id="t").trajectory).turns
+    told = (await agent.start_session(thread_id="t").trajectory()).exchanges
     assert [(turn.status, turn.output, turn.usage, turn.cost) for turn in told] == [
         ("done", "One.", None, None),
         ("done", "Two.", None, None),

@@ -40,7 +40,7 @@ def _all_uses(agent: Any) -> list[Callable[[], Any]]:
         lambda: agent.resume(thread_id="t").result(),
         lambda: session.send("say x").result(),
         lambda: session.resume().result(),
-        lambda: session.trajectory,
+        lambda: session.trajectory(),
         lambda: session.move_to("toy"),
         lambda: agent.resume_session("t").send("say x").result(),
     ]

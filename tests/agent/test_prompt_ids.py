@@ -186,7 +186,7 @@ async def test_a_prompt_that_waits_keeps_its_id_and_those_asked_together_share_t
     assert (result.output, await prompts_of(store)) == ("Stopped.", ["Order it.", "Wait.", "Stop."])
     for prompt, prompt_id in (("Order it.", "m1"), ("Wait.", "m2"), ("Stop.", "m3")):
         assert (await agent.run(prompt, thread_id="t", prompt_id=prompt_id)).output == "Stopped."
-    told = (await agent.start_session(thread_id="t").trajectory).turns
+    told = (await agent.start_session(thread_id="t").trajectory()).exchanges
     assert [(turn.prompt_id, turn.status, turn.output) for turn in told] == [
         ("m1", "done", "Stopped."),
         ("m2", "done", "Stopped."),
@@ -214,7 +214,7 @@ class Payments:
         self.agent = Agent(self.model, tools=[pay], checkpointer=store, **settings)  # type: ignore[arg-type]
 
     async def told(self) -> list[tuple[str, str, str | None]]:
-        turns = (await self.agent.start_session(thread_id="t").trajectory).turns
+        turns = (await self.agent.start_session(thread_id="t").trajectory()).exchanges
         return [(turn.prompt_id, turn.status, turn.output) for turn in turns]
 
 
@@ -233,7 +233,7 @@ async def test_a_prompt_that_waited_and_was_overtaken_is_not_asked_again_when_it
     assert await prompts_of(store) == ["Pay Ada.", "What is the weather?"]
     answer = "Ada is paid, and it rains."
     assert await desk.told() == [("p1", "done", answer), ("p2", "done", answer)]
-    first, second = (await desk.agent.start_session(thread_id="t").trajectory).turns
+    first, second = (await desk.agent.start_session(thread_id="t").trajectory()).exchanges
     assert ([use.output for use in first.tool_uses], second.tool_uses) == (["paid Ada"], ())
 
 
@@ -348,7 +348,7 @@ async def test_a_rewind_to_before_the_overtaking_prompt_frees_its_id_and_leaves_
     await desk.agent.resume(thread_id="t", answer=True)
     async with Thread.open(store, "t") as thread:
         await thread.rewind(1)
-    (turn,) = (await desk.agent.start_session(thread_id="t").trajectory).turns
+    (turn,) = (await desk.agent.start_session(thread_id="t").trajectory()).exchanges
     assert (turn.prompt_id, turn.status, turn.output) == ("p1", "interrupted", None)
     again = await desk.agent.run("Pay Ada.", thread_id="t", prompt_id="p1")
     assert (again.output, desk.paid, await prompts_of(store)) == ("Ada is paid, and it rains.", ["Ada"], ["Pay Ada."])
@@ -387,7 +387,7 @@ async def test_an_answered_prompt_that_a_summary_stands_for_is_known_by_its_id(s
     assert await prompts_of(store) == ["[clew] Summary of the conversation so far:\n\nA summary.", "Prompt 3."]
     agent = Agent(ScriptedModel([RuntimeError("never asked")]), checkpointer=store)
     assert (await agent.run("Prompt 1.", thread_id="t", prompt_id="m1")).output == "An answer."
-    told = (await agent.start_session(thread_id="t").trajectory).turns
+    told = (await agent.start_session(thread_id="t").trajectory()).exchanges
     assert [(turn.prompt_id, turn.output) for turn in told] == [(f"m{number}", "An answer.") for number in (1, 2, 3)]
 
 
@@ -397,7 +397,7 @@ async def test_words_are_redacted_and_ids_are_not(store: MemoryCheckpointer) -> 
 
     with pytest.raises(RuntimeError):
         await agent(RuntimeError("the secret")).run("The secret.", thread_id="t", prompt_id="message-1")
-    (turn,) = (await agent("One.").start_session(thread_id="t").trajectory).turns
+    (turn,) = (await agent("One.").start_session(thread_id="t").trajectory()).exchanges
     assert (turn.prompt_id, turn.status, turn.prompt) == ("message-1", "failed", "Th* s*cr*t.")
     assert "secret" not in turn.reason
     for _ in range(2):
@@ -527,7 +527,9 @@ async def test_a_killed_program_run_again_asks_no_prompt_twice(tmp_path: Path) -
 
     assert run("kill").returncode == -signal.SIGKILL
     async with open_checkpointer(url) as store:
-        killed = (await Agent(ScriptedModel([]), checkpointer=store).start_session(thread_id="t").trajectory).turns
+        killed = (
+            await Agent(ScriptedModel([]), checkpointer=store).start_session(thread_id="t").trajectory()
+        ).exchanges
     assert [(turn.prompt_id, turn.status) for turn in killed] == [("m1", "done"), ("m2", "interrupted")]
     assert run("go on").stdout.split() == ["One.", "Two.", "1"]
     assert run("again").stdout.split() == ["One.", "Two.", "0"]
@@ -551,5 +553,5 @@ async def test_a_result_tells_the_id_that_was_made_for_its_prompt(store: MemoryC
     agent, _ = writer(store)
     results: list[RunResult] = [await agent.run("Continue.", thread_id="t") for _ in range(2)]
     assert len({result.prompt_id for result in results}) == 2
-    told = (await agent.start_session(thread_id="t").trajectory).turns
+    told = (await agent.start_session(thread_id="t").trajectory()).exchanges
     assert [turn.prompt_id for turn in told] == [result.prompt_id for result in results]

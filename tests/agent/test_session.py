@@ -93,8 +93,8 @@ async def test_a_session_tells_what_it_did_prompt_by_prompt(store: MemoryCheckpo
     first = await session.send("1")
     assert (first.result, first.blocks, first.provider) == ("One.", (Text("One."),), "clew")
     await session.send("2")
-    found = await session.trajectory
-    told = [(turn.prompt, turn.output, turn.status) for turn in found.turns]
+    found = await session.trajectory()
+    told = [(turn.prompt, turn.output, turn.status) for turn in found.exchanges]
     assert told == [("1", "One.", "done"), ("2", "Two.", "done")]
     assert found.usage.output_tokens > 0
 

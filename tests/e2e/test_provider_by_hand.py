@@ -76,7 +76,7 @@ async def test_what_was_typed_by_hand_is_on_record_once_and_goes_along_wherever_
             assert has_call(machine.asked[-1], "echo by-hand", "by-hand")
             expected = ["first, by us", "RUN echo by-hand", "third, by us"]
             assert await on_record(here, session.thread_id) == expected
-            turn = (await session.trajectory).turns[1]
+            turn = (await session.trajectory()).exchanges[1]
             assert (turn.status, "itself" in turn.reason, turn.tool_uses[0].output.strip()[-7:]) == (
                 "done",
                 True,

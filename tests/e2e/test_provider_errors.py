@@ -46,7 +46,7 @@ async def test_a_prompt_that_the_vendor_refused_cost_nothing_and_is_no_lost_call
                 with pytest.raises(ProviderError):
                     await session.send("Hi")
             state = await Thread.load(store, "t")
-            turns = (await session.trajectory).turns
+            turns = (await session.trajectory()).exchanges
             timeline = await read_timeline(store, "t")
     assert (state.unaccounted, state.in_flight, state.usage, state.cost_usd) == (0, False, Usage(), 0.0)
     assert [(turn.status, turn.usage, turn.cost) for turn in turns] == [("failed", Usage(), 0.0)] * 2

@@ -54,10 +54,10 @@ async def test_nothing_is_lost_and_nothing_is_left_running_whoever_is_killed(
             assert "Go on" in (turn.output or "")
             _check_told(machine, kills[1][1])
             assert has_call(machine.asked[-1], "echo settled", "settled")
-            found = await session.trajectory
-            assert [turn.status == "done" for turn in found.turns] == [False, True, False, True]
+            found = await session.trajectory()
+            assert [turn.status == "done" for turn in found.exchanges] == [False, True, False, True]
             if "claude" in provider and kills[0][1] == _WHEN[0]:
-                (kept,) = found.turns[0].blocks
+                (kept,) = found.exchanges[0].blocks
                 assert isinstance(kept, Text)
                 assert kept.text, "it streams its words, and they are kept"
                 assert _WORDS.startswith(kept.text)

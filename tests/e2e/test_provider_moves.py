@@ -35,7 +35,7 @@ async def test_a_conversation_goes_through_all_six_moves_with_every_call_and_res
                 asked = machine.asked[-1]
                 for before in range(number + 1):
                     assert has_call(asked, f"echo stop-{before}", f"stop-{before}"), (provider, before)
-            assert (await session.trajectory).num_turns == len(_TOUR)
+            assert (await session.trajectory()).num_exchanges == len(_TOUR)
 
 
 @pytest.mark.parametrize("provider", NAMES)

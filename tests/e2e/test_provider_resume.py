@@ -40,7 +40,7 @@ async def test_a_session_is_resumed_by_another_process_from_another_folder_and_o
             asked = other.asked[-1]
             assert has_call(asked, "echo forty-two", "forty-two")
             assert [texts(asked).count(words) for words in ("Second prompt", "Third prompt")] == [2, 1]
-            found = await session.trajectory
-            assert found.num_turns == 3
-            assert found.turns[0].tool_uses[0].output.strip().endswith("forty-two")
-            assert all(turn.usage is not None and turn.usage.input_tokens > 0 for turn in found.turns)
+            found = await session.trajectory()
+            assert found.num_exchanges == 3
+            assert found.exchanges[0].tool_uses[0].output.strip().endswith("forty-two")
+            assert all(turn.usage is not None and turn.usage.input_tokens > 0 for turn in found.exchanges)

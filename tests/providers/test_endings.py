@@ -15,7 +15,7 @@ from clew.agent.exchanges import NO_END
 from clew.checkpointers import MemoryCheckpointer
 from clew.errors import ProviderError
 from clew.log import Usage
-from clew.providers import ProviderSession, Turn
+from clew.providers import Exchange, ProviderSession
 from clew.testing import ScriptedModel, call
 from clew.threads.views.timeline import read_timeline
 from clew.tools import tool
@@ -71,8 +71,8 @@ async def test_each_prompt_has_its_status_reason_usage_and_cost(
     session = toy_agent(toy_place(tmp_path), store).start_session()
     await session.send("say one", prompt_id="m1")
     await end(session)
-    trajectory = await session.trajectory
-    first, last = trajectory.turns
+    trajectory = await session.trajectory()
+    first, last = trajectory.exchanges
     assert (first.status, first.usage, first.cost) == ("done", Usage(10, 2), 0.25)
     assert (last.status, last.prompt_id, last.provider) == (status, "m2", "toy")
     assert reason in last.reason
@@ -89,9 +89,9 @@ async def test_each_prompt_has_its_status_reason_usage_and_cost(
 async def test_a_prompt_whose_process_was_killed_is_interrupted_and_what_it_cost_is_not_known(tmp_path: Path) -> None:
     place, url = toy_place(tmp_path), f"sqlite:///{tmp_path}/clew.db"
 
-    async def told(handle: str) -> Turn:
+    async def told(handle: str) -> Exchange:
         async with open_checkpointer(url) as store:
-            return (await toy_agent(place, store).resume_session(handle).trajectory).turns[0]
+            return (await toy_agent(place, store).resume_session(handle).trajectory()).exchanges[0]
 
     with worker(place, url, provider="toy", prompt="say half\ncall c1 Bash\nsleep 600") as running:
         handle = running.wait_for("handle")["handle"]
@@ -113,7 +113,7 @@ async def test_a_prompt_that_the_budget_refused_cost_nothing_and_is_not_asked(tm
     await session.send("say one")
     refused = await session.send("say two", prompt_id="m2")
     assert (refused.status, refused.usage, refused.cost, refused.prompt_id) == ("interrupted", Usage(), 0.0, "m2")
-    assert [turn.prompt for turn in (await session.trajectory).turns] == ["say one"]
+    assert [turn.prompt for turn in (await session.trajectory()).exchanges] == ["say one"]
 
 
 async def test_an_exchange_of_the_built_in_agent_that_a_provider_takes_over_keeps_its_ending(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ async def test_an_exchange_of_the_built_in_agent_that_a_provider_takes_over_keep
     session = toy_agent(toy_place(tmp_path), store).start_session(thread_id="t")
     turn = await session.send("echo", prompt_id="m2")
     assert "was stopped while it worked on this prompt: 'Look around.'" in str(turn.output)
-    told = (await session.trajectory).turns
+    told = (await session.trajectory()).exchanges
     assert [(found.prompt_id, found.provider, found.status, found.reason) for found in told] == [
         ("m1", "clew", "interrupted", "max_turns: 1"),
         ("m2", "toy", "done", ""),

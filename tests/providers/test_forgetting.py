@@ -30,7 +30,7 @@ async def test_an_exchange_that_the_program_did_not_keep_is_told_and_goes_on_fro
     assert "did not keep this exchange" in caplog.text
     state = await Thread.load(store, session.thread_id)
     assert (state.status, state.reason) == ("done", turn.reason)
-    assert (await session.trajectory).turns[-1].reason == turn.reason
+    assert (await session.trajectory()).exchanges[-1].reason == turn.reason
     told = (await session.send("echo")).output
     assert [told.count(f"assistant={word}") for word in ("one", "two")] == [1, 1]
     assert session.resume_handle != before, "it goes on in another session of the program"

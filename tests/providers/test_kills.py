@@ -37,7 +37,7 @@ async def test_when_we_are_killed_all_processes_end_and_words_calls_and_prompt_a
         turn = await session.send("echo")
         assert "Its words so far: 'half an answer '" in turn.output
         assert "took effect: Bash" in turn.output
-        first, _ = (await session.trajectory).turns
+        first, _ = (await session.trajectory()).exchanges
         assert (first.status, first.prompt) == ("interrupted", prompt)
         assert first.blocks[0] == Text("half an answer ")
 

@@ -99,7 +99,7 @@ async def test_a_limit_leaves_the_handle_and_the_turn_as_they_are(tmp_path: Path
         with pytest.raises(ProviderLimited):
             await session.send("say two")
     assert session.resume_handle == handle
-    assert [turn.status for turn in (await session.trajectory).turns] == ["done", "failed", "failed"]
+    assert [turn.status for turn in (await session.trajectory()).exchanges] == ["done", "failed", "failed"]
 
 
 async def test_a_prompt_that_was_cut_off_is_not_taken_back_because_the_program_is_gone(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ async def test_a_prompt_that_was_cut_off_is_not_taken_back_because_the_program_i
     (place.home / "toy-is-not-installed").touch()
     turn = await session.send("echo")
     assert turn.provider == "twin"
-    assert [turn.prompt for turn in (await session.trajectory).turns] == ["sleep 600", "echo"]
+    assert [turn.prompt for turn in (await session.trajectory()).exchanges] == ["sleep 600", "echo"]
 
 
 @pytest.mark.parametrize("size", [1_000, 400_000])
@@ -145,7 +145,7 @@ async def test_a_turn_that_is_cancelled_while_it_is_captured_is_done_and_paid(tm
         cancelled.set()
         with pytest.raises(asyncio.CancelledError):
             await running
-    (turn,) = (await session.trajectory).turns
+    (turn,) = (await session.trajectory()).exchanges
     assert (turn.status, turn.output, turn.cost) == ("done", "done", 0.25)
 
 
@@ -272,7 +272,7 @@ async def test_a_prompt_that_something_is_taken_out_of_is_answered_like_any_othe
     session = toy_agent(toy_place(tmp_path), MemoryCheckpointer(), redact=["sk-[a-z]+"]).start_session()
     turn = await session.send("say the key is sk-abc")
     assert (turn.output, turn.blocks) == ("the key is sk-abc", (Text("the key is [redacted]"),))
-    (told,) = (await session.trajectory).turns
+    (told,) = (await session.trajectory()).exchanges
     assert (told.status, told.prompt, told.cost) == ("done", "say the key is [redacted]", 0.25)
 
 
@@ -384,7 +384,7 @@ async def test_an_adopted_session_says_who_answered(tmp_path: Path) -> None:
     session = toy_agent(place, None).start_session()
     await session.send("say one")
     thread_id = await adopt(json.loads(session.resume_handle)["resume_key"], store, provider="toy", place=place)
-    (turn,) = (await toy_agent(place, store).resume_session(thread_id).trajectory).turns
+    (turn,) = (await toy_agent(place, store).resume_session(thread_id).trajectory()).exchanges
     assert (turn.provider, turn.blocks, turn.usage) == ("toy", (Text("one"),), None)
 
 
@@ -396,9 +396,9 @@ async def test_what_is_left_when_the_rewound_is_purged_is_told_as_it_was(tmp_pat
     async with Thread.open(store, session.thread_id) as thread:
         await thread.rewind(1)
     await session.send("say three")
-    before = await session.trajectory
+    before = await session.trajectory()
     await Thread.purge_rewound(store, session.thread_id)
-    assert (await session.trajectory).turns == before.turns
+    assert (await session.trajectory()).exchanges == before.exchanges
     turn = await session.send("echo")
     assert ("assistant=three" in turn.output, "assistant=two" in turn.output, "[clew]" in turn.output) == (
         True,

@@ -31,7 +31,7 @@ def by_hand(place: Place, session: ProviderSession, prompt: str) -> None:
 
 
 async def prompts(session: ProviderSession) -> list[tuple[str, str | None]]:
-    return [(turn.prompt, turn.output) for turn in (await session.trajectory).turns]
+    return [(turn.prompt, turn.output) for turn in (await session.trajectory()).exchanges]
 
 
 async def test_an_exchange_by_hand_between_two_prompts_is_on_record_once_and_in_its_order(tmp_path: Path) -> None:
@@ -41,11 +41,11 @@ async def test_an_exchange_by_hand_between_two_prompts_is_on_record_once_and_in_
     by_hand(place, session, "call c9 Bash\nresult c9 two files\nsay two")
     turn = await session.send("say three")
     assert [answer for _, answer in await prompts(session)] == ["one", "two", "three"]
-    middle = (await session.trajectory).turns[1]
+    middle = (await session.trajectory()).exchanges[1]
     assert (middle.status, middle.reason, middle.provider) == ("done", "asked in Toy itself", "toy")
     assert [(use.name, use.output) for use in middle.tool_uses] == [("Bash", "two files")]
     assert (middle.usage, middle.cost, turn.usage and turn.usage.input_tokens) == (None, None, 10)
-    assert (await session.trajectory).usage.input_tokens == 20, "it was not paid for through Clew"
+    assert (await session.trajectory()).usage.input_tokens == 20, "it was not paid for through Clew"
     await session.send("say four")
     assert [answer for _, answer in await prompts(session)] == ["one", "two", "three", "four"]
 

@@ -43,7 +43,7 @@ async def test_another_id_with_the_same_words_is_a_new_prompt(tmp_path: Path) ->
     for prompt_id in ("m1", "m2", None, None):
         await session.run("say next", prompt_id=prompt_id)
     assert await prompts_of(store, session.thread_id) == ["say next"] * 4
-    told = (await session.trajectory).turns
+    told = (await session.trajectory()).exchanges
     assert [turn.prompt_id for turn in told[:2]] == ["m1", "m2"]
     assert len({turn.prompt_id for turn in told}) == 4
 
@@ -74,7 +74,7 @@ async def test_a_thread_that_waits_and_goes_on_at_a_provider_waits_no_more_and_a
     await toy_agent(toy_place(tmp_path), store).run("say two", thread_id="t", prompt_id="m2")
     assert await own.questions("t") == []
     assert (await own.run("say three", thread_id="t", prompt_id="m3")).output == "Here."
-    told = [(turn.prompt_id, turn.status, turn.reason) for turn in (await own.trajectory("t")).turns]
+    told = [(turn.prompt_id, turn.status, turn.reason) for turn in (await own.trajectory("t")).exchanges]
     overtaken = "another prompt was asked before it was answered"
     assert told == [("m1", "interrupted", overtaken), ("m2", "done", ""), ("m3", "done", "")]
 
@@ -91,7 +91,7 @@ async def test_the_same_id_asks_again_what_was_stopped_and_the_program_is_told_s
     first, note, again = await prompts_of(store, session.thread_id)
     assert (first, again) == (prompt, prompt)
     assert "was stopped while it worked on this prompt, which is asked again" in note
-    told = [(turn.prompt_id, turn.status, turn.reason) for turn in (await session.trajectory).turns]
+    told = [(turn.prompt_id, turn.status, turn.reason) for turn in (await session.trajectory()).exchanges]
     assert told == [("m1", "interrupted", "cancelled")] * 2
 
 

@@ -52,10 +52,10 @@ async def test_a_turn_has_its_result_its_blocks_its_usage_and_its_tool_uses_with
 async def test_usage_and_cost_are_of_the_turn_and_add_up_in_the_trajectory(tmp_path: Path) -> None:
     session = toy_agent(toy_place(tmp_path), MemoryCheckpointer()).start_session()
     first, second = await session.send("say a"), await session.send("say b")
-    found = await session.trajectory
+    found = await session.trajectory()
     assert (first.usage, second.usage) == (Usage(10, 2), Usage(10, 4))
-    assert (found.usage, found.cost, found.num_turns) == (Usage(20, 6), 0.5, 2)
-    assert [(turn.prompt, turn.output, turn.usage) for turn in found.turns] == [
+    assert (found.usage, found.cost, found.num_exchanges) == (Usage(20, 6), 0.5, 2)
+    assert [(turn.prompt, turn.output, turn.usage) for turn in found.exchanges] == [
         ("say a", "a", first.usage),
         ("say b", "b", second.usage),
     ]
@@ -93,7 +93,7 @@ async def test_the_handle_is_there_before_the_first_prompt_and_resumes_in_anothe
     await session.send("say remember me")
     resumed = toy_agent(place, store).resume_session(handle)
     assert "assistant=remember me" in (await resumed.send("echo")).output
-    assert (await resumed.trajectory).num_turns == 2
+    assert (await resumed.trajectory()).num_exchanges == 2
     await store.close()
 
 
@@ -104,9 +104,9 @@ async def test_without_the_store_the_programs_own_conversation_goes_on_and_the_t
     session = toy_agent(place, MemoryCheckpointer()).start_session()
     await session.send("say remember me")
     resumed = toy_agent(place, None).resume_session(session.resume_handle)
-    assert (await resumed.trajectory).num_turns == 0
+    assert (await resumed.trajectory()).num_exchanges == 0
     assert "assistant=remember me" in (await resumed.send("echo")).output
-    assert (await resumed.trajectory).num_turns == 1
+    assert (await resumed.trajectory()).num_exchanges == 1
 
 
 async def test_a_bare_session_id_works_where_the_store_is_known_and_its_handle_comes_with_the_record(
@@ -118,7 +118,7 @@ async def test_a_bare_session_id_works_where_the_store_is_known_and_its_handle_c
     resumed = toy_agent(place, store).resume_session(session.session_id)
     with pytest.raises(UsageError, match="send a prompt, or read the trajectory"):
         _ = resumed.resume_handle
-    await resumed.trajectory
+    await resumed.trajectory()
     assert resumed.resume_handle == session.resume_handle
     with pytest.raises(ThreadNotFound):
         await toy_agent(place, store).resume_session("nobody").send("echo")
@@ -181,7 +181,7 @@ async def test_an_error_is_an_exception_and_never_an_answer(tmp_path: Path) -> N
     session = toy_agent(toy_place(tmp_path), MemoryCheckpointer()).start_session()
     with pytest.raises(ProviderError, match="no such model"):
         await session.send("say well\nfail failed no such model")
-    last = (await session.trajectory).turns[-1]
+    last = (await session.trajectory()).exchanges[-1]
     assert (last.status, last.output, last.reason, last.cost) == ("failed", None, "no such model", 0.5)
     assert last.blocks == (Text("well"),)
 
@@ -252,7 +252,7 @@ async def test_cancel_stops_the_program_and_the_session_goes_on(tmp_path: Path) 
     await session.cancel()
     with pytest.raises(asyncio.CancelledError):
         await run
-    assert (await session.trajectory).turns[-1].reason == "cancelled"
+    assert (await session.trajectory()).exchanges[-1].reason == "cancelled"
     assert (await session.send("say on")).output == "on"
 
 
@@ -402,14 +402,14 @@ async def test_a_data_dir_keeps_everything_in_a_folder(tmp_path: Path) -> None:
     session = ProviderAgent(provider="toy", env=place.env, cwd=place.cwd, data_dir=tmp_path / "data").start_session()
     await session.send("say remember me")
     again = ProviderAgent(provider="toy", env=place.env, cwd=place.cwd, data_dir=tmp_path / "data")
-    assert (await again.resume_session(session.session_id).trajectory).num_turns == 1
+    assert (await again.resume_session(session.session_id).trajectory()).num_exchanges == 1
 
 
 async def test_a_sub_agents_work_is_on_a_thread_of_its_own_and_in_the_trajectory(tmp_path: Path) -> None:
     session = toy_agent(toy_place(tmp_path), MemoryCheckpointer()).start_session()
     await session.send("call c1 Task\nchild looked around\nresult c1 found\nsay done")
-    (child,) = (await session.trajectory).sub_agents
-    assert child.turns[0].blocks == (Text("looked around"),)
+    (child,) = (await session.trajectory()).sub_agents
+    assert child.exchanges[0].blocks == (Text("looked around"),)
 
 
 async def test_a_budget_that_is_spent_ends_the_asking(tmp_path: Path) -> None:
@@ -451,7 +451,7 @@ async def test_a_session_that_was_moved_has_all_of_the_conversation_and_says_wha
     assert all(word in turn.output for word in ("assistant=one", "call=c1 Bash", "result=out", "assistant=two"))
     back = await moved.move_to("toy")
     assert "call=c1 Bash" in (await back.send("echo")).output
-    assert [turn.provider for turn in (await back.trajectory).turns] == ["toy", "twin", "toy"]
+    assert [turn.provider for turn in (await back.trajectory()).exchanges] == ["toy", "twin", "toy"]
 
 
 async def test_a_session_of_another_provider_that_the_store_does_not_know_is_taken_over(tmp_path: Path) -> None:
@@ -460,7 +460,7 @@ async def test_a_session_of_another_provider_that_the_store_does_not_know_is_tak
     await session.send("say remember me")
     elsewhere = toy_agent(place, MemoryCheckpointer(), "twin").resume_session(session.resume_handle)
     assert "assistant=remember me" in (await elsewhere.send("echo")).output
-    assert (await elsewhere.trajectory).num_turns == 2
+    assert (await elsewhere.trajectory()).num_exchanges == 2
 
 
 async def test_tool_finished_is_told_with_its_result(tmp_path: Path) -> None:
@@ -477,4 +477,4 @@ async def test_a_timeout_that_allows_nothing_is_refused_before_anything_is_asked
         for ask in (session.send, session.run, session.resume, agent.run, agent.resume):
             with pytest.raises(InvalidInput, match="timeout is a number of seconds above 0"):
                 ask("say two", timeout=timeout)
-    assert [turn.result for turn in (await session.trajectory).turns] == ["one"]
+    assert [turn.result for turn in (await session.trajectory()).exchanges] == ["one"]

@@ -69,7 +69,7 @@ def test_a_prompt_with_an_id_is_asked_once_and_equal_words_with_another_id_are_a
         session = outside.start_session()
         first, second, again = (session.send("echo", prompt_id=prompt_id).result() for prompt_id, _ in asked)
         assert (first.output != second.output, again.output, again.cost) == (True, first.output, 0.0)
-        assert [turn.prompt_id for turn in session.trajectory.turns] == ["m1", "m2"]
+        assert [turn.prompt_id for turn in session.trajectory().exchanges] == ["m1", "m2"]
     assert model.calls == 2
 
 
@@ -294,4 +294,4 @@ def test_a_providers_session_works_without_an_event_loop_of_ones_own(tmp_path: P
     assert (turn.result, turn.provider) == ("a b ", "toy")
     resumed = agent.resume_session(session.resume_handle)
     assert "assistant=a b" in resumed.send("echo").result().output
-    assert resumed.trajectory.num_turns == 2
+    assert resumed.trajectory().num_exchanges == 2

@@ -25,6 +25,7 @@ from clew.agent.events import (
 from clew.agent.run import Run, RunResult
 from clew.agent.session import Session
 from clew.agent.settings import Budget
+from clew.agent.trajectory import Exchange, Trajectory
 
 __all__ = [
     "Agent",
@@ -32,6 +33,7 @@ __all__ = [
     "CheckpointSaved",
     "Compacted",
     "Event",
+    "Exchange",
     "Question",
     "Retrying",
     "Run",
@@ -45,6 +47,7 @@ __all__ = [
     "ToolInDoubt",
     "ToolReplayed",
     "ToolStarted",
+    "Trajectory",
     "TurnFinished",
     "TurnStarted",
     "Unwound",

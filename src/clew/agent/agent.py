@@ -48,7 +48,7 @@ from clew.agent.settings import Budget, Overflow, PriceUnknown, Settings
 from clew.agent.signals import by_id, same_command, stops_with_a_signal
 from clew.agent.stores import LastRun, Ran, Store
 from clew.agent.subagents import child_tool, is_child
-from clew.agent.trajectory import Trajectory, done_since, read_trajectory, turn_of
+from clew.agent.trajectory import Trajectory, answer_on_record, done_since, read_trajectory
 from clew.agent.workspace import Files, lacks_files
 from clew.checkpointers import Checkpointer, HeadQuery
 from clew.errors import InvalidInput, ThreadNotFound, UsageError
@@ -674,17 +674,7 @@ def _answered(thread_id: str, state: Checkpoint, settings: Settings, prompt: Ask
             "and its answer on record does not fit this one's. Other prompts came after it, so the model cannot be asked to "
             "correct it. Read it with an agent as it was then, or ask again with another prompt_id."
         )
-    told = turn_of(thread_id, state, found, state.turns)
-    return RunResult(
-        **{
-            **msgspec.structs.asdict(told),
-            "output": output,
-            "usage": Usage(),
-            "cost": 0.0,
-            "duration": 0.0,
-            "resumed_from": state.turns,
-        }
-    )
+    return msgspec.structs.replace(answer_on_record(thread_id, state, found), output=output)
 
 
 def _check_folder(settings: Settings, way_out: str) -> None:

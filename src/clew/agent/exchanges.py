@@ -26,7 +26,7 @@ __all__ = [
     "NO_END",
     "OWN",
     "SUPERSEDED",
-    "Exchange",
+    "ExchangeSpan",
     "Spent",
     "Working",
     "begun",
@@ -116,7 +116,7 @@ class _Record(msgspec.Struct, frozen=True, array_like=True):
 _ID = _Record.__struct_fields__.index("prompt_id")
 
 
-class Exchange(msgspec.Struct, frozen=True, kw_only=True):
+class ExchangeSpan(msgspec.Struct, frozen=True, kw_only=True):
     """One prompt, and everything up to its answer or to the next prompt."""
 
     place: int
@@ -145,18 +145,18 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
         return self.messages + (self.answered_with or ())
 
 
-def exchanges_in(state: Checkpoint) -> list[Exchange]:
+def exchanges_in(state: Checkpoint) -> list[ExchangeSpan]:
     """All exchanges of the current line of work. Those that a summary stands for are among them, rewound ones are not."""
     places, records = line_of_work(state), _records(state)
     prompts = [number for number, place in enumerate(places) if is_prompt(state.history[place])]
-    found: list[Exchange] = []
+    found: list[ExchangeSpan] = []
     for number, following in reversed(list(zip(prompts, [*prompts, len(places)][1:], strict=True))):
         one = _exchange(state, records.get(places[number]), places[number:following], following == len(places))
         found.append(_join(one, found[-1]) if one.status == JOINED and found else one)
     return found[::-1]
 
 
-def last_exchange(state: Checkpoint) -> Exchange | None:
+def last_exchange(state: Checkpoint) -> ExchangeSpan | None:
     """The exchange that a thread is to go on with, or has ended with."""
     places = line_of_work(state)
     prompts = (number for number in range(len(places) - 1, -1, -1) if is_prompt(state.history[places[number]]))
@@ -164,7 +164,7 @@ def last_exchange(state: Checkpoint) -> Exchange | None:
     return None if number is None else _exchange_at(state, places, number)
 
 
-def exchange_of(state: Checkpoint, prompt_id: str) -> Exchange | None:
+def exchange_of(state: Checkpoint, prompt_id: str) -> ExchangeSpan | None:
     """The exchange of this id; if it was asked again, the last."""
     asked = {_place(fact) for fact in state.facts if _is_record(fact) and _id_in(fact) == prompt_id}
     places = line_of_work(state) if asked else []
@@ -172,7 +172,7 @@ def exchange_of(state: Checkpoint, prompt_id: str) -> Exchange | None:
     return None if number is None else _exchange_at(state, places, number)
 
 
-def _exchange_at(state: Checkpoint, places: list[int], number: int) -> Exchange:
+def _exchange_at(state: Checkpoint, places: list[int], number: int) -> ExchangeSpan:
     """The exchange whose prompt has this number among the places of the line of work."""
     following = number + 1
     while following < len(places) and not is_prompt(state.history[places[following]]):
@@ -184,7 +184,7 @@ def _exchange_at(state: Checkpoint, places: list[int], number: int) -> Exchange:
     return _join(found, _exchange_at(state, places, following)) if joined else found
 
 
-def _join(first: Exchange, following: Exchange) -> Exchange:
+def _join(first: ExchangeSpan, following: ExchangeSpan) -> ExchangeSpan:
     """Tell of a prompt that is answered with the next one: its own messages and cost, and the status of the next."""
     return msgspec.structs.replace(
         first,
@@ -213,7 +213,7 @@ def standing_of(state: Checkpoint) -> StatusChanged:
     return StatusChanged(status, last.reason)
 
 
-def _exchange(state: Checkpoint, record: _Record | None, places: list[int], is_last: bool) -> Exchange:
+def _exchange(state: Checkpoint, record: _Record | None, places: list[int], is_last: bool) -> ExchangeSpan:
     place, *others = places
     messages = tuple(state.history[other] for other in others)
     is_recorded = record is not None
@@ -224,7 +224,7 @@ def _exchange(state: Checkpoint, record: _Record | None, places: list[int], is_l
     else:
         status, reason = _standing(state, record, is_last)
         spent = _spent(state, record, place) if is_last else record.spent
-    return Exchange(
+    return ExchangeSpan(
         place=place,
         prompt=plain_text(state.history[place]),
         messages=messages,
@@ -323,7 +323,7 @@ def ended(
     return _kept(place, record)
 
 
-def closed(found: Exchange, end: int, reason: str = NO_END, status: str = "interrupted") -> StateSet:
+def closed(found: ExchangeSpan, end: int, reason: str = NO_END, status: str = "interrupted") -> StateSet:
     """The end of an exchange that somebody else worked on, and that has none on record."""
     return ended(found.place, end, found.provider, found.model, found.prompt_id, status, reason, found.spent)
 
@@ -354,7 +354,7 @@ class Working(msgspec.Struct, frozen=True):
     """Whether all that earlier runs bought for it is a request that was lost."""
 
     @staticmethod
-    def on(found: Exchange, start: Spent) -> Working:
+    def on(found: ExchangeSpan, start: Spent) -> Working:
         """Go on with an exchange. Where no response is on record yet nothing was counted, whatever a lost request cost."""
         unanswered = found.provider == OWN and not any(type(message) is Assistant for message in found.messages)
         before = Spent(seconds=found.spent.seconds) if unanswered else found.spent

@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar, cast
 import msgspec
 
 from clew._runtime.aio import settle
-from clew.agent.exchanges import JOINED, NO_END, OWN, SUPERSEDED, Exchange, Spent, Working, last_exchange, spent_on
+from clew.agent.exchanges import JOINED, NO_END, OWN, SUPERSEDED, ExchangeSpan, Spent, Working, last_exchange, spent_on
 from clew.errors import LeaseLost, ModelError, Unavailable
 from clew.log import (
     Call,
@@ -110,7 +110,7 @@ class Journal:
         self._exchange = Working(place, OWN, model, prompt_id, Spent(), self._spent)
         return self._exchange.begun(self._spent, self.thread.checkpoint)
 
-    def go_on_with(self, found: Exchange | None) -> None:
+    def go_on_with(self, found: ExchangeSpan | None) -> None:
         """From now on the work is for this prompt, which is on record."""
         self._exchange = None if found is None else Working.on(found, self._spent)
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from clew.agent.events import QUESTIONS
-from clew.agent.exchanges import OWN, SUPERSEDED, Exchange, closed, last_exchange
+from clew.agent.exchanges import OWN, SUPERSEDED, ExchangeSpan, closed, last_exchange
 from clew.agent.prompts import note
 from clew.log import Checkpoint, Logged, MessageAdded, ModelCallStarted, StateSet, ToolOutcome
 from clew.messages import Assistant, Block, Text, Thinking, ToolCall, ToolResult, User, plain_text, tool_calls
@@ -90,7 +90,7 @@ def left_over(state: Checkpoint) -> Left:
     return Left(tuple(entries), tuple(doubtful), words, stopped.prompt)
 
 
-def _stopped(state: Checkpoint) -> Exchange | None:
+def _stopped(state: Checkpoint) -> ExchangeSpan | None:
     """The last prompt, if it is on record that the work on it was begun, and the work was stopped since."""
     last = last_exchange(state)
     if last is None or not last.is_recorded or not (last.is_open or last.status == "interrupted"):

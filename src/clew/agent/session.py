@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
@@ -113,10 +112,9 @@ class Session(ABC):
         """Stop what is under way. The session stays on record, and can be resumed by its handle."""
         await self.cancel()
 
-    @property
     @abstractmethod
-    def trajectory(self) -> Coroutine[Any, Any, Trajectory]:
-        """What was done so far, read from the record: `(await session.trajectory).turns`."""
+    async def trajectory(self) -> Trajectory:
+        """Read from the record what was done so far, prompt by prompt: `(await session.trajectory()).exchanges`."""
 
     @abstractmethod
     async def move_to(self, provider: str, **settings: Any) -> Session:
@@ -260,7 +258,6 @@ class OwnSession(Session):
     async def cancel(self) -> None:
         await stop_all(self._tasks)
 
-    @property
     async def trajectory(self) -> Trajectory:
         return await self._agent.trajectory(self.thread_id)
 

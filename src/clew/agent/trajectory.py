@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from clew.agent.exchanges import Exchange, exchanges_in
+from clew.agent.exchanges import ExchangeSpan, exchanges_in
 from clew.agent.run import RunResult
 from clew.checkpointers import Checkpointer, HeadQuery
 from clew.log import Checkpoint, Usage
@@ -14,11 +14,11 @@ from clew.messages import Assistant, Block, Message, Tool, plain_text
 from clew.threads import Thread
 from clew.threads.heads import is_child
 
-__all__ = ["Trajectory", "Turn", "done_since", "read_trajectory", "said_in", "turn_of"]
+__all__ = ["Exchange", "Trajectory", "answer_on_record", "done_since", "read_trajectory", "said_in"]
 
 
-class Turn(RunResult, frozen=True, kw_only=True):
-    """One prompt, and all that was done on it until it was answered or stopped: an exchange.
+class Exchange(RunResult, frozen=True, kw_only=True):
+    """One prompt, and all that was done on it until it was answered or stopped.
 
     In a trajectory `usage`, `cost` and `duration` are of all runs that worked on this prompt, those that crashed included;
     None for what is not known. `status` is how it ended: `running` while somebody works on it, and `interrupted` if its
@@ -30,7 +30,8 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     """A session from its beginning, rewinds applied."""
 
     thread_id: str
-    turns: tuple[Turn, ...] = ()
+    exchanges: tuple[Exchange, ...] = ()
+    """Every prompt with what was done on it, in the order in which they were asked."""
     usage: Usage = Usage()
     """Of the whole thread, what was rewound included: it was spent."""
     cost: float | None = 0.0
@@ -43,8 +44,8 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     """What the sub-agents did that its turns called, in the order in which they ended."""
 
     @property
-    def num_turns(self) -> int:
-        return len(self.turns)
+    def num_exchanges(self) -> int:
+        return len(self.exchanges)
 
 
 def said_in(messages: tuple[Message, ...]) -> tuple[Block, ...]:
@@ -82,10 +83,10 @@ def _trajectory(thread_id: str, state: Checkpoint) -> Trajectory:
     turns, found = 0, []
     for exchange in exchanges_in(state):
         turns += sum(type(message) is Assistant for message in exchange.messages)
-        found.append(turn_of(thread_id, state, exchange, turns))
+        found.append(exchange_result(thread_id, state, exchange, turns))
     return Trajectory(
         thread_id=thread_id,
-        turns=tuple(found),
+        exchanges=tuple(found),
         usage=state.usage,
         cost=state.cost_usd,
         duration=round(state.seconds, 6),
@@ -93,14 +94,22 @@ def _trajectory(thread_id: str, state: Checkpoint) -> Trajectory:
     )
 
 
-def turn_of(thread_id: str, state: Checkpoint, exchange: Exchange, turns: int) -> Turn:
-    """An exchange as it is told of. `turns` is how many the thread had at its end."""
+def answer_on_record(thread_id: str, state: Checkpoint, span: ExchangeSpan) -> RunResult:
+    """Return the recorded end of an exchange as the result of a new run, which spent nothing: nobody was asked again."""
+    told = msgspec.structs.asdict(exchange_result(thread_id, state, span, state.turns))
+    return RunResult(
+        **{**told, "usage": Usage(), "cost": 0.0, "duration": 0.0, "resumed_from": state.turns},
+    )
+
+
+def exchange_result(thread_id: str, state: Checkpoint, exchange: ExchangeSpan, turns: int) -> Exchange:
+    """Return the `Exchange` of one stretch of a thread. `turns` is how many turns the thread had at its end."""
     status: Any = exchange.status
     last = exchange.up_to_answer[-1] if exchange.up_to_answer else None
     blocks = said_in(exchange.messages)
     if exchange.is_last and exchange.answered_with is None:
         blocks += tuple(call.result for call in state.calls if call.result is not None) + state.partial
-    return Turn(
+    return Exchange(
         prompt=exchange.prompt,
         prompt_id=exchange.prompt_id,
         output=plain_text(last) if type(last) is Assistant and status == "done" else None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clew.agent.handles import Handle, read_handle, write_handle
-from clew.agent.trajectory import Trajectory, Turn
+from clew.agent.trajectory import Exchange, Trajectory
 from clew.providers.agent import ProviderAgent
 from clew.providers.base import Conversation, Health, NativeSession, Permissions, Place, Program, Provider
 from clew.providers.discovery import Discovered, Problem, discover
@@ -17,6 +17,7 @@ __all__ = [
     "PROVIDERS",
     "Conversation",
     "Discovered",
+    "Exchange",
     "Handle",
     "Health",
     "NativeSession",
@@ -29,7 +30,6 @@ __all__ = [
     "ProviderSession",
     "Trajectory",
     "Translated",
-    "Turn",
     "adopt",
     "check_providers",
     "discover",

@@ -20,12 +20,12 @@ from clew.agent.exchanges import exchange_of
 from clew.agent.handles import Handle, read_handle
 from clew.agent.journal import Journal
 from clew.agent.prompts import Asked, check_resumed
-from clew.agent.run import Emit, Run, stop_all
+from clew.agent.run import Emit, Run, RunResult, stop_all
 from clew.agent.session import Session
 from clew.agent.settings import Budget
 from clew.agent.signals import by_id, stops_with_a_signal
 from clew.agent.stores import LastRun, Ran, Store
-from clew.agent.trajectory import Trajectory, Turn, read_trajectory, turn_of
+from clew.agent.trajectory import Trajectory, answer_on_record, read_trajectory
 from clew.checkpointers import Checkpointer
 from clew.errors import (
     InvalidInput,
@@ -35,7 +35,7 @@ from clew.errors import (
     SessionNotFound,
     ThreadNotFound,
 )
-from clew.log import Checkpoint, Usage
+from clew.log import Checkpoint
 from clew.providers.base import Permissions, Place, Program, Provider
 from clew.providers.native_sync import adopt_into, take_in
 from clew.providers.placement import staging_folder
@@ -61,7 +61,7 @@ class ProviderAgent:
     """An outside coding agent, durable: `Agent(provider="claude_code")`, or a list to fall back on, or `"auto"`.
 
         session = Agent(provider="claude_code", checkpointer="sqlite:///clew.db").start_session()
-        turn = await session.send("My deploy target is staging-eu. Remember that.")
+        result = await session.send("My deploy target is staging-eu. Remember that.")
         handle = session.resume_handle
 
     In any other process, on any machine that reaches the store:
@@ -175,7 +175,7 @@ class ProviderAgent:
         thread_id: str | None = None,
         prompt_id: str | None = None,
         timeout: float | None = None,
-    ) -> Run[Turn]:
+    ) -> Run[RunResult]:
         """Ask on a thread, a new one if it is not named: `start_session(thread_id=…).send(prompt, prompt_id=…)`."""
         return self.start_session(thread_id=thread_id).send(prompt, prompt_id=prompt_id, timeout=timeout)
 
@@ -186,7 +186,7 @@ class ProviderAgent:
         thread_id: str | None = None,
         prompt_id: str | None = None,
         timeout: float | None = None,
-    ) -> Run[Turn]:
+    ) -> Run[RunResult]:
         """Go on with a thread. A `prompt` is asked as by `run`: with a `prompt_id`, once.
 
         Without a `thread_id` it is the thread that this agent object began to work on last, in the same folder and store.
@@ -196,7 +196,7 @@ class ProviderAgent:
         check_resumed(prompt, prompt_id)
         check_timeout(timeout)
 
-        async def work(emit: Emit) -> Turn:
+        async def work(emit: Emit) -> RunResult:
             agent, found = (self, thread_id) if thread_id is not None else await self._last_thread()
             session = agent.resume_session(found)
             return await session.ask(GO_ON if prompt is None else prompt, timeout, emit, prompt_id)
@@ -344,7 +344,7 @@ class ProviderAgent:
             return Trajectory(thread_id=thread_id), key
         return found, state.provider_keys.get(provider, key)
 
-    async def answer_to(self, thread_id: str, prompt: Asked) -> Turn | None:
+    async def answer_to(self, thread_id: str, prompt: Asked) -> RunResult | None:
         """The answer to a prompt that is on record already; None if it is to be asked. Takes no lease."""
         try:
             await self.check_thread(thread_id)
@@ -353,7 +353,7 @@ class ProviderAgent:
             return None
         return self.answer_in(thread_id, state, prompt)
 
-    def answer_in(self, thread_id: str, state: Checkpoint, prompt: Asked) -> Turn | None:
+    def answer_in(self, thread_id: str, state: Checkpoint, prompt: Asked) -> RunResult | None:
         """The answer to a prompt that this state holds, at no cost; `InvalidInput` if it has the id with other words."""
         found = exchange_of(state, prompt.id)
         if found is None:
@@ -361,13 +361,7 @@ class ProviderAgent:
         prompt.check_words(thread_id, found.prompt)
         if found.status != "done":
             return None
-        return msgspec.structs.replace(
-            turn_of(thread_id, state, found, state.turns),
-            usage=Usage(),
-            cost=0.0,
-            duration=0.0,
-            resumed_from=state.turns,
-        )
+        return answer_on_record(thread_id, state, found)
 
     def moved(self, provider: str, settings: dict[str, Any]) -> ProviderAgent:
         """The same agent at another provider."""

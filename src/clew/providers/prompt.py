@@ -19,9 +19,9 @@ from clew.agent.exchanges import Spent, begun, ended, reason_of
 from clew.agent.journal import Journal
 from clew.agent.prompts import NOTE, note, note_waiting, prompts_waiting, waiting_prompts
 from clew.agent.recovery import left_over
-from clew.agent.run import Emit
+from clew.agent.run import Emit, RunResult
 from clew.agent.subagents import child_id
-from clew.agent.trajectory import Turn, said_in
+from clew.agent.trajectory import said_in
 from clew.agent.workspace import Files
 from clew.checkpointers import Checkpointer
 from clew.errors import (
@@ -105,7 +105,7 @@ class Sending:
         workspace = None if settings.workspace is None else Workspace(settings.workspace, store)
         self._files = Files(journal, workspace, emit)
 
-    async def send(self, prompt: str, prompt_id: str, key: str, timeout: float | None) -> Turn:
+    async def send(self, prompt: str, prompt_id: str, key: str, timeout: float | None) -> RunResult:
         """Send the prompt and return the exchange. `key` is the provider's key of the conversation, used if the thread
         has none on record."""
         self._prompt_id = prompt_id
@@ -134,18 +134,18 @@ class Sending:
                 problem = error_of(self._provider.name, recorder.ending, self._model, placed.key)
             standing = standing_of(recorder.ending, timeout, failure)
             try:
-                turn = await settle(self._end(recorder, prompt, placed, time.monotonic() - began, standing, problem))
+                result = await settle(self._end(recorder, prompt, placed, time.monotonic() - began, standing, problem))
             except asyncio.CancelledError:
                 if problem is None or isinstance(problem, TimeoutError):
                     raise
         if problem is not None and not isinstance(problem, TimeoutError):
             raise problem
-        return turn
+        return result
 
-    async def _refuse(self, prompt: str, before: Checkpoint, reason: str) -> Turn:
+    async def _refuse(self, prompt: str, before: Checkpoint, reason: str) -> RunResult:
         """End without asking the provider, because the thread's budget is spent."""
         await self._journal.record(StatusChanged("interrupted", reason))
-        return Turn(
+        return RunResult(
             prompt=prompt,
             prompt_id=self._prompt_id,
             thread_id=self._thread.thread_id,
@@ -265,7 +265,7 @@ class Sending:
         seconds: float,
         standing: tuple[Any, str],
         problem: BaseException | None,
-    ) -> Turn:
+    ) -> RunResult:
         """Record how the exchange ended.
 
         First its outcome and cost, then the program's own session and the files, then the thread's status. After a
@@ -275,48 +275,48 @@ class Sending:
         status, reason = standing
         try:
             await recorder.settle()
-            turn = self._turn(recorder, prompt, placed, seconds, status, reason)
-            await self._journal.record(*self._spent(recorder, turn), self._ended(turn))
+            result = self._result(recorder, prompt, placed, seconds, status, reason)
+            await self._journal.record(*self._spent(recorder, result), self._ended(result))
             forgotten = ""
             try:
                 forgotten = await self._keep(recorder, prompt, placed.key)
             finally:
                 unkept = await self._keep_files(problem)
             said = "; ".join(part for part in (reason, forgotten, unkept) if part)
-            turn = msgspec.structs.replace(turn, reason=said)
-            again = [self._ended(turn)] if said != reason else []
-            await self._journal.record(*again, StatusChanged(turn.status, turn.reason))
+            result = msgspec.structs.replace(result, reason=said)
+            again = [self._ended(result)] if said != reason else []
+            await self._journal.record(*again, StatusChanged(result.status, result.reason))
         except Exception as error:
             if problem is None:
                 raise
             if str(error) != str(problem):
                 problem.add_note(f"how it ended could not be recorded: {error}")
-            return self._turn(recorder, prompt, placed, seconds, status, reason)
-        self._emit(TurnFinished(turn.turns))
-        self._emit(CheckpointSaved(turn.turns))
-        return turn
+            return self._result(recorder, prompt, placed, seconds, status, reason)
+        self._emit(TurnFinished(result.turns))
+        self._emit(CheckpointSaved(result.turns))
+        return result
 
-    def _ended(self, turn: Turn) -> StateSet:
+    def _ended(self, result: RunResult) -> StateSet:
         """Return the entry that records how the exchange ended and what it cost."""
-        reason = self._journal.as_recorded(StatusChanged("interrupted", turn.reason)).reason
-        spent = Spent(turn.usage, turn.cost, turn.duration)
+        reason = self._journal.as_recorded(StatusChanged("interrupted", result.reason)).reason
+        spent = Spent(result.usage, result.cost, result.duration)
         return ended(
             self._prompt_at,
             self._thread.messages,
-            turn.provider,
-            turn.model,
+            result.provider,
+            result.model,
             self._prompt_id,
-            turn.status,
+            result.status,
             reason,
             spent,
         )
 
-    def _spent(self, recorder: Recorder, turn: Turn) -> list[Logged]:
+    def _spent(self, recorder: Recorder, result: RunResult) -> list[Logged]:
         """Return the entries for the cost. If it is unknown, the model call stays open, so that the next request counts
         it as unaccounted for."""
-        if turn.usage is not None:
-            refused = [ModelCallRefused(turn.reason)] if self._cost_nothing(recorder) else []
-            return [Spend(turn.usage, turn.cost), *refused]
+        if result.usage is not None:
+            refused = [ModelCallRefused(result.reason)] if self._cost_nothing(recorder) else []
+            return [Spend(result.usage, result.cost), *refused]
         return [] if self._thread.checkpoint.in_flight else [ModelCallStarted(self._model or self._provider.name)]
 
     def _cost_nothing(self, recorder: Recorder) -> bool:
@@ -375,12 +375,14 @@ class Sending:
             started = [ThreadStarted(self._provider.name, self._model, parent=parent)] if not known else []
             await thread.append(*started, *map(MessageAdded, messages), StatusChanged("done"))
 
-    def _turn(self, recorder: Recorder, prompt: str, placed: Placed, seconds: float, status: Any, reason: str) -> Turn:
+    def _result(
+        self, recorder: Recorder, prompt: str, placed: Placed, seconds: float, status: Any, reason: str
+    ) -> RunResult:
         ending = recorder.ending
         state = self._thread.checkpoint
         free = self._cost_nothing(recorder)
         usage = Usage() if free else None if ending is None else ending.usage
-        return Turn(
+        return RunResult(
             prompt=prompt,
             prompt_id=self._prompt_id,
             output=ending.text if isinstance(ending, Finished) and status == "done" else None,

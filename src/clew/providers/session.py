@@ -12,9 +12,9 @@ from clew.agent.exchanges import standing_of
 from clew.agent.handles import Handle
 from clew.agent.journal import Journal
 from clew.agent.prompts import Asked, asked, check_prompt, check_resumed
-from clew.agent.run import Emit, Run, stop_all
+from clew.agent.run import Emit, Run, RunResult, stop_all
 from clew.agent.session import Session
-from clew.agent.trajectory import Trajectory, Turn
+from clew.agent.trajectory import Trajectory
 from clew.errors import NotLoggedIn, ProviderError, ProviderLimited, ProviderMissing, UsageError
 from clew.messages.dialects import Loss
 from clew.providers.native_sync import move, take_back
@@ -80,9 +80,9 @@ class ProviderSession(Session):
     def _whereabouts(self) -> tuple[str, str]:
         return str(self._agent.settings.place.cwd), self._agent.store_url
 
-    def send(self, prompt: str, *, prompt_id: str | None = None, timeout: float | None = None) -> Run[Turn]:
+    def send(self, prompt: str, *, prompt_id: str | None = None, timeout: float | None = None) -> Run[RunResult]:
         """Ask, and return what it came to; iterate it for what happens meanwhile. After `timeout` seconds the program is
-        interrupted, and the turn says so. An error of the provider is an exception, and never an answer.
+        interrupted, and the result says so. An error of the provider is an exception, and never an answer.
 
         With a `prompt_id` the prompt is asked once. If that id was answered, its answer is returned from the record and no
         program is started. If it was stopped, it is asked again, and the program is told that."""
@@ -90,7 +90,7 @@ class ProviderSession(Session):
         check_timeout(timeout)
         return Run(lambda emit: self.ask(prompt, timeout, emit, prompt_id))
 
-    async def ask(self, prompt: str, timeout: float | None, emit: Emit, prompt_id: str | None = None) -> Turn:
+    async def ask(self, prompt: str, timeout: float | None, emit: Emit, prompt_id: str | None = None) -> RunResult:
         """The work of `send`, told to `emit` as it happens."""
         self._agent.enter()
         task = asyncio.current_task()
@@ -107,7 +107,7 @@ class ProviderSession(Session):
         finally:
             self._tasks.discard(task)
 
-    def run(self, prompt: str, *, prompt_id: str | None = None, timeout: float | None = None) -> Run[Turn]:
+    def run(self, prompt: str, *, prompt_id: str | None = None, timeout: float | None = None) -> Run[RunResult]:
         """The same as `send`."""
         return self.send(prompt, prompt_id=prompt_id, timeout=timeout)
 
@@ -119,7 +119,7 @@ class ProviderSession(Session):
         answer: Any = None,
         max_turns: int | None = None,
         timeout: float | None = None,
-    ) -> Run[Turn]:
+    ) -> Run[RunResult]:
         """Go on where it was stopped: `ThreadNotFound` if nothing was begun yet. Providers ask nothing that could be
         answered later, and count no turns."""
         if answer is not None or max_turns is not None:
@@ -128,7 +128,7 @@ class ProviderSession(Session):
         check_timeout(timeout)
         said = GO_ON if prompt is None else prompt
 
-        async def work(emit: Emit) -> Turn:
+        async def work(emit: Emit) -> RunResult:
             if self._origin is None:
                 await self._agent.check_thread(self._thread_id)
             return await self.ask(said, timeout, emit, prompt_id)
@@ -138,7 +138,6 @@ class ProviderSession(Session):
     async def cancel(self) -> None:
         await stop_all(self._tasks)
 
-    @property
     async def trajectory(self) -> Trajectory:
         """What was done so far, read from the record; empty if the store knows nothing of the session."""
         found, self._key = await self._agent.trajectory(self._thread_id, self._provider, self._key)
@@ -166,7 +165,7 @@ class ProviderSession(Session):
         moved._losses = placed.losses
         return moved
 
-    async def _send(self, prompt: Asked, timeout: float | None, emit: Emit) -> Turn:
+    async def _send(self, prompt: Asked, timeout: float | None, emit: Emit) -> RunResult:
         await self._agent.check_origin(self._thread_id, self._origin)
         ready = await asyncio.to_thread(self._clear_the_way)
         with self._agent.stops(self._thread_id):
@@ -188,7 +187,9 @@ class ProviderSession(Session):
             self._swept = True
         return ready
 
-    async def _try_each(self, journal: Journal, ready: Ready, prompt: Asked, timeout: float | None, emit: Emit) -> Turn:
+    async def _try_each(
+        self, journal: Journal, ready: Ready, prompt: Asked, timeout: float | None, emit: Emit
+    ) -> RunResult:
         """At the provider that has it; if that cannot work here, at the next that can."""
         failures: list[ProviderError] = []
         names = self._agent.order(self._who_has_it(journal))
@@ -200,7 +201,7 @@ class ProviderSession(Session):
                 sending = self._agent.sending(ready, journal, emit)
                 await self._agent.adopt_origin(journal, name, self._origin)
                 key = self._key if name == self._provider else ""
-                turn = await sending.send(prompt.text, prompt.id, key, timeout)
+                result = await sending.send(prompt.text, prompt.id, key, timeout)
             except _FALLS_TO_NEXT as error:
                 failures.append(error)
                 if number + 1 < len(names) and sending is not None:
@@ -209,7 +210,7 @@ class ProviderSession(Session):
                 self._origin = None
                 for failure in failures:  # else they are told once, by the error that is raised
                     log.warning("thread %r goes on with %s: %s", self._thread_id, name, failure)
-                return turn
+                return result
             finally:
                 self._settle_on(journal, name)
         raise with_notes(failures)

@@ -670,9 +670,8 @@ class Session:
     def thread_id(self) -> str:
         """The thread that it is kept in."""
 
-    @property
     def trajectory(self) -> Trajectory:
-        """What was done so far, read from the record: `(session.trajectory).turns`."""
+        """Read from the record what was done so far, prompt by prompt: `(session.trajectory()).exchanges`."""
 
 class Thread:
     """A thread that this process holds: `with Thread.open(checkpointer, "user-42") as thread: ...`
