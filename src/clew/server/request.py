@@ -32,7 +32,7 @@ class Call:
         self.stores = stores
         self.settings = settings
         self.thread = ""
-        """The first 16 digits of the key of the thread that the request names. For the access log; empty if it names none."""
+        """The first 16 digits of the key of the thread that the request names, for the access log. Empty for no thread."""
 
     def store(self) -> Use:
         """Return a context manager that gives the store, in the namespace of the token and of the client's header."""
