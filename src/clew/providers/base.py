@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import msgspec
 
@@ -46,6 +46,11 @@ class Place(msgspec.Struct, frozen=True):
     @property
     def home(self) -> Path:
         return Path(self.env.get("HOME") or Path.home())
+
+    @property
+    def cache(self) -> Path:
+        """Clew's own cache folder. Everything in it may be deleted at any time."""
+        return Path(self.env.get("XDG_CACHE_HOME") or self.home / ".cache") / "clew"
 
 
 class Program(msgspec.Struct, frozen=True):
@@ -229,8 +234,3 @@ class Provider(ABC):
     def check(self, program: Program | None) -> Health:
         """Return how the provider is installed and logged in, from what is on this machine. No network request is
         made."""
-
-
-def values(value: Any) -> dict[str, Any]:
-    """Return the value if it is a JSON object, otherwise an empty dict: programs change what they write."""
-    return value if isinstance(value, dict) else {}

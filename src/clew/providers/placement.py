@@ -224,8 +224,7 @@ class Placing:
 def staging_folder(provider: Provider, key: str) -> Path:
     """Return the folder of Clew's own copy of a provider's session. It makes snapshots cheap, because only changes are
     read, and it may be deleted."""
-    cache = Path(provider.place.env.get("XDG_CACHE_HOME") or provider.place.home / ".cache")
-    return cache / "clew" / "providers" / provider.name / blake3(key.encode()).hexdigest()[:32]
+    return provider.place.cache / "providers" / provider.name / blake3(key.encode()).hexdigest()[:32]
 
 
 @contextmanager

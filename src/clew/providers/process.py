@@ -24,7 +24,7 @@ from clew.errors import InvalidInput, UsageError
 from clew.providers.base import Command, Place
 from clew.threads.leases import provably_dead, this_process
 
-__all__ = ["CannotRun", "Ended", "is_binary", "on_path", "problem_of", "reap", "run"]
+__all__ = ["CannotRun", "Ended", "is_binary", "on_path", "printed_version", "problem_of", "reap", "run", "signal_name"]
 
 
 MARK = "CLEW_PROVIDER_OF"
@@ -194,6 +194,14 @@ async def _read_end(process: asyncio.subprocess.Process) -> str:
     return kept.decode(errors="replace").strip()
 
 
+def signal_name(number: int) -> str:
+    """Return a signal's name, for example SIGKILL."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 def reap() -> list[int]:
     """Kill the processes that were started for a provider by a process that no longer exists, and return their pids.
     They are left if even the guard was killed. Linux only: other systems do not show the environment of another
@@ -243,6 +251,10 @@ _BINARIES = (_ELF, *_MACH_O, b"MZ")
 _MACHINES = {3: "x86", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
 """The processor that the machine number in an ELF header stands for."""
 _NAMES = {"amd64": "x86_64", "arm64": "aarch64"}
+VERSION_TIMEOUT = 5.0
+"""Seconds that a program has to print its version; after that the version counts as unknown."""
+
+
 _HEAD = 4096
 
 
@@ -255,6 +267,22 @@ def on_path(name: str, env: Mapping[str, str]) -> Path | None:
         return Path(found)
     entries = (Path(folder, name) for folder in path.split(os.pathsep) if folder)
     return next((entry for entry in entries if os.path.lexists(entry)), None)
+
+
+def printed_version(path: Path, env: Mapping[str, str]) -> str:
+    """Run a program with `--version` and return what it prints; empty if that fails or takes too long."""
+    try:
+        answer = subprocess.run(  # noqa: S603 - the program that is about to be run in any case
+            [path, "--version"],
+            env=dict(env),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=VERSION_TIMEOUT,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return answer.stdout.decode(errors="replace").strip()
 
 
 def is_binary(path: Path) -> bool:

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from clew.errors import InvalidInput
+from clew.providers import process
 from clew.providers.base import Command, Job, Permissions, Program
 from clew.providers.claude_code import ClaudeCode, rows
-from clew.providers.claude_code import run as driving
 from tests.providers.claude_code.homes import keep, key_of, machine, project
 
 PROGRAM = Program(Path("/usr/bin/claude"), "2.1.197")
@@ -213,7 +213,7 @@ def test_a_program_is_asked_for_its_version_once_and_in_the_places_environment_a
 def test_a_program_that_does_not_say_its_version_in_time_has_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driving, "_PATIENCE", 0.1)
+    monkeypatch.setattr(process, "VERSION_TIMEOUT", 0.1)
     program = place_program(tmp_path / "bin" / "claude", b"#!/bin/sh\nexec /bin/sleep 600\n")
     assert machine(tmp_path).program() == Program(program, "")
 

@@ -12,9 +12,9 @@ import pytest
 import zstandard
 
 from clew.errors import InvalidInput
+from clew.providers import process
 from clew.providers.base import Job, Place, Program
 from clew.providers.codex import Codex
-from clew.providers.codex import run as programs
 from clew.providers.codex.rollout import born_at
 from tests.providers.codex.kept import at_home, keep
 
@@ -84,7 +84,7 @@ def test_a_program_is_asked_for_its_version_once_and_in_the_places_environment_a
 def test_a_program_that_does_not_say_its_version_in_time_has_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(programs, "_PATIENCE", 0.1)
+    monkeypatch.setattr(process, "VERSION_TIMEOUT", 0.1)
     binary = executable(tmp_path / "bin/codex", "#!/bin/sh\nexec /bin/sleep 600\n")
     assert on_path(tmp_path, tmp_path / "bin") == Program(binary, "")
 

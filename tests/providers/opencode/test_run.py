@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 from clew.errors import InvalidInput, Unavailable
+from clew.providers import process
 from clew.providers.base import Command, Job, Permissions, Place, Program
 from clew.providers.opencode import OpenCode
-from clew.providers.opencode import run as locating
 from tests.providers.opencode.kept import ANSWERED, database, machine
 
 _PROGRAM = Program(Path("/bin/opencode"), "1.18.33")
@@ -238,6 +238,6 @@ def test_a_program_is_asked_for_its_version_once_and_in_the_places_environment_a
 def test_a_program_that_does_not_say_its_version_in_time_has_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(locating, "_PATIENCE", 0.1)
+    monkeypatch.setattr(process, "VERSION_TIMEOUT", 0.1)
     script = _program(tmp_path / "bin" / "opencode", b"#!/bin/sh\nexec /bin/sleep 600\n")
     assert _found(tmp_path) == Program(script, "")

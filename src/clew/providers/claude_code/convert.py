@@ -14,9 +14,9 @@ from clew.errors import Corrupt, InvalidInput
 from clew.messages import Assistant, Message, System, Thinking, Tool, ToolCall, ToolResult, User
 from clew.messages.dialects import Loss, from_dialect, losses, to_dialect
 from clew.messages.dialects.anthropic import origins
-from clew.providers.base import Conversation, values
-from clew.providers.claude_code.events import SYNTHETIC
-from clew.providers.claude_code.rows import Row, Rows, is_said, read_rows
+from clew.providers.base import Conversation
+from clew.providers.claude_code.rows import SYNTHETIC, Row, Rows, is_said, read_rows
+from clew.providers.fields import format_time, parse_time, values
 
 __all__ = [
     "Branch",
@@ -25,7 +25,6 @@ __all__ = [
     "prompt_of",
     "read",
     "session_bytes",
-    "time_of",
     "title_of",
     "writing_losses",
 ]
@@ -53,7 +52,7 @@ def read(path: Path) -> Conversation:
     rows, is_compacted = branch(found, path)
     messages = _settled(_messages(_without_noise(rows), path))
     models = [message.model for message in messages if isinstance(message, Assistant) and message.model]
-    times = [time for row in found.rows if (time := time_of(row))]
+    times = [time for row in found.rows if (time := parse_time(row.get("timestamp")))]
     return Conversation(
         messages=tuple(messages),
         cwd=last_cwd(found.rows),
@@ -63,218 +62,6 @@ def read(path: Path) -> Conversation:
         updated_at=max(times, default=None),
         losses=(_BEFORE,) if is_compacted else (),
     )
-
-
-def _without_noise(rows: list[Row]) -> Iterable[Row]:
-    for row, after in zip(rows, [*rows[1:], {}], strict=True):
-        message, text = values(row.get("message")), _text_of(row)
-        if message.get("model") == SYNTHETIC or row.get("isApiErrorMessage") is True:
-            continue
-        if text.startswith(_OF_COMMANDS) or (row.get("isMeta") is True and text == _GO_ON):
-            continue
-        if text.startswith(_COMMANDS) and _text_of(after).startswith(_OF_COMMANDS):
-            continue
-        yield row
-
-
-def _messages(rows: Iterable[Row], path: Path) -> Iterable[Message]:
-    """Yield the messages of the rows in their order. Consecutive rows of one response are joined into one message."""
-    response: tuple[str, Assistant] | None = None
-    for row in rows:
-        message = values(row.get("message"))
-        for said in _parsed(message, row, path):
-            if not isinstance(said, Assistant):
-                if response:
-                    yield response[1]
-                    response = None
-                if said.content:
-                    yield said
-            elif response and response[0] == message.get("id"):
-                joined = Assistant(response[1].content + said.content, said.model, said.stop)
-                response = (response[0], joined)
-            else:
-                if response:
-                    yield response[1]
-                response = (str(message.get("id") or row["uuid"]), said)
-    if response:
-        yield response[1]
-
-
-def _parsed(message: dict[str, Any], row: Row, path: Path) -> tuple[Message, ...]:
-    try:
-        return from_dialect(message, "anthropic")
-    except InvalidInput as error:
-        raise Corrupt(f"{path}: the message of the row {row['uuid']} cannot be read: {error}") from None
-
-
-def _settled(messages: Iterable[Message]) -> list[Message]:
-    """Gather the results of each response into one message right after it, in the order of its calls."""
-    settled: list[Message] = []
-    turn: list[Message] = []
-    for message in messages:
-        if isinstance(message, Assistant):
-            settled += _turn(turn)
-            turn = []
-        turn.append(message)
-    return settled + _turn(turn)
-
-
-def _turn(turn: list[Message]) -> list[Message]:
-    results = [block for message in turn if isinstance(message, Tool) for block in message.content]
-    if not results or not isinstance(turn[0], Assistant):
-        return turn
-    order = {block.id: number for number, block in enumerate(turn[0].content) if isinstance(block, ToolCall)}
-    results.sort(
-        key=lambda block: order.get(block.call_id, len(order)) if isinstance(block, ToolResult) else len(order)
-    )
-    return [turn[0], Tool(tuple(results)), *(message for message in turn[1:] if isinstance(message, User))]
-
-
-def _text_of(row: Row) -> str:
-    """Return the text of a message that consists of exactly one text; otherwise an empty string."""
-    content: Any = values(row.get("message")).get("content")
-    if isinstance(content, list) and len(content) == 1:
-        content = values(content[0]).get("text")
-    return content if isinstance(content, str) else ""
-
-
-def time_of(row: Row) -> datetime | None:
-    stamp = row.get("timestamp")
-    try:
-        time = datetime.fromisoformat(stamp) if isinstance(stamp, str) else None
-    except ValueError:
-        return None
-    return time.replace(tzinfo=time.tzinfo or UTC) if time else None
-
-
-def last_cwd(rows: list[Row]) -> str:
-    """Return the working folder that the last rows name."""
-    return next((row["cwd"] for row in reversed(rows) if isinstance(row.get("cwd"), str)), "")
-
-
-def title_of(rows: list[Row]) -> str:
-    """Return the session's title, or else the first line of its first prompt."""
-    for kind, field in _TITLES:
-        for row in reversed(rows):
-            if row.get("type") == kind and isinstance(row.get(field), str) and row[field].strip():
-                return _line(row[field])
-    return next((_line(text) for row in rows if (text := prompt_of(row))), "")
-
-
-def prompt_of(row: Row) -> str:
-    """Return the text of a prompt row; empty for every other row."""
-    if row.get("type") != "user" or any(row.get(mark) is True for mark in _NO_PROMPT):
-        return ""
-    content: Any = values(row.get("message")).get("content")
-    parts = content if isinstance(content, list) else [{"text": content}]
-    text = next((words for part in parts if isinstance(words := values(part).get("text"), str) and words.strip()), "")
-    return "" if text.startswith((_OF_COMMANDS, *_COMMANDS)) else text
-
-
-def _line(text: str) -> str:
-    line = text.strip().splitlines()[0].strip()
-    return line if len(line) <= _TITLE_LENGTH else f"{line[: _TITLE_LENGTH - 1]}…"
-
-
-_NO_MODEL = "unknown"
-
-
-def session_bytes(conversation: Conversation, key: str, cwd: str) -> bytes:
-    """Return the conversation as the bytes of a session file. The row ids are derived from the key, so a conversation
-    that has a date always gives the same bytes."""
-    return b"".join(msgspec.json.encode(row) + b"\n" for row in _rows(conversation, key, cwd))
-
-
-def _rows(conversation: Conversation, key: str, cwd: str) -> Iterator[Row]:
-    start = conversation.created_at or conversation.updated_at or datetime.now(UTC)
-    parent: str | None = None
-    written = to_dialect(conversation.messages, "anthropic")["messages"]
-    for number, (said, origin) in enumerate(zip(written, origins(conversation.messages), strict=True)):
-        row_id = uuid.uuid5(uuid.UUID(key), str(number))
-        model = _model_of(conversation, origin)
-        message = _response(said, row_id, model) if said["role"] == "assistant" else _prompt(said)
-        yield {
-            "parentUuid": parent,
-            "isSidechain": False,
-            "userType": "external",
-            "cwd": conversation.cwd or cwd,
-            "sessionId": key,
-            "type": said["role"],
-            "message": message,
-            "uuid": str(row_id),
-            "timestamp": _stamp(start + timedelta(milliseconds=number)),
-        }
-        parent = str(row_id)
-    if conversation.title:
-        yield {"type": "ai-title", "aiTitle": conversation.title, "sessionId": key}
-
-
-def _model_of(conversation: Conversation, origin: int) -> str:
-    """Return the model of a response under the name that Claude Code uses.
-
-    Claude Code returns signed thinking only to the model that its row names, so the name is kept, without the service
-    prefix of opencode and Clew.
-    """
-    message = conversation.messages[origin]
-    name = (message.model if isinstance(message, Assistant) else "") or conversation.model
-    return name.rpartition("/")[2].removeprefix("anthropic:")
-
-
-def _prompt(said: dict[str, Any]) -> dict[str, Any]:
-    """Build a user message. A prompt that is a single text becomes a plain string, as the program writes it."""
-    content = said["content"]
-    if len(content) == 1 and set(content[0]) == {"type", "text"}:
-        content = content[0]["text"]
-    return {"role": "user", "content": content}
-
-
-def _response(said: dict[str, Any], row_id: uuid.UUID, model: str) -> dict[str, Any]:
-    calls = any(part["type"] == "tool_use" for part in said["content"])
-    return {
-        "id": f"msg_{row_id.hex}",
-        "type": "message",
-        "role": "assistant",
-        "model": model or _NO_MODEL,
-        "content": said["content"],
-        "stop_reason": "tool_use" if calls else "end_turn",
-        "stop_sequence": None,
-        "usage": {"input_tokens": 0, "output_tokens": 0},
-    }
-
-
-def _stamp(time: datetime) -> str:
-    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{time.microsecond // 1000:03d}Z"
-
-
-def writing_losses(conversation: Conversation) -> tuple[Loss, ...]:
-    """Return what is lost when this conversation is written as a session: blocks that the Anthropic dialect cannot
-    express, and instructions and thinking that a session has no place for."""
-    found = losses(conversation.messages, "anthropic")
-    for index, message in enumerate(conversation.messages):
-        if not isinstance(message, System):
-            break
-        why = "a session of Claude Code has none; give them as the system prompt"
-        found.append(Loss(index, None, "instructions at the start", why))
-    found += _thinking_losses(conversation)
-    return tuple(sorted(found, key=lambda loss: (loss.message, -1 if loss.block is None else loss.block)))
-
-
-def _thinking_losses(conversation: Conversation) -> Iterator[Loss]:
-    """Yield a loss for signed thinking that is written but will reach no model, because its row names no Claude model
-    or another one."""
-    firsts = origins(conversation.messages)
-    for index, message in enumerate(conversation.messages):
-        row = max((first for first in firsts if first <= index), default=index)
-        if not isinstance(message, Assistant) or _is_named(conversation, index, row):
-            continue
-        for number, block in enumerate(message.content):
-            if isinstance(block, Thinking) and (block.signature or (block.encrypted and not block.text)):
-                yield Loss(index, number, "thinking", "Claude Code gives it back only to its model, which is not known")
-
-
-def _is_named(conversation: Conversation, index: int, row: int) -> bool:
-    name = _model_of(conversation, index)
-    return "claude" in name and name == _model_of(conversation, row)
 
 
 class Branch(NamedTuple):
@@ -375,3 +162,202 @@ def _response_of(row: Row) -> str:
 def _is_result(row: Row) -> bool:
     content: Any = values(row.get("message")).get("content")
     return isinstance(content, list) and any(values(part).get("type") == "tool_result" for part in content)
+
+
+def _without_noise(rows: list[Row]) -> Iterable[Row]:
+    for row, after in zip(rows, [*rows[1:], {}], strict=True):
+        message, text = values(row.get("message")), _text_of(row)
+        if message.get("model") == SYNTHETIC or row.get("isApiErrorMessage") is True:
+            continue
+        if text.startswith(_OF_COMMANDS) or (row.get("isMeta") is True and text == _GO_ON):
+            continue
+        if text.startswith(_COMMANDS) and _text_of(after).startswith(_OF_COMMANDS):
+            continue
+        yield row
+
+
+def _messages(rows: Iterable[Row], path: Path) -> Iterable[Message]:
+    """Yield the messages of the rows in their order. Consecutive rows of one response are joined into one message."""
+    response: tuple[str, Assistant] | None = None
+    for row in rows:
+        message = values(row.get("message"))
+        for said in _parsed(message, row, path):
+            if not isinstance(said, Assistant):
+                if response:
+                    yield response[1]
+                    response = None
+                if said.content:
+                    yield said
+            elif response and response[0] == message.get("id"):
+                joined = Assistant(response[1].content + said.content, said.model, said.stop)
+                response = (response[0], joined)
+            else:
+                if response:
+                    yield response[1]
+                response = (str(message.get("id") or row["uuid"]), said)
+    if response:
+        yield response[1]
+
+
+def _parsed(message: dict[str, Any], row: Row, path: Path) -> tuple[Message, ...]:
+    try:
+        return from_dialect(message, "anthropic")
+    except InvalidInput as error:
+        raise Corrupt(f"{path}: the message of the row {row['uuid']} cannot be read: {error}") from None
+
+
+def _settled(messages: Iterable[Message]) -> list[Message]:
+    """Gather the results of each response into one message right after it, in the order of its calls."""
+    settled: list[Message] = []
+    turn: list[Message] = []
+    for message in messages:
+        if isinstance(message, Assistant):
+            settled += _turn(turn)
+            turn = []
+        turn.append(message)
+    return settled + _turn(turn)
+
+
+def _turn(turn: list[Message]) -> list[Message]:
+    results = [block for message in turn if isinstance(message, Tool) for block in message.content]
+    if not results or not isinstance(turn[0], Assistant):
+        return turn
+    order = {block.id: number for number, block in enumerate(turn[0].content) if isinstance(block, ToolCall)}
+    results.sort(
+        key=lambda block: order.get(block.call_id, len(order)) if isinstance(block, ToolResult) else len(order)
+    )
+    return [turn[0], Tool(tuple(results)), *(message for message in turn[1:] if isinstance(message, User))]
+
+
+def _text_of(row: Row) -> str:
+    """Return the text of a message that consists of exactly one text; otherwise an empty string."""
+    content: Any = values(row.get("message")).get("content")
+    if isinstance(content, list) and len(content) == 1:
+        content = values(content[0]).get("text")
+    return content if isinstance(content, str) else ""
+
+
+def last_cwd(rows: list[Row]) -> str:
+    """Return the working folder that the last rows name."""
+    return next((row["cwd"] for row in reversed(rows) if isinstance(row.get("cwd"), str)), "")
+
+
+def title_of(rows: list[Row]) -> str:
+    """Return the session's title, or else the first line of its first prompt."""
+    for kind, field in _TITLES:
+        for row in reversed(rows):
+            if row.get("type") == kind and isinstance(row.get(field), str) and row[field].strip():
+                return _line(row[field])
+    return next((_line(text) for row in rows if (text := prompt_of(row))), "")
+
+
+def prompt_of(row: Row) -> str:
+    """Return the text of a prompt row; empty for every other row."""
+    if row.get("type") != "user" or any(row.get(mark) is True for mark in _NO_PROMPT):
+        return ""
+    content: Any = values(row.get("message")).get("content")
+    parts = content if isinstance(content, list) else [{"text": content}]
+    text = next((words for part in parts if isinstance(words := values(part).get("text"), str) and words.strip()), "")
+    return "" if text.startswith((_OF_COMMANDS, *_COMMANDS)) else text
+
+
+def _line(text: str) -> str:
+    line = text.strip().splitlines()[0].strip()
+    return line if len(line) <= _TITLE_LENGTH else f"{line[: _TITLE_LENGTH - 1]}…"
+
+
+_NO_MODEL = "unknown"
+
+
+def session_bytes(conversation: Conversation, key: str, cwd: str) -> bytes:
+    """Return the conversation as the bytes of a session file. The row ids are derived from the key, so a conversation
+    that has a date always gives the same bytes."""
+    return b"".join(msgspec.json.encode(row) + b"\n" for row in _rows(conversation, key, cwd))
+
+
+def _rows(conversation: Conversation, key: str, cwd: str) -> Iterator[Row]:
+    start = conversation.created_at or conversation.updated_at or datetime.now(UTC)
+    parent: str | None = None
+    written = to_dialect(conversation.messages, "anthropic")["messages"]
+    for number, (said, origin) in enumerate(zip(written, origins(conversation.messages), strict=True)):
+        row_id = uuid.uuid5(uuid.UUID(key), str(number))
+        model = _model_of(conversation, origin)
+        message = _response(said, row_id, model) if said["role"] == "assistant" else _prompt(said)
+        yield {
+            "parentUuid": parent,
+            "isSidechain": False,
+            "userType": "external",
+            "cwd": conversation.cwd or cwd,
+            "sessionId": key,
+            "type": said["role"],
+            "message": message,
+            "uuid": str(row_id),
+            "timestamp": format_time(start + timedelta(milliseconds=number)),
+        }
+        parent = str(row_id)
+    if conversation.title:
+        yield {"type": "ai-title", "aiTitle": conversation.title, "sessionId": key}
+
+
+def _model_of(conversation: Conversation, origin: int) -> str:
+    """Return the model of a response under the name that Claude Code uses.
+
+    Claude Code returns signed thinking only to the model that its row names, so the name is kept, without the service
+    prefix of opencode and Clew.
+    """
+    message = conversation.messages[origin]
+    name = (message.model if isinstance(message, Assistant) else "") or conversation.model
+    return name.rpartition("/")[2].removeprefix("anthropic:")
+
+
+def _prompt(said: dict[str, Any]) -> dict[str, Any]:
+    """Build a user message. A prompt that is a single text becomes a plain string, as the program writes it."""
+    content = said["content"]
+    if len(content) == 1 and set(content[0]) == {"type", "text"}:
+        content = content[0]["text"]
+    return {"role": "user", "content": content}
+
+
+def _response(said: dict[str, Any], row_id: uuid.UUID, model: str) -> dict[str, Any]:
+    calls = any(part["type"] == "tool_use" for part in said["content"])
+    return {
+        "id": f"msg_{row_id.hex}",
+        "type": "message",
+        "role": "assistant",
+        "model": model or _NO_MODEL,
+        "content": said["content"],
+        "stop_reason": "tool_use" if calls else "end_turn",
+        "stop_sequence": None,
+        "usage": {"input_tokens": 0, "output_tokens": 0},
+    }
+
+
+def writing_losses(conversation: Conversation) -> tuple[Loss, ...]:
+    """Return what is lost when this conversation is written as a session: blocks that the Anthropic dialect cannot
+    express, and instructions and thinking that a session has no place for."""
+    found = losses(conversation.messages, "anthropic")
+    for index, message in enumerate(conversation.messages):
+        if not isinstance(message, System):
+            break
+        why = "a session of Claude Code has none; give them as the system prompt"
+        found.append(Loss(index, None, "instructions at the start", why))
+    found += _thinking_losses(conversation)
+    return tuple(sorted(found, key=lambda loss: (loss.message, -1 if loss.block is None else loss.block)))
+
+
+def _thinking_losses(conversation: Conversation) -> Iterator[Loss]:
+    """Yield a loss for signed thinking that is written but will reach no model, because its row names no Claude model
+    or another one."""
+    firsts = origins(conversation.messages)
+    for index, message in enumerate(conversation.messages):
+        row = max((first for first in firsts if first <= index), default=index)
+        if not isinstance(message, Assistant) or _is_named(conversation, index, row):
+            continue
+        for number, block in enumerate(message.content):
+            if isinstance(block, Thinking) and (block.signature or (block.encrypted and not block.text)):
+                yield Loss(index, number, "thinking", "Claude Code gives it back only to its model, which is not known")
+
+
+def _is_named(conversation: Conversation, index: int, row: int) -> bool:
+    name = _model_of(conversation, index)
+    return "claude" in name and name == _model_of(conversation, row)

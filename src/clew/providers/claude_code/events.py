@@ -13,17 +13,17 @@ from clew.errors import NOT_CARRIED_OUT, InvalidInput
 from clew.log import Usage
 from clew.messages import Assistant, Tool, ToolResult
 from clew.messages.dialects import from_dialect
-from clew.providers.base import Place, values
-from clew.providers.claude_code.rows import decode
+from clew.providers.base import Place
+from clew.providers.claude_code.rows import SYNTHETIC, decode
 from clew.providers.claude_code.storage import locate
 from clew.providers.events import Delta, Failed, Failure, Finished, Happening, Other, Response, Result, Retry
+from clew.providers.fields import text, values
 from clew.providers.files import lines_from_end
+from clew.providers.process import signal_name
 
-__all__ = ["SYNTHETIC", "ClaudeReader", "Meter", "Spent"]
+__all__ = ["ClaudeReader", "Meter", "Spent"]
 
 
-SYNTHETIC = "<synthetic>"
-"""The model name of responses that the program itself made up, for example to show an error."""
 _BY_ERROR: dict[str, Failure] = {
     "authentication_failed": "login",
     "oauth_org_not_allowed": "login",
@@ -78,16 +78,16 @@ class ClaudeReader:
             seconds = _number(event.get("retry_delay_ms")) / 1000
             yield Retry(_why(event), seconds, event.get("error_status") in NOT_CARRIED_OUT)
         elif kind == "system" and event.get("subtype") == "init":
-            self._model = _text(event.get("model")) or self._model
+            self._model = text(event.get("model")) or self._model
 
     def _response(self, event: dict[str, Any]) -> Iterator[Response]:
         message = values(event.get("message"))
         if message.get("model") == SYNTHETIC:
-            self._error = _text(event.get("error"))
+            self._error = text(event.get("error"))
             return
         for said in _messages(message):
             if isinstance(said, Assistant) and said.content:
-                yield Response(said.content, _text(message.get("id")), said.model, _child(event))
+                yield Response(said.content, text(message.get("id")), said.model, _child(event))
 
     def end(self, status: int, stderr: str) -> Iterable[Happening]:
         result = self._result
@@ -96,11 +96,11 @@ class ClaudeReader:
         if result is None:
             kind, reason = _died(status, stderr.strip())
             return [Failed(kind, reason, usage, cost)]
-        text = _text(result.get("result"))
+        answer = text(result.get("result"))
         if result.get("is_error") is not True and result.get("subtype") == "success":
-            if result.get("num_turns") == 0 and _NO_COMMAND.fullmatch(text):
-                return [Failed("failed", text, usage, cost)]
-            return [Finished(text, usage, cost, self._model)]
+            if result.get("num_turns") == 0 and _NO_COMMAND.fullmatch(answer):
+                return [Failed("failed", answer, usage, cost)]
+            return [Finished(answer, usage, cost, self._model)]
         kind = self._failure(result)
         if kind == "stopped" and not (usage and usage.input_tokens):
             usage = cost = None  # what was on its way is paid for, and was not counted
@@ -114,7 +114,7 @@ class ClaudeReader:
             return "context"
         if ended in _ABORTED:
             return "stopped"
-        if any(text.startswith(_NO_SESSION) for text in _errors(result)):
+        if any(error.startswith(_NO_SESSION) for error in _errors(result)):
             return "session"
         status = result.get("api_error_status")
         by_status = _BY_STATUS.get(status, "failed") if isinstance(status, int) else "failed"
@@ -125,9 +125,9 @@ def _deltas(event: dict[str, Any]) -> list[Delta]:
     """Return the text and thinking deltas of a stream event. Everything else that streams is repeated later in whole
     blocks."""
     delta = values(values(event.get("event")).get("delta"))
-    if delta.get("type") == "text_delta" and _text(delta.get("text")):
+    if delta.get("type") == "text_delta" and text(delta.get("text")):
         return [Delta(delta["text"], child=_child(event))]
-    if delta.get("type") == "thinking_delta" and _text(delta.get("thinking")):
+    if delta.get("type") == "thinking_delta" and text(delta.get("thinking")):
         return [Delta(delta["thinking"], thinking=True, child=_child(event))]
     return []
 
@@ -153,11 +153,11 @@ def _messages(message: dict[str, Any]) -> Iterable[Any]:
 
 
 def _child(event: dict[str, Any]) -> str:
-    return _text(event.get("parent_tool_use_id"))
+    return text(event.get("parent_tool_use_id"))
 
 
 def _why(event: dict[str, Any]) -> str:
-    status, error = event.get("error_status"), _text(event.get("error")) or "unknown"
+    status, error = event.get("error_status"), text(event.get("error")) or "unknown"
     return f"{error} (status {status})" if isinstance(status, int) else error
 
 
@@ -169,7 +169,7 @@ def _errors(result: dict[str, Any]) -> list[str]:
 def _reason(result: dict[str, Any]) -> str:
     if result.get("terminal_reason") in _ABORTED:
         return "it was interrupted"
-    words = _text(result.get("result")) or "; ".join(dict.fromkeys(_errors(result))) or _text(result.get("subtype"))
+    words = text(result.get("result")) or "; ".join(dict.fromkeys(_errors(result))) or text(result.get("subtype"))
     return _short(words or "it failed and did not say why")
 
 
@@ -177,26 +177,15 @@ def _died(status: int, stderr: str) -> tuple[Failure, str]:
     """Say how a program failed that printed no result, from its exit status and its standard error."""
     number = -status if status < 0 else status - 128
     if status < 0 or number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
-        return "stopped", f"it was ended by {_signal(number)}"
+        return "stopped", f"it was ended by {signal_name(number)}"
     if stderr.startswith(_NO_SESSION):
         return "session", _short(stderr)
     return "failed", _short(stderr) or f"it ended with status {status} and without a result"
 
 
-def _signal(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
-def _short(text: str) -> str:
+def _short(words: str) -> str:
     """Keep the end of a long text: there a program says what went wrong."""
-    return text if len(text) <= _LONGEST_REASON else f"… {text[-_LONGEST_REASON:]}"
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
+    return words if len(words) <= _LONGEST_REASON else f"… {words[-_LONGEST_REASON:]}"
 
 
 def _number(value: Any) -> float:

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import uuid
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 
 from clew import advice
 from clew.messages.dialects import Loss
-from clew.providers.base import Command, Conversation, Health, Job, NativeSession, Place, Program, Provider, Standing
+from clew.providers.base import Command, Conversation, Health, Job, NativeSession, Program, Provider, Standing
 from clew.providers.claude_code import convert, run, storage
 from clew.providers.claude_code import status as health
-from clew.providers.claude_code.convert import last_cwd, prompt_of, time_of, title_of
 from clew.providers.claude_code.events import ClaudeReader, Meter
-from clew.providers.claude_code.rows import Row, is_said, rows_in
-from clew.providers.claude_code.storage import checked, is_key, projects_dir
+from clew.providers.claude_code.storage import checked
 from clew.providers.events import Reader
 
-__all__ = ["ClaudeCode", "sessions"]
+__all__ = ["ClaudeCode"]
 
 
 class ClaudeCode(Provider):
@@ -73,74 +69,7 @@ class ClaudeCode(Provider):
         return storage.find(self.place, session)
 
     def sessions(self) -> Iterator[NativeSession]:
-        return sessions(self.place, self.name)
+        return storage.sessions(self.place, self.name)
 
     def check(self, program: Program | None) -> Health:
         return health.check(self.place, program, self.name, self.install)
-
-
-_PART = 8 * 1024
-_LONG_PART = 128 * 1024
-"""Bytes read at each end of a session that begins with a long text, where `_PART` bytes hold no prompt."""
-_SUFFIX = ".jsonl"
-
-
-def sessions(place: Place, provider: str) -> Iterator[NativeSession]:
-    """List the sessions on this machine, newest first.
-
-    A file is opened only when the iteration reaches it, so the first few sessions cost no more than one directory scan.
-    """
-    found = sorted(_files(projects_dir(place)), key=lambda file: (-file[1].st_mtime_ns, file[0]))
-    for path, status in found:
-        try:
-            session = _described(path, status, provider)
-        except FileNotFoundError:
-            continue
-        if session is not None:
-            yield session
-
-
-def _files(projects: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    for project in _entries(projects):
-        for entry in _entries(Path(project.path)):
-            if entry.name.endswith(_SUFFIX) and is_key(entry.name.removesuffix(_SUFFIX)) and entry.is_file():
-                yield Path(entry.path), entry.stat()
-
-
-def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as entries:
-            return list(entries)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-
-
-def _described(path: Path, status: os.stat_result, provider: str) -> NativeSession | None:
-    """Describe one session from both ends of its file. Returns None for a file without any message: the program died
-    before it began."""
-    rows, is_all = _ends(path, status.st_size, _PART)
-    if not is_all and not any(prompt_of(row) for row in rows):
-        rows, is_all = _ends(path, status.st_size, _LONG_PART)
-    if is_all and not any(is_said(row) for row in rows):
-        return None
-    return NativeSession(
-        provider=provider,
-        key=path.stem,
-        path=path,
-        cwd=last_cwd(rows),
-        title=title_of(rows),
-        turns=sum(bool(prompt_of(row)) for row in rows) if is_all else None,
-        created_at=next((time for row in rows if (time := time_of(row))), None),
-        updated_at=datetime.fromtimestamp(status.st_mtime, UTC),
-        size=status.st_size,
-    )
-
-
-def _ends(path: Path, size: int, part: int) -> tuple[list[Row], bool]:
-    """Return the rows in the first and last `part` bytes of a file, and whether these are all of its rows."""
-    with path.open("rb") as file:
-        if size <= 2 * part:
-            return list(rows_in(file.read())), True
-        head = file.read(part)
-        file.seek(size - part)
-        return [*rows_in(head), *rows_in(file.read())], False

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 __all__ = [
+    "SYNTHETIC",
     "Row",
     "Rows",
     "cut_end",
@@ -27,6 +28,10 @@ __all__ = [
 ]
 
 Row = dict[str, Any]
+
+SYNTHETIC = "<synthetic>"
+"""The model name of responses that the program itself made up, for example to show an error."""
+
 
 _SAID = ("user", "assistant")
 _BLOCK = 64 * 1024

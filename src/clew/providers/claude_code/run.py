@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from pathlib import Path
 
 from clew.errors import InvalidInput
@@ -13,7 +12,7 @@ from clew.providers.claude_code import storage
 from clew.providers.claude_code.rows import end_line, has_conversation
 from clew.providers.claude_code.storage import checked, config_dir, locate, session_files
 from clew.providers.files import put, remembered
-from clew.providers.process import is_binary, on_path, problem_of
+from clew.providers.process import is_binary, on_path, printed_version, problem_of
 
 __all__ = ["command", "find_program", "prepare"]
 
@@ -28,8 +27,6 @@ _PERMISSIONS: dict[Permissions, tuple[str, ...]] = {
 _LONGEST_ARGUMENT = 100_000
 """The longest system prompt in bytes that is passed as an argument; a longer one is passed in a file. Linux allows 128
 KiB."""
-_PATIENCE = 5.0
-"""Seconds that a program has to print its version; after that the version counts as unknown."""
 
 
 def find_program(place: Place) -> Program | None:
@@ -67,22 +64,7 @@ def _version(path: Path, place: Place) -> str:
             return str(package.get("version", ""))
     if path.name[:1].isdigit():
         return path.name
-    return _asked(path, place)
-
-
-def _asked(path: Path, place: Place) -> str:
-    try:
-        answer = subprocess.run(  # noqa: S603 - the program that is about to be run in any case
-            [path, "--version"],
-            env=dict(place.env),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_PATIENCE,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return answer.stdout.decode(errors="replace").strip().split(" ")[0]
+    return printed_version(path, place.env).split(" ")[0]
 
 
 def prepare(place: Place, job: Job) -> None:

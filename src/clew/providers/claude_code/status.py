@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 from clew import advice
 from clew.errors import Corrupt
-from clew.providers.base import Health, Place, Program, values
+from clew.providers.base import Health, Place, Program
 from clew.providers.claude_code.storage import config_dir
+from clew.providers.fields import from_milliseconds, values
 
 __all__ = ["check"]
 
@@ -90,19 +91,10 @@ def _subscription(kept: dict[str, Any]) -> _Login:
     kind = kept.get("subscriptionType")
     account = f"subscription ({kind})" if isinstance(kind, str) and kind else "subscription"
     field = "refreshTokenExpiresAt" if kept.get("refreshToken") else "expiresAt"
-    expires_at = _time(kept.get(field))
+    expires_at = from_milliseconds(kept.get(field))
     if expires_at is not None and expires_at <= datetime.now(UTC):
         return _Login(False, account, expires_at, f"its login has expired. {_LOG_IN}")
     return _Login(True, account, expires_at)
-
-
-def _time(milliseconds: Any) -> datetime | None:
-    if not isinstance(milliseconds, (int, float)):
-        return None
-    try:
-        return datetime.fromtimestamp(milliseconds / 1000, UTC)
-    except (ValueError, OverflowError, OSError):
-        return None
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -19,12 +19,24 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 from clew.errors import Corrupt, InvalidInput
-from clew.providers import files as _files
-from clew.providers.base import Place, Standing
-from clew.providers.claude_code.rows import cut_end, has_conversation, name_in, renamed, whole_size
+from clew.providers import files
+from clew.providers.base import NativeSession, Place, Standing
+from clew.providers.claude_code.convert import last_cwd, prompt_of, title_of
+from clew.providers.claude_code.rows import (
+    Row,
+    cut_end,
+    has_conversation,
+    is_said,
+    name_in,
+    renamed,
+    rows_in,
+    whole_size,
+)
+from clew.providers.fields import parse_time
 from clew.providers.files import copy, is_draft, put, sweep
 
 __all__ = [
@@ -40,6 +52,7 @@ __all__ = [
     "project_dir",
     "projects_dir",
     "session_files",
+    "sessions",
     "set_aside",
     "side_folders",
     "slug",
@@ -53,8 +66,101 @@ MAIN = "session.jsonl"
 _BESIDE = "session"
 _TASKS = "tasks"
 _LOCK = ".lock"
+_KEY = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_LONGEST = 200
+_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+
 _PART_OF_KEY = re.compile(r"[0-9a-fA-F-]{4,36}")
 _BLOCK = 1 << 20
+
+
+_PART = 8 * 1024
+_LONG_PART = 128 * 1024
+"""Bytes read at each end of a session that begins with a long text, where `_PART` bytes hold no prompt."""
+_SUFFIX = ".jsonl"
+
+
+def is_key(text: str) -> bool:
+    return _KEY.fullmatch(text) is not None
+
+
+def checked(key: str) -> str:
+    """Return the key if it is a valid session id of Claude Code, otherwise raise `InvalidInput`. The key becomes part
+    of a path."""
+    if not is_key(key):
+        raise InvalidInput(f"{key!r} is no session of Claude Code: its sessions are named by a UUID")
+    return key
+
+
+def config_dir(place: Place) -> Path:
+    named = place.env.get("CLAUDE_CONFIG_DIR")
+    return place.cwd / named if named else place.home / ".claude"
+
+
+def projects_dir(place: Place) -> Path:
+    return config_dir(place) / "projects"
+
+
+def tasks_dir(place: Place, key: str) -> Path:
+    """Return the folder of the to-do list that the model keeps with its tools, one file a task."""
+    return config_dir(place) / "tasks" / key
+
+
+def project_dir(place: Place) -> Path:
+    """Return the folder for sessions that begin in the place's working folder."""
+    return projects_dir(place) / slug(os.path.realpath(place.cwd))
+
+
+def slug(folder: str) -> str:
+    """Return the name of a folder's project, as Claude Code forms it.
+
+    Everything but ASCII letters and digits becomes a dash, one for each UTF-16 unit. A long name is cut and ends in a
+    hash of the whole.
+    """
+    units = folder.encode("utf-16-le", "surrogatepass")
+    codes = [units[at] | units[at + 1] << 8 for at in range(0, len(units), 2)]
+    name = "".join(chr(code) if code < 128 and chr(code).isalnum() else "-" for code in codes)
+    return name if len(name) <= _LONGEST else f"{name[:_LONGEST]}-{_hash(codes)}"
+
+
+def _hash(codes: list[int]) -> str:
+    total = 0
+    for code in codes:
+        total = (total * 31 + code) & 0xFFFFFFFF
+    rest = abs(total - 0x1_0000_0000 if total >= 0x8000_0000 else total)
+    digits = ""
+    while rest:
+        rest, digit = divmod(rest, 36)
+        digits = _DIGITS[digit] + digits
+    return digits or "0"
+
+
+def session_files(place: Place, key: str) -> Iterator[Path]:
+    """Yield the session files of this key, with or without a conversation: there can be one in each project."""
+    return (path for project in _projects(place) if (path := project / f"{key}.jsonl").is_file())
+
+
+def side_folders(place: Place, key: str) -> Iterator[Path]:
+    """Yield the folders with side files of this key, at most one in each project.
+
+    An exchange in another working folder than the first puts its long outputs into that folder's project, while its
+    rows and sub-agents go to the project where the session began.
+    """
+    return (path for project in _projects(place) if (path := project / key).is_dir())
+
+
+def _projects(place: Place) -> list[Path]:
+    try:
+        return sorted(Path(entry.path) for entry in os.scandir(projects_dir(place)))
+    except FileNotFoundError:
+        return []
+
+
+def locate(place: Place, key: str) -> Path | None:
+    """Return the file of a conversation that can be continued; the one written last if several projects have it."""
+    found = [path for path in session_files(place, checked(key)) if has_conversation(path)]
+    return max(found, key=lambda path: path.stat().st_mtime_ns, default=None)
 
 
 def main_file(folder: Path) -> Path:
@@ -79,6 +185,16 @@ def export(place: Place, key: str, folder: Path) -> bool:
         if name not in here and name.startswith((f"{_BESIDE}/", f"{_TASKS}/")):
             (folder / name).unlink(missing_ok=True)
     return True
+
+
+def bring(source: Path, target: Path) -> None:
+    """Copy a file if it has changed since the last copy. A file of rows is copied without a torn last row."""
+    files.bring(source, target, _fill_with_rows if source.suffix == ".jsonl" else shutil.copyfile)
+
+
+def _fill_with_rows(source: Path, draft: Path) -> None:
+    shutil.copyfile(source, draft)
+    cut_end(draft)
 
 
 def write(session: bytes, folder: Path) -> None:
@@ -195,6 +311,13 @@ def _set_aside(place: Place, key: str) -> None:
         set_aside(path)
 
 
+def set_aside(path: Path) -> None:
+    """Rename a file or folder, if it exists, to a name beside its own that the program ignores."""
+    if path.exists():
+        names = (path.with_name(f"{path.name}.aside-{number}") for number in itertools.count(1))
+        path.rename(next(name for name in names if not name.exists()))
+
+
 def find(place: Place, session: str) -> str | None:
     """Return the key of the session that a key, the unique beginning of a key, or a path means; None if there is
     none."""
@@ -227,105 +350,62 @@ def _by_path(place: Place, session: str) -> str | None:
     )
 
 
-_KEY = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-_LONGEST = 200
-_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+def sessions(place: Place, provider: str) -> Iterator[NativeSession]:
+    """List the sessions on this machine, newest first.
 
-
-def is_key(text: str) -> bool:
-    return _KEY.fullmatch(text) is not None
-
-
-def checked(key: str) -> str:
-    """Return the key if it is a valid session id of Claude Code, otherwise raise `InvalidInput`. The key becomes part
-    of a path."""
-    if not is_key(key):
-        raise InvalidInput(f"{key!r} is no session of Claude Code: its sessions are named by a UUID")
-    return key
-
-
-def config_dir(place: Place) -> Path:
-    named = place.env.get("CLAUDE_CONFIG_DIR")
-    return place.cwd / named if named else place.home / ".claude"
-
-
-def projects_dir(place: Place) -> Path:
-    return config_dir(place) / "projects"
-
-
-def tasks_dir(place: Place, key: str) -> Path:
-    """Return the folder of the to-do list that the model keeps with its tools, one file a task."""
-    return config_dir(place) / "tasks" / key
-
-
-def project_dir(place: Place) -> Path:
-    """Return the folder for sessions that begin in the place's working folder."""
-    return projects_dir(place) / slug(os.path.realpath(place.cwd))
-
-
-def slug(folder: str) -> str:
-    """Return the name of a folder's project, as Claude Code forms it.
-
-    Everything but ASCII letters and digits becomes a dash, one for each UTF-16 unit. A long name is cut and ends in a
-    hash of the whole.
+    A file is opened only when the iteration reaches it, so the first few sessions cost no more than one directory scan.
     """
-    units = folder.encode("utf-16-le", "surrogatepass")
-    codes = [units[at] | units[at + 1] << 8 for at in range(0, len(units), 2)]
-    name = "".join(chr(code) if code < 128 and chr(code).isalnum() else "-" for code in codes)
-    return name if len(name) <= _LONGEST else f"{name[:_LONGEST]}-{_hash(codes)}"
+    found = sorted(_found_files(projects_dir(place)), key=lambda file: (-file[1].st_mtime_ns, file[0]))
+    for path, status in found:
+        try:
+            session = _described(path, status, provider)
+        except FileNotFoundError:
+            continue
+        if session is not None:
+            yield session
 
 
-def _hash(codes: list[int]) -> str:
-    total = 0
-    for code in codes:
-        total = (total * 31 + code) & 0xFFFFFFFF
-    rest = abs(total - 0x1_0000_0000 if total >= 0x8000_0000 else total)
-    digits = ""
-    while rest:
-        rest, digit = divmod(rest, 36)
-        digits = _DIGITS[digit] + digits
-    return digits or "0"
+def _found_files(projects: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    for project in _entries(projects):
+        for entry in _entries(Path(project.path)):
+            if entry.name.endswith(_SUFFIX) and is_key(entry.name.removesuffix(_SUFFIX)) and entry.is_file():
+                yield Path(entry.path), entry.stat()
 
 
-def session_files(place: Place, key: str) -> Iterator[Path]:
-    """Yield the session files of this key, with or without a conversation: there can be one in each project."""
-    return (path for project in _projects(place) if (path := project / f"{key}.jsonl").is_file())
-
-
-def side_folders(place: Place, key: str) -> Iterator[Path]:
-    """Yield the folders with side files of this key, at most one in each project.
-
-    An exchange in another working folder than the first puts its long outputs into that folder's project, while its
-    rows and sub-agents go to the project where the session began.
-    """
-    return (path for project in _projects(place) if (path := project / key).is_dir())
-
-
-def _projects(place: Place) -> list[Path]:
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
     try:
-        return sorted(Path(entry.path) for entry in os.scandir(projects_dir(place)))
-    except FileNotFoundError:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except (FileNotFoundError, NotADirectoryError):
         return []
 
 
-def locate(place: Place, key: str) -> Path | None:
-    """Return the file of a conversation that can be continued; the one written last if several projects have it."""
-    found = [path for path in session_files(place, checked(key)) if has_conversation(path)]
-    return max(found, key=lambda path: path.stat().st_mtime_ns, default=None)
+def _described(path: Path, status: os.stat_result, provider: str) -> NativeSession | None:
+    """Describe one session from both ends of its file. Returns None for a file without any message: the program died
+    before it began."""
+    rows, is_all = _ends(path, status.st_size, _PART)
+    if not is_all and not any(prompt_of(row) for row in rows):
+        rows, is_all = _ends(path, status.st_size, _LONG_PART)
+    if is_all and not any(is_said(row) for row in rows):
+        return None
+    return NativeSession(
+        provider=provider,
+        key=path.stem,
+        path=path,
+        cwd=last_cwd(rows),
+        title=title_of(rows),
+        turns=sum(bool(prompt_of(row)) for row in rows) if is_all else None,
+        created_at=next((time for row in rows if (time := parse_time(row.get("timestamp")))), None),
+        updated_at=datetime.fromtimestamp(status.st_mtime, UTC),
+        size=status.st_size,
+    )
 
 
-def bring(source: Path, target: Path) -> None:
-    """Copy a file if it has changed since the last copy. A file of rows is copied without a torn last row."""
-    _files.bring(source, target, _fill_with_rows if source.suffix == ".jsonl" else shutil.copyfile)
-
-
-def _fill_with_rows(source: Path, draft: Path) -> None:
-    shutil.copyfile(source, draft)
-    cut_end(draft)
-
-
-def set_aside(path: Path) -> None:
-    """Rename a file or folder, if it exists, to a name beside its own that the program ignores."""
-    if path.exists():
-        names = (path.with_name(f"{path.name}.aside-{number}") for number in itertools.count(1))
-        path.rename(next(name for name in names if not name.exists()))
+def _ends(path: Path, size: int, part: int) -> tuple[list[Row], bool]:
+    """Return the rows in the first and last `part` bytes of a file, and whether these are all of its rows."""
+    with path.open("rb") as file:
+        if size <= 2 * part:
+            return list(rows_in(file.read())), True
+        head = file.read(part)
+        file.seek(size - part)
+        return [*rows_in(head), *rows_in(file.read())], False

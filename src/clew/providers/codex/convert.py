@@ -12,35 +12,37 @@ import msgspec
 from clew.errors import Corrupt, InvalidInput
 from clew.messages import Assistant, Block, File, Image, Message, Text, Thinking, ToolResult
 from clew.messages.dialects import Loss, from_dialect, losses, to_dialect
-from clew.providers.base import Conversation, values
+from clew.providers.base import Conversation
 from clew.providers.codex.rollout import (
     MARKS,
+    SEEN_VERSION,
     USER_MARKS,
     Record,
     born_at,
+    checked,
     contents,
     is_prompt,
     line,
+    meta_line,
     meta_of,
-    moment_of,
     records,
     said_parts,
     text_of,
     title_of,
     whole,
 )
-from clew.providers.codex.run import SEEN_VERSION, checked_key, meta_line
 from clew.providers.codex.storage import ROLLOUT
+from clew.providers.fields import parse_time, values
 from clew.providers.files import put
 
-__all__ = ["read_rollout", "write_rollout"]
+__all__ = ["read", "write"]
 
 
 _UNNAMED = "unnamed_reasoning"
 """The id given to reasoning that has none, as older versions of Codex wrote it: the dialect requires one."""
 
 
-def read_rollout(path: Path) -> Conversation:
+def read(path: Path) -> Conversation:
     """Read what the model would get if the conversation continued now. After a compaction that is the summary and what
     followed; exchanges that were rolled back are gone."""
     meta = meta_of(path)
@@ -58,7 +60,7 @@ def read_rollout(path: Path) -> Conversation:
         cwd=history.cwd or str(meta.get("cwd") or ""),
         title=title_of(text_of(first)) if first else "",
         model=history.model,
-        created_at=moment_of(meta.get("timestamp")),
+        created_at=parse_time(meta.get("timestamp")),
         updated_at=history.updated_at,
     )
 
@@ -74,7 +76,7 @@ class _History:
 
     def take(self, record: Record) -> None:
         kind, payload = record.get("type"), values(record.get("payload"))
-        self.updated_at = moment_of(record.get("timestamp")) or self.updated_at
+        self.updated_at = parse_time(record.get("timestamp")) or self.updated_at
         if kind == "response_item":
             self.items.append(payload)
         elif kind == "turn_context":
@@ -173,13 +175,13 @@ def _is_unnamed(block: Thinking) -> bool:
     return bool(fields.get("id") == _UNNAMED)
 
 
-def write_rollout(conversation: Conversation, key: str, folder: Path) -> tuple[Loss, ...]:
+def write(conversation: Conversation, key: str, folder: Path) -> tuple[Loss, ...]:
     """Write the conversation as a rollout into a folder and return what was lost. The same conversation and key give
     the same bytes.
 
     Codex silently skips a record that it cannot read, so only forms that it knows are written.
     """
-    born = born_at(checked_key(key))
+    born = born_at(checked(key))
     moment = conversation.created_at or born or datetime.now(UTC)
     lost: list[Loss] = []
     messages = [_fitting(message, at, lost) for at, message in enumerate(conversation.messages)]

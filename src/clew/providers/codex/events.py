@@ -16,9 +16,10 @@ from clew.errors import NOT_CARRIED_OUT
 from clew.log import Usage
 from clew.messages import Image, Json, Text, Thinking, ToolCall, ToolResult
 from clew.models.prices import cost_of
-from clew.providers.base import Job, values
+from clew.providers.base import Job
 from clew.providers.codex.rollout import Record, contents, lines_from_end, locate, record_of
 from clew.providers.events import Failed, Failure, Finished, Happening, Other, Response, Result, Retry
+from clew.providers.fields import values
 
 __all__ = [
     "CALLS",

@@ -18,18 +18,21 @@ from typing import Any
 import msgspec
 import zstandard
 
-from clew.errors import Corrupt
+from clew.errors import Corrupt, InvalidInput
 from clew.providers import files
-from clew.providers.base import Place, values
+from clew.providers.base import Place
+from clew.providers.fields import format_time, values
 from clew.providers.files import put
 
 __all__ = [
     "MARKS",
+    "SEEN_VERSION",
     "SUMMARY",
     "USER_MARKS",
     "Record",
     "append",
     "born_at",
+    "checked",
     "codex_home",
     "contents",
     "head_of",
@@ -39,8 +42,8 @@ __all__ = [
     "line",
     "lines_from_end",
     "locate",
+    "meta_line",
     "meta_of",
-    "moment_of",
     "new_key",
     "newest_first",
     "path_for",
@@ -48,7 +51,6 @@ __all__ = [
     "records",
     "rollouts",
     "said_parts",
-    "stamp",
     "text_of",
     "title_of",
     "travelling",
@@ -58,6 +60,10 @@ __all__ = [
 
 
 Record = dict[str, Any]
+
+SEEN_VERSION = "0.166.0"
+"""The newest version whose rollouts this package was tested with."""
+
 
 _PROVIDER = re.compile(
     rb'"model_provider(?:_id)?":"(?:[^"\\]|\\.)*",|,"model_provider(?:_id)?":"(?:[^"\\]|\\.)*"',
@@ -171,7 +177,20 @@ def meta_of(path: Path) -> Record:
 def line(kind: str, payload: Record, moment: datetime, ordinal: int | None = None) -> bytes:
     """Encode a record as a line. Newer rollouts number their records with `ordinal`."""
     numbered = {} if ordinal is None else {"ordinal": ordinal}
-    return msgspec.json.encode({"timestamp": stamp(moment), **numbered, "type": kind, "payload": payload}) + b"\n"
+    return msgspec.json.encode({"timestamp": format_time(moment), **numbered, "type": kind, "payload": payload}) + b"\n"
+
+
+def meta_line(key: str, cwd: str, moment: datetime, version: str) -> bytes:
+    """Return the first line of a rollout. It names no model provider, so Codex uses the configured one."""
+    meta = {
+        "id": key,
+        "timestamp": format_time(moment),
+        "cwd": cwd,
+        "originator": "codex_exec",
+        "cli_version": version,
+        "source": "exec",
+    }
+    return line("session_meta", meta, moment)
 
 
 def append(path: Path, kind: str, payload: Record) -> None:
@@ -189,21 +208,6 @@ def append(path: Path, kind: str, payload: Record) -> None:
         file.write(torn + line(kind, payload, datetime.now(UTC), ordinal))
 
 
-def stamp(moment: datetime) -> str:
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
-
-
-def moment_of(value: Any) -> datetime | None:
-    """Parse a time as records write it; None for anything else."""
-    if not isinstance(value, str):
-        return None
-    try:
-        moment = datetime.fromisoformat(value)
-    except ValueError:
-        return None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-
-
 _KEY = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _NAME = re.compile(rf"rollout-.+-({_KEY.pattern})\.jsonl(?:\.zst)?")
 _LIVE, _ARCHIVED = "sessions", "archived_sessions"
@@ -216,6 +220,13 @@ def codex_home(place: Place) -> Path:
 
 def is_key(text: str) -> bool:
     return _KEY.fullmatch(text) is not None
+
+
+def checked(key: str) -> str:
+    """Return the key if it is a valid session id of Codex, otherwise raise `InvalidInput`."""
+    if not is_key(key):
+        raise InvalidInput(f"{key!r} is no session of Codex: those are known by UUIDs in small letters")
+    return key
 
 
 def new_key() -> str:

@@ -8,34 +8,32 @@ from __future__ import annotations
 import json
 import platform
 import re
-import subprocess
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
 from clew.errors import InvalidInput
-from clew.providers.base import Command, Job, Permissions, Place, Program, values
+from clew.providers.base import Command, Job, Permissions, Place, Program
 from clew.providers.codex.rollout import (
+    SEEN_VERSION,
     append,
+    checked,
     codex_home,
     contents,
-    is_key,
-    line,
     locate,
+    meta_line,
     path_for,
     record_of,
-    stamp,
     unpacked,
 )
+from clew.providers.fields import values
 from clew.providers.files import make_folder, put, remembered
-from clew.providers.process import on_path, problem_of
+from clew.providers.process import on_path, printed_version, problem_of
 
-__all__ = ["checked_key", "command_for", "find_program", "meta_line", "prepare"]
+__all__ = ["command", "find_program", "prepare"]
 
 
-SEEN_VERSION = "0.166.0"
-"""The newest version whose rollouts this package was tested with."""
 _MOST = 131_000
 """The longest argument in bytes. Linux allows 128 KiB."""
 _INSTRUCTIONS = "generic.developer_instructions"
@@ -55,129 +53,8 @@ folder that TMPDIR names, where files of other work lie. So /tmp is excluded, an
 this conversation alone, because most programs need one."""
 
 
-def command_for(place: Place, program: Program, job: Job) -> Command:
-    """Build the command for a prompt.
-
-    The prompt goes to the standard input, where it may have any size and begin with a dash. A system prompt is given
-    beside Codex's own instructions, in place of `developer_instructions` in the user's configuration.
-    """
-    argv = [str(program.path), "exec", "resume", "--json", "--skip-git-repo-check", *_PERMISSIONS[job.permissions]]
-    if job.model:
-        argv += ["--model", job.model]
-    if job.system_prompt:
-        argv += ["-c", _setting("developer_instructions", job.system_prompt)]
-    argv += [*job.options, "--", checked_key(job.key), "-"]
-    env = {"TMPDIR": str(_temporary_folder(place, job.key))} if job.permissions == "edit" else {}
-    return Command(tuple(argv), _bytes(job.prompt, "the prompt"), env)
-
-
-def _temporary_folder(place: Place, key: str) -> Path:
-    """Return the only folder for temporary files that commands may write to with permission `edit`. It lies beside
-    Clew's copies of Codex conversations and is cleaned up with them."""
-    cache = Path(place.env.get("XDG_CACHE_HOME") or place.home / ".cache")
-    return cache / "clew" / "providers" / "codex" / f"{checked_key(key)}.tmp"
-
-
-def _setting(name: str, text: str) -> str:
-    """Return a setting in TOML. Its strings are escaped as in JSON, except that DEL is escaped too."""
-    setting = f"{name}={json.dumps(text, ensure_ascii=False)}".replace("\x7f", "\\u007f")
-    size = len(_encoded(setting, "the system prompt"))
-    if size > _MOST:
-        raise InvalidInput(
-            f"the system prompt takes {size} bytes, and Codex is told it in an argument, which holds {_MOST}. "
-            "Put what is long into an AGENTS.md in the folder it works in."
-        )
-    return setting
-
-
-def _bytes(prompt: str, what: str) -> bytes:
-    if not prompt.strip():
-        raise InvalidInput("the prompt is empty, and Codex does not take one. Say what is to be done.")
-    return _encoded(prompt, what)
-
-
-def _encoded(text: str, what: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidInput(f"{what} holds half of a character at {error.start}, which UTF-8 cannot say") from error
-
-
-def checked_key(key: str) -> str:
-    """Return the key if it is a valid session id of Codex, otherwise raise `InvalidInput`."""
-    if not is_key(key):
-        raise InvalidInput(f"{key!r} is no session of Codex: those are known by UUIDs in small letters")
-    return key
-
-
-def prepare(place: Place, program: Program, job: Job) -> None:
-    """Make the conversation ready for a prompt: create an empty rollout if there is none, and record a changed system
-    prompt.
-
-    Codex gives its instructions to the model in the first exchange only. If a later system prompt differs, it is
-    appended to the rollout as a developer message.
-    """
-    home = codex_home(place)
-    path = locate(home, checked_key(job.key))
-    if job.permissions == "edit":
-        make_folder(_temporary_folder(place, job.key))
-    if path is None:
-        moment = datetime.now(UTC)
-        put(
-            path_for(home, job.key, moment), meta_line(job.key, str(place.cwd), moment, program.version or SEEN_VERSION)
-        )
-    elif job.system_prompt and _told(path) not in (None, job.system_prompt):
-        content = [{"type": "input_text", "text": job.system_prompt}]
-        marks = {"content_item_kinds": [_INSTRUCTIONS]}
-        message = {"type": "message", "role": "developer", "content": content}
-        append(unpacked(path), "response_item", {**message, "internal_chat_message_metadata_passthrough": marks})
-
-
-def meta_line(key: str, cwd: str, moment: datetime, version: str) -> bytes:
-    """Return the first line of a rollout. It names no model provider, so Codex uses the configured one."""
-    meta = {
-        "id": key,
-        "timestamp": stamp(moment),
-        "cwd": cwd,
-        "originator": "codex_exec",
-        "cli_version": version,
-        "source": "exec",
-    }
-    return line("session_meta", meta, moment)
-
-
-def _told(path: Path) -> str | None:
-    """Return the instructions that hold in a rollout, empty if it has none. Returns None if no exchange has begun, so
-    that Codex will still give them itself."""
-    told: str | None = None
-    for row in contents(path).split(b"\n"):
-        if b'"turn_context"' in row or b'"developer"' in row:
-            record = record_of(row) or {}
-            payload = values(record.get("payload"))
-            if record.get("type") == "turn_context":
-                told = told or ""
-            elif record.get("type") == "response_item":
-                told = _instructions([payload], told)
-            elif record.get("type") == "compacted":
-                told = _instructions(payload.get("replacement_history"), told)
-    return told
-
-
-def _instructions(items: object, told: str | None) -> str | None:
-    for item in items if isinstance(items, list) else []:
-        marks = values(values(item).get("internal_chat_message_metadata_passthrough"))
-        kinds, content = marks.get("content_item_kinds"), values(item).get("content")
-        if isinstance(kinds, list) and isinstance(content, list):
-            for kind, part in zip(kinds, content, strict=False):
-                if kind == _INSTRUCTIONS:
-                    told = str(values(part).get("text", ""))
-    return told
-
-
 _SYSTEMS = {"linux": "linux", "darwin": "darwin", "win32": "win32"}
 _MACHINES = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64", "arm64": "arm64"}
-_PATIENCE = 5.0
-"""Seconds that a program has to print its version; after that the version counts as unknown."""
 _VERSION = re.compile(r"\d+\.\d+\.\d+(?:-(?:alpha|beta|rc)[\w.]*)?")
 
 
@@ -216,21 +93,104 @@ def _version(native: Path, env: Mapping[str, str]) -> str:
         described = None
     said = values(described).get("version")
     if not isinstance(said, str):
-        said = _asked(native, env)
+        said = printed_version(native, env)
     found = _VERSION.search(said)
     return found.group() if found else ""
 
 
-def _asked(native: Path, env: Mapping[str, str]) -> str:
-    try:
-        done = subprocess.run(  # noqa: S603 - the program the user has installed
-            [native, "--version"],
-            env=dict(env),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_PATIENCE,
-            check=False,
+def prepare(place: Place, program: Program, job: Job) -> None:
+    """Make the conversation ready for a prompt: create an empty rollout if there is none, and record a changed system
+    prompt.
+
+    Codex gives its instructions to the model in the first exchange only. If a later system prompt differs, it is
+    appended to the rollout as a developer message.
+    """
+    home = codex_home(place)
+    path = locate(home, checked(job.key))
+    if job.permissions == "edit":
+        make_folder(_temporary_folder(place, job.key))
+    if path is None:
+        moment = datetime.now(UTC)
+        put(
+            path_for(home, job.key, moment), meta_line(job.key, str(place.cwd), moment, program.version or SEEN_VERSION)
         )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.decode(errors="replace")
+    elif job.system_prompt and _told(path) not in (None, job.system_prompt):
+        content = [{"type": "input_text", "text": job.system_prompt}]
+        marks = {"content_item_kinds": [_INSTRUCTIONS]}
+        message = {"type": "message", "role": "developer", "content": content}
+        append(unpacked(path), "response_item", {**message, "internal_chat_message_metadata_passthrough": marks})
+
+
+def _told(path: Path) -> str | None:
+    """Return the instructions that hold in a rollout, empty if it has none. Returns None if no exchange has begun, so
+    that Codex will still give them itself."""
+    told: str | None = None
+    for row in contents(path).split(b"\n"):
+        if b'"turn_context"' in row or b'"developer"' in row:
+            record = record_of(row) or {}
+            payload = values(record.get("payload"))
+            if record.get("type") == "turn_context":
+                told = told or ""
+            elif record.get("type") == "response_item":
+                told = _instructions([payload], told)
+            elif record.get("type") == "compacted":
+                told = _instructions(payload.get("replacement_history"), told)
+    return told
+
+
+def _instructions(items: object, told: str | None) -> str | None:
+    for item in items if isinstance(items, list) else []:
+        marks = values(values(item).get("internal_chat_message_metadata_passthrough"))
+        kinds, content = marks.get("content_item_kinds"), values(item).get("content")
+        if isinstance(kinds, list) and isinstance(content, list):
+            for kind, part in zip(kinds, content, strict=False):
+                if kind == _INSTRUCTIONS:
+                    told = str(values(part).get("text", ""))
+    return told
+
+
+def command(place: Place, program: Program, job: Job) -> Command:
+    """Build the command for a prompt.
+
+    The prompt goes to the standard input, where it may have any size and begin with a dash. A system prompt is given
+    beside Codex's own instructions, in place of `developer_instructions` in the user's configuration.
+    """
+    argv = [str(program.path), "exec", "resume", "--json", "--skip-git-repo-check", *_PERMISSIONS[job.permissions]]
+    if job.model:
+        argv += ["--model", job.model]
+    if job.system_prompt:
+        argv += ["-c", _setting("developer_instructions", job.system_prompt)]
+    argv += [*job.options, "--", checked(job.key), "-"]
+    env = {"TMPDIR": str(_temporary_folder(place, job.key))} if job.permissions == "edit" else {}
+    return Command(tuple(argv), _bytes(job.prompt, "the prompt"), env)
+
+
+def _temporary_folder(place: Place, key: str) -> Path:
+    """Return the only folder for temporary files that commands may write to with permission `edit`. It lies beside
+    Clew's copies of Codex conversations and is cleaned up with them."""
+    return place.cache / "providers" / "codex" / f"{checked(key)}.tmp"
+
+
+def _setting(name: str, text: str) -> str:
+    """Return a setting in TOML. Its strings are escaped as in JSON, except that DEL is escaped too."""
+    setting = f"{name}={json.dumps(text, ensure_ascii=False)}".replace("\x7f", "\\u007f")
+    size = len(_encoded(setting, "the system prompt"))
+    if size > _MOST:
+        raise InvalidInput(
+            f"the system prompt takes {size} bytes, and Codex is told it in an argument, which holds {_MOST}. "
+            "Put what is long into an AGENTS.md in the folder it works in."
+        )
+    return setting
+
+
+def _bytes(prompt: str, what: str) -> bytes:
+    if not prompt.strip():
+        raise InvalidInput("the prompt is empty, and Codex does not take one. Say what is to be done.")
+    return _encoded(prompt, what)
+
+
+def _encoded(text: str, what: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(f"{what} holds half of a character at {error.start}, which UTF-8 cannot say") from error

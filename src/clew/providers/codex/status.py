@@ -14,8 +14,9 @@ from typing import Any
 import msgspec
 
 from clew import advice
-from clew.providers.base import Health, Place, Program, values
+from clew.providers.base import Health, Place, Program
 from clew.providers.codex.rollout import codex_home, lines_from_end, newest_first, record_of
+from clew.providers.fields import values
 
 __all__ = ["check"]
 

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from clew.errors import Corrupt, InvalidInput
-from clew.providers.base import NativeSession, Place, Standing, values
+from clew.providers.base import NativeSession, Place, Standing
 from clew.providers.codex.rollout import (
+    checked,
     codex_home,
     contents,
     head_of,
@@ -25,7 +26,6 @@ from clew.providers.codex.rollout import (
     key_of,
     locate,
     meta_of,
-    moment_of,
     newest_first,
     path_for,
     record_of,
@@ -34,10 +34,10 @@ from clew.providers.codex.rollout import (
     title_of,
     travelling,
 )
-from clew.providers.codex.run import checked_key
+from clew.providers.fields import parse_time, values
 from clew.providers.files import bring, put, sweep
 
-__all__ = ["ROLLOUT", "export", "find", "install", "list_sessions", "names", "rollout_in", "standing"]
+__all__ = ["ROLLOUT", "export", "find", "install_session", "names", "rollout_in", "sessions", "standing"]
 
 
 ROLLOUT = "rollout.jsonl"
@@ -48,7 +48,7 @@ _UUID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{1
 def export(home: Path, key: str, folder: Path) -> bool:
     """Copy a conversation into a travelling folder, or bring that folder up to date. Returns False if it is not
     here."""
-    path = locate(home, checked_key(key))
+    path = locate(home, checked(key))
     if path is None:
         return False
     sweep(folder)
@@ -90,7 +90,7 @@ def _parent(path: Path) -> object:
 
 def standing(home: Path, key: str, folder: Path) -> Standing:
     """Compare the rollout on this machine with the one in a travelling folder, byte by byte: rollouts only grow."""
-    path = locate(home, checked_key(key))
+    path = locate(home, checked(key))
     if path is None:
         return "absent"
     here, kept = travelling(contents(path)), _kept(folder, key)
@@ -124,9 +124,9 @@ def _renamed(data: bytes, own: str, key: str) -> bytes:
     return re.sub(named, rb"\g<1>" + key.encode() + b'"', data)
 
 
-def install(home: Path, key: str, folder: Path) -> None:
+def install_session(home: Path, key: str, folder: Path) -> None:
     """Put the rollouts of a travelling folder where Codex looks for them."""
-    _place(home, checked_key(key), _kept(folder, key), meta_of(folder / ROLLOUT).get("timestamp"))
+    _place(home, checked(key), _kept(folder, key), meta_of(folder / ROLLOUT).get("timestamp"))
     for file in sorted((folder / _AGENTS).glob("*.jsonl")):
         if is_key(file.stem) and not file.is_symlink() and _standing_of(home, file) in ("absent", "behind"):
             _place(home, file.stem, travelling(contents(file)), meta_of(file).get("timestamp"))
@@ -146,7 +146,7 @@ def _place(home: Path, key: str, data: bytes, born: object) -> None:
     """Write a rollout to its place. An existing, different one is kept beside it under a name that Codex ignores."""
     old = locate(home, key)
     if old is None:
-        put(path_for(home, key, moment_of(born) or datetime.now(UTC)), data)
+        put(path_for(home, key, parse_time(born) or datetime.now(UTC)), data)
     elif travelling(contents(old)) != data:
         aside = old.with_name(f"{old.name}.{datetime.now(UTC):%Y%m%dT%H%M%S%f}.kept")
         try:
@@ -194,7 +194,7 @@ _HEAD = 131_072
 """Bytes read of a rollout to describe it: enough for Codex's own instructions, the user's, and the first prompt."""
 
 
-def list_sessions(home: Path) -> Iterator[NativeSession]:
+def sessions(home: Path) -> Iterator[NativeSession]:
     """List the conversations on this machine, newest first, without sub-agents, which belong to the conversations that
     started them."""
     titles = names(home)
@@ -231,7 +231,7 @@ def _session(path: Path, changed: float, size: int, titles: dict[str, str]) -> N
         cwd=str(meta.get("cwd") or ""),
         title=titles.get(key) or title,
         turns=turns if complete else None,
-        created_at=moment_of(meta.get("timestamp")),
+        created_at=parse_time(meta.get("timestamp")),
         updated_at=datetime.fromtimestamp(changed, UTC),
         size=size,
     )

@@ -14,18 +14,13 @@ import msgspec
 from clew.messages import File, Image, Json, Opaque, Text, Thinking, ToolCall, ToolResult
 from clew.messages.dialects import Loss
 from clew.messages.dialects.shared import is_link, words_for
-from clew.providers.base import values
+from clew.providers.fields import text, values
 
-__all__ = ["data_url", "file_block", "output_text", "text", "thinking_block", "thinking_metadata", "tool_blocks"]
+__all__ = ["data_url", "file_block", "output_text", "thinking_block", "thinking_metadata", "tool_blocks"]
 
 _KIND = re.compile(r"[\w.+-]+/[\w.+-]+", re.ASCII)
 CLEARED = "[Old tool result content cleared]"
 """The text that opencode sends to the model in place of a result that it cleared to save room."""
-
-
-def text(value: Any) -> str:
-    """Return the value if it is a string, otherwise an empty string."""
-    return value if isinstance(value, str) else ""
 
 
 def file_block(part: dict[str, Any]) -> Image | File:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +28,13 @@ from clew.messages import (
 )  # fmt: skip
 from clew.messages.dialects import Loss
 from clew.messages.dialects.shared import words_for
-from clew.providers.base import Conversation, values
+from clew.providers.base import Conversation
+from clew.providers.fields import from_milliseconds, text, values
 from clew.providers.files import put_if_changed
 from clew.providers.opencode.blocks import (
     data_url,
     file_block,
     output_text,
-    text,
     thinking_block,
     thinking_metadata,
     tool_blocks,
@@ -90,8 +89,8 @@ def read(folder: Path) -> Conversation:
         cwd=text(session.get("directory")),
         title=text(session.get("title")),
         model=_model(session, everything),
-        created_at=_time(session.get("time_created")),
-        updated_at=_time(session.get("time_updated")),
+        created_at=from_milliseconds(session.get("time_created")),
+        updated_at=from_milliseconds(session.get("time_updated")),
         losses=losses,
     )
 
@@ -234,10 +233,6 @@ def _json(value: Any) -> dict[str, Any]:
         return values(msgspec.json.decode(value))
     except msgspec.DecodeError:
         return {}
-
-
-def _time(value: Any) -> datetime | None:
-    return datetime.fromtimestamp(value / 1000, UTC) if isinstance(value, (int, float)) else None
 
 
 VERSION = "1.18.33"

@@ -4,7 +4,6 @@ database."""
 from __future__ import annotations
 
 import re
-import signal
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -15,11 +14,12 @@ import msgspec
 from clew.errors import ClewError
 from clew.log import Usage
 from clew.messages import Assistant, Block, Text, Tool, ToolResult
-from clew.providers.base import values
 from clew.providers.events import Failed, Failure, Finished, Happening, Other, Response, Result, Retry
-from clew.providers.opencode.blocks import text, thinking_block, tool_blocks
+from clew.providers.fields import text, values
+from clew.providers.opencode.blocks import thinking_block, tool_blocks
 from clew.providers.opencode.convert import Stored, messages_of
 from clew.providers.opencode.database import Row, connect, select
+from clew.providers.process import signal_name
 
 __all__ = ["Children", "OpenCodeReader", "RunningCalls", "Spending"]
 
@@ -170,7 +170,7 @@ class OpenCodeReader:
     def _why(self, status: int, stderr: str) -> tuple[Failure, str]:
         """Say why there is no answer, where no event says it."""
         if status < 0:
-            return "stopped", f"opencode was ended by {_signal(-status)}"
+            return "stopped", f"opencode was ended by {signal_name(-status)}"
         said = _last_words(stderr)
         if said == "Session not found":
             return "session", said
@@ -207,13 +207,6 @@ def _last_words(stderr: str) -> str:
     """Return the last line of the standard error, without colours and a leading "Error:"."""
     lines = [line.strip() for line in _COLOURS.sub("", stderr).splitlines() if line.strip()]
     return lines[-1].removeprefix("Error:").strip() if lines else ""
-
-
-def _signal(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 class Spending:

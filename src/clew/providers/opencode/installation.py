@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from clew.errors import Corrupt, InvalidInput
-from clew.providers.base import values
+from clew.providers.fields import values
 from clew.providers.files import put
 from clew.providers.opencode.database import Namer, Row, columns_of, located, new_session, now, select, settle
 from clew.providers.opencode.storage import (

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import sqlite3
 import tempfile
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from clew import advice
-from clew.errors import ClewError, InvalidInput
+from clew.errors import ClewError
 from clew.messages.dialects import Loss
 from clew.providers.base import (
     Command,
@@ -32,17 +29,15 @@ from clew.providers.opencode.database import (
     data_folder,
     database_path,
     has_database,
-    is_session,
     new_session,
     open_to_read,
     open_to_write,
     select,
 )
 from clew.providers.opencode.events import OpenCodeReader, RunningCalls
-from clew.providers.opencode.run import find_program
 from clew.providers.opencode.storage import OUTPUTS, load
 
-__all__ = ["OpenCode", "find", "model_of", "sessions"]
+__all__ = ["OpenCode"]
 
 
 class OpenCode(Provider):
@@ -55,7 +50,7 @@ class OpenCode(Provider):
     newest = "1.18.33"
 
     def program(self) -> Program | None:
-        return find_program(self.place)
+        return run.find_program(self.place)
 
     def new_key(self) -> str:
         return new_session()
@@ -109,13 +104,13 @@ class OpenCode(Provider):
         if not has_database(self.place):
             return None
         with open_to_read(database_path(self.place)) as connection:
-            return find(connection, session)
+            return storage.find(connection, session)
 
     def sessions(self) -> Iterator[NativeSession]:
         if has_database(self.place):
             path = database_path(self.place)
             with open_to_read(path) as connection:
-                yield from sessions(connection, path)
+                yield from storage.sessions(connection, path)
 
     def check(self, program: Program | None) -> Health:
         return status.check(program, self.place, self.install)
@@ -133,57 +128,12 @@ class OpenCode(Provider):
         """Return the model that last answered in a session; empty if that is unknown."""
         try:
             with open_to_read(database_path(self.place)) as connection:
-                return model_of(connection, key)
+                return _last_model(connection, key)
         except ClewError:
             return ""  # an answer is not lost for want of a name
 
 
-_SHORTEST = 6
-"""The fewest characters, beside the prefix, that may stand for a whole key: the keys of one day begin alike."""
-_PART_OF_KEY = re.compile(r"[0-9A-Za-z_]+")
-
-
-_PROMPTS = """SELECT session_id, sum(substr(data, 1, 14) = '{"role":"user"') FROM message GROUP BY session_id"""
-
-
-def sessions(connection: sqlite3.Connection, path: Path) -> Iterator[NativeSession]:
-    """List the sessions, newest first, without those of sub-agents. Prompts are counted by how their rows begin, so no
-    message is read whole."""
-    prompts = dict(connection.execute(_PROMPTS).fetchall())
-    query = "SELECT * FROM session WHERE parent_id IS NULL ORDER BY time_updated DESC, id"
-    for row in select(connection, query, ()):
-        yield NativeSession(
-            provider="opencode",
-            key=row["id"],
-            path=path,
-            cwd=row["directory"],
-            title=row["title"],
-            turns=prompts.get(row["id"], 0),
-            created_at=_time(row["time_created"]),
-            updated_at=_time(row["time_updated"]),
-        )
-
-
-def find(connection: sqlite3.Connection, session: str) -> str | None:
-    """Return the key of the session that a key or a unique part of one means; None if there is none."""
-    if is_session(session):
-        return session if connection.execute("SELECT 1 FROM session WHERE id = ?", (session,)).fetchone() else None
-    if not _PART_OF_KEY.fullmatch(session) or len(session.removeprefix("ses_")) < _SHORTEST:
-        return None
-    found = [row[0] for row in connection.execute("SELECT id FROM session WHERE instr(id, ?)", (session,))]
-    if len(found) > 1:
-        named = ", ".join(sorted(found)[:3])
-        raise InvalidInput(
-            f"{session!r} is a part of {len(found)} sessions of opencode: {named} … Give more of the name."
-        )
-    return str(found[0]) if found else None
-
-
-def model_of(connection: sqlite3.Connection, session: str) -> str:
+def _last_model(connection: sqlite3.Connection, session: str) -> str:
     """Return the model that answered last in this session; empty if none did."""
     query = "SELECT * FROM message WHERE session_id = ? ORDER BY time_created DESC, id DESC LIMIT 1"
     return next((model_name(stored(row, ()).info) for row in select(connection, query, (session,))), "")
-
-
-def _time(value: Any) -> datetime | None:
-    return datetime.fromtimestamp(value / 1000, UTC) if isinstance(value, (int, float)) else None

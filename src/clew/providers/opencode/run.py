@@ -15,12 +15,13 @@ import msgspec
 
 from clew import advice
 from clew.errors import InvalidInput, ProviderMissing, Unavailable
-from clew.providers.base import Command, Job, Permissions, Place, Program, values
+from clew.providers.base import Command, Job, Permissions, Place, Program
+from clew.providers.fields import values
 from clew.providers.files import put_if_changed, remembered
 from clew.providers.opencode.convert import session_row
 from clew.providers.opencode.database import checked, database_path, now, open_to_read, open_to_write, real, settle
 from clew.providers.opencode.installation import insert_session
-from clew.providers.process import is_binary, on_path, problem_of
+from clew.providers.process import is_binary, on_path, printed_version, problem_of
 
 __all__ = ["command", "decode_jsonc", "find_program", "make_database", "prepare"]
 
@@ -44,6 +45,60 @@ names here are spelt as no user spells them: they come last, and what the user d
 _AGENTS = ("build", "plan", "general", "explore")
 """Agents for which the user's settings may hold rules of their own. Those would come last, so each agent gets our rules
 too."""
+
+
+def find_program(place: Place) -> Program | None:
+    """Find the native program behind `opencode` on the PATH, or return None."""
+    found = on_path("opencode", place.env)
+    if found is None:
+        return None
+    path = Path(os.path.realpath(found))
+    native = path if is_binary(path) else _behind(path, place)
+    if problem := problem_of(native, place.env):
+        return Program(native, "", problem)
+    return Program(native, remembered(native, lambda: _version(native, place)))
+
+
+def _behind(script: Path, place: Place) -> Path:
+    """Return the native program that this script starts; the script itself if it cannot be found."""
+    named = place.env.get("OPENCODE_BIN_PATH")
+    if named and Path(named).is_file():
+        return Path(named)
+    for folder in script.parents:
+        for package in _packages():
+            native = folder / "node_modules" / package / "bin" / "opencode"
+            if native.is_file():
+                return native.resolve()
+    return script
+
+
+def _packages() -> list[str]:
+    """Return the names of the npm packages that hold the program for this machine, best first."""
+    machine = platform.machine().lower()
+    chip = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64"}.get(machine, machine)
+    system = "darwin" if sys.platform == "darwin" else "linux"
+    plain, slow = f"opencode-{system}-{chip}", f"opencode-{system}-{chip}-baseline"
+    first = [slow, plain] if chip == "x64" and not _has_avx2() else [plain, slow]
+    return [*first, *(f"{name}-musl" for name in first)]
+
+
+def _has_avx2() -> bool:
+    try:
+        return " avx2" in Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return True
+
+
+def _version(native: Path, place: Place) -> str:
+    """Return the version that the npm package names, which takes no time; otherwise ask the program."""
+    package = native.parent.parent / "package.json"
+    try:
+        said = values(msgspec.json.decode(package.read_bytes()))
+        if str(said.get("name", "")).startswith("opencode") and isinstance(said.get("version"), str):
+            return str(said["version"])
+    except (OSError, msgspec.DecodeError):
+        pass
+    return printed_version(native, place.env)
 
 
 def prepare(program: Program, job: Job, place: Place) -> None:
@@ -153,80 +208,7 @@ def _given(place: Place) -> dict[str, Any]:
 def _instructions(place: Place, key: str) -> Path:
     """Return the path of the file that holds a conversation's system prompt. opencode reads additional instructions
     only from files. The file is not part of the user's settings and may be deleted at any time."""
-    base = place.env.get("XDG_CACHE_HOME")
-    return (Path(base) if base else place.home / ".cache") / "clew" / "opencode" / f"{checked(key)}.md"
-
-
-_PATIENCE = 5.0
-"""Seconds that a program has to print its version; after that the version counts as unknown."""
-
-
-def find_program(place: Place) -> Program | None:
-    """Find the native program behind `opencode` on the PATH, or return None."""
-    found = on_path("opencode", place.env)
-    if found is None:
-        return None
-    path = Path(os.path.realpath(found))
-    native = path if is_binary(path) else _behind(path, place)
-    if problem := problem_of(native, place.env):
-        return Program(native, "", problem)
-    return Program(native, remembered(native, lambda: _version(native, place)))
-
-
-def _behind(script: Path, place: Place) -> Path:
-    """Return the native program that this script starts; the script itself if it cannot be found."""
-    named = place.env.get("OPENCODE_BIN_PATH")
-    if named and Path(named).is_file():
-        return Path(named)
-    for folder in script.parents:
-        for package in _packages():
-            native = folder / "node_modules" / package / "bin" / "opencode"
-            if native.is_file():
-                return native.resolve()
-    return script
-
-
-def _packages() -> list[str]:
-    """Return the names of the npm packages that hold the program for this machine, best first."""
-    machine = platform.machine().lower()
-    chip = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64"}.get(machine, machine)
-    system = "darwin" if sys.platform == "darwin" else "linux"
-    plain, slow = f"opencode-{system}-{chip}", f"opencode-{system}-{chip}-baseline"
-    first = [slow, plain] if chip == "x64" and not _has_avx2() else [plain, slow]
-    return [*first, *(f"{name}-musl" for name in first)]
-
-
-def _has_avx2() -> bool:
-    try:
-        return " avx2" in Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return True
-
-
-def _version(native: Path, place: Place) -> str:
-    """Return the version that the npm package names, which takes no time; otherwise ask the program."""
-    package = native.parent.parent / "package.json"
-    try:
-        said = values(msgspec.json.decode(package.read_bytes()))
-        if str(said.get("name", "")).startswith("opencode") and isinstance(said.get("version"), str):
-            return str(said["version"])
-    except (OSError, msgspec.DecodeError):
-        pass
-    return _ask(native, place)
-
-
-def _ask(native: Path, place: Place) -> str:
-    try:
-        asked = subprocess.run(  # noqa: S603
-            [native, "--version"],
-            env=dict(place.env),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_PATIENCE,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return asked.stdout.decode(errors="replace").strip() if asked.returncode == 0 else ""
+    return place.cache / "opencode" / f"{checked(key)}.md"
 
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|//[^\n]*|/\*.*?\*/', re.DOTALL)

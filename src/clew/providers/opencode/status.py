@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 
 from clew import advice
-from clew.providers.base import Health, Place, Program, values
+from clew.providers.base import Health, Place, Program
+from clew.providers.fields import values
 from clew.providers.opencode.database import data_folder, now
 from clew.providers.opencode.run import decode_jsonc
 

@@ -17,8 +17,9 @@ from pathlib import Path
 
 import msgspec
 
-from clew.errors import Corrupt
-from clew.providers.base import Standing
+from clew.errors import Corrupt, InvalidInput
+from clew.providers.base import NativeSession, Standing
+from clew.providers.fields import from_milliseconds
 from clew.providers.files import make_folder, put_if_changed, sweep
 from clew.providers.opencode.database import Row, columns_of, decode, encode, is_session, opened, sealed, select
 
@@ -30,12 +31,14 @@ __all__ = [
     "Manifest",
     "Sheet",
     "export",
+    "find",
     "load",
     "manifest_rows",
     "message_rows",
     "pieces",
     "rows_of",
     "save",
+    "sessions",
     "small_tables",
     "standing",
     "tree",
@@ -47,6 +50,19 @@ OUTPUTS = "tool-output"
 LARGE = 64 * 1024
 _FORMAT = 1
 _NEEDED = {"id", "session_id", "time_created", "time_updated", "data"}
+
+
+PRIVATE = frozenset({"session_share"})
+"""Tables that stay on this machine: they hold the secret of the link by which others can read a session."""
+_OUTPUT = re.compile(rb'"outputPath":"(?:[^"\\]|\\.)*\b(tool_[0-9A-Za-z]+)"')
+_Spot = tuple[int, str]
+"""The place of a message in its session: its time and its id."""
+_START: _Spot = (-1, "")
+_Name = tuple[str, str]
+_SHORTEST = 6
+"""The fewest characters, beside the prefix, that may stand for a whole key: the keys of one day begin alike."""
+_PART_OF_KEY = re.compile(r"[0-9A-Za-z_]+")
+_PROMPTS = """SELECT session_id, sum(substr(data, 1, 14) = '{"role":"user"') FROM message GROUP BY session_id"""
 
 
 class Sheet(msgspec.Struct, frozen=True):
@@ -124,57 +140,6 @@ def rows_of(folder: Path, sheet: Sheet) -> Iterator[tuple[str, Row]]:
             if not row.keys() >= _NEEDED or row["session_id"] != sheet.id:
                 raise Corrupt(f"{where} is damaged: it is no row of {sheet.id}. Restore it from a copy.")
             yield table, row
-
-
-_Name = tuple[str, str]
-
-
-def standing(connection: sqlite3.Connection, key: str, folder: Path) -> Standing:
-    """Compare the session in the database with the one in a folder. Messages and parts are matched by id; where both
-    sides have one and it differs, the later change counts as the newer."""
-    sessions = tree(connection, key)
-    if not sessions:
-        return "absent"
-    here = _times(connection, sessions)
-    more_here = more_there = False
-    common = 0
-    for sheet in load(folder).sessions:
-        for table, row in rows_of(folder, sheet):
-            name = (table, row["id"])
-            if name not in here:
-                more_there = True
-                continue
-            common += 1
-            if here[name] != row["time_updated"] and _data(connection, name) != row["data"]:
-                more_here |= here[name] > row["time_updated"]
-                more_there |= here[name] < row["time_updated"]
-    more_here |= common < len(here)
-    if more_here and more_there:
-        return "apart"
-    return "ahead" if more_here else "behind" if more_there else "same"
-
-
-def _times(connection: sqlite3.Connection, sessions: list[str]) -> dict[_Name, int]:
-    found: dict[_Name, int] = {}
-    for session in sessions:
-        for table in ("message", "part"):
-            query = f"SELECT id, time_updated FROM {table} WHERE session_id = ?"  # noqa: S608
-            found.update({(table, name): updated for name, updated in connection.execute(query, (session,))})
-    return found
-
-
-def _data(connection: sqlite3.Connection, name: _Name) -> str:
-    query = f"SELECT data FROM {name[0]} WHERE id = ?"  # noqa: S608
-    data: str = connection.execute(query, (name[1],)).fetchone()[0]
-    return data
-
-
-PRIVATE = frozenset({"session_share"})
-"""Tables that stay on this machine: they hold the secret of the link by which others can read a session."""
-_OUTPUT = re.compile(rb'"outputPath":"(?:[^"\\]|\\.)*\b(tool_[0-9A-Za-z]+)"')
-_Spot = tuple[int, str]
-"""The place of a message in its session: its time and its id."""
-_START: _Spot = (-1, "")
 
 
 def tree(connection: sqlite3.Connection, key: str) -> list[str]:
@@ -341,3 +306,76 @@ def _first_of(path: Path) -> _Spot:
     with path.open("rb") as file:
         _, row = decode(file.readline(), str(path))
     return row["time_created"], row["id"]
+
+
+def standing(connection: sqlite3.Connection, key: str, folder: Path) -> Standing:
+    """Compare the session in the database with the one in a folder. Messages and parts are matched by id; where both
+    sides have one and it differs, the later change counts as the newer."""
+    sessions = tree(connection, key)
+    if not sessions:
+        return "absent"
+    here = _times(connection, sessions)
+    more_here = more_there = False
+    common = 0
+    for sheet in load(folder).sessions:
+        for table, row in rows_of(folder, sheet):
+            name = (table, row["id"])
+            if name not in here:
+                more_there = True
+                continue
+            common += 1
+            if here[name] != row["time_updated"] and _data(connection, name) != row["data"]:
+                more_here |= here[name] > row["time_updated"]
+                more_there |= here[name] < row["time_updated"]
+    more_here |= common < len(here)
+    if more_here and more_there:
+        return "apart"
+    return "ahead" if more_here else "behind" if more_there else "same"
+
+
+def _times(connection: sqlite3.Connection, sessions: list[str]) -> dict[_Name, int]:
+    found: dict[_Name, int] = {}
+    for session in sessions:
+        for table in ("message", "part"):
+            query = f"SELECT id, time_updated FROM {table} WHERE session_id = ?"  # noqa: S608
+            found.update({(table, name): updated for name, updated in connection.execute(query, (session,))})
+    return found
+
+
+def _data(connection: sqlite3.Connection, name: _Name) -> str:
+    query = f"SELECT data FROM {name[0]} WHERE id = ?"  # noqa: S608
+    data: str = connection.execute(query, (name[1],)).fetchone()[0]
+    return data
+
+
+def find(connection: sqlite3.Connection, session: str) -> str | None:
+    """Return the key of the session that a key or a unique part of one means; None if there is none."""
+    if is_session(session):
+        return session if connection.execute("SELECT 1 FROM session WHERE id = ?", (session,)).fetchone() else None
+    if not _PART_OF_KEY.fullmatch(session) or len(session.removeprefix("ses_")) < _SHORTEST:
+        return None
+    found = [row[0] for row in connection.execute("SELECT id FROM session WHERE instr(id, ?)", (session,))]
+    if len(found) > 1:
+        named = ", ".join(sorted(found)[:3])
+        raise InvalidInput(
+            f"{session!r} is a part of {len(found)} sessions of opencode: {named} … Give more of the name."
+        )
+    return str(found[0]) if found else None
+
+
+def sessions(connection: sqlite3.Connection, path: Path) -> Iterator[NativeSession]:
+    """List the sessions, newest first, without those of sub-agents. Prompts are counted by how their rows begin, so no
+    message is read whole."""
+    prompts = dict(connection.execute(_PROMPTS).fetchall())
+    query = "SELECT * FROM session WHERE parent_id IS NULL ORDER BY time_updated DESC, id"
+    for row in select(connection, query, ()):
+        yield NativeSession(
+            provider="opencode",
+            key=row["id"],
+            path=path,
+            cwd=row["directory"],
+            title=row["title"],
+            turns=prompts.get(row["id"], 0),
+            created_at=from_milliseconds(row["time_created"]),
+            updated_at=from_milliseconds(row["time_updated"]),
+        )

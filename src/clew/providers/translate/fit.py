@@ -29,7 +29,8 @@ from clew.messages.dialects import Loss
 from clew.messages.dialects.arrange import NO_RESULT, CallRules, Ids
 from clew.messages.dialects.losses import At, Notes
 from clew.messages.dialects.shared import Extra
-from clew.providers.base import Conversation, values
+from clew.providers.base import Conversation
+from clew.providers.fields import values
 from clew.providers.registry import BUILT_IN_AGENT
 from clew.providers.translate.tool_forms import SIDES
 from clew.providers.translate.tool_names import map_call
