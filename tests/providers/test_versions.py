@@ -41,7 +41,7 @@ async def test_a_program_that_is_too_old_is_refused_with_its_version_the_oldest_
     tmp_path: Path,
 ) -> None:
     store = MemoryCheckpointer()
-    with pytest.raises(ProviderOutdated, match=r"1\.9\.12 .* older than 2\.0\.0.* make toy"):
+    with pytest.raises(ProviderOutdated, match=r"1\.9\.12 .* versions before 2\.0\.0 .* make toy"):
         await toy_agent(toy_place(tmp_path), store, "aged").start_session().send("say hello")
     assert [head async for head in store.heads()] == [], "nothing was begun"
 
