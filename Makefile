@@ -6,78 +6,99 @@ BIN := $(VENV)/bin
 WORKERS ?= 6
 FUZZ_RUNS ?= 165000
 
-.PHONY: help setup demo test test-all crash fuzz lint format bench docs screenshots clean
+.DEFAULT_GOAL := help
+.PHONY: help setup hooks demo test test-all crash fuzz lint format bench docs site screenshots release-check clean
 
-help: ## What can be made
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 13
+# $(call install,ARGUMENTS): pip install these into .venv. An environment made by uv has no pip of its own.
+define install
+@if command -v uv >/dev/null 2>&1; then uv pip install --quiet --python $(BIN)/python $(1); else \
+	$(BIN)/python -m ensurepip >/dev/null && $(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1' \
+		&& $(BIN)/python -m pip install --quiet $(1); fi
+endef
 
-setup: $(VENV)/.ready ## A virtual environment with everything for development
+help: ## Show this list
+	@awk 'BEGIN {FS = ":.*## "} /^##@ / {printf "\n%s\n", substr($$0, 5)} \
+		/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo
+	@echo "Variables: PYTHON=$(PYTHON)  WORKERS=$(WORKERS) (processes of a test run)  CLEW_SEED=… (repeats a test-all)"
+
+# What .venv holds, group by group. The files with a dot say that a group is installed.
 
 $(VENV)/.ready: pyproject.toml
-	@if command -v uv >/dev/null 2>&1; then \
-		uv venv --quiet --allow-existing $(VENV) && uv pip install --quiet --python $(BIN)/python -e . --group dev; \
-	else \
+	@if command -v uv >/dev/null 2>&1; then uv venv --quiet --allow-existing $(VENV); else \
 		$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 			|| { echo "Clew needs Python 3.11 or newer; run: make PYTHON=/path/to/python3.11"; exit 1; }; \
-		$(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1' \
-			&& $(BIN)/python -m pip install --quiet -e . --group dev; \
-	fi
+		$(PYTHON) -m venv $(VENV); fi
+	$(call install,-e . --group dev)
 	@touch $@
 
-$(VENV)/.peers: $(VENV)/.ready
-	@if command -v uv >/dev/null 2>&1; then uv pip install --quiet --python $(BIN)/python --group peers; \
-	else $(BIN)/python -m pip install --quiet --group peers; fi
+$(VENV)/.peers $(VENV)/.fuzz $(VENV)/.docs $(VENV)/.release: $(VENV)/.%: $(VENV)/.ready
+	$(call install,--group $*)
 	@touch $@
 
 $(VENV)/.oci: $(VENV)/.ready
-	@if command -v uv >/dev/null 2>&1; then uv pip install --quiet --python $(BIN)/python -e '.[oci]'; \
-	else $(BIN)/python -m pip install --quiet -e '.[oci]'; fi
-	@touch $@
-
-$(VENV)/.fuzz: $(VENV)/.ready
-	@if command -v uv >/dev/null 2>&1; then uv pip install --quiet --python $(BIN)/python --group fuzz; \
-	else $(BIN)/python -m pip install --quiet --group fuzz; fi
+	$(call install,-e '.[oci]')
 	@touch $@
 
 $(VENV)/.clis: $(VENV)/.ready tests/servers/npm.py
 	@$(BIN)/python -m tests.servers.npm
 	@if [ -d $@ ]; then touch $@; fi
 
-demo: $(VENV)/.ready ## The main job, offline: an agent killed with SIGKILL inside a tool, and resumed
+##@ Start here
+
+setup: $(VENV)/.ready ## Make .venv with everything for development
+
+hooks: $(VENV)/.release ## Check every commit with ruff and mypy, before it is made
+	$(BIN)/pre-commit install
+
+demo: $(VENV)/.ready ## See an agent killed with SIGKILL inside a tool, and resumed, offline
 	@$(BIN)/python -m clew demo
 
-test: $(VENV)/.ready ## The tests for every change: the same in each run, within five minutes
+##@ Before every commit
+
+format: $(VENV)/.ready ## Put the code in shape with ruff
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+lint: $(VENV)/.ready ## Check with ruff and mypy --strict
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: $(VENV)/.ready ## Run the tests for every change: the same in each run, within five minutes
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow"
 
-test-all: $(VENV)/.ready $(VENV)/.clis $(VENV)/.oci ## The rest: slow tests, and all samples drawn anew (CLEW_SEED=… repeats)
+docs: $(VENV)/.ready ## Run every example in the guides
+	$(BIN)/python -m pytest tests/test_docs.py
+
+##@ Longer proofs
+
+test-all: $(VENV)/.ready $(VENV)/.clis $(VENV)/.oci ## Run the rest: slow tests, and all samples drawn anew
 	CLEW_SEED=$${CLEW_SEED:-random} $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "slow or crash or hypothesis"
 
-crash: $(VENV)/.ready $(VENV)/.clis ## The long matrices whole: every kill, every torn byte
+crash: $(VENV)/.ready $(VENV)/.clis ## Run the long matrices whole: every kill, every torn byte
 	CLEW_CRASH=full $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m crash
 
-fuzz: $(VENV)/.fuzz ## A million inputs to everything that reads bytes from outside
+fuzz: $(VENV)/.fuzz ## Give a million inputs to everything that reads bytes from outside
 	for target in frame weight blob envelope anthropic openai-chat openai-responses; do \
 		$(BIN)/python -m tests.fuzz $$target $(FUZZ_RUNS) || exit 1; \
 	done
 	$(BIN)/python -m tests.fuzz archive $$(($(FUZZ_RUNS) / 5))
 
-lint: $(VENV)/.ready ## ruff and mypy --strict
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-
-format: $(VENV)/.ready ## Put the code in shape
-	$(BIN)/ruff check --fix .
-	$(BIN)/ruff format .
-
-bench: $(VENV)/.peers ## One table of ratios against the floors and the peers
+bench: $(VENV)/.peers ## Measure: one table of ratios against the floors and the peers
 	$(BIN)/python -m bench
 
-docs: $(VENV)/.ready ## Run every example in the guides
-	$(BIN)/python -m pytest tests/test_docs.py
+##@ Documentation and releases
 
-screenshots: $(VENV)/.ready ## Pictures of the inspector's pages into docs/images, by Chromium
+site: $(VENV)/.docs ## Build the guides and the reference as a web site into build/site, offline
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	$(BIN)/python tools/check_site.py build/site
+
+screenshots: $(VENV)/.ready ## Take pictures of the inspector into docs/images, by Chromium
 	$(BIN)/python -m tests.server.inspector.screenshots
 
-clean: ## Remove what make made
+release-check: $(VENV)/.release ## Build, check and try the packages of a release (FINAL=1: ready to be published)
+	$(BIN)/python tools/release.py $(if $(FINAL),--final)
+
+clean: ## Remove everything make made
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build
