@@ -54,8 +54,10 @@ _DIGEST_SIZE = 16
 FIRST = bytes(_DIGEST_SIZE)
 """The value that a log's first frame has in place of its predecessor's digest."""
 
-PREVIOUS, DIGEST = slice(14, 30), slice(-_DIGEST_SIZE, None)
-"""`PREVIOUS` is the slice of a frame that holds its predecessor's digest, `DIGEST` the slice that holds its own."""
+PREVIOUS = slice(14, 30)
+"""The slice of a frame that holds its predecessor's digest."""
+DIGEST = slice(-_DIGEST_SIZE, None)
+"""The slice of a frame that holds its own digest."""
 
 _HEADER = struct.Struct("<BB12s16s")
 _SMALLEST = _HEADER.size + _DIGEST_SIZE  # 30 and 16
