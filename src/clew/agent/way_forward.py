@@ -27,8 +27,8 @@ from clew.log import Checkpoint
 from clew.messages import Assistant, tool_calls
 from clew.threads import Thread
 from clew.threads.heads import is_child
-from clew.threads.leases import boot, is_live, provably_dead
-from clew.threads.views.timeline import Mark, TimelineCall, is_abandoned, reader_of
+from clew.threads.leases import boot, is_crashed, is_live, provably_dead
+from clew.threads.views.timeline import Mark, TimelineCall, reader_of
 
 __all__ = [
     "Holder",
@@ -290,7 +290,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 async def standing_of(store: Checkpointer, thread_id: str) -> Standing:
     """Read where a thread stands. Takes no lease and changes nothing."""
     reader, head = await reader_of(store, thread_id)
-    abandoned = is_abandoned(head)
+    abandoned = is_crashed(head)
     timeline = reader.timeline(-1, abandoned=abandoned)
     state = timeline.checkpoint
     current = [turn for turn in timeline.turns if not turn.rewound]

@@ -9,7 +9,7 @@ import msgspec
 from clew.checkpointers import Head
 from clew.log import Checkpoint, Fold
 
-__all__ = ["PART", "head_of", "is_child", "is_hidden", "is_part"]
+__all__ = ["PART", "head_of", "is_child", "is_hidden", "is_part", "without_lease"]
 
 
 def head_of(state: Fold | Checkpoint, base: Head, *, encrypted: bool) -> Head:
@@ -27,6 +27,11 @@ def head_of(state: Fold | Checkpoint, base: Head, *, encrypted: bool) -> Head:
         parent=state.parent,
         tags=state.tags,
     )
+
+
+def without_lease(head: Head) -> Head:
+    """Return the head for a copy of the thread: without its lease, and interrupted if the thread is running."""
+    return msgspec.structs.replace(head, lease=None, status="interrupted" if head.status == "running" else head.status)
 
 
 PART = "clew:part"

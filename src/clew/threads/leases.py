@@ -16,6 +16,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from clew.checkpointers import Head, Lease, Owner
+from clew.checkpointers.heads import Status
 from clew.errors import ThreadBusy
 
 __all__ = [
@@ -23,10 +24,12 @@ __all__ = [
     "RENEW_AFTER",
     "boot",
     "check_free",
+    "is_crashed",
     "is_live",
     "new_lease",
     "provably_dead",
     "renewed",
+    "shown_status",
     "this_process",
 ]
 
@@ -48,6 +51,16 @@ def renewed(lease: Lease, now: datetime) -> Lease:
 def is_live(lease: Lease | None) -> bool:
     """Return whether a process may still be working under this lease: it has not expired, and its owner may be alive."""
     return lease is not None and lease.expires_at > datetime.now(UTC) and not provably_dead(lease.owner)
+
+
+def is_crashed(head: Head) -> bool:
+    """Return whether the thread is marked as running although no live process holds its lease."""
+    return head.status == "running" and not is_live(head.lease)
+
+
+def shown_status(head: Head) -> Status:
+    """Return the status to show to people: "interrupted" for a crashed thread, else the status on record."""
+    return "interrupted" if is_crashed(head) else head.status
 
 
 def check_free(head: Head) -> None:

@@ -34,7 +34,7 @@ from clew.log.trees import NAMING, named_trees
 from clew.messages import Assistant
 from clew.threads.diff import difference
 from clew.threads.heads import is_hidden
-from clew.threads.leases import RENEW_AFTER, check_free, is_live, new_lease
+from clew.threads.leases import RENEW_AFTER, check_free, is_crashed, is_live, new_lease
 from clew.threads.ops import fork as forking
 from clew.threads.ops.copy import copy, copy_all
 from clew.threads.ops.export import export, import_
@@ -121,6 +121,7 @@ class Thread:
         """Return the state of a thread, now or at the end of turn `at_turn`. Takes no lease and changes nothing."""
         loaded = await load(checkpointer, thread_id)
         state = loaded.state
+        # Not is_crashed(head): the head of a copy already says interrupted.
         if state.status == "running" and not is_live(loaded.head.lease):
             state = msgspec.structs.replace(state, status="interrupted")
         if at_turn is None:
@@ -142,7 +143,7 @@ class Thread:
         if left == 0:
             return
         async for stored in _paged(checkpointer, asked):
-            head = msgspec.structs.replace(stored, status="interrupted") if _crashed(stored) else stored
+            head = msgspec.structs.replace(stored, status="interrupted") if is_crashed(stored) else stored
             if query.matches(head) and not is_hidden(head):
                 yield head
                 left = None if left is None else left - 1
@@ -403,11 +404,6 @@ async def _paged(checkpointer: Checkpointer, query: HeadQuery) -> AsyncIterator[
         if last is None or query.limit is None or count < query.limit:
             return
         query = query.after(last)
-
-
-def _crashed(head: Head) -> bool:
-    """Return whether the thread is marked as running although no live process runs it."""
-    return head.status == "running" and not is_live(head.lease)
 
 
 def _is_barrier(entry: Logged) -> bool:

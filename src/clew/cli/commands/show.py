@@ -12,12 +12,13 @@ from clew.cli.failures import told
 from clew.cli.options import Json, Store, ThreadId
 from clew.cli.output.console import console, print_json
 from clew.cli.output.conversation import Pen, entry_text, in_order, print_entry
-from clew.cli.output.heads import head_object, shown_status, status_cell
+from clew.cli.output.heads import head_object, status_cell
 from clew.cli.stores import find_thread, on_store
 from clew.errors import InvalidInput, ThreadNotFound
+from clew.threads.leases import is_crashed, shown_status
 from clew.threads.views.entries import read_lines
 from clew.threads.views.render import plain_object
-from clew.threads.views.timeline import Mark, is_abandoned, reader_of
+from clew.threads.views.timeline import Mark, reader_of
 
 if TYPE_CHECKING:
     from clew.checkpointers import Checkpointer, Head
@@ -105,7 +106,7 @@ def _positions(reader: TimelineReader, wanted: tuple[int, int | None] | None) ->
 
 def _print(reader: TimelineReader, head: Head, start: int, stop: int, *, everything: bool, full: bool) -> None:
 
-    timeline = reader.timeline(start, stop, abandoned=is_abandoned(head))
+    timeline = reader.timeline(start, stop, abandoned=is_crashed(head))
     pen = Pen(console(), full=full)
     if everything:
         _print_head(pen, head, timeline, full)
@@ -149,7 +150,7 @@ def _print_head(pen: Any, head: Head, timeline: Timeline, full: bool) -> None:
 
 def _json(reader: TimelineReader, head: Head, start: int, stop: int, *, everything: bool) -> None:
 
-    timeline = reader.timeline(start, stop, abandoned=is_abandoned(head))
+    timeline = reader.timeline(start, stop, abandoned=is_crashed(head))
     turns = [turn for turn in timeline.turns if everything or not turn.rewound]
     print_json(
         {

@@ -14,14 +14,14 @@ from clew.cli.failures import told
 from clew.cli.options import Json, Store, ThreadId
 from clew.cli.output.console import console, hint
 from clew.cli.output.conversation import Pen, in_order, print_entry
-from clew.cli.output.heads import shown_status
 from clew.cli.stores import find_thread, on_store, shown_store
 from clew.errors import ThreadNotFound, Unavailable
 from clew.log import MessageAdded, Streamed
 from clew.messages import System, Text, Thinking, User
+from clew.threads.leases import is_crashed, shown_status
 from clew.threads.reader import decoded, frames
 from clew.threads.views.entries import lines_of, read_lines
-from clew.threads.views.timeline import Mark, TimelineReader, is_abandoned, reader_of
+from clew.threads.views.timeline import Mark, TimelineReader, reader_of
 
 if TYPE_CHECKING:
     from clew.checkpointers import Checkpointer, Head
@@ -104,7 +104,7 @@ async def _follow(store: Checkpointer, thread_id: str, begin: Callable[[], Follo
             follower = begin()
         log_id = head.log_id
         moved = await follower.catch_up(head)
-        if not forever and (head.status != "running" or is_abandoned(head)):
+        if not forever and (head.status != "running" or is_crashed(head)):
             follower.end(head)
             return head
         pause = _SHORTEST if moved else min(_LONGEST, pause * 1.5)
@@ -211,7 +211,7 @@ class PrintView:
 
     async def begin(self, reader: TimelineReader, head: Head) -> None:
 
-        self._crash_told = is_abandoned(head)
+        self._crash_told = is_crashed(head)
         start = max(0, reader.total - self._turns)
         timeline = reader.timeline(start, abandoned=self._crash_told)
         self._told = {turn.position: _with_result(turn) for turn in reader.timeline(max(0, reader.total - 1)).turns}
@@ -240,7 +240,7 @@ class PrintView:
     def end(self, reader: TimelineReader, head: Head) -> None:
 
         self._end_stream()
-        if is_abandoned(head) and not self._crash_told:
+        if is_crashed(head) and not self._crash_told:
             self._pen.mark(reader.timeline(-1, abandoned=True).marks[-1])
 
     def _turn(self, turn: TimelineTurn) -> None:

@@ -10,7 +10,7 @@ from clew.threads.leases import is_live
 if TYPE_CHECKING:
     from clew.checkpointers import Head, Lease
 
-__all__ = ["head_object", "holder", "shown_status", "status_cell", "status_style"]
+__all__ = ["head_object", "holder", "status_cell", "status_style"]
 
 _SIGNS = {
     "running": ("●", "cyan"),
@@ -19,11 +19,6 @@ _SIGNS = {
     "failed": ("✗", "red"),
     "done": ("✓", "green"),
 }
-
-
-def shown_status(head: Head) -> str:
-    """Running with nobody alive to run it is a crash, and shown as interrupted."""
-    return "interrupted" if head.status == "running" and _live(head) is None else head.status
 
 
 def status_style(status: str) -> str:

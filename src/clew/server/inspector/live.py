@@ -16,7 +16,8 @@ from clew.server.inspector.timelines import Readers
 from clew.server.inspector.turns import cell_html, mark_html, mark_id, pending_html, tick_html, turn_html
 from clew.server.inspector.visits import Viewer
 from clew.server.stores import Use
-from clew.threads.views.timeline import Mark, TimelineTurn, is_abandoned
+from clew.threads.leases import is_crashed
+from clew.threads.views.timeline import Mark, TimelineTurn
 
 __all__ = ["Patch", "thread_events", "threads_events"]
 
@@ -88,7 +89,7 @@ class _Follow:
     async def news(self, store: Checkpointer) -> list[Patch]:
         """Return the pieces that changed since the last call. Empty at the first call if the page is up to date."""
         reader, head = await self._readers.read(store, self._namespace, self._thread_id)
-        abandoned = is_abandoned(head)
+        abandoned = is_crashed(head)
         seen = (head.log_id, reader.frames, abandoned, head.lease is None)
         if seen == self._seen:
             return []

@@ -27,7 +27,8 @@ from clew.server.inspector.troubles import DAMAGE, damaged
 from clew.server.inspector.visits import HEADERS, AnyRequest, Visit, html
 from clew.threads import Thread, to_markdown
 from clew.threads.heads import is_part
-from clew.threads.views.timeline import TimelineReader, is_abandoned
+from clew.threads.leases import is_crashed
+from clew.threads.views.timeline import TimelineReader
 from clew.threads.views.totals import stored_bytes
 
 __all__ = ["ROUTES"]
@@ -109,7 +110,7 @@ async def turns(request: AnyRequest) -> Response[bytes]:
     thread_id = visit.thread_id
     async with visit.store() as store:
         reader, head = await visit.desk.readers.read(store, visit.namespace, thread_id)
-    timeline = reader.timeline(start, stop, abandoned=is_abandoned(head))
+    timeline = reader.timeline(start, stop, abandoned=is_crashed(head))
     return html(window_html(timeline, thread_id, can_write=visit.viewer.can_write))
 
 

@@ -15,8 +15,8 @@ from clew.server.inspector.templates import Markup, part, render, thread_url
 from clew.server.inspector.text import plural, pretty
 from clew.server.inspector.turns import Cell, Stretch, Tick, pending_view, stretches, strip_cells
 from clew.server.inspector.visits import Viewer
-from clew.threads.leases import is_live
-from clew.threads.views.timeline import Timeline, TimelineReader, is_abandoned
+from clew.threads.leases import is_crashed, is_live
+from clew.threads.views.timeline import Timeline, TimelineReader
 
 __all__ = ["WINDOW", "facts_html", "questions_html", "resume_html", "thread_page", "window_html"]
 
@@ -66,7 +66,7 @@ def thread_page(
     viewer: Viewer, reader: TimelineReader, head: Head, forks: list[Head], way: Way, position: int | None
 ) -> Markup:
     """Return the page with the newest turns, or with the turns around `position`. `way` is how the thread goes on."""
-    thread_id, abandoned = head.thread_id, is_abandoned(head)
+    thread_id, abandoned = head.thread_id, is_crashed(head)
     start, stop = _window_at(reader, position)
     whole = reader.timeline(abandoned=abandoned)
     timeline = reader.timeline(start, stop, abandoned=abandoned)
@@ -132,7 +132,7 @@ def _window(timeline: Timeline, thread_id: str, *, can_write: bool) -> _Window:
 
 def _facts(head: Head, timeline: Timeline) -> _Facts:
     state = timeline.checkpoint
-    crashed = is_abandoned(head)
+    crashed = is_crashed(head)
     return _Facts(
         head,
         crashed,

@@ -23,7 +23,7 @@ from clew.errors import (
 )
 from clew.log import DIGEST, FIRST, FoldedState, Frame, encode_entries, encode_frame, sealed_with
 from clew.log.trees import named_trees, rename_trees
-from clew.threads.heads import PART, is_hidden, is_part
+from clew.threads.heads import PART, is_hidden, is_part, without_lease
 from clew.threads.leases import check_free
 from clew.threads.reader import Progress, Source, decoded, fingerprint, frames, state_at
 from clew.threads.trees import TreeMover
@@ -354,11 +354,9 @@ class _Copying:
         head = self._head
         state = await state_at(self._source, head)
         done = msgspec.structs.replace(
-            head,
+            without_lease(head),
             thread_id=self._new_id,
             log_id=self._log_id,
-            lease=None,
-            status="interrupted" if head.status == "running" else head.status,
             digest=self._digest.hex(),
             title=(head.title or state.title) if self._target.keys is None else "",
         )

@@ -35,7 +35,7 @@ from clew.log import (
 from clew.log.trees import named_trees, rename_trees
 from clew.log.weights import ENTRY, FLOOR, weigh
 from clew.messages import Assistant
-from clew.threads.heads import is_part
+from clew.threads.heads import is_part, without_lease
 from clew.threads.ops.archive import FORMAT, Archive, Manifest, TarWriter, frame_name
 from clew.threads.ops.copy import transfer
 from clew.threads.ops.gc import below
@@ -82,7 +82,7 @@ async def export(
     head = await checkpointer.head(thread_id)
     if head is None or is_part(head):
         raise ThreadNotFound(thread_id)
-    head = msgspec.structs.replace(head, lease=None, status="interrupted" if head.status == "running" else head.status)
+    head = without_lease(head)
     if not isinstance(file, str | os.PathLike):
         return await _write(checkpointer, head, file, plain, None, progress)
     path = Path(file)

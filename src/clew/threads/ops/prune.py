@@ -11,7 +11,7 @@ from clew.checkpointers import Checkpointer, Head, HeadQuery
 from clew.checkpointers.heads import STATUSES, Status
 from clew.errors import Conflict, InvalidInput
 from clew.threads.heads import PART
-from clew.threads.leases import is_live
+from clew.threads.leases import is_live, shown_status
 from clew.threads.ops.purge import fence
 
 __all__ = ["Pruned", "prune"]
@@ -55,7 +55,7 @@ async def prune(
     matching = [
         head
         async for head in checkpointer.heads(wanted)
-        if PART not in head.tags and (statuses is None or _status(head) in statuses)
+        if PART not in head.tags and (statuses is None or shown_status(head) in statuses)
     ]
     before = None if older_than is None else datetime.now(UTC) - older_than
     doomed = [head for head in matching[keep or 0 :] if before is None or head.updated_at < before]
@@ -87,11 +87,6 @@ def _check(
     for one in HeadQuery(status=status).statuses() or ():
         if one not in STATUSES:
             raise InvalidInput(f"{one!r} is not a status. Use one of {', '.join(STATUSES)}.")
-
-
-def _status(head: Head) -> Status:
-    """Return the status of a thread, which is "interrupted" if it is marked as running and its process died."""
-    return "interrupted" if head.status == "running" and not is_live(head.lease) else head.status
 
 
 async def _delete(checkpointer: Checkpointer, listed: Head) -> bool:

@@ -36,7 +36,7 @@ from clew.log import (
     WorkspaceSnapshot,
 )
 from clew.messages import Assistant, Block, Message, Tool, ToolResult, tool_calls
-from clew.threads.leases import LEASE_TIME, is_live
+from clew.threads.leases import LEASE_TIME, is_crashed
 from clew.threads.reader import Source, decoded, frames
 from clew.threads.views.timeline_parts import (
     CallStatus,
@@ -58,7 +58,6 @@ __all__ = [
     "TimelineCall",
     "TimelineReader",
     "TimelineTurn",
-    "is_abandoned",
     "read_timeline",
     "reader_of",
 ]
@@ -73,7 +72,7 @@ async def read_timeline(
     checked; only a few frames at a time are in memory, beside the messages themselves.
     """
     reader, head = await reader_of(store, thread_id, head=head)
-    return reader.timeline(start, stop, abandoned=is_abandoned(head))
+    return reader.timeline(start, stop, abandoned=is_crashed(head))
 
 
 async def reader_of(
@@ -91,13 +90,6 @@ async def reader_of(
     async for number, data in frames(store, head, start=reader.frames, previous=previous):
         reader.feed(await decoded(store, thread_id, number, data))
     return reader, head
-
-
-def is_abandoned(head: Head) -> bool:
-    """Return whether the thread is marked as running although no live process runs it: a crash that nobody has resumed
-    yet.
-    """
-    return head.status == "running" and not is_live(head.lease)
 
 
 class TimelineReader:
