@@ -64,7 +64,7 @@ def node(name: bytes, kind: str) -> Node:
 async def test_a_name_that_is_none_is_refused(store: Checkpointer, around: Path, name: bytes, kind: str) -> None:
     trees = (await put(store),) if kind == "folder" else ()
     root = await put(store, node(name, kind), trees=trees)
-    assert "no name of its own" in await refuse(store, around, root, InvalidInput)
+    assert "not a valid, unique name" in await refuse(store, around, root, InvalidInput)
 
 
 @pytest.mark.parametrize("names", [(b"b", b"a"), (b"a", b"a")])
@@ -164,7 +164,7 @@ async def test_a_name_too_long_for_the_system_is_refused(store: Checkpointer, ar
 
 async def test_a_name_that_restores_use_themselves_is_refused(store: Checkpointer, around: Path) -> None:
     root = await put(store, small_file(b".clew-0123456789abcdef.tmp"))
-    assert "no snapshot holds" in await refuse(store, around, root, InvalidInput)
+    assert "no snapshot may hold" in await refuse(store, around, root, InvalidInput)
 
 
 async def chunk(store: Checkpointer, data: bytes) -> str:

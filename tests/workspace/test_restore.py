@@ -329,7 +329,7 @@ async def test_what_is_written_after_the_snapshot_is_not_replaced(store: Checkpo
     def meddle() -> None:
         (folder / "a").write_text("newest")
 
-    with pytest.raises(Unavailable, match="'a' was changed by somebody else") as caught:
+    with pytest.raises(Unavailable, match="'a' was changed by another program") as caught:
         await Meddled(folder, store, meddle).restore(ref)
     assert (folder / "a").read_text() == "newest"
     assert not leftovers(folder)
@@ -361,7 +361,7 @@ async def test_nothing_is_written_through_a_link_that_takes_a_folders_place(stor
         (folder / "inner").rename(folder / "moved")
         (folder / "inner").symlink_to(outside)
 
-    with pytest.raises(Unavailable, match="changed by somebody else"):
+    with pytest.raises(Unavailable, match="changed by another program"):
         await Meddled(folder, store, meddle).restore(ref)
     assert facts(outside) == was
 
@@ -477,7 +477,7 @@ async def test_two_restores_do_not_work_in_one_folder(store: Checkpointer, folde
     refused = [outcome for outcome in outcomes if isinstance(outcome, ClewError)]
     assert len(refused) == 1
     assert isinstance(refused[0], Unavailable)
-    assert "is being restored by somebody else" in str(refused[0])
+    assert "is being restored by another process" in str(refused[0])
 
 
 async def test_a_snapshot_that_does_not_fit_changes_nothing(
@@ -491,7 +491,7 @@ async def test_a_snapshot_that_does_not_fit_changes_nothing(
     real = os.statvfs(folder)
     full = os.statvfs_result((*real[:3], 0, 0, *real[5:], real.f_fsid))
     monkeypatch.setattr(os, "fstatvfs", lambda fd: full)
-    with pytest.raises(Unavailable, match="takes 4995 bytes of disk space, and 0 are left"):
+    with pytest.raises(Unavailable, match="needs 4995 bytes of disk space, and 0 are free"):
         await workspace.restore(ref)
     assert os.listdir(folder) == ["b"]
 

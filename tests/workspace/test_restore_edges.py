@@ -25,7 +25,7 @@ pytestmark = [
 ]
 
 LEFTOVER = ".clew-0123456789abcdef.tmp"
-HOLDS = "it holds what is in no snapshot"
+HOLDS = "it holds files that are in no snapshot"
 
 
 def make(folder: Path, **files: str) -> None:
@@ -43,7 +43,7 @@ async def test_a_thread_without_a_snapshot_is_told_as_that(store: Checkpointer, 
     with pytest.raises(InvalidInput, match="there is no snapshot"):
         await Workspace(folder, store).restore(missing)
     nonsense: Any = 17
-    with pytest.raises(InvalidInput, match="17 names no snapshot"):
+    with pytest.raises(InvalidInput, match="17 is not a snapshot"):
         await Workspace(folder, store).restore(nonsense)
 
 

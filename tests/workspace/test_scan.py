@@ -171,7 +171,7 @@ def test_a_line_that_is_no_pattern_is_passed_over_in_a_file_and_refused_from_a_c
     make(tmp_path, "a.log", "b")
     (tmp_path / ".clewignore").write_text("[z-a]\n*.log\n")
     assert paths(look(tmp_path)) == [".clewignore", "b"]
-    with pytest.raises(InvalidInput, match="no pattern"):
+    with pytest.raises(InvalidInput, match=r"not a \.gitignore pattern"):
         look(tmp_path, ignore=("[z-a]",))
 
 
@@ -217,8 +217,8 @@ def test_too_many_and_too_long_patterns_are_passed_over_in_a_file_and_refused_fr
     many, long = [*(f"x{number}" for number in range(4999)), "first", "last"], "l" + "?" * 5000
     (tmp_path / ".clewignore").write_text("\n".join(["# a comment", "", long, *many[1:]]))
     assert paths(look(tmp_path)) == [".clewignore", "last", "long"]
-    assert "the first 5000 count" in caplog.text
-    assert "no pattern" in caplog.text
+    assert "only the first 5000 are used" in caplog.text
+    assert "not a pattern" in caplog.text
     for patterns in (many, [long]):
         with pytest.raises(InvalidInput, match="ignore= has"):
             look(tmp_path, ignore=tuple(patterns))

@@ -650,7 +650,7 @@ async def test_what_is_ignored_or_over_the_limit_is_reported(store: MemoryCheckp
 
 
 def test_a_bad_pattern_shows_at_once(store: MemoryCheckpointer, folder: Path) -> None:
-    with pytest.raises(InvalidInput, match="no pattern"):
+    with pytest.raises(InvalidInput, match=r"not a \.gitignore pattern"):
         Workspace(folder, store, ignore=["[z-a]"])
 
 

@@ -329,11 +329,12 @@ class FileCheckpointer(Checkpointer):
         `%20` is not decoded."""
 
 class HTTPCheckpointer(Checkpointer):
-    """Threads in the store behind a `clew serve`, in the namespace of the token.
+    """Keeps threads in the store behind a `clew serve`, within the namespace of the token.
 
-    `token`, or `CLEW_TOKEN`, is sent with every call, and shown nowhere. Appends, reads and puts that get no answer are
-    made again, `retries` times at most, because repeating them does no harm; deletes are not. `timeout` is the longest
-    time without any progress, in seconds. `tls` replaces the default trust in the system's authorities.
+    `token`, by default the value of `CLEW_TOKEN`, is sent with every call and never shown. Appends, reads and puts that get
+    no answer are repeated up to `retries` times, because that does no harm; deletes are not repeated. `timeout` is the
+    longest time without any progress, in seconds. `tls` replaces the default TLS settings, which trust the authorities that
+    the system trusts.
     """
 
     def __init__(
@@ -348,7 +349,7 @@ class HTTPCheckpointer(Checkpointer):
     ) -> None: ...
     @staticmethod
     def from_url(url: str, namespace: str = "") -> HTTPCheckpointer:
-        """`http://host:port` or `https://host:port/base`; the token comes from `CLEW_TOKEN`."""
+        """Open `http://host:port` or `https://host:port/base`. The token comes from `CLEW_TOKEN`."""
 
 class MemoryCheckpointer(Checkpointer):
     """A store in the memory of this process, for tests, notebooks and short-lived work. It is lost when the process ends.
@@ -1008,15 +1009,15 @@ class Thread:
         Threads that cannot even be listed come last, in one verdict with an empty `thread_id` and the store's own error."""
 
 class Workspace:
-    """A plain folder, and a store that keeps its snapshots. Nothing is mounted, and nothing of Clew's appears in it.
+    """A folder of files, and a store that keeps its snapshots. Nothing is mounted, and Clew adds no files of its own to it.
 
     A snapshot holds files with their holes, hard links, symbolic links as links, empty folders, modes and times, and names
-    of any bytes. It leaves out, and reports, sockets, FIFOs and devices, files over the limit, and what `.clewignore` or
-    `ignore` names, both as in `.gitignore`. The store's own files are never part of it, wherever they lie. Owners, extended
-    attributes and access lists are not kept.
+    of any bytes. It leaves out and reports sockets, FIFOs and devices, files over the limit, and names that `.clewignore` or
+    `ignore` lists in the syntax of `.gitignore`. The store's own files are never part of it, wherever they lie. Owners,
+    extended attributes and access lists are not kept.
 
-    Files are cut into chunks, each stored once for all threads of the store. A file that has not changed since the last
-    snapshot is not read again; a folder in which nothing has changed costs one digest.
+    Files are cut into chunks, and each chunk is stored once for all threads of the store. A file that has not changed since
+    the last snapshot is not read again. A folder in which nothing has changed costs one digest.
     """
 
     def __init__(
@@ -1030,12 +1031,12 @@ class Workspace:
     @property
     def checkpointer(self) -> Checkpointer: ...
     def diff(self, a: Ref | None, b: Ref | None = None, *, text: bool = False) -> Difference:
-        """What changed from `a` to `b`; None stands for the folder as it is now. With `text`, with the lines of text files
-        that differ."""
+        """Return what changed from snapshot `a` to snapshot `b`. None stands for the folder as it is now. With `text`,
+        changes of text files come with a unified diff."""
 
     @property
     def ignore(self) -> tuple[str, ...]:
-        """The patterns that were given, beside those of `.clewignore`."""
+        """The patterns that were given as `ignore`, without those of `.clewignore` files."""
 
     @property
     def limits(self) -> Limits: ...
@@ -1044,16 +1045,18 @@ class Workspace:
     def restore(
         self, ref: Ref, into: str | os.PathLike[str] | None = None, progress: Progress | None = None
     ) -> Restored:
-        """Make the folder what it was, or with `into` make another one so, and leave this one alone.
+        """Make the folder equal to a snapshot. With `into`, make that folder equal to it instead and leave this one alone.
 
-        What the folder held before is snapshotted first, as `before_restore`. Only what differs is touched; what was never
-        part of a snapshot, such as ignored files, stays. Interrupted at any point, the same call again ends right."""
+        A snapshot of the folder is taken first and returned as `before_restore`. Only names that differ are touched. Files
+        that were never part of a snapshot, such as ignored ones, stay. After an interruption at any point, make the same
+        call again: it completes the restore."""
 
     def snapshot(self, progress: Progress | None = None) -> SnapshotRef:
-        """Keep what the folder holds now. All of it is durable when this returns, so that an entry may name it.
+        """Take a snapshot of the folder. All of it is durable when this returns, so that an entry of a log may name it.
 
-        A folder that changes meanwhile gives a snapshot of some of it before and some after; each file is whole, or is
-        reported in `skipped`. `progress` hears how many files have been read. Cancelling does no harm."""
+        If the folder changes meanwhile, the snapshot may hold some files from before and some from after. Each file is
+        whole, or is reported in `skipped`. `progress` is called with the number of files read so far and in all. Cancelling
+        does no harm."""
 
 __version__: str
 

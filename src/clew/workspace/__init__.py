@@ -1,4 +1,4 @@
-"""Workspaces: folders of files, kept as snapshots in the same store as the threads that work on them."""
+"""Workspaces: folders of files, whose snapshots are kept in the same store as the threads that work on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Carrying out a plan: removing, writing and linking, each name in one step, by file descriptors alone."""
+"""Carry out the plan of a restore: remove, write and link files. Each name changes in one step, by file descriptors only."""
 
 from __future__ import annotations
 
@@ -34,15 +34,14 @@ from clew.workspace.reader import Places, check_length, data_size, fetch, unpack
 
 __all__ = ["Output", "apply_plan"]
 
-
 T = TypeVar("T")
 
 _LANES = 2
-"""Batches under way at once: while one is written, the next is fetched and unpacked."""
+"""How many batches are in work at once: while one is written, the next is fetched and unpacked."""
 _BATCH_BYTES = 8 * 2**20
 _BATCH_FILES = 256
 _MOST_CHUNKS = 64
-"""Chunks of one file that are in memory at once."""
+"""The most chunks of one file that are in memory at once."""
 _RULES = IGNORE_FILE.encode()
 _OLD = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 
@@ -50,11 +49,11 @@ _OLD = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 async def apply_plan(
     root: int, plan: Plan, checkpointer: Checkpointer, progress: Progress | None = None
 ) -> tuple[Skipped, ...]:
-    """Make the folder that is open as `root` what the plan says. Returns folders that should go and have to stay.
+    """Carry out a plan in the folder that is open as `root`. Returns the folders that should be removed and had to stay.
 
-    A name is at any time what it was or what it is to be. Cancelling waits for the files in hand. Whoever stops half-way,
-    in whatever way, only has to restore again. The first batch of files is read before anything is changed, so that a
-    small restore which cannot be done changes nothing.
+    At any time, a name is either what it was or what it is to be. Cancelling waits until the files being written are done.
+    A restore that stops half-way, for whatever reason, only has to be run again. The first batch of files is fetched before
+    anything is changed, so that a small restore that cannot succeed changes nothing.
     """
     applying = _Applying(root, plan, checkpointer, progress)
     try:
@@ -64,8 +63,11 @@ async def apply_plan(
 
 
 class _Applying:
-    """One thread writes while another unpacks. Measured on two cores, 10,000 files of 413 MB to memory: 1.8 s; with two
-    threads that both unpack and write 2.0 s, and more work for the processor: they wait for the interpreter's lock."""
+    """Carries out one plan. One thread writes while another unpacks.
+
+    Measured on two cores with 10,000 files of 413 MB, written to memory: 1.8 s. Two threads that both unpack and write took
+    2.0 s, and more processor time, because they wait for the interpreter's lock.
+    """
 
     def __init__(self, root: int, plan: Plan, checkpointer: Checkpointer, progress: Progress | None) -> None:
         self._plan = plan
@@ -89,7 +91,8 @@ class _Applying:
         return await self.pool.run(work, self._loop)
 
     async def _load(self, batch: Sequence[FileWork]) -> Sequence[Sequence[bytes]]:
-        """The data of each file; not that of a large one, which is loaded as it is written."""
+        """Fetch and unpack the data of each file of a batch. Returns nothing for a large file, which is fetched while it is
+        written."""
         if not batch or _is_large(batch[0]):
             return ()
         packed = await fetch(self._checkpointer, {digest for work in batch for digest in work.item.leaves})
@@ -123,7 +126,7 @@ class _Applying:
             self._progress(self._done, len(self._plan.files))
 
     async def _write_large(self, work: FileWork) -> None:
-        """A file that is not to be in memory at once."""
+        """Fetch and write a file in parts, because it is too large to be in memory at once."""
         large = _Large(work)
         leaves = work.item.leaves
         step = min(_MOST_CHUNKS, max(1, _BATCH_BYTES * len(leaves) // work.size))
@@ -144,7 +147,7 @@ def _unpack(leaves: Sequence[str], packed: Mapping[str, bytes], keys: Keyring | 
 
 
 def _batches(files: Sequence[FileWork]) -> Iterator[list[FileWork]]:
-    """Files that are fetched and written together, a large one by itself."""
+    """Split files into batches that are fetched and written together. A large file is a batch of its own."""
     batch: list[FileWork] = []
     size = 0
     for work in files:
@@ -179,7 +182,7 @@ def _write_files(batch: Sequence[FileWork], data: Sequence[Sequence[bytes]], fol
 
 
 class _Large:
-    """A file that is written in several steps, with its folder kept open for it."""
+    """Writes a large file in several steps, and keeps its folder open meanwhile."""
 
     def __init__(self, work: FileWork) -> None:
         self._path = work.path
@@ -207,7 +210,7 @@ class _Large:
 
 
 def _clear(plan: Plan, folders: Folders) -> tuple[Skipped, ...]:
-    """Remove what should not be there, and make the folders that should."""
+    """Remove the names that should go and create the new folders. Returns the names that had to stay."""
     if plan.leftovers:
         _remove_leftovers(folders, plan.leftovers)
     kept = _remove_all(plan, folders)
@@ -219,8 +222,11 @@ def _clear(plan: Plan, folders: Folders) -> tuple[Skipped, ...]:
 
 
 def _remove_all(plan: Plan, folders: Folders) -> list[Skipped]:
-    """Returns what has to stay. A `.clewignore` goes with its folder or not at all: without it, what is ignored and keeps
-    the folder would be part of the next snapshot."""
+    """Remove the names of the plan, and return those that had to stay.
+
+    A `.clewignore` is removed only together with its folder. If the folder stays because of ignored files, removing it
+    would make them part of the next snapshot.
+    """
     kept: list[Skipped] = []
     going = {path for path, was in plan.removals if isinstance(was, FolderNode)}
     rules: dict[bytes, Node] = {}
@@ -244,7 +250,8 @@ def _remove(folders: Folders, path: bytes, was: Node) -> None:
 
 
 def _remove_folder(plan: Plan, folders: Folders, path: bytes, was: FolderNode, rules: Node | None) -> list[Skipped]:
-    """Returns what of it is still there: a folder that holds what no snapshot saw is, and its file of patterns too."""
+    """Remove a folder, with its `.clewignore` if `rules` is given. Returns the names that had to stay: the folder, if it
+    holds files that are in no snapshot or something is mounted there, and its `.clewignore`."""
     if rules is not None:
         with suppress(FileNotFoundError):
             if set(os.listdir(folders.at(path))) <= {IGNORE_FILE}:
@@ -257,7 +264,7 @@ def _remove_folder(plan: Plan, folders: Folders, path: bytes, was: FolderNode, r
         return []
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-            reason = "it holds what is in no snapshot"
+            reason = "it holds files that are in no snapshot"
         elif error.errno == errno.EBUSY and path not in plan.emptied:
             reason = "something is mounted there"
         else:
@@ -272,14 +279,14 @@ def _remove_folder(plan: Plan, folders: Folders, path: bytes, was: FolderNode, r
 
 
 def _remove_leftovers(folders: Folders, paths: Collection[bytes]) -> None:
-    """Remove what a restore that was interrupted has left, unless it is gone by now or may not be removed."""
+    """Remove the temporary files of an interrupted restore. Skips those that are gone by now or cannot be removed."""
     for path in paths:
         with suppress(OSError):
             _unlink_quietly(folders, path)
 
 
 def _unlink_quietly(folders: Folders, path: bytes) -> None:
-    """Remove a file, and leave the mode and the time of its folder as they are."""
+    """Remove a file without changing the mode and the time of its folder."""
     folder, name = split(path)
     facts = os.fstat(folders.at(folder))
     fd = folders.work_at(folder)
@@ -291,7 +298,8 @@ def _unlink_quietly(folders: Folders, path: bytes) -> None:
 
 
 def _finish(plan: Plan, folders: Folders) -> None:
-    """What comes after the files: their other names, links that nothing is written through any more, modes and times."""
+    """Do what comes after the files: their further names, symbolic links, modes and times. Links come after all files, so
+    that no file is ever written through one. Folders come last, because work in them changes their times."""
     for name in plan.names:
         with explained(name.path):
             _make_name(folders, name)
@@ -326,7 +334,7 @@ def _make_name(folders: Folders, work: NameWork) -> None:
 
 
 def _is_same(source: int, first: bytes, fd: int, name: bytes) -> bool:
-    """Renaming one name of a file over another would do nothing at all."""
+    """Return whether two names are the same file already. Renaming one over the other would then do nothing at all."""
     there = os.stat(first, dir_fd=source, follow_symlinks=False)
     try:
         return os.path.samestat(there, os.stat(name, dir_fd=fd, follow_symlinks=False))
@@ -367,10 +375,15 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | get
 
 
 class Output:
-    """`open`, `write` piece by piece, `finish`; if anything fails, `abandon`, which leaves the name as it was."""
+    """Writes one file under a temporary name and renames it when it is complete.
+
+    Call `open`, then `write` for each piece, then `finish`. If anything fails, call `abandon`, which leaves the name as it
+    was.
+    """
 
     def __init__(self, path: bytes, node: FileNode, was: Node | None) -> None:
-        """`was` is what has the name now. If it is anything else by the end, it is not replaced."""
+        """`was` is what has the name now, or None. If that has changed by the end, `finish` raises and does not replace
+        it."""
         self._path = path
         self._node = node
         self._was = was
@@ -380,7 +393,7 @@ class Output:
         self._folder = self._fd = -1
 
     def open(self, folder: int) -> None:
-        """`folder` is a descriptor that stays open until the end."""
+        """Create the temporary file. `folder` is a descriptor of its folder, which must stay open until the end."""
         self._folder = folder
         self._fd = os.open(self._temporary, _NEW, 0o600, dir_fd=folder)
 

@@ -1,4 +1,4 @@
-"""What differs between two snapshots. Folders with the same digest are not read."""
+"""Compare two snapshots and show what differs, with unified diffs of text files. Folders with equal digests are not read."""
 
 from __future__ import annotations
 
@@ -31,9 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Change", "Difference", "as_lines", "compare", "diff", "unified"]
 
-
 _BATCH = 128
-"""Pairs of folders that are compared at once."""
+"""How many pairs of folders are fetched and compared at once."""
 _LONGEST_TEXT = 2**20
 
 Kind = Literal["added", "changed", "deleted", "renamed", "mode"]
@@ -41,26 +40,26 @@ What = Literal["file", "folder", "link"]
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """One path that differs. That only the time of something differs is no change."""
+    """One path that differs between two snapshots. A different time alone is not a change."""
 
     kind: Kind
-    """`mode` if only the permissions differ; `renamed` for a file that has another path now and the same content."""
+    """`mode` if only the permissions differ; `renamed` for a file with the same content at another path."""
     path: str
     old_path: str | None = None
-    """Where a renamed file was."""
+    """The former path of a renamed file."""
     what: What
-    """What it is; for something deleted, what it was."""
+    """The kind of thing at the path. For a deleted path, the kind that it was."""
     mode: int | None = None
     old_mode: int | None = None
     size: int | None = None
-    """Of a file."""
+    """The size of a file in bytes. None for folders and links."""
     old_size: int | None = None
     text: str | None = None
-    """A unified diff, if it was asked for and the file is text in UTF-8 of up to 1 MiB, then and now."""
+    """A unified diff, if it was asked for and both versions of the file are UTF-8 text of up to 1 MiB."""
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """All that differs, by path."""
+    """All changes between two snapshots, sorted by path. It is false if nothing differs."""
 
     changes: tuple[Change, ...] = ()
 
@@ -68,7 +67,7 @@ class Difference(msgspec.Struct, frozen=True):
         return bool(self.changes)
 
     def text(self) -> str:
-        """The whole as one text: a unified diff where there is one, else a line that says what happened."""
+        """Return all changes as one text: the unified diff of a change if it has one, else a line that describes it."""
         return "".join(change.text or _summary(change) for change in self.changes)
 
 
@@ -79,14 +78,14 @@ def _summary(change: Change) -> str:
 
 
 class _Side(NamedTuple):
-    """One of the two snapshots, and what it has of all that differs."""
+    """One of the two snapshots, and what it has at each path that differs."""
 
     root: Root
     found: dict[bytes, Item]
 
 
 class _Found(NamedTuple):
-    """A change in the making."""
+    """A change, before it is turned into a `Change`."""
 
     kind: Kind
     path: bytes
@@ -96,10 +95,8 @@ class _Found(NamedTuple):
 
 
 async def diff(workspace: Workspace, a: Ref | None = None, b: Ref | None = None, text: bool = False) -> Difference:
-    """What changed from snapshot `a` to snapshot `b`. None is the folder as it is now, which is snapshotted for this.
-
-    With `text=True`, changes of text files come with a unified diff.
-    """
+    """Return what changed from snapshot `a` to snapshot `b`. None stands for the folder as it is now, of which a snapshot is
+    taken. With `text=True`, changes of text files come with a unified diff."""
     now = await workspace.snapshot() if a is None or b is None else ""
     old, new = now if a is None else a, now if b is None else b
     return await compare(workspace.checkpointer, old, new, text=text, limits=workspace.limits)
@@ -108,8 +105,8 @@ async def diff(workspace: Workspace, a: Ref | None = None, b: Ref | None = None,
 async def compare(
     checkpointer: Checkpointer, a: Ref | None, b: Ref | None, *, text: bool = False, limits: Limits | None = None
 ) -> Difference:
-    """What changed from snapshot `a` to snapshot `b`, where there needs be no folder. None is one that holds nothing: so a
-    thread's first snapshot is compared with what was before it."""
+    """Return what changed from snapshot `a` to snapshot `b`, without a workspace folder. None stands for an empty snapshot,
+    to compare a thread's first snapshot with. With `text=True`, changes of text files come with a unified diff."""
     limits = limits or Limits()
     with span("clew.diff") as current:
         was = None if a is None else await read_root(checkpointer, a, limits)
@@ -123,12 +120,12 @@ async def compare(
 
 
 def _nothing(beside: Root | None) -> Root:
-    """An empty snapshot, its root like that of the other: that there is a root at all is no change."""
+    """Return an empty snapshot. Its root folder equals that of the other snapshot, so that the root itself is no change."""
     return Root(FolderNode(b"", 0o700, 0) if beside is None else beside.node, "")
 
 
 class _Comparing:
-    """Finds all paths that differ."""
+    """Finds all paths that differ between two snapshots."""
 
     def __init__(self, checkpointer: Checkpointer, limits: Limits, old: _Side, new: _Side) -> None:
         self._checkpointer = checkpointer
@@ -137,7 +134,7 @@ class _Comparing:
         self._new = new
         self._bounds = Bounds(limits), Bounds(limits)
         self._pairs: list[tuple[bytes, str, str]] = []
-        """Folders by path with their trees in both, empty where there is none."""
+        """Folders still to compare: the path, and the digest of its tree in each snapshot, empty if it is not there."""
 
     async def run(self) -> None:
         if self._old.root.node.mode != self._new.root.node.mode:
@@ -177,7 +174,7 @@ class _Comparing:
             self._pairs.append((path, *trees))
 
     async def _fill_in_names(self, side: _Side) -> None:
-        """Give further names of a file the content that stands with its first name."""
+        """Copy a file's content from its first name to its further names, because a tree holds it only at the first."""
         for path, item in list(side.found.items()):
             node = item.node
             if isinstance(node, FileNode) and node.same_as not in (b"", path):
@@ -187,7 +184,7 @@ class _Comparing:
                     side.found[path] = Item(content, "", first.leaves)
 
     async def _find(self, root: Root, path: bytes) -> Item | None:
-        """What a snapshot has at this path."""
+        """Return what a snapshot has at a path, or None."""
         item: Item | None = Item(root.node, root.tree)
         for name in path.split(b"/"):
             if item is None or not item.tree:
@@ -211,7 +208,8 @@ def _classified(old: dict[bytes, Item], new: dict[bytes, Item]) -> Iterator[_Fou
 
 
 def _kind(was: Item, item: Item) -> Kind | None:
-    """How one differs from the other; None if not in a way that counts, or if one of them is a folder."""
+    """Return how two items at one path differ: `changed`, or `mode`. None if they do not differ in a way that counts, or if
+    only one of them is a folder."""
     a, b = was.node, item.node
     if isinstance(a, FolderNode) or isinstance(b, FolderNode):
         return "mode" if type(a) is type(b) and a.mode != b.mode else None
@@ -223,7 +221,8 @@ def _kind(was: Item, item: Item) -> Kind | None:
 
 
 def _with_renames(found: list[_Found]) -> list[_Found]:
-    """Take together what was deleted here and added there with the same content, the same name first."""
+    """Combine deleted and added files with the same content into renames. Among several candidates, prefer one that kept its
+    name."""
     gone: dict[object, list[_Found]] = {}
     for one in found:
         if one.kind == "deleted" and one.was is not None and (key := _content(one.was)):
@@ -246,7 +245,7 @@ def _with_renames(found: list[_Found]) -> list[_Found]:
 
 
 def _content(item: Item) -> object:
-    """What two files have in common if they are equal; nothing for what is no file, or an empty one."""
+    """Return a value that is equal for files with equal content. None for an empty file, a folder or a link."""
     node = item.node
     if not isinstance(node, FileNode) or not node.size:
         return None
@@ -285,7 +284,7 @@ async def _text(checkpointer: Checkpointer, found: _Found) -> str | None:
 
 
 async def _lines(checkpointer: Checkpointer, path: bytes, item: Item | None) -> list[str] | None:
-    """The lines of a file, none if there is no file, None if it is not text or too long."""
+    """Return the lines of a file: an empty list if there is no file, None if it is not text or too long."""
     if item is None:
         return []
     if (
@@ -299,14 +298,14 @@ async def _lines(checkpointer: Checkpointer, path: bytes, item: Item | None) -> 
 
 _CONTEXT = 3
 _MOST_LINES = 10_000
-"""Between the first and the last line that differs: beyond, a matching line by line could take minutes."""
+"""The most lines between the first and the last difference that are matched line by line. More could take minutes."""
 _NO_END = "\\ No newline at end of file\n"
 
 Opcode = tuple[str, int, int, int, int]
 
 
 def as_lines(data: bytes) -> list[str] | None:
-    """The lines of a text with their ends; None for what is not text in UTF-8."""
+    """Split a UTF-8 text into lines with their ends. Returns None if the data is not UTF-8 text."""
     if b"\0" in data:
         return None
     try:
@@ -319,7 +318,7 @@ def as_lines(data: bytes) -> list[str] | None:
 
 
 def unified(old: Sequence[str], new: Sequence[str], old_name: str, new_name: str) -> str:
-    """A diff from old to new lines. The names are what stands in its head: `a/path`, or `/dev/null`."""
+    """Return a unified diff from old to new lines. The names go into its header: `a/path`, or `/dev/null`."""
     parts = [f"--- {old_name}\n+++ {new_name}\n"]
     for group in _grouped(_opcodes(old, new)):
         first, last = group[0], group[-1]
@@ -345,7 +344,8 @@ def _range(start: int, stop: int) -> str:
 
 
 def _opcodes(old: Sequence[str], new: Sequence[str]) -> list[Opcode]:
-    """What `SequenceMatcher` says, which is only asked about what lies between the first and the last difference."""
+    """Return the steps from old to new lines, as `SequenceMatcher` does. It is only used between the first and the last
+    difference, because it is slow."""
     shorter = min(len(old), len(new))
     start = next((i for i in range(shorter) if old[i] != new[i]), shorter)
     same = next((i for i in range(shorter - start) if old[-1 - i] != new[-1 - i]), shorter - start)
@@ -362,7 +362,7 @@ def _opcodes(old: Sequence[str], new: Sequence[str]) -> list[Opcode]:
 
 
 def _grouped(opcodes: list[Opcode]) -> Iterator[list[Opcode]]:
-    """Differences with a few equal lines around them; those that are close to each other together."""
+    """Group differences into hunks: each with a few equal lines around it, close ones together."""
     group: list[Opcode] = []
     for number, (kind, a, b, c, d) in enumerate(opcodes):
         if kind != "equal":

@@ -1,7 +1,7 @@
-"""Folder operations by file descriptor, so that no symbolic link can lead one out of the root.
+"""Folder operations by file descriptor, so that no symbolic link can lead out of the root.
 
-A path here is relative to the root: names joined by slashes, and the root itself is empty. It is never given to the system
-whole. Each of its folders is opened from the one above, and one that is a link is refused.
+A path here is relative to the root: names joined by slashes. The root itself is the empty path. A path is never given to the
+system whole: each of its folders is opened from the one above, and a folder that is a link is refused.
 """
 
 from __future__ import annotations
@@ -34,24 +34,25 @@ __all__ = [
 ]
 
 TEMPORARY = re.compile(rb"\.clew-[0-9a-f]{16}\.tmp")
-"""Names of files that a restore is in the middle of writing: never part of a snapshot, removed by the next restore."""
+"""Matches the names of files that a restore is writing. They are never part of a snapshot, and the next restore removes
+them."""
 
 _FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _WORKABLE = stat.S_IRWXU
 
 
 class Folders:
-    """The folders below one root, one of which is open at a time. For one thread."""
+    """Opens folders below one root, one at a time. To be used by one thread only."""
 
     def __init__(self, root: int) -> None:
-        """`root` is a descriptor of the root, which stays the caller's."""
+        """`root` is a descriptor of the root. The caller closes it."""
         self._root = root
         self._path = b""
         self._fd = root
         self._workable = False
 
     def at(self, path: bytes) -> int:
-        """A descriptor of this folder, good until the next call."""
+        """Return a descriptor of a folder. It is valid until the next call."""
         if path == self._path:
             return self._fd
         if not self._path:
@@ -65,7 +66,8 @@ class Folders:
         return self._fd
 
     def work_at(self, path: bytes) -> int:
-        """The same, of a folder in which names are to be made or removed: its owner is allowed to, if it was not."""
+        """Return a descriptor of a folder in which names are to be made or removed. It is valid until the next call. If the
+        folder's mode does not allow its owner to do so, the mode is changed."""
         fd = self.at(path)
         if not self._workable:
             mode = stat.S_IMODE(os.fstat(fd).st_mode)
@@ -80,7 +82,7 @@ class Folders:
         self._path, self._fd, self._workable = b"", self._root, False
 
     def _walk(self, start: int, rest: bytes, path: bytes) -> int:
-        """Open what lies below a descriptor that is no longer needed, unless it is the root."""
+        """Open the folder `rest` below the descriptor `start`, and close `start` unless it is the root."""
         fd = start
         self._path, self._fd, self._workable = b"", self._root, False
         try:
@@ -96,14 +98,14 @@ class Folders:
 
 
 def absolute(path: str | os.PathLike[str]) -> Path:
-    """A path as somebody gave it, `~` for their home, from the root of the system. What can be none is an error."""
+    """Return a user's path as an absolute path, with `~` expanded. Raises `InvalidInput` if it cannot be a path."""
     if "\0" in os.fspath(path):
-        raise InvalidInput(f"{os.fspath(path)!r}: a path cannot hold NUL characters")
+        raise InvalidInput(f"{os.fspath(path)!r}: a path must not hold NUL characters")
     try:
         full = os.path.abspath(Path(path).expanduser())
         os.fsencode(full)
     except (UnicodeEncodeError, RuntimeError) as error:
-        raise InvalidInput(f"{os.fspath(path)!r} is no path: {error}") from error
+        raise InvalidInput(f"{os.fspath(path)!r} is not a path: {error}") from error
     return Path(full)
 
 
@@ -112,7 +114,7 @@ def join(folder: bytes, name: bytes) -> bytes:
 
 
 def split(path: bytes) -> tuple[bytes, bytes]:
-    """The folder and the name in it."""
+    """Split a path into the folder and the name in it."""
     folder, _, name = path.rpartition(b"/")
     return folder, name
 
@@ -123,7 +125,8 @@ def temporary_name() -> bytes:
 
 @contextmanager
 def temporary(fd: int) -> Iterator[bytes]:
-    """A temporary name in this folder for something that is to be renamed; gone afterwards if it was not."""
+    """Give a temporary name in a folder, to be created and renamed inside the `with` block. If the block fails, the name is
+    removed."""
     name = temporary_name()
     try:
         yield name
@@ -134,9 +137,10 @@ def temporary(fd: int) -> Iterator[bytes]:
 
 
 def check_unchanged(fd: int, name: bytes, was: Node | None, path: bytes) -> bool:
-    """Whether something has this name, made certain to be what a snapshot saw; with `was=None`, that nothing has it.
+    """Return whether the name exists. Raises `Unavailable` if it is not what the snapshot saw, or if it exists and `was` is
+    None.
 
-    So nothing is replaced or removed that no snapshot holds.
+    It is called before a name is replaced or removed, so that nothing is lost that no snapshot holds.
     """
     try:
         facts = os.stat(name, dir_fd=fd, follow_symlinks=False)
@@ -148,6 +152,8 @@ def check_unchanged(fd: int, name: bytes, was: Node | None, path: bytes) -> bool
 
 
 def is_unchanged(facts: os.stat_result, was: Node, path: bytes) -> bool:
+    """Return whether a file or link still has the kind, time and size that a snapshot saw. A further name of a file has no
+    size there, so its size is not compared. A folder is never unchanged."""
     if facts.st_mtime_ns != was.mtime:
         return False
     if isinstance(was, LinkNode):
@@ -159,14 +165,14 @@ def is_unchanged(facts: os.stat_result, was: Node, path: bytes) -> bool:
 
 def changed(path: bytes) -> Unavailable:
     return Unavailable(
-        f"{shown(path)!r} was changed by somebody else while its folder was being restored. It was left as it is; "
-        "restore again once nobody writes there."
+        f"{shown(path)!r} was changed by another program while its folder was being restored. It was left as it is; "
+        "restore again once no program writes there."
     )
 
 
 @contextmanager
 def explained(path: bytes) -> Iterator[None]:
-    """Errors of the operating system within, in Clew's words."""
+    """Turn errors of the operating system inside the `with` block into Clew errors that name the path."""
     try:
         yield
     except OSError as error:
@@ -176,7 +182,7 @@ def explained(path: bytes) -> Iterator[None]:
 
 
 def explain(error: OSError, path: bytes) -> ClewError:
-    """An operating system's error in Clew's words: what happened, to which file, and what to do."""
+    """Turn an error of the operating system into a Clew error that says what happened, to which file, and what to do."""
     hint = {
         errno.ENOSPC: "the disk is full. Free some space",
         errno.EDQUOT: "the disk quota is used up. Free some space",
@@ -188,4 +194,6 @@ def explain(error: OSError, path: bytes) -> ClewError:
     }.get(error.errno or 0)
     if error.errno in (errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL, errno.ENOTDIR, errno.ELOOP):
         return InvalidInput(f"{shown(path)!r} cannot be restored here: {error.strerror}. Restore into another folder.")
-    return Unavailable(f"{shown(path)!r}: {hint or error.strerror or error}, then restore again: it goes on from here.")
+    return Unavailable(
+        f"{shown(path)!r}: {hint or error.strerror or error}, then restore again. It continues from here."
+    )

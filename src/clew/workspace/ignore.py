@@ -1,4 +1,4 @@
-"""What a workspace leaves out by its user's wish: patterns as in .gitignore."""
+"""Ignore patterns of a workspace, as in .gitignore: names that its user wants to leave out of snapshots."""
 
 from __future__ import annotations
 
@@ -21,15 +21,17 @@ IGNORE_FILE = ".clewignore"
 _LARGEST = 2**20
 _MOST = 5000
 _LONGEST = 4096
-"""How many patterns count in one place, and how long one may be: every name is held against every pattern."""
+"""The largest number of patterns in one place, and the longest pattern. They are limited because every name is matched
+against every pattern."""
 _START, _GAP, _STAR = "^(?:.+/)?", "(?:/.+)?", "[^/]*"
-"""What pathspec makes of `**` at the start of a pattern and within it, and of `*`."""
+"""The regular expressions that pathspec makes of `**` at the start of a pattern, of `**` inside it, and of `*`."""
 _SET = re.compile(r"\\.|\[\^/\]|\[(\^?\]?(?:\\.|[^]\\])*\])", re.DOTALL)
 log = logging.getLogger("clew.workspace")
 
 
 class Rules:
-    """The patterns of one folder, and those of the folders above it, which count where these say nothing."""
+    """The patterns of one folder and of the folders above it. Where the folder's own patterns do not decide, those of the
+    nearest folder above do."""
 
     __slots__ = ("_above", "_spec", "_start")
 
@@ -40,18 +42,19 @@ class Rules:
 
     @classmethod
     def given(cls, patterns: Sequence[str]) -> Rules | None:
-        """The rules that a caller gave for the root; None if there are none. A line that is no pattern is an error."""
+        """Return the rules for patterns that a caller gave for the root, or None without patterns. Raises `InvalidInput` for
+        a line that is not a pattern."""
         if not patterns:
             return None
         if len(patterns) > _MOST:
-            raise InvalidInput(f"ignore= has {len(patterns)} lines, and at most {_MOST} count. Name folders instead.")
+            raise InvalidInput(f"ignore= has {len(patterns)} lines; at most {_MOST} are allowed. Name folders instead.")
         try:
             return cls(None, b"", _compiled(patterns))
         except (ValueError, re.error) as error:
-            raise InvalidInput(f"ignore= has a line that is no pattern of .gitignore: {error}") from error
+            raise InvalidInput(f"ignore= has a line that is not a .gitignore pattern: {error}") from error
 
     def ignore(self, path: bytes, *, folder: bool) -> bool:
-        """Whether this path, of a folder that is not ignored itself, is to be left out."""
+        """Return whether a path is to be left out. The folder that it is in must not be ignored itself."""
         text = os.fsdecode(path)
         if folder:
             text += "/"
@@ -65,14 +68,17 @@ class Rules:
 
 
 def read_rules(above: Rules | None, place: str, folder: bytes, fd: int) -> Rules | None:
-    """The rules in this folder with its own file of patterns, on top of those from above it. A file that is no regular
-    one, or too large, is none; a line that is no pattern is passed over, as git does, and so are those after very many."""
+    """Read a folder's `.clewignore` and return its rules together with those from above.
+
+    A `.clewignore` that is not a regular file or is too large is ignored. As in git, a line that is not a pattern is
+    skipped. So are lines beyond the largest number of patterns. Each of these logs a warning.
+    """
     text = _read(place, fd)
     if not text:
         return above
     lines = [line for line in text.decode("utf-8", "surrogateescape").splitlines() if line and line[0] != "#"]
     if len(lines) > _MOST:
-        log.warning("%s in %s has %d patterns; the first %d count", IGNORE_FILE, place, len(lines), _MOST)
+        log.warning("%s in %s has %d patterns; only the first %d are used", IGNORE_FILE, place, len(lines), _MOST)
         del lines[_MOST:]
     try:
         spec = _compiled(lines)
@@ -82,7 +88,7 @@ def read_rules(above: Rules | None, place: str, folder: bytes, fd: int) -> Rules
 
 
 def has_rules(place: str, fd: int) -> bool:
-    """Whether there is anything in this folder that has the name of a file of patterns."""
+    """Return whether anything in a folder is named `.clewignore`."""
     try:
         if fd >= 0:
             os.stat(IGNORE_FILE, dir_fd=fd, follow_symlinks=False)
@@ -94,6 +100,7 @@ def has_rules(place: str, fd: int) -> bool:
 
 
 def _compiled(lines: Sequence[str]) -> GitIgnoreSpec:
+    # Imported here for start-up time: few workspaces have patterns.
     from pathspec import GitIgnoreSpec
 
     return GitIgnoreSpec.from_lines(lines, _pattern, backend="simple")
@@ -103,7 +110,7 @@ def _pattern(line: str) -> GitIgnoreSpecPattern:
     from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
     if len(line) > _LONGEST:
-        raise ValueError(f"it has {len(line)} letters, and may have {_LONGEST}")
+        raise ValueError(f"it has {len(line)} characters; at most {_LONGEST} are allowed")
     regex, include = GitIgnoreSpecPattern.pattern_to_regex(line)
     if regex is None:
         return GitIgnoreSpecPattern(None, include)
@@ -111,12 +118,12 @@ def _pattern(line: str) -> GitIgnoreSpecPattern:
 
 
 def _linear(regex: str) -> str:
-    """The same pattern, with the time it takes bounded by the length of the path times that of the pattern: a line of many
-    stars, which anybody may write, would else take longer than anybody waits.
+    """Rewrite pathspec's regular expression so that matching takes at most the length of the path times that of the pattern.
+    Otherwise a pattern with many stars could take practically forever.
 
-    What stands between two stars may be taken where it comes first: if the rest does not fit behind that, it does not fit
-    further on either. So there is no need to go back to it, which `(?>…)` rules out. For that a set of letters must not
-    take a slash, as it does not in git.
+    The text between two stars may be matched at its first occurrence: if the rest does not match after that, it does not
+    match after a later one either. So the match never has to go back, and `(?>…)` keeps it from trying. This needs sets of
+    characters that never match a slash, as in git.
     """
     regex = _SET.sub(lambda found: "(?!/)[" + re.sub(r"([\[&|~])", r"\\\1", found[1]) if found[1] else found[0], regex)
     first, *pieces = regex.split(_STAR)
@@ -137,12 +144,12 @@ def _read(place: str, fd: int) -> bytes:
     try:
         opened = os.open(IGNORE_FILE, flags, dir_fd=fd) if fd >= 0 else os.open(os.path.join(place, IGNORE_FILE), flags)
     except OSError as error:
-        log.warning("%s in %s cannot be read (%s), and does not count", IGNORE_FILE, place, error.strerror)
+        log.warning("%s in %s cannot be read (%s) and is ignored", IGNORE_FILE, place, error.strerror)
         return b""
     try:
         facts = os.fstat(opened)
         if not stat.S_ISREG(facts.st_mode) or facts.st_size > _LARGEST:
-            log.warning("%s in %s is no file or too large, and does not count", IGNORE_FILE, place)
+            log.warning("%s in %s is not a regular file or is too large, and is ignored", IGNORE_FILE, place)
             return b""
         return os.read(opened, _LARGEST)
     finally:
@@ -153,6 +160,6 @@ def _is_pattern(line: str, place: str) -> bool:
     try:
         _compiled([line])
     except (ValueError, re.error):
-        log.warning("%s in %s has a line that is no pattern, and does not count", IGNORE_FILE, place)
+        log.warning("%s in %s has a line that is not a pattern; the line is ignored", IGNORE_FILE, place)
         return False
     return True

@@ -1,6 +1,7 @@
-"""What a folder held, as blobs: one tree a folder, whose value says what is in it. Pure: nothing is fetched or stored here.
+"""The format of snapshots: each folder is one blob, a tree, whose value lists its content. Nothing here reads or writes.
 
-docs/format.md describes the value byte by byte. What a tree says is checked as it is read: whoever wrote it may be hostile.
+docs/format.md describes the value byte by byte. A tree is checked when it is read, because its author may be hostile. The
+module also holds the types that describe snapshots to callers.
 """
 
 from __future__ import annotations
@@ -40,44 +41,46 @@ __all__ = [
 
 
 INLINE = 512
-"""Files up to this size are kept in the tree itself: a chunk of its own would cost more than it holds."""
+"""Files up to this size are kept in the tree itself, because a separate chunk would cost more than it holds."""
 MAX_NODES = 500_000
-"""The most names in one folder that are read; more are refused, unless a caller asks for more."""
-
-
+"""The most names in one folder that are read by default. A folder with more is refused."""
 EARLIEST, LATEST = -(2**63) + 1, 2**64 - 1
-"""The times that a node can have, in nanoseconds since 1970: from 1677 to 2554."""
+"""The earliest and the latest time that a node can have, in nanoseconds since 1970: from 1677 to 2554."""
+DEEPEST = 2000
+LONGEST = 32 * 1024
+"""How deep a folder of a snapshot may be, and how long its path in bytes. They are limited because opening a folder takes a
+step for each folder above it. Snapshots keep to these limits as restores do, so that every snapshot can be restored."""
 
 
 class _Node(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One name in a folder. Encoded as an array, its kind first; new fields come last and have defaults."""
+    """One name in a folder. It is encoded as an array that starts with its kind. New fields come last and have defaults."""
 
     name: bytes
     mode: int
-    """Permission bits, set-user-id and the like included."""
+    """The permission bits, with set-user-id, set-group-id and sticky."""
     mtime: int
-    """Nanoseconds since 1970."""
+    """The modification time in nanoseconds since 1970."""
 
 
 class FileNode(_Node, tag="file", frozen=True):
-    """A regular file: its bytes are `inline`, or the next `chunks` leaves of the tree, one after the other."""
+    """A regular file. Its bytes are `inline`, or the next `chunks` leaves of the tree, joined."""
 
     size: int = 0
     chunks: int = 0
     inline: bytes = b""
     extents: tuple[tuple[int, int], ...] | None = None
-    """For a sparse file, where its data lies: offset and length, in order. All else reads as zeros. None: no holes."""
+    """Where the data of a sparse file lies, as offsets and lengths in order. The rest reads as zeros. None: no holes."""
     same_as: bytes = b""
-    """For one of several names of one file (hard links), the path of the first of them from the root; else empty. The
-    first of them has its own path here."""
+    """For a file with several names (hard links), the path of its first name, from the root. The first name has its own path
+    here. Empty for a file with one name."""
 
 
 class FolderNode(_Node, tag="folder", frozen=True):
-    """A folder within: the next of the trees that this tree points at."""
+    """A folder. Its content is the next of the trees that the tree with this node points at."""
 
 
 class LinkNode(_Node, tag="link", frozen=True):
-    """A symbolic link. Where it leads is kept and never followed."""
+    """A symbolic link. Its target is kept and never followed."""
 
     target: bytes = b""
 
@@ -86,13 +89,13 @@ Node = FileNode | FolderNode | LinkNode
 
 
 class Tree(msgspec.Struct, frozen=True):
-    """One folder: what is in it, sorted by name, with the blobs that this takes."""
+    """The content of one folder: its nodes, sorted by name, and the digests of the blobs that they need."""
 
     nodes: tuple[Node, ...] = ()
     trees: tuple[str, ...] = ()
-    """Digest of each `FolderNode`, in order."""
+    """The digest of the tree of each `FolderNode`, in order."""
     leaves: tuple[str, ...] = ()
-    """Digests of the chunks of all files, in order."""
+    """The digests of the chunks of all files, in order."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -100,14 +103,18 @@ _decode = msgspec.msgpack.Decoder(tuple[Node, ...]).decode
 
 
 def pack_folder(tree: Tree, keys: Keyring | None = None) -> tuple[str, bytes]:
-    """The digest and the bytes of a folder's blob. The same folder gives the same blob."""
+    """Encode a folder as a blob and return its digest and bytes. Equal folders give equal blobs."""
     return pack_tree(_encode(tree.nodes), tree.trees, tree.leaves, keys)
 
 
 def unpack_folder(digest: str, packed: bytes, keys: Keyring | None = None, most: int = MAX_NODES) -> Tree:
-    """The inverse of `pack_folder`. What is no folder, or one that nothing may be restored from, is an error."""
+    """Decode a folder from the blob that `pack_folder` made.
+
+    Raises `InvalidInput` if the blob is not a folder, has more than `most` names or is hostile, and `Corrupt` if it is
+    damaged.
+    """
     if not is_tree(packed):
-        raise InvalidInput(f"blob {digest} is no folder: it is not a snapshot of a workspace")
+        raise InvalidInput(f"blob {digest} is not a folder, so it is not a snapshot of a workspace")
     body = unpack_blob(digest, packed, keys)
     if (count := _array_length(body)) > most:
         raise InvalidInput(
@@ -123,7 +130,7 @@ def unpack_folder(digest: str, packed: bytes, keys: Keyring | None = None, most:
 
 
 def _array_length(body: bytes) -> int:
-    """How many nodes are said to follow, read from the first bytes alone."""
+    """Return the number of nodes that the first bytes announce, without decoding the nodes."""
     first = body[0] if body else 0
     if first == 0xDD:
         return int.from_bytes(body[1:5], "big")
@@ -131,14 +138,14 @@ def _array_length(body: bytes) -> int:
 
 
 def _check(digest: str, nodes: Sequence[Node], trees: Sequence[str], leaves: Sequence[str]) -> None:
-    """Refuse what would be written anywhere but in the folder, and what does not add up."""
+    """Raise an error for names that would lead out of the folder, and for values that are impossible or contradictory."""
     folders = chunks = 0
     before = b""
     for node in nodes:
         name = node.name
         if name <= before or name in (b".", b"..") or b"/" in name or b"\0" in name:
             raise InvalidInput(
-                f"folder {digest} names {name!r}, which is no name of its own in a folder. It is hostile."
+                f"folder {digest} names {name!r}, which is not a valid, unique name in a folder. It is hostile."
             )
         before = name
         if not 0 <= node.mode <= 0o7777 or not EARLIEST <= node.mtime <= LATEST:
@@ -162,42 +169,42 @@ def _check_file(digest: str, node: FileNode) -> None:
     end = 0
     for offset, length in node.extents or ():
         if offset < end or length <= 0:
-            raise InvalidInput(f"folder {digest}: the parts of the sparse file {node.name!r} are in no order")
+            raise InvalidInput(f"folder {digest}: the parts of the sparse file {node.name!r} are not in order")
         end = offset + length
     if node.chunks < 0 or (node.chunks and node.inline) or not end <= node.size < 2**63:
         raise InvalidInput(f"folder {digest}: the file {node.name!r} does not add up")
     if any(part in (b"", b".", b"..") for part in node.same_as.split(b"/")) and node.same_as:
         raise InvalidInput(
-            f"folder {digest}: {node.name!r} is linked to {node.same_as!r}, which is no path in the folder"
+            f"folder {digest}: {node.name!r} is linked to {node.same_as!r}, which is not a path in the folder"
         )
 
 
 class Skipped(msgspec.Struct, frozen=True):
-    """Something in the folder that the snapshot does not hold, or not as it was, and why."""
+    """A path that a snapshot or a restore left out or could not handle as asked, and why."""
 
     path: str
-    """From the root of the workspace. Always printable and always UTF-8: `\\xff` stands for a byte that is neither."""
+    """The path from the root of the workspace. It is always printable UTF-8: `\\xff` stands for a byte that is not."""
     reason: str
 
 
 class SnapshotRef(msgspec.Struct, frozen=True):
-    """A snapshot that is in the store, durably. Its digest is all that it takes to restore it."""
+    """A snapshot that is durably in the store. Its digest is enough to restore it."""
 
     digest: str
     files: int = 0
     bytes: int = 0
     """The sum of the sizes of all files."""
     new_bytes: int = 0
-    """What this snapshot added to the store, as stored. What the store had already costs nothing."""
+    """The bytes that this snapshot added to the store, as stored. Blobs that the store had already are not counted."""
     skipped: tuple[Skipped, ...] = ()
 
     def entry(self) -> WorkspaceSnapshot:
-        """This snapshot as an entry of a thread's log."""
+        """Return this snapshot as an entry for a thread's log."""
         return WorkspaceSnapshot(self.digest, self.files, self.bytes)
 
 
 def shown(path: bytes) -> str:
-    """A path as text that can be printed and encoded whatever bytes it has."""
+    """Return a path as text that can be printed and encoded, whatever bytes it has."""
     text = os.fsdecode(path)
     if text.isprintable():
         return text
@@ -208,21 +215,16 @@ def _escaped(letter: str) -> str:
     return "".join(f"\\x{byte:02x}" for byte in os.fsencode(letter))
 
 
-DEEPEST = 2000
-LONGEST = 32 * 1024
-"""How deep down a folder of a snapshot may be, and how long its path in bytes: to open one takes a step for each above it.
-A walk keeps to these as a restore does, so that whatever was kept can be restored."""
-
-
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Raise these for a workspace that is larger on purpose; they are there for the folder that was named by mistake."""
+    """Limits of a workspace. They protect against a folder that was named by mistake; raise them for one that is large on
+    purpose."""
 
     file_bytes: int = 2**30
-    """A file with more data than this is skipped, and reported. Holes of a sparse file do not count."""
+    """The largest file, in bytes of data. A larger one is skipped and reported. Holes of a sparse file do not count."""
     names: int = 500_000
-    """A workspace with more files, folders and links than this is refused."""
+    """The most files, folders and links together. A workspace with more is refused."""
 
 
 def is_too_deep(folder: bytes) -> bool:
-    """Whether a folder with this path from the root is too deep down to be part of a snapshot."""
+    """Return whether a folder with this path from the root is too deep to be part of a snapshot."""
     return len(folder) > DEEPEST and (len(folder) > LONGEST or folder.count(b"/") >= DEEPEST)

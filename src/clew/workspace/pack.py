@@ -1,4 +1,4 @@
-"""Reads files of a workspace into chunks, on threads beside the event loop, and hands these on in batches."""
+"""Read files of a workspace into chunks, on threads beside the event loop, and store the chunks in batches."""
 
 from __future__ import annotations
 
@@ -26,9 +26,8 @@ from clew.workspace.statcache import is_settled
 
 __all__ = ["UNTRUSTED", "Content", "Outbox", "Reader", "Stopped", "Threads"]
 
-
 UNTRUSTED = -1
-"""The ctime that stands in a fact whose file must be read again: no file has it."""
+"""The ctime in the fact of a file that must be read again next time. No file has it, so the fact never matches."""
 _TRIES = 3
 _BATCH = 8 * 2**20
 _FILE = (
@@ -41,21 +40,21 @@ _FILE = (
 
 
 class Content(msgspec.Struct, frozen=True, gc=False):
-    """What one name was read as, or why it is not there."""
+    """The result of reading one name."""
 
     node: FileNode | LinkNode | None = None
-    """None: the name is no part of the snapshot."""
+    """None if the name is not part of the snapshot."""
     leaves: str = ""
-    """The digests of its chunks, one after the other: there are many of these objects, and a list in each costs time."""
+    """The digests of its chunks, joined. There are many of these objects, and a list in each costs time."""
     fact: Fact | None = None
-    """What is remembered of it for next time."""
+    """What the cache remembers of it for the next snapshot."""
     problem: str | None = None
-    """What is reported of it."""
+    """The problem that the snapshot reports for it, if any."""
 
 
 class Outbox:
-    """Gathers what one thread has packed and hands it to the event loop, which stores it. One batch is filled while
-    another is on its way, and no more: so whatever is read, memory stays bounded."""
+    """Collects the blobs of one thread and passes them in batches to the event loop, which stores them. While one batch is
+    stored, only one more is filled, so that memory stays bounded."""
 
     def __init__(
         self,
@@ -71,6 +70,7 @@ class Outbox:
         self._under_way: Future[None] | None = None
 
     def add(self, digest: str, packed: bytes) -> None:
+        """Add a blob. Waits for the store if a batch is full and another is still being stored."""
         if digest not in self._batch:
             self._batch[digest] = packed
             self._size += len(packed)
@@ -78,13 +78,13 @@ class Outbox:
                 self._send()
 
     def finish(self) -> None:
-        """Returns once all of it is stored."""
+        """Send the last batch and wait until everything is stored."""
         if self._batch:
             self._send()
         self._wait()
 
     def cancel(self) -> None:
-        """Let go of a thread that waits for the store; called from the event loop."""
+        """Release a thread that waits for the store: its wait ends with `Stopped`. Called from the event loop."""
         if self._under_way is not None:
             self._under_way.cancel()
 
@@ -113,9 +113,11 @@ class Reader:
         self._threads = threads
 
     def read(self, folder: Folder, seen: Fact, outbox: Outbox) -> Content:
-        """Read a name that the walk has seen. One that is gone by now is no part of the snapshot; one that may not be
-        read is reported. One that changes while it is read is read again, and if it goes on changing it is kept as it
-        was read last, and reported."""
+        """Read a file or link that the walk has seen, and put its chunks into the outbox.
+
+        A name that is gone by now is left out. One that cannot be read is reported. A file that changes while it is read is
+        read again; if it keeps changing, it is kept as it was read last, and reported.
+        """
         path = folder.at(seen[0])
         content: Content | None = None
         try:
@@ -139,13 +141,13 @@ class Reader:
         return Content(node, "", self._fact(seen, facts, began))
 
     def _read_file(self, path: bytes, seen: Fact, dev: int, outbox: Outbox) -> Content:
-        """One try."""
+        """Read a file once. The content has the problem `CHANGED` if the file changed meanwhile."""
         began = time.time_ns()
         fd = self._root.open(path, _FILE)
         try:
             facts = os.fstat(fd)
             if facts.st_ino != seen[5] or facts.st_dev != dev:
-                # Replaced since the walk: or not this, but a folder on the way, by a link that leads elsewhere.
+                # The file was replaced since the walk, or a folder above it was replaced by a link that leads elsewhere.
                 strictly = self._root.open_strictly(path, _FILE)
                 os.close(fd)
                 fd = strictly
@@ -176,7 +178,7 @@ class Reader:
     def _read_data(
         self, fd: int, size: int, data_size: int, extents: tuple[tuple[int, int], ...] | None, outbox: Outbox
     ) -> tuple[bytes, list[str], int]:
-        """What is kept in the node, the digests of the chunks, and how many bytes were there."""
+        """Read a file's data. Returns the bytes to keep inline, the digests of its chunks, and how many bytes were read."""
         if size <= INLINE:
             inline = _read_all(fd, size)
             return inline, [], len(inline)
@@ -188,12 +190,13 @@ class Reader:
             outbox.add(digest, packed)
             leaves.append(digest)
             length += len(chunk)
-            if length > data_size:  # it grows, maybe faster than it can be read
+            if length > data_size:  # the file may grow faster than it can be read
                 break
         return b"", leaves, length
 
     def _fact(self, seen: Fact, facts: os.stat_result, began: int) -> Fact:
-        """What is remembered of a name as it was opened, and whether it can be trusted."""
+        """Return the fact to remember of a file or link as it was opened. It is marked `UNTRUSTED` if a later change might
+        not show."""
         elsewhere = facts.st_dev != self._root.facts.st_dev or self._on_network
         trusted = is_settled(facts.st_mtime_ns, facts.st_ctime_ns, began, elsewhere=elsewhere)
         ctime = facts.st_ctime_ns if trusted else UNTRUSTED
@@ -210,7 +213,7 @@ def _version(facts: os.stat_result) -> tuple[int, int, int]:
 
 
 def _read_all(fd: int, count: int) -> bytes:
-    """This many bytes from where the file stands; less only if it ends."""
+    """Read this many bytes from the current position. Returns fewer only at the end of the file."""
     data = os.read(fd, count)
     if len(data) == count or not data:
         return data
@@ -224,7 +227,7 @@ def _read_all(fd: int, count: int) -> bytes:
 
 
 def _up_to(length: int, extents: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
-    """The same extents with no more data than this, for a file that was cut short."""
+    """Cut extents to this many bytes of data in total, for a file that was shortened while it was read."""
     kept = []
     for offset, count in extents:
         count = min(count, length)
@@ -239,11 +242,12 @@ _TICK = 0.1
 
 
 class Stopped(Exception):
-    """What a thread ends with when it is told to stop."""
+    """Ends the work of a thread that has to stop early."""
 
 
 class Threads:
-    """`stop` is set when work is to end early. Whoever waits for something else is let go by `let_go`."""
+    """Runs functions on threads and waits for them. After a failure or a cancellation, `stop` is set, and functions that
+    call `go_on` end early."""
 
     def __init__(self, count: int) -> None:
         self.stop = threading.Event()
@@ -255,14 +259,15 @@ class Threads:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._pool.shutdown()  # at once: nothing is under way any more
+        self._pool.shutdown()  # returns at once, because nothing is running any more
 
     def go_on(self) -> None:
-        """Called by work now and then; ends it if it should stop."""
+        """Raise `Stopped` if the work has to stop early. Functions call this now and then."""
         if self.stop.is_set():
             raise Stopped
 
     async def run(self, work: Callable[[], T]) -> T:
+        """Run one function and return its result."""
         return (await self.run_all([work]))[0]
 
     async def run_all(
@@ -272,8 +277,11 @@ class Threads:
         let_go: Callable[[], object] = lambda: None,
         tick: Callable[[], object] | None = None,
     ) -> list[T]:
-        """Do all of this at once and wait for it, calling `tick` meanwhile. After a failure or a cancellation all of it
-        is told to stop, and has ended when that is raised."""
+        """Run these functions at the same time and return their results. `tick` is called now and then meanwhile.
+
+        After a failure or a cancellation, `stop` is set and `let_go` is called to release functions that wait for something
+        else. The failure is raised once all of them have ended.
+        """
         loop = asyncio.get_running_loop()
         self.stop.clear()
         jobs = [loop.run_in_executor(self._pool, work) for work in works]
@@ -285,11 +293,11 @@ class Threads:
                 done, pending = await asyncio.wait(
                     pending, timeout=_TICK if tick else None, return_when=asyncio.FIRST_COMPLETED
                 )
-                # The exception of every job is asked for: asyncio complains in the log of one that nobody has seen.
+                # Ask every job for its exception: asyncio logs an error for exceptions that were never retrieved.
                 problem = next(iter([error for job in done if (error := job.exception()) is not None]), None)
                 if tick is not None and failure is None and problem is None:
                     tick()
-            except BaseException as error:  # noqa: BLE001 - raised below, once nothing is under way any more
+            except BaseException as error:  # noqa: BLE001 - raised below, once nothing is running any more
                 problem = error
             if problem is not None and failure is None:
                 failure = problem

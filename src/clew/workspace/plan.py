@@ -1,5 +1,7 @@
-"""What it takes to make a folder equal to a snapshot, found by comparing two snapshots. Folders with the same digest are not
-read, and the disk is not looked at."""
+"""Plan a restore: compare two snapshots and list the work that makes a folder equal to the target.
+
+Folders with equal digests are not read. Making a plan does not look at the disk; `check_plan` compares it with the folder.
+"""
 
 from __future__ import annotations
 
@@ -17,27 +19,25 @@ from clew.workspace.reader import Bounds, Item, Root, check_length, data_size, f
 
 __all__ = ["FileWork", "LinkWork", "NameWork", "Plan", "TouchWork", "check_plan", "make_plan"]
 
-
 _BATCH = 128
-"""Pairs of folders that are compared at once."""
-
+"""How many pairs of folders are fetched and compared at once."""
 _SMALL_CHUNK = 4096
-"""Far smaller than files are ever cut into."""
+"""A size in bytes far below that of any chunk that Clew makes. A file whose chunks are smaller on average is refused."""
 
 
 class FileWork(NamedTuple):
-    """A file to write. `was` is what the name is now, if it is anything but a folder."""
+    """A file to write. `was` is what the name is now: a file, a link, or None."""
 
     path: bytes
     node: FileNode
     item: Item
     was: Node | None
     size: int
-    """Of its data."""
+    """The bytes of its data, without holes."""
 
 
 class LinkWork(NamedTuple):
-    """A symbolic link to make."""
+    """A symbolic link to make. `was` is what the name is now: a file, a link, or None."""
 
     path: bytes
     node: LinkNode
@@ -45,7 +45,7 @@ class LinkWork(NamedTuple):
 
 
 class NameWork(NamedTuple):
-    """One more name to give to a file that is there under the path `first`."""
+    """A further name (a hard link) for the file whose first name is `first`. `was` is what the name is now, or None."""
 
     path: bytes
     first: bytes
@@ -53,17 +53,17 @@ class NameWork(NamedTuple):
 
 
 class TouchWork(NamedTuple):
-    """A file or link of which only the mode or the time differs."""
+    """A file or link whose mode or time has to be set, because nothing else differs."""
 
     path: bytes
     item: Item
     was: Node
     folder: FolderNode
-    """Whose time would change too, if the name were to be written after all."""
+    """The folder that the name is in. Its time has to be set too, if the name has to be written after all."""
 
 
 class Plan:
-    """All that differs, in the order in which it was found: a folder before what is in it."""
+    """All work of a restore, in the order in which it was found: a folder comes before its content."""
 
     def __init__(self) -> None:
         self.removals: list[tuple[bytes, Node]] = []
@@ -73,46 +73,47 @@ class Plan:
         self.links: list[LinkWork] = []
         self.touches: list[TouchWork] = []
         self.settled: dict[bytes, FolderNode] = {}
-        """Folders whose mode and time are to be set at the end: they differ, or work in the folder changes its time."""
+        """Folders whose mode and time are set at the end, because they differ or because work in the folder changes them."""
         self.added: list[bytes] = []
-        """What nothing may have for a name now: new names in folders that are there."""
+        """New names in existing folders. Nothing may exist under these names now."""
         self.leftovers: Collection[bytes] = ()
-        """Files of a restore that was interrupted."""
+        """Temporary files of an interrupted restore, to be removed."""
         self.emptied: dict[bytes, Collection[bytes]] = {}
-        """Folders that something else takes the place of, with all that they may hold now."""
+        """Folders that a file or link replaces, with the only names that they may hold now."""
 
     @property
     def made(self) -> int:
-        """How many names are made or replaced."""
+        """The number of names to be made or replaced."""
         return len(self.new_folders) + len(self.files) + len(self.names) + len(self.links)
 
     @property
     def data(self) -> int:
-        """Bytes to be written."""
+        """The number of bytes to be written."""
         return sum(work.size for work in self.files)
 
     @property
     def freed(self) -> int:
-        """Bytes of what is removed and replaced."""
+        """The number of bytes of the files to be removed or replaced."""
         gone = (*(node for _, node in self.removals), *(work.was for work in self.files))
         return sum(data_size(node) for node in gone if isinstance(node, FileNode))
 
 
 class _Pair(NamedTuple):
-    """A folder in both snapshots, or in one of them."""
+    """A folder that is in both snapshots or in one of them."""
 
     path: bytes
     before: str
-    """Digest of its tree then, empty if it was not there."""
+    """The digest of its tree before the restore. Empty if the folder was not there."""
     target: str
+    """The digest of its tree after the restore. Empty if the folder is to go."""
     node: FolderNode
-    """What it is to be, or what it was if it is to go."""
+    """The folder as it is to be, or as it was if it is to go."""
     replaced: bool = False
-    """Whether something else takes this folder's place."""
+    """Whether a file or link takes this folder's place."""
 
 
 async def make_plan(checkpointer: Checkpointer, before: Root | None, target: Root, limits: Limits) -> Plan:
-    """What to do in a folder that is like `before`, or empty, for it to be like `target`."""
+    """Return the work that makes a folder equal to `target`. The folder is now like `before`, or empty if that is None."""
     return await _Planner(checkpointer, limits).run(before, target)
 
 
@@ -125,11 +126,11 @@ class _Planner:
         self._equal: list[_Pair] = []
         self._count = Bounds(limits).count
         self._firsts: set[bytes] = set()
-        """Paths of all files seen that have more names."""
+        """The first names of all files with several names that were found so far."""
         self._rewritten: set[bytes] = set()
-        """Those of them that are to be written: their other names have to follow."""
+        """The first names of files that are written anew. Their further names have to be made again."""
         self._followers: list[tuple[NameWork, _Pair]] = []
-        """Names that are right, unless the file they belong to is rewritten."""
+        """Further names that need no work, unless their file is written anew."""
 
     async def run(self, before: Root | None, target: Root) -> Plan:
         if before is None or before.node != target.node:
@@ -206,7 +207,8 @@ class _Planner:
             self._plan.touches.append(TouchWork(path, item, was.node, pair.node))
 
     def _compare_file(self, pair: _Pair, path: bytes, item: Item, node: FileNode, was: Item | None) -> None:
-        """A file with several names is changed by writing it anew, never in place: one of its names may not follow."""
+        """Add the work for one file. A file with several names is written anew and never changed in place, because a name of
+        it may have to keep the old content."""
         old = was.node if was is not None and isinstance(was.node, FileNode) else None
         if node.same_as not in (b"", path):
             work = NameWork(path, node.same_as, was.node if was else None)
@@ -234,7 +236,7 @@ class _Planner:
             self._pairs.append(_Pair(path, was.tree, "", was.node, replaced))
 
     def _look_for_names(self, pairs: list[_Pair], packed: dict[str, bytes]) -> None:
-        """In folders that are equal, find the first names of files, and names of files that are rewritten elsewhere."""
+        """Search equal folders for first names of files, and for further names of files that are written anew elsewhere."""
         for pair in pairs:
             found = self._items(pair.target, packed)
             self._count(pair.path, len(found))
@@ -255,14 +257,14 @@ class _Planner:
         for work in self._plan.names:
             if work.first not in self._firsts:
                 raise InvalidInput(
-                    f"{shown(work.path)!r} is to be another name of {shown(work.first)!r}, which is no file of the "
-                    "snapshot that has several. It is hostile or damaged."
+                    f"{shown(work.path)!r} is to be another name of {shown(work.first)!r}, which is not the first name of "
+                    "a file in the snapshot. The snapshot is hostile or damaged."
                 )
 
 
 def _check_name(folder: bytes, node: Node) -> None:
     if node.name.startswith(b".clew-") and not isinstance(node, FolderNode) and TEMPORARY.fullmatch(node.name):
-        raise InvalidInput(f"{shown(join(folder, node.name))!r} is a name that no snapshot holds. It is hostile.")
+        raise InvalidInput(f"{shown(join(folder, node.name))!r} is a name that no snapshot may hold. It is hostile.")
 
 
 def _check_file(path: bytes, node: FileNode, limits: Limits) -> None:
@@ -270,7 +272,7 @@ def _check_file(path: bytes, node: FileNode, limits: Limits) -> None:
         check_length(path, node, len(node.inline))
     elif node.chunks > data_size(node) // _SMALL_CHUNK + 1:
         raise Corrupt(
-            f"{shown(path)!r} is in {node.chunks} chunks, for {data_size(node)} bytes of data. Restore another snapshot."
+            f"{shown(path)!r} has {node.chunks} chunks for {data_size(node)} bytes of data. Restore another snapshot."
         )
     if data_size(node) > limits.file_bytes:
         raise InvalidInput(
@@ -280,10 +282,11 @@ def _check_file(path: bytes, node: FileNode, limits: Limits) -> None:
 
 
 def check_plan(root: int, plan: Plan, own_files: Collection[bytes], skipped: Mapping[str, str]) -> None:
-    """Refuse a plan that this folder, open as `root`, is in the way of.
+    """Check a plan against the folder, open as `root`. Raises an error if something in the folder prevents it.
 
-    `own_files` are the store's, from the root; `skipped` says why something is in no snapshot. A file that has names
-    outside the workspace is moved from those to touch to those to write: changing it in place would change it there.
+    `own_files` are the paths of the store's own files, from the root. `skipped` says why a path is in no snapshot. If a file
+    to touch has names outside the workspace, the plan is changed to write it anew: setting its mode in place would change it
+    there too.
     """
     _check_lengths(root, plan)
     leftovers = set(plan.leftovers)
@@ -344,6 +347,7 @@ def _upwards(path: bytes) -> list[bytes]:
 
 
 def _spare_shared_files(folders: Folders, plan: Plan) -> None:
+    """Write files anew that have several names on the disk, instead of setting mode and time in place."""
     touches = []
     for work in plan.touches:
         folder, name = split(work.path)
@@ -362,10 +366,11 @@ def _spare_shared_files(folders: Folders, plan: Plan) -> None:
 
 
 def _check_room(root: int, plan: Plan) -> None:
-    """Removing and replacing files makes room too; how much is not known to the byte, so it is not the last word."""
+    """Raise `Unavailable` if the disk has too little room, as far as can be told. Removing and replacing files makes room
+    too, but how much is not known exactly."""
     facts = os.fstatvfs(root)
     needed, free = plan.data - plan.freed, facts.f_bavail * facts.f_frsize
     if needed > free:
         raise Unavailable(
-            f"this takes {needed} bytes of disk space, and {free} are left. Nothing was changed. Free some space."
+            f"this needs {needed} bytes of disk space, and {free} are free. Nothing was changed. Free some space."
         )

@@ -1,4 +1,4 @@
-"""Snapshots as they lie in a store: folders and the bytes of files, checked as they are read."""
+"""Read snapshots from a store: their folders, the bytes of files, and listings. Everything is checked when it is read."""
 
 from __future__ import annotations
 
@@ -52,18 +52,22 @@ __all__ = [
 
 
 Ref = SnapshotRef | WorkspaceSnapshot | str
-"""What names a snapshot: what `snapshot` gave, the entry in a log, or the digest alone."""
+"""A reference to a snapshot: the result of `Workspace.snapshot`, the entry in a thread's log, or the digest."""
 
 
 class Bounds:
-    """What keeps a snapshot from having more names than the limit, or folders nested almost without end: a hostile one may,
-    with few blobs, as one folder may be in many places. One for each snapshot that is not known to come from this disk."""
+    """Counts the names of one snapshot and refuses too many of them, or folders that are too deep.
+
+    A hostile snapshot can have very many names with few blobs, because one folder can be in many places. So every snapshot
+    that may come from elsewhere is counted.
+    """
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._names = 0
 
     def count(self, folder: bytes, names: int) -> None:
+        """Count the names in one folder. Raises `InvalidInput` if the snapshot has too many, or the folder is too deep."""
         self._names += names
         if self._names > self._limits.names:
             raise InvalidInput(
@@ -76,24 +80,25 @@ class Bounds:
 
 
 class Item(NamedTuple):
-    """One name in a folder, with the digests that belong to it."""
+    """One name in a folder, with the digests of its content."""
 
     node: Node
     tree: str = ""
-    """Of a folder."""
+    """The digest of a folder's tree. Empty for files and links."""
     leaves: tuple[str, ...] = ()
-    """Of a file."""
+    """The digests of a file's chunks."""
 
 
 class Root(NamedTuple):
-    """What a snapshot's digest leads to: the folder itself, with its mode and time, and what is in it."""
+    """The root folder of a snapshot: its mode and time, and the digest of its tree."""
 
     node: FolderNode
     tree: str
 
 
 def digest_of(ref: Ref) -> str:
-    """A thread of which no snapshot was taken has None in this place, which is an error that says so."""
+    """Return the digest of a snapshot. Raises `InvalidInput` for None, which is what a thread without snapshots has, and for
+    anything else that is not a reference."""
     if isinstance(ref, str):
         return ref
     if not isinstance(ref, SnapshotRef | WorkspaceSnapshot):
@@ -101,12 +106,13 @@ def digest_of(ref: Ref) -> str:
             "there is no snapshot to read: the thread, or the turn of it, has none. Take one with Workspace.snapshot() and "
             "append its entry() to the thread."
             if ref is None
-            else f"{ref!r} names no snapshot: it takes what snapshot() gave, the entry in a log, or a digest"
+            else f"{ref!r} is not a snapshot. Give the result of snapshot(), the entry in a log, or a digest."
         )
     return ref.digest
 
 
 async def read_root(checkpointer: Checkpointer, ref: Ref, limits: Limits) -> Root:
+    """Read the root folder of a snapshot. Raises `InvalidInput` if the digest is not that of a whole snapshot."""
     digest = digest_of(ref)
     top = await read_tree(checkpointer, digest, limits)
     if len(top.nodes) != 1 or not isinstance(top.nodes[0], FolderNode):
@@ -115,13 +121,13 @@ async def read_root(checkpointer: Checkpointer, ref: Ref, limits: Limits) -> Roo
 
 
 async def read_tree(checkpointer: Checkpointer, digest: str, limits: Limits) -> Tree:
-    """One folder. One that is missing is `MissingBlob`; one that nothing may be restored from is an error."""
+    """Read one folder of a snapshot. Raises `MissingBlob` if it is missing, and the errors of `unpack_folder`."""
     packed = await fetch(checkpointer, [digest])
     return await asyncio.to_thread(unpack_folder, digest, packed[digest], checkpointer.keys, limits.names)
 
 
 async def fetch(checkpointer: Checkpointer, digests: Collection[str]) -> dict[str, bytes]:
-    """All of these blobs, packed."""
+    """Return these blobs by digest, still packed. Raises `MissingBlob` unless the store has all of them."""
     wanted = set(digests)
     found = await checkpointer.get_blobs(wanted) if wanted else {}
     if len(found) < len(wanted):
@@ -130,7 +136,7 @@ async def fetch(checkpointer: Checkpointer, digests: Collection[str]) -> dict[st
 
 
 def items(tree: Tree) -> dict[bytes, Item]:
-    """What is in a folder by name, each with its digests."""
+    """Return the nodes of a folder by name, each with the digests of its content."""
     found: dict[bytes, Item] = {}
     folders = chunks = 0
     for node in tree.nodes:
@@ -146,12 +152,12 @@ def items(tree: Tree) -> dict[bytes, Item]:
 
 
 def data_size(node: FileNode) -> int:
-    """How many bytes of a file are data: all, but for the holes of a sparse one."""
+    """Return how many bytes of a file are data, without the holes of a sparse file."""
     return node.size if node.extents is None else sum(length for _, length in node.extents)
 
 
 def same_content(a: Item, b: Item) -> bool:
-    """Whether two files are equal but for their names, modes and times."""
+    """Return whether two items are files with the same content. Names, modes and times do not count."""
     if not isinstance(a.node, FileNode) or not isinstance(b.node, FileNode):
         return False
     return (
@@ -163,7 +169,7 @@ def same_content(a: Item, b: Item) -> bool:
 
 
 def unpack_file(path: bytes, item: Item, packed: Mapping[str, bytes], keys: Keyring | None) -> list[bytes]:
-    """The data of a file in pieces. It is `Corrupt` if it is not as long as the file says it is."""
+    """Unpack the data of a file and return its pieces. Raises `Corrupt` if the length is not what the folder says."""
     node = item.node
     assert isinstance(node, FileNode)  # noqa: S101 - for the type alone
     pieces = [unpack_blob(digest, packed[digest], keys) for digest in item.leaves] if item.leaves else [node.inline]
@@ -172,15 +178,16 @@ def unpack_file(path: bytes, item: Item, packed: Mapping[str, bytes], keys: Keyr
 
 
 def check_length(path: bytes, node: FileNode, length: int) -> None:
+    """Raise `Corrupt` unless a file has this many bytes of data."""
     if length != data_size(node):
         raise Corrupt(
-            f"{shown(path)!r} has {data_size(node)} bytes of data by its folder, and {length} are stored. "
+            f"{shown(path)!r} should have {data_size(node)} bytes of data by its folder, but {length} are stored. "
             "Restore another snapshot."
         )
 
 
 async def read_file(checkpointer: Checkpointer, path: bytes, item: Item) -> bytes:
-    """The whole of a file, holes included: for those that are known to be small."""
+    """Return a whole file with its holes filled by zeros. Only for files that are known to be small."""
     packed = await fetch(checkpointer, item.leaves)
     pieces = await asyncio.to_thread(unpack_file, path, item, packed, checkpointer.keys)
     assert isinstance(item.node, FileNode)  # noqa: S101 - for the type alone
@@ -195,13 +202,14 @@ async def read_file(checkpointer: Checkpointer, path: bytes, item: Item) -> byte
 
 
 class Places:
-    """Where in a sparse file its data belongs, piece by piece."""
+    """Finds where in a sparse file each piece of its data belongs. Pieces must come in order."""
 
     def __init__(self, extents: Iterable[tuple[int, int]]) -> None:
         self._extents = iter(extents)
         self._offset = self._room = 0
 
     def take(self, piece: bytes) -> Iterator[tuple[int, memoryview]]:
+        """Yield the parts of the next piece, each with its offset in the file."""
         left = memoryview(piece)
         while left:
             if not self._room:
@@ -214,27 +222,29 @@ class Places:
             self._room -= len(part)
 
 
+# Listings
+
 _BATCH = 128
-"""Folders that are read at once."""
+"""How many folders are fetched at once."""
 _FIRST, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)
 
 
 class Listed(msgspec.Struct, frozen=True, kw_only=True):
-    """One path in a snapshot."""
+    """One path in a snapshot, as listings show it."""
 
     path: str
-    """From the root of the workspace; always printable."""
+    """The path from the root of the workspace. It is always printable."""
     what: Literal["file", "folder", "link"]
     mode: int
     modified_at: datetime
     size: int | None = None
-    """Of a file."""
+    """The size of a file in bytes. None for folders and links."""
     target: str | None = None
-    """Where a link leads."""
+    """The target of a link. None for files and folders."""
 
 
 async def list_snapshot(checkpointer: Checkpointer, ref: Ref, limits: Limits | None = None) -> list[Listed]:
-    """All that a snapshot holds, folders before what is in them, by name."""
+    """List everything in a snapshot, sorted by name. A folder comes before its content."""
     limits = limits or Limits()
     root = await read_root(checkpointer, ref, limits)
     bounds = Bounds(limits)
@@ -257,7 +267,7 @@ def _listed(path: bytes, item: Item, found: dict[bytes, Item]) -> Listed:
     node = item.node
     size = None
     if isinstance(node, FileNode):
-        first = found.get(node.same_as, item).node  # of several names of one file the first has its size
+        first = found.get(node.same_as, item).node  # only the first name of a file has its size
         size = first.size if isinstance(first, FileNode) else node.size
     return Listed(
         path=shown(path),
@@ -270,7 +280,8 @@ def _listed(path: bytes, item: Item, found: dict[bytes, Item]) -> Listed:
 
 
 def _moment(nanoseconds: int) -> datetime:
-    """A file may have a time that no calendar has."""
+    """Return a file's time. If a `datetime` cannot hold it, return 1970 for an early time and the end of 9999 for a late
+    one."""
     try:
         return datetime.fromtimestamp(nanoseconds / 1e9, UTC)
     except (OverflowError, ValueError, OSError):

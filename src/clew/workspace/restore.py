@@ -1,4 +1,4 @@
-"""Restoring: making a folder exactly what a snapshot says, so that nothing of its user's is lost and nothing leaves it."""
+"""Restore a folder from a snapshot, without losing the user's files and without writing outside the folder."""
 
 from __future__ import annotations
 
@@ -33,16 +33,17 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
     """What a restore did."""
 
     before_restore: SnapshotRef | None
-    """The folder as it was, to go back to; None if there was nothing in it. It is safe for half a day, half of gc's grace,
+    """A snapshot of the folder as it was, to go back to. None if the folder was empty. gc keeps it for at least half a day,
     and for good once a thread's log names it."""
     written: int
-    """Files, links and folders that were made or replaced."""
+    """The number of files, links and folders that were made or replaced."""
     touched: int
-    """Files, links and folders of which only the mode or the time was set."""
+    """The number of files, links and folders of which only the mode or the time was set."""
     deleted: int
+    """The number of files, links and folders that were deleted."""
     kept: tuple[Skipped, ...] = ()
-    """Folders that are not in the snapshot and had to stay, because of what they hold that is in none or because something
-    is mounted there, and each `.clewignore` in them."""
+    """Folders that are not in the snapshot but had to stay, with their `.clewignore`. They hold files that are in no
+    snapshot, or something is mounted there."""
 
 
 async def restore(
@@ -51,21 +52,23 @@ async def restore(
     into: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Restored:
-    """Make the workspace, or the folder `into`, what the snapshot says. Only what differs is touched.
+    """Make the workspace, or the folder `into`, equal to a snapshot. Only names that differ are touched.
 
-    - **Nothing is lost**: the folder is snapshotted first. What no snapshot holds (ignored, too large, special files, the
-      store's own) is never replaced or removed: if it is in the way, that is an error before anything is changed. So is a
-      file that somebody changes meanwhile, when its turn comes.
-    - **Nothing leaves the folder**: folders are opened one from the other and never through a link.
-    - **Whole or again**: missing chunks, a snapshot that does not add up and a lack of space are found before anything is
-      changed. Each name changes in one step. Interrupted or cancelled, run it again: it goes on from there.
-    - `into` is made if it is not there. One that holds something is treated like a workspace of its own.
+    - **Nothing is lost**: a snapshot of the folder is taken first. Files that no snapshot holds (ignored, too large, special
+      files, the store's own) are never replaced or removed. If one is in the way, an error is raised before anything is
+      changed. If another program changes a file during the restore, an error is raised when its turn comes.
+    - **Nothing is written outside the folder**: each folder is opened from the one above, never through a link.
+    - **Whole or again**: missing chunks, a damaged snapshot and a lack of space are found before anything is changed. Each
+      name changes in one step. After an interruption, run the same restore again: it continues from there.
+    - `into` is created if it does not exist. If it holds files, it is treated like a workspace of its own.
 
-    One restore at a time works in a folder. Files are not synced: after a power cut, restore again. Not on Windows, which
-    has no way to open a name from a folder's descriptor.
+    Only one restore at a time works in a folder. Files are not synced to the disk: after a power cut, restore again. It does
+    not work on Windows, which cannot open a name relative to an open folder.
     """
     if os.open not in os.supports_dir_fd:
-        raise ClewError("this system cannot restore a workspace safely: it has no file names relative to open folders")
+        raise ClewError(
+            "this system cannot restore a workspace safely: it cannot open names relative to an open folder"
+        )
     place = workspace if into is None else _elsewhere(workspace, absolute(into))
     try:
         return await _restore(place, ref, progress)
@@ -101,7 +104,7 @@ async def _restore(place: Workspace, ref: Ref, progress: Progress | None) -> Res
 
 
 def _elsewhere(workspace: Workspace, into: Path) -> Workspace:
-    """The folder `into` as a workspace of its own, in the same store and under the same rules."""
+    """Return the folder `into` as a workspace of its own, with the same store, patterns and limits."""
     there, here = os.path.realpath(into), os.path.realpath(workspace.path)
     if there == here:
         return workspace
@@ -109,7 +112,7 @@ def _elsewhere(workspace: Workspace, into: Path) -> Workspace:
         raise InvalidInput(f"{into} and the workspace {workspace.path} lie in one another. Choose another folder.")
     for own in workspace.checkpointer.own_files:
         if _lies_in(there, os.path.realpath(own)):
-            raise InvalidInput(f"{into} lies in {own}, which is the store's own. Choose another folder.")
+            raise InvalidInput(f"{into} lies in {own}, which belongs to the store. Choose another folder.")
     return type(workspace)(into, workspace.checkpointer, ignore=workspace.ignore, limits=workspace.limits)
 
 
@@ -119,7 +122,8 @@ def _lies_in(path: str, folder: str) -> bool:
 
 @contextmanager
 def _held(folder: Path) -> Iterator[int]:
-    """A descriptor of the folder, which is made if it is not there. Nobody else restores there meanwhile."""
+    """Open and lock a folder inside the `with` block, and give its descriptor. Creates the folder if it does not exist, and
+    removes it again if the block fails and it is empty."""
     path, made = os.path.realpath(folder), False
     try:
         if not os.path.lexists(path):
@@ -141,19 +145,20 @@ def _held(folder: Path) -> Iterator[int]:
 
 
 def _lock(root: int, path: str) -> None:
-    """Closing the descriptor unlocks it. Where folders cannot be locked, as on some networks, it goes without."""
-    import fcntl
+    """Lock a folder until its descriptor is closed. Raises `Unavailable` if another restore has the lock. Does nothing where
+    folders cannot be locked, as on some network file systems."""
+    import fcntl  # Windows does not have it
 
     try:
         fcntl.flock(root, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise Unavailable(f"{path} is being restored by somebody else. Wait until that is done.") from None
+        raise Unavailable(f"{path} is being restored by another process. Wait until that is done.") from None
     except OSError:
         _log.debug("%s cannot be locked", path)
 
 
 def _check_same(root: int, path: Path, walked: Walked | None) -> None:
-    """What was snapshotted is what will be changed."""
+    """Raise `Unavailable` unless the open folder is the one of which the snapshot was taken."""
     facts = os.fstat(root)
     if walked is not None and (facts.st_dev, facts.st_ino) != (walked.dev, walked.ino):
         raise Unavailable(
@@ -164,7 +169,7 @@ def _check_same(root: int, path: Path, walked: Walked | None) -> None:
 async def _plan(
     place: Workspace, root: int, before: SnapshotRef | None, target: Root, leftovers: tuple[bytes, ...]
 ) -> Plan:
-    """What there is to do, with all that can be known to stand against it found out."""
+    """Make the plan of a restore and check it: against the folder, the free space and the blobs that it needs."""
     checkpointer, limits = place.checkpointer, place.limits
     was = await read_root(checkpointer, before, limits) if before is not None else None
     plan = await make_plan(checkpointer, was, target, limits)
@@ -178,7 +183,7 @@ async def _plan(
 
 
 def _own_files(place: Workspace) -> set[bytes]:
-    """The store's own files that lie in the folder, or would if they were there, by their paths from it."""
+    """Return the paths, from the folder, of the store's own files inside it. They need not exist."""
     root = os.path.realpath(place.path)
     own = (os.path.realpath(path) for path in place.checkpointer.own_files)
     return {os.fsencode(os.path.relpath(path, root)) for path in own if _lies_in(path, root)}

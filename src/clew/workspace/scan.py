@@ -1,4 +1,4 @@
-"""The walk over a folder: what is there, what is left out and why. Reads no file but `.clewignore`, follows no link."""
+"""Walk over a folder: list what is there, and what is left out and why. Reads only `.clewignore` files, follows no link."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from clew.workspace.manifest import DEEPEST, EARLIEST, LATEST, LONGEST, Limits, 
 __all__ = ["CHANGED", "Fact", "Folder", "Root", "Scan", "scan", "why"]
 
 Fact = tuple[bytes, int, int, int, int, int, bytes]
-"""What tells a name from the same name at another time: name, mode with the kind of file, size, mtime and ctime in
-nanoseconds, inode, and for one of several names of one file the path of the first. A folder has no size, ctime and inode
-here: what is in it counts. A tuple, because there is one for every name: the walk is what a snapshot mostly consists of."""
+"""The facts that show whether a name has changed: name, mode with the kind of file, size, mtime and ctime in nanoseconds,
+inode, and the path of the first name if a file has several. For a folder, size, ctime and inode are 0, because only its
+content counts. It is a tuple for speed: there is one for every name, and the walk takes most of the time of a snapshot."""
 
 CHANGED = "changed while it was read"
 _IGNORE_FILE = IGNORE_FILE.encode()
@@ -37,15 +37,15 @@ _SPECIAL = {
 _BY_FD = os.scandir in os.supports_fd and os.open in os.supports_dir_fd
 _FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _LONGEST = 4000 if sys.platform == "linux" else 1000
-"""The longest path that is given to the system in one piece: Linux takes 4,095 bytes, macOS 1,023."""
+"""The longest path that is given to the system in one piece. Linux takes 4,095 bytes, macOS 1,023."""
 _AT_ONCE = 65_536
-"""Names of one folder that are looked at before those that are ignored are left out, and the others counted."""
+"""How many names of one folder are read before ignored ones are dropped and the others counted."""
 _OURS = (stat.S_IFREG, stat.S_IFLNK)
-"""What a restore makes under a temporary name."""
+"""The kinds of files that a restore creates under a temporary name."""
 
 
 class Root:
-    """The folder of a workspace, held open: what is in it is opened from here, however long its path."""
+    """The open root folder of a workspace. Files below it are opened from here, however long their paths."""
 
     def __init__(self, path: Path) -> None:
         self.path = os.path.realpath(path)
@@ -55,7 +55,7 @@ class Root:
         except OSError as error:
             raise InvalidInput(f"the workspace {path} cannot be read: {why(error)}") from error
         if not stat.S_ISDIR(self.facts.st_mode):
-            raise InvalidInput(f"the workspace {path} is no folder")
+            raise InvalidInput(f"the workspace {path} is not a folder")
 
     def __enter__(self) -> Self:
         return self
@@ -67,21 +67,22 @@ class Root:
             os.close(self._fd)
 
     def open(self, path: bytes, flags: int) -> int:
-        """Open what lies at this path below the root. A folder on the way may have become a link meanwhile: whoever
-        opens this way compares what was opened with what the walk saw."""
+        """Open a path below the root. The caller has to compare the opened file with what the walk saw, because a folder on
+        the way may have become a link meanwhile."""
         if not _BY_FD:
             return os.open(self.full(path), flags)
         return os.open(path, flags, dir_fd=self._fd) if len(path) < _LONGEST else self.open_strictly(path, flags)
 
     def open_strictly(self, path: bytes, flags: int) -> int:
-        """The same a step at a time, and never through a link: slower, for long paths and for when there is a doubt."""
+        """Open a path below the root one folder at a time, and never through a link. It is slower than `open`, for long
+        paths and for cases of doubt."""
         if not _BY_FD:
             return os.open(self.full(path), flags)
         with self._above(path) as (above, name):
             return os.open(name, flags, dir_fd=above)
 
     def read_link(self, path: bytes) -> tuple[bytes, os.stat_result]:
-        """Where a link leads, and the facts about it."""
+        """Return the target of a symbolic link and its stat result."""
         if not _BY_FD:
             return os.fsencode(os.readlink(self.full(path))), os.lstat(self.full(path))
         with self._above(path) as (above, name):
@@ -92,7 +93,7 @@ class Root:
 
     @contextlib.contextmanager
     def _above(self, path: bytes) -> Iterator[tuple[int, bytes]]:
-        """The folder that a path ends in, open, and the name in there."""
+        """Give a descriptor of the folder that a path is in, and the name in that folder."""
         *folders, name = path.split(b"/")
         fd = self._fd
         try:
@@ -108,7 +109,7 @@ class Root:
 
 
 class Folder:
-    """One folder of the walk."""
+    """One folder that the walk found, with its content."""
 
     __slots__ = ("above", "dev", "facts", "folders", "ino", "name", "path", "rules")
 
@@ -120,26 +121,26 @@ class Folder:
         self.ino = ino
         self.rules: Rules | None = None
         self.facts: list[Fact] = []
-        """Sorted by name."""
+        """The facts of all names in the folder, sorted by name."""
         self.folders: list[Folder] = []
-        """Those of them that are folders, in the same order."""
+        """The folders in this folder, in the same order."""
 
     def at(self, name: bytes) -> bytes:
-        """The path from the root of a name in here."""
+        """Return the path, from the root, of a name in this folder."""
         return self.path + b"/" + name if self.above is not None else name
 
 
 class Scan:
-    """All that a walk has found."""
+    """The result of a walk."""
 
     def __init__(self) -> None:
         self.folders: list[Folder] = []
-        """Each before those in it, the root first."""
+        """All folders, the root first, and each before the folders in it."""
         self.skipped: list[Skipped] = []
         self.leftovers: list[bytes] = []
-        """Those of them that are files of a restore that was interrupted."""
+        """The skipped paths that are temporary files of an interrupted restore."""
         self.links: dict[tuple[int, int], list[tuple[Folder, bytes]]] = {}
-        """The names of each file that has several in the workspace, in the order of the walk."""
+        """The names of each file that has several names in the workspace, in the order of the walk, by device and inode."""
 
     def skip(self, path: bytes, reason: str) -> None:
         self.skipped.append(Skipped(shown(path), reason))
@@ -154,8 +155,11 @@ def scan(
     *,
     links: bool = True,
 ) -> Scan:
-    """Walk all of the folder. `own` names files and folders that are not the user's, wherever they lie; `go_on` is called
-    at every folder, and ends the walk by raising. Without `links`, several names of one file count as files."""
+    """Walk over the whole folder and return what is there.
+
+    `own` names Clew's own files and folders, which are left out. `go_on` is called at every folder, and can end the walk by
+    raising. Without `links`, several names of one file count as separate files.
+    """
     walk = _Walk(root, limits, _Own(root, own))
     top = Folder(None, b"", root.facts.st_dev, root.facts.st_ino)
     top.rules = Rules.given(ignore)
@@ -175,8 +179,7 @@ def scan(
 
 
 class _Own:
-    """Where in the workspace Clew's own files lie, by path from the root and by inode: one may be reached in several
-    ways."""
+    """Recognises Clew's own files in the workspace, by path and by inode, because a file may be reached in several ways."""
 
     def __init__(self, root: Root, own: Collection[Path]) -> None:
         self.paths: set[bytes] = set()
@@ -210,7 +213,7 @@ class _Walk:
         self._room = limits.names
 
     def read(self, folder: Folder) -> list[Folder] | None:
-        """Fill in what a folder holds; returns the folders in it, or None if it is not to be had."""
+        """Read a folder's content into it and return the folders in it. Returns None if the folder is left out."""
         fd = -1
         if is_too_deep(folder.path):
             _drop(self.found, folder, f"deeper than {DEEPEST} folders, or its path is longer than {LONGEST} bytes")
@@ -242,7 +245,8 @@ class _Walk:
         return folders
 
     def _list(self, folder: Folder, fd: int) -> tuple[list[Folder], list[tuple[bytes, tuple[int, int]]]]:
-        """Batch by batch, so that what is ignored takes none of the room that there is for names, however much it is."""
+        """List a folder. Returns the folders in it, and the names of files with several names. Works in batches, so that any
+        number of ignored names does not count against the limit of names."""
         if folder.above is not None:
             folder.rules = folder.above.rules
         folders: list[Folder] = []
@@ -266,7 +270,8 @@ class _Walk:
         folders: list[Folder],
         linked: list[tuple[bytes, tuple[int, int]]],
     ) -> list[Fact]:
-        """Most of the time of a snapshot is spent in this loop: it looks at each name once, and calls little."""
+        """Return the sorted facts of these directory entries, and add to `folders` and `linked`. Most of the time of a
+        snapshot is spent in this loop, so it looks at each name once and calls few functions."""
         found, own = self.found, self._own
         some_own, inodes = bool(own.paths), own.inodes
         largest = self._limits.file_bytes
@@ -309,15 +314,15 @@ class _Walk:
         return facts
 
     def _read_rules(self, folder: Folder, facts: list[Fact], fd: int, is_all: bool) -> None:
-        """Add those of this folder to those of the folders above it. With more names to come, the file with them may be
-        among those."""
+        """Add the rules of the folder's own `.clewignore`, if it has one. If this is only the first batch of names, look for
+        the file on the disk, because it may be in a later batch."""
         at = bisect(facts, (_IGNORE_FILE,))
         is_there = at < len(facts) and facts[at][0] == _IGNORE_FILE
         if is_there or (not is_all and has_rules(self._root.full(folder.path), fd)):
             folder.rules = read_rules(folder.rules, self._root.full(folder.path), folder.path, fd)
 
     def _kept(self, folder: Folder, facts: list[Fact]) -> list[Fact]:
-        """All but what the rules name, counted."""
+        """Return the facts that the rules do not ignore, and count them. Raises `InvalidInput` if there are too many."""
         kept = facts
         if (rules := folder.rules) is not None:
             kept = []
@@ -340,13 +345,13 @@ def _name(folder: Folder) -> bytes:
 
 
 def _data(seen: os.stat_result) -> int:
-    """How much of a file is data, as far as one can tell without opening it."""
+    """Estimate how many bytes of a file are data, without opening it."""
     blocks: int = getattr(seen, "st_blocks", seen.st_size)
     return min(seen.st_size, blocks * 512)
 
 
 def _drop(found: Scan, folder: Folder, reason: str | None) -> None:
-    """A folder that could not be read is no part of the one above it; it is reported unless it is gone."""
+    """Remove a folder that could not be read from the folder above it. It is reported unless `reason` is None."""
     if folder.above is None:
         raise InvalidInput(f"the workspace cannot be read: {reason or 'it is gone'}")
     if reason is not None:
@@ -358,7 +363,7 @@ def _drop(found: Scan, folder: Folder, reason: str | None) -> None:
 
 
 def _join_links(found: Scan) -> None:
-    """Let each name of a file that has several say which is the first."""
+    """Write the path of the first name into the facts of all names of files that have several."""
     found.links = {key: names for key, names in found.links.items() if len(names) > 1}
     firsts: dict[Folder, dict[bytes, bytes]] = {}
     for names in found.links.values():
@@ -370,5 +375,5 @@ def _join_links(found: Scan) -> None:
 
 
 def why(error: OSError) -> str:
-    """An error of the system in a few words, for a report."""
+    """Return the reason of an operating system's error in a few words."""
     return (error.strerror or type(error).__name__).lower()

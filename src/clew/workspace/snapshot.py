@@ -1,7 +1,7 @@
-"""Takes a snapshot: walk, compare with what was known, read what is new, store it, and tie it together in trees.
+"""Take a snapshot: walk over the folder, compare it with the last snapshot, read and store new files, and make the trees.
 
-The event loop only stores; walking, reading and packing are done on threads. zstd, blake3 and the system's calls let go of
-the interpreter's lock, so two of them keep two cores busy.
+The event loop only stores. Walking, reading and packing are done on threads. zstd, blake3 and system calls release the
+interpreter's lock, so two threads keep two cores busy.
 """
 
 from __future__ import annotations
@@ -43,35 +43,35 @@ from clew.workspace.statcache import Moment, Record, StatCache, split_digests
 
 __all__ = ["CONFIRM_AFTER", "TOP", "Draft", "Plan", "Walked", "compare", "snapshot"]
 
-
 log = logging.getLogger("clew.workspace")
 
 TOP = b"workspace"
-"""The one name in the tree that a snapshot's digest names: the root folder itself, for its mode and its time."""
+"""The only name in the top tree, whose digest names the snapshot. It is the root folder, with its mode and time."""
 CONFIRM_AFTER = timedelta(hours=12)
-"""Half of gc's grace: what the store was not asked about for this long may be about to go."""
+"""After this time the store is asked again for all blobs of the last snapshot. It is half of gc's grace, after which a blob
+that nobody asked for may be deleted."""
 _READERS = 2
 
 
 class Walked(NamedTuple):
-    """What a restore has to know of the walk beside the snapshot that came of it."""
+    """What a restore needs to know of the walk, besides the snapshot."""
 
     dev: int
     ino: int
-    """Which folder it was."""
+    """The inode of the folder. Together with `dev`, it identifies the folder."""
     leftovers: tuple[bytes, ...]
-    """What a restore that was interrupted has left in it."""
+    """The paths of temporary files that an interrupted restore left in the folder."""
 
 
 class _Lost(Exception):
-    """The store no longer has what was known to be there."""
+    """The store no longer has these blobs, which an earlier snapshot put there."""
 
     def __init__(self, digests: set[str]) -> None:
         self.digests = digests
 
 
 class _LinksMoved(Exception):
-    """Of several names of one file, one was another file by the time it was read."""
+    """A name that was one of several names of a file had become another file by the time it was read."""
 
 
 async def snapshot(
@@ -83,9 +83,9 @@ async def snapshot(
     known: StatCache | None,
     progress: Progress | None = None,
 ) -> tuple[SnapshotRef, StatCache, Walked]:
-    """Put what the folder holds into the store, durably. `known` is what the last call returned, None for the first.
+    """Take a snapshot of the folder and store it durably. `known` is the cache that the last call returned, or None.
 
-    Cancelling stops it within a file or a chunk. What it has stored by then is garbage for gc, and nothing else is left.
+    Cancelling stops it within a file or a chunk. It leaves nothing behind but blobs in the store, which gc removes.
     """
     with span("clew.snapshot") as current, Root(path) as root, Threads(_READERS) as threads:
         taking = _Taking(root, checkpointer, limits, ignore, threads, progress)
@@ -95,7 +95,8 @@ async def snapshot(
 
 
 async def _take(taking: _Taking, known: StatCache | None) -> tuple[SnapshotRef, StatCache]:
-    """Start over if what was known or seen turns out not to hold: once for each reason there may be."""
+    """Take a snapshot, and start again if the store lost blobs of the last one or a file with several names was replaced
+    meanwhile. Each of these happens at most once."""
     links = True
     missing: set[str] = set()
     for _ in range(3):
@@ -110,7 +111,7 @@ async def _take(taking: _Taking, known: StatCache | None) -> tuple[SnapshotRef, 
 
 
 class _Taking:
-    """One snapshot under way."""
+    """Takes one snapshot."""
 
     def __init__(
         self,
@@ -128,7 +129,7 @@ class _Taking:
         self._threads = threads
         self._progress = progress
         self.found = Scan()
-        """The last walk."""
+        """The result of the last walk."""
         self._sent: set[str] = set()
         self._new_bytes = 0
         self._read_so_far = 0
@@ -148,7 +149,7 @@ class _Taking:
             await self._tie(plan)
         top = await self._top(plan, known)
         cache = StatCache({folder.path: plan.records[folder] for folder in plan.found.folders}, top, confirmed)
-        if _is_old(confirmed):  # this snapshot has taken that long
+        if _is_old(confirmed):  # taking this snapshot has taken that long
             cache = msgspec.structs.replace(cache, confirmed=Moment.now())
             await self._ask(cache.digests())
         if cache != known:
@@ -163,7 +164,7 @@ class _Taking:
         return compare(found, known), known
 
     async def _read(self, plan: Plan) -> None:
-        """Read what is new, on all threads at once, and store it as it comes."""
+        """Read all new and changed files on several threads, and store their chunks."""
         waiting = plan.waiting()
         total = sum(map(len, waiting))
         reader = Reader(self._root, self._limits, self._checkpointer.keys, self._threads)
@@ -200,7 +201,7 @@ class _Taking:
         outbox.finish()
 
     async def _tie(self, plan: Plan) -> None:
-        """Make the trees of all folders that have changed, and store them."""
+        """Make and store the trees of all folders that have changed."""
         outbox = self._outbox()
 
         def work() -> None:
@@ -214,7 +215,8 @@ class _Taking:
         await self._threads.run_all([work], let_go=outbox.cancel)
 
     async def _top(self, plan: Plan, known: StatCache) -> str:
-        """Make the snapshot itself, and see that the store has what it was not given again."""
+        """Make and store the top tree, and return its digest. Raises `_Lost` if the store no longer has a blob that this
+        snapshot takes over from the last one."""
         facts = self._root.facts
         node = FolderNode(TOP, stat.S_IMODE(facts.st_mode), min(max(facts.st_mtime_ns, EARLIEST), LATEST))
         digest, packed = pack_folder(Tree((node,), (plan.root.digest,)), self._checkpointer.keys)
@@ -234,7 +236,7 @@ class _Taking:
         return Outbox(self._store, asyncio.get_running_loop(), self._threads)
 
     async def _store(self, blobs: dict[str, bytes]) -> None:
-        """Store those of these blobs that the store does not have. Each is looked at once in a snapshot."""
+        """Store the blobs that the store does not have yet. Each blob is asked for only once in a snapshot."""
         digests = blobs.keys() - self._sent
         self._sent |= digests
         missing = await self._checkpointer.missing_blobs(digests) if digests else ()
@@ -260,33 +262,33 @@ def _is_old(confirmed: Moment) -> bool:
 
 
 def _is_another(content: Content, seen: Fact) -> bool:
-    """Whether a name is gone, or was something else by the time it was read. One that could not be read is not that."""
+    """Return whether a name was gone, or was another file, by the time it was read. A file that could not be read does not
+    count."""
     if content.fact is not None:
         return content.fact[5] != seen[5]
     return content.problem in (None, CHANGED)
 
 
 def _renamed(content: Content, name: bytes) -> Content:
-    """The same file under another of its names."""
+    """Return the content of a file for another of its names."""
     if content.node is None or content.fact is None:
         return content
     return Content(msgspec.structs.replace(content.node, name=name), content.leaves, (name, *content.fact[1:]))
 
 
 _MANY = 1000
-
 _encode = msgspec.msgpack.Encoder().encode
 _decode_facts = msgspec.msgpack.Decoder(list[Fact]).decode
 _decode_nodes = msgspec.msgpack.Decoder(list[Node]).decode
 
 
 class Draft:
-    """A folder that is not what it was: its tree is made anew, from what is known and from what will be read."""
+    """A folder that has changed since the last snapshot. Its tree is made from what is known and what has to be read."""
 
     def __init__(self, folder: Folder, last: Record | None) -> None:
         self.folder = folder
         self.contents: dict[bytes, Content] = {}
-        """By name. Those to be read are added once they are."""
+        """The content of each file and link by name. Those in `to_read` are added when they have been read."""
         self.to_read: list[Fact] = []
         self._taken_over: list[str] = []
         self._last = last
@@ -302,7 +304,7 @@ class Draft:
                 self._taken_over.append(content.leaves)
 
     def tie(self, records: dict[Folder, Record], keys: Keyring | None) -> tuple[Record, bytes]:
-        """The record of the folder, and its blob."""
+        """Make the folder's tree. Returns the folder's record for the cache, and the packed tree."""
         facts: list[Fact] = []
         nodes: list[Node] = []
         hexed: list[str] = []
@@ -328,12 +330,12 @@ class Draft:
         return Record(_encode(facts), digest, trees, _encode(remembered), bytes.fromhex(leaves), files, size), packed
 
     def taken_over(self) -> list[str]:
-        """The chunks that are not read again."""
+        """Return the digests of the chunks that are taken over from the last snapshot, and not read again."""
         return split_digests("".join(self._taken_over))
 
     def stands_for_taken_over(self) -> list[str]:
-        """What to ask the store for, to learn whether it still has what is taken over. Of many chunks, the tree they were
-        in: what is deleted is deleted together, and each one asked for takes its time."""
+        """Return the digests to ask the store for, to learn whether it still has the chunks that are taken over. For many
+        chunks this is the tree they were in: gc deletes a tree and its chunks together, and asking for each takes time."""
         chunks = self.taken_over()
         return chunks if self._last is None or len(chunks) <= _MANY else [self._last.digest]
 
@@ -344,23 +346,23 @@ class Draft:
 
 
 class Plan:
-    """A walk, compared with what is known."""
+    """The result of comparing a walk with the last snapshot: which folders are unchanged, and which have to be made."""
 
     def __init__(self, found: Scan) -> None:
         self.found = found
         self.records: dict[Folder, Record] = {}
-        """Of the folders that are as they were, and of the others once they are tied."""
+        """The records of unchanged folders, and of changed folders once their trees are made."""
         self.drafts: list[Draft] = []
-        """The others, each after those in it."""
+        """The changed folders, each after the folders in it."""
         self.kept: list[Record] = []
-        """The records of folders that are as they were, each after those in it."""
+        """The records of unchanged folders, each after the folders in it."""
 
     @property
     def root(self) -> Record:
         return self.records[self.found.folders[0]]
 
     def waiting(self) -> deque[list[tuple[Draft, Fact]]]:
-        """What is to be read: the names of each file, which are mostly one."""
+        """Return the files and links to read. Each is a list of its names, mostly a single one."""
         groups: deque[list[tuple[Draft, Fact]]] = deque()
         linked: dict[bytes, list[tuple[Draft, Fact]]] = {}
         for draft in reversed(self.drafts):
@@ -372,7 +374,8 @@ class Plan:
         return groups
 
     def taken_over(self) -> set[str]:
-        """The blobs that stand for all that is taken over: the uppermost trees, and chunks in folders made anew."""
+        """Return the digests to ask the store for, to learn whether it still has everything that is taken over: the topmost
+        unchanged trees, and the unchanged chunks of changed folders."""
         if not self.drafts:
             return {self.root.digest}
         uppermost = {below for draft in self.drafts for below in draft.folder.folders}
@@ -382,13 +385,13 @@ class Plan:
         )
 
     def all_taken_over(self) -> set[str]:
-        """Every blob that is taken over."""
+        """Return the digests of all blobs that are taken over from the last snapshot."""
         below = {digest for record in self.kept for digest in record.digests()}
         return below.union(*(draft.taken_over() for draft in self.drafts))
 
 
 def compare(found: Scan, known: StatCache) -> Plan:
-    """Folders in which nothing has changed are found by comparing bytes; nothing of them is decoded."""
+    """Compare a walk with the last snapshot. Unchanged folders are found by comparing encoded bytes, without decoding."""
     plan = Plan(found)
     for folder in reversed(found.folders):
         last = known.folders.get(folder.path)
@@ -408,7 +411,8 @@ def _same_below(folder: Folder, last: Record, records: dict[Folder, Record]) -> 
 
 
 def _known(last: Record) -> dict[Fact, Content]:
-    """What the last snapshot made of each name. A fact that is not to be trusted is none that a walk could find."""
+    """Return the content of each file and link of a folder in the last snapshot, by its fact. Untrusted facts are included,
+    but they never equal a fact of a walk."""
     known: dict[Fact, Content] = {}
     text = last.leaves.hex()
     start = 0
@@ -422,7 +426,8 @@ def _known(last: Record) -> dict[Fact, Content]:
 
 
 def _without_content(node: Node) -> Node:
-    """What may be remembered where the store is sealed: what is small is read again, and its bytes lie nowhere else."""
+    """Return a node without inline content or link target, for the cache of an encrypted store: content must not lie outside
+    it in clear. These small files and links are read again next time."""
     if isinstance(node, LinkNode):
         return msgspec.structs.replace(node, target=b"")
     return msgspec.structs.replace(node, inline=b"") if isinstance(node, FileNode) and node.inline else node

@@ -1,9 +1,9 @@
-"""What the last snapshot saw and made of it, kept outside the workspace: spares reading what has not changed.
+"""The cache of what the last snapshot saw, kept outside the workspace, so that unchanged files are not read again.
 
-Never trusted further than it can be. A file that was changed at about the time it was read might change again and look the
-same, as its times are only so fine (git calls this racily clean): it is read again. So is everything after a restart of the
-machine, for a power cut may take back what was written and leave the times. A cache that is damaged, of another store or
-not this user's own is as good as none.
+It is trusted only where that is safe. A file that was changed at about the time it was read might change again and keep its
+timestamps, because timestamps are coarse (git calls such a file racily clean). So it is read again. After a restart of the
+machine everything is read again, because a power cut may undo writes and keep the timestamps. A cache that is damaged,
+belongs to another store or is not owned by this user is ignored.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ _NAME = re.compile(r"[0-9a-f]{32}(\.[0-9a-f]{16}\.tmp)?")
 
 
 class Moment(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A moment of this boot, told by both clocks of the machine: one may be set, the other stands still in its sleep."""
+    """A moment since the last boot, by both clocks of the machine. The wall clock may be set, and the steady clock stands
+    still while the machine sleeps."""
 
     wall: float
     steady: float
@@ -48,46 +49,47 @@ class Moment(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return cls(time.time(), time.monotonic())
 
     def age(self) -> float:
-        """Seconds since then, rather too many than too few."""
+        """Return the seconds since then. Where the clocks differ, return the larger number, or infinity if one went back."""
         wall, steady = time.time() - self.wall, time.monotonic() - self.steady
         return max(wall, steady) if min(wall, steady) >= 0 else math.inf
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One folder: what tells whether it is still the same, and what it was made into."""
+    """One folder in the cache: the facts that show whether it has changed, and what the snapshot made of it."""
 
     facts: bytes
-    """Msgpack of the `Fact` of each name, in order. That of a file that is to be read again has a ctime of -1."""
+    """The `Fact` of each name, in order, in msgpack. The ctime of a file that must be read again is -1."""
     digest: str
     trees: tuple[str, ...]
     nodes: bytes
-    """Msgpack of the nodes, as in the tree."""
+    """The nodes of the tree in msgpack. For an encrypted store, without inline content and link targets."""
     leaves: bytes
     """The digests of the chunks of all files, in order, 32 bytes each."""
     files: int
+    """The number of files in the folder, without the folders in it."""
     size: int
-    """Of all files in it, together. Both without the folders in it."""
+    """The total size in bytes of these files."""
 
     def digests(self) -> list[str]:
-        """All blobs that the folder itself takes, without those of the folders in it."""
+        """Return the digests of the folder's tree and chunks, without those of the folders in it."""
         return [self.digest, *split_digests(self.leaves.hex())]
 
 
 class StatCache(msgspec.Struct, frozen=True, array_like=True):
-    """All folders of a workspace, as of one snapshot."""
+    """All folders of a workspace as of one snapshot, by path."""
 
     folders: dict[bytes, Record] = {}
     top: str = ""
     """The digest of that snapshot."""
     confirmed: Moment = Moment(0.0, 0.0)
-    """When the store was last known to have every one of these blobs."""
+    """When the store was last known to have all blobs of the snapshot."""
 
     def digests(self) -> set[str]:
-        """All blobs that this snapshot takes."""
+        """Return the digests of all blobs of the snapshot."""
         return {self.top, *(digest for record in self.folders.values() for digest in record.digests())}
 
     def without(self, missing: Collection[str]) -> StatCache:
-        """Forget the folders that need any of these blobs."""
+        """Return the cache without the folders that need any of these blobs."""
         gone = frozenset(missing)
         kept = {path: record for path, record in self.folders.items() if gone.isdisjoint(record.digests())}
         return StatCache(kept, confirmed=self.confirmed)
@@ -100,7 +102,7 @@ class _Stored(msgspec.Struct, frozen=True, array_like=True):
 
 
 def split_digests(text: str) -> list[str]:
-    """Digests that stand one after the other."""
+    """Split a text of joined digests."""
     return [text[place : place + 64] for place in range(0, len(text), 64)]
 
 
@@ -109,14 +111,17 @@ _decode = msgspec.msgpack.Decoder(_Stored).decode
 
 
 def is_settled(mtime: int, ctime: int, began: int, *, elsewhere: bool = False) -> bool:
-    """Whether a file with these times, of which reading began at that moment (all in nanoseconds), must show another time
-    when it is changed thereafter. `elsewhere`: another machine's clock sets the times, or may do so."""
+    """Return whether any later change of a file is sure to change its times, so that the cache may trust them.
+
+    `began` is when reading the file began. All times are in nanoseconds. `elsewhere` says that the clock of another machine
+    may set the file's times.
+    """
     fineness = _FINE if mtime % 1_000_000_000 and ctime % 1_000_000_000 else _WHOLE_SECONDS
     return max(mtime, ctime) + (_ELSEWHERE if elsewhere else fineness) <= began
 
 
 def cache_folder() -> Path | None:
-    """Where caches are kept on this machine; None if there is no such place."""
+    """Return the folder that holds all caches on this machine, or None if there is no home folder."""
     if named := os.environ.get("CLEW_CACHE"):
         return Path(os.path.abspath(named)) / "workspaces"
     try:
@@ -133,7 +138,7 @@ def cache_folder() -> Path | None:
 
 
 def load(root: str, checkpointer: Checkpointer) -> StatCache:
-    """What is known of this folder in this store; nothing, if there is no sound cache of this boot."""
+    """Load the cache of a folder and a store. Returns an empty cache if there is none that can be trusted."""
     path = _path(root, checkpointer)
     if path is None or not boot():
         return StatCache()
@@ -158,7 +163,8 @@ def load(root: str, checkpointer: Checkpointer) -> StatCache:
 
 
 def save(root: str, checkpointer: Checkpointer, cache: StatCache) -> None:
-    """Keep this for the next process, whole or not at all. Where it cannot be kept the next one reads more."""
+    """Save the cache for the next process, whole or not at all. If that fails, nothing is raised: the next snapshot only has
+    to read more."""
     path = _path(root, checkpointer)
     if path is None or not boot():
         return
@@ -178,7 +184,7 @@ def save(root: str, checkpointer: Checkpointer, cache: StatCache) -> None:
 
 
 def drop(root: Path, checkpointer: Checkpointer) -> None:
-    """Forget what is known of this folder in this store, for every process that has not read it yet."""
+    """Delete the cache of a folder and a store. Processes that have loaded it already keep using it."""
     path = _path(os.path.realpath(root), checkpointer)
     if path is None:
         return
@@ -201,7 +207,7 @@ def _path(root: str, checkpointer: Checkpointer) -> Path | None:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove caches that nobody has used for a month, and what was left half written."""
+    """Remove caches that were not written for a month, and temporary files older than an hour."""
     now = time.time()
     for path in folder.iterdir():
         with contextlib.suppress(OSError):

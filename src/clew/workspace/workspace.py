@@ -1,4 +1,4 @@
-"""A folder of a user's files: taken into a store as snapshots, compared, and brought back."""
+"""The public `Workspace`: takes snapshots of a user's folder, compares them and restores them."""
 
 from __future__ import annotations
 
@@ -6,36 +6,33 @@ import asyncio
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from clew.checkpointers import Checkpointer
 from clew.errors import InvalidInput
 from clew.threads.trees import note_fresh
 from clew.workspace import statcache
+from clew.workspace.compare import Difference, diff
 from clew.workspace.folders import absolute
 from clew.workspace.ignore import Rules
 from clew.workspace.manifest import Limits, Progress, SnapshotRef
+from clew.workspace.reader import Ref
+from clew.workspace.restore import Restored, restore
+from clew.workspace.snapshot import Walked, snapshot
 from clew.workspace.statcache import StatCache
-
-if TYPE_CHECKING:
-    from clew.workspace.compare import Difference
-    from clew.workspace.reader import Ref
-    from clew.workspace.restore import Restored
-    from clew.workspace.snapshot import Walked
 
 __all__ = ["Workspace"]
 
 
 class Workspace:
-    """A plain folder, and a store that keeps its snapshots. Nothing is mounted, and nothing of Clew's appears in it.
+    """A folder of files, and a store that keeps its snapshots. Nothing is mounted, and Clew adds no files of its own to it.
 
     A snapshot holds files with their holes, hard links, symbolic links as links, empty folders, modes and times, and names
-    of any bytes. It leaves out, and reports, sockets, FIFOs and devices, files over the limit, and what `.clewignore` or
-    `ignore` names, both as in `.gitignore`. The store's own files are never part of it, wherever they lie. Owners, extended
-    attributes and access lists are not kept.
+    of any bytes. It leaves out and reports sockets, FIFOs and devices, files over the limit, and names that `.clewignore` or
+    `ignore` lists in the syntax of `.gitignore`. The store's own files are never part of it, wherever they lie. Owners,
+    extended attributes and access lists are not kept.
 
-    Files are cut into chunks, each stored once for all threads of the store. A file that has not changed since the last
-    snapshot is not read again; a folder in which nothing has changed costs one digest.
+    Files are cut into chunks, and each chunk is stored once for all threads of the store. A file that has not changed since
+    the last snapshot is not read again. A folder in which nothing has changed costs one digest.
     """
 
     def __init__(
@@ -52,10 +49,10 @@ class Workspace:
         self._limits = limits or Limits()
         if min(self._limits.file_bytes, self._limits.names) < 0:
             raise InvalidInput(f"{self._limits} has a limit below zero. For no limit, give a very high one.")
-        Rules.given(self._ignore)  # a bad pattern shows here, and not at the first snapshot
+        Rules.given(self._ignore)  # so that a bad pattern is refused here, and not at the first snapshot
         self._known: StatCache | None = None
         self._walked: Walked | None = None
-        """Of the last snapshot, for `restore`."""
+        """The walk of the last snapshot, for `restore`."""
         self._taking = asyncio.Lock()
 
     @property
@@ -68,7 +65,7 @@ class Workspace:
 
     @property
     def ignore(self) -> tuple[str, ...]:
-        """The patterns that were given, beside those of `.clewignore`."""
+        """The patterns that were given as `ignore`, without those of `.clewignore` files."""
         return self._ignore
 
     @property
@@ -79,13 +76,12 @@ class Workspace:
         return f"Workspace({str(self._path)!r})"
 
     async def snapshot(self, progress: Progress | None = None) -> SnapshotRef:
-        """Keep what the folder holds now. All of it is durable when this returns, so that an entry may name it.
+        """Take a snapshot of the folder. All of it is durable when this returns, so that an entry of a log may name it.
 
-        A folder that changes meanwhile gives a snapshot of some of it before and some after; each file is whole, or is
-        reported in `skipped`. `progress` hears how many files have been read. Cancelling does no harm.
+        If the folder changes meanwhile, the snapshot may hold some files from before and some from after. Each file is
+        whole, or is reported in `skipped`. `progress` is called with the number of files read so far and in all. Cancelling
+        does no harm.
         """
-        from clew.workspace.snapshot import snapshot
-
         async with self._taking:
             ref, self._known, self._walked = await snapshot(
                 self._path,
@@ -99,8 +95,8 @@ class Workspace:
         return ref
 
     async def _forget(self) -> None:
-        """The store has turned out not to have what it was known to have: let the next snapshot read everything again, and
-        put back what is missing."""
+        """Forget the cache after the store turned out to have lost blobs. The next snapshot reads everything again and
+        stores what is missing."""
         async with self._taking:
             self._known = StatCache()
             await asyncio.to_thread(statcache.drop, self._path, self._checkpointer)
@@ -108,18 +104,15 @@ class Workspace:
     async def restore(
         self, ref: Ref, into: str | os.PathLike[str] | None = None, progress: Progress | None = None
     ) -> Restored:
-        """Make the folder what it was, or with `into` make another one so, and leave this one alone.
+        """Make the folder equal to a snapshot. With `into`, make that folder equal to it instead and leave this one alone.
 
-        What the folder held before is snapshotted first, as `before_restore`. Only what differs is touched; what was never
-        part of a snapshot, such as ignored files, stays. Interrupted at any point, the same call again ends right.
+        A snapshot of the folder is taken first and returned as `before_restore`. Only names that differ are touched. Files
+        that were never part of a snapshot, such as ignored ones, stay. After an interruption at any point, make the same
+        call again: it completes the restore.
         """
-        from clew.workspace.restore import restore
-
         return await restore(self, ref, into, progress)
 
     async def diff(self, a: Ref | None, b: Ref | None = None, *, text: bool = False) -> Difference:
-        """What changed from `a` to `b`; None stands for the folder as it is now. With `text`, with the lines of text files
-        that differ."""
-        from clew.workspace.compare import diff
-
+        """Return what changed from snapshot `a` to snapshot `b`. None stands for the folder as it is now. With `text`,
+        changes of text files come with a unified diff."""
         return await diff(self, a, b, text)

@@ -1,4 +1,4 @@
-"""Threads on another machine: the client of `clew serve`, and the protocol it shares with the service."""
+"""A store behind `clew serve`: its client, and the protocol that client and service share."""
 
 from __future__ import annotations
 

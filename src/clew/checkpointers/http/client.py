@@ -1,4 +1,5 @@
-"""Calls to `clew serve`: what is asked again, what an answer means, and what is not an answer of Clew at all."""
+"""The HTTP client of `clew serve`: repeats calls where that is safe, turns answers into results and errors, and keeps a pool
+of connections."""
 
 from __future__ import annotations
 
@@ -36,16 +37,22 @@ from clew.errors import (
 
 __all__ = ["Address", "Answer", "Client", "NotSent", "Pool", "Reply"]
 
-
+MOST_OPEN = 64
+"""The most connections to one server at the same time. Further calls wait."""
+_IDLE = 30.0
+"""Seconds after which an unused connection is not used again."""
+_PIECE = 2**18
+_ASK_FIRST = 2**20
+"""Size in bytes from which a body is sent only after the server has agreed to it, or has said nothing for a second."""
 _PAUSES = (0.05, 0.2, 0.6)
-"""Seconds before the second attempt, the third, and every further one; up to half as much again, by chance."""
+"""Seconds to wait before the second, the third and every further attempt. A random part of up to half of it is added."""
 _LONGEST_WAIT = 30.0
-"""Seconds a server may ask to wait; a call that should wait longer is `Unavailable` at once."""
+"""The longest wait in seconds that a server may ask for. A call that should wait longer raises `Unavailable` at once."""
 _decode_failure = msgspec.json.Decoder(Failure).decode
 
 
 class Reply:
-    """An answer of a Clew server with its body: the records of a stream, or the bytes."""
+    """An answer with its body. The records of a stream are in `reader`, the bytes of any other body in `body`."""
 
     def __init__(self, answer: Answer) -> None:
         self.status = answer.status
@@ -63,7 +70,7 @@ class Reply:
 
 
 class Client:
-    """One server, one token, one namespace."""
+    """Calls one server, with one token and one namespace."""
 
     def __init__(
         self, where: str, address: Address, base: str, *, token: str, namespace: str, timeout: float, retries: int
@@ -101,9 +108,10 @@ class Client:
         thread_id: str | None = None,
         absent: bool = False,
     ) -> Reply | None:
-        """One call, made again where that does no harm; None only if `absent` is allowed and the server says so.
+        """Make a call and return the reply. With `absent`, return None if the server says that the thread does not exist.
 
-        A call that is not `safe` to repeat is repeated only if the server has not seen it, or says that it did nothing.
+        The call is repeated after a failure if it is `safe` to repeat. Otherwise it is repeated only if the server has not
+        seen it, or says that it did nothing. Raises the error that the server reports, or `Unavailable`.
         """
         all_headers = [*self._headers, *headers, *([("content-type", kind)] if method in ("POST", "PUT") else [])]
         self._active += 1
@@ -123,14 +131,15 @@ class Client:
                 self._quiet.set()
 
     async def close(self) -> None:
-        """After what is under way."""
+        """Wait for the running calls, then close all connections."""
         await self._quiet.wait()
         await self._pool.close()
 
     async def _attempt(
         self, method: str, path: str, headers: list[tuple[str, str]], body: bytes, safe: bool
     ) -> tuple[Reply | None, str, float | None]:
-        """A reply that settles the call; or what is the problem, with the seconds to wait, or None: not again."""
+        """Make one attempt. Returns the reply, or None with the problem and the seconds to wait before the next attempt. If
+        these are None too, the call must not be repeated."""
         replies: list[Reply] = []
 
         def begin(answer: Answer) -> Callable[[bytes], None]:
@@ -157,7 +166,7 @@ class Client:
         except (OSError, EOFError, h11.ProtocolError, msgspec.MsgspecError) as error:
             return None, f"broke off ({error or type(error).__name__})", again
         if reply.status == 429:
-            return None, f"takes no more calls for now; wait {reply.retry_after:g} s", reply.retry_after
+            return None, f"accepts no more calls for now; wait {reply.retry_after:g} s", reply.retry_after
         if reply.status >= 500:
             failure = self._failure(reply)
             if failure.code == "draining":
@@ -169,7 +178,7 @@ class Client:
     def _check_origin(self, reply: Reply) -> None:
         if not reply.protocol:
             raise Unavailable(
-                f"{self._where} {_found(reply)}. Check the URL, and what stands between here and the server."
+                f"{self._where} {_found(reply)}. Check the URL, and any proxy between here and the server."
             )
         if reply.protocol != str(PROTOCOL):
             version = int(reply.protocol) if reply.protocol.isdecimal() else 0
@@ -192,7 +201,7 @@ class Client:
             ) from None
 
     def _error(self, failure: Failure, thread_id: str | None) -> ClewError:
-        """The error that the store raised behind the server, or what the server itself has to say."""
+        """Turn a failure that the server reports into the error that the store behind it, or the server itself, raised."""
         match failure.code:
             case "conflict":
                 return rebuild(Conflict, (failure.message,), {"thread_id": thread_id})
@@ -216,28 +225,22 @@ def _seconds(text: str) -> float:
 
 
 def _found(reply: Reply) -> str:
-    """What came instead of an answer. Not its body: that is a page for people, of who knows what."""
+    """Describe an answer that does not come from Clew. Its body is left out: it is a web page with unknown content."""
     named = f", from {reply.server!r}" if reply.server else ""
     return f"did not answer as a Clew server does (status {reply.status}, {reply.kind or 'no content type'}{named})"
 
 
-MOST_OPEN = 64
-"""Connections to one server at the same time; further calls wait."""
-_IDLE = 30.0
-"""Seconds after which a connection that nobody used is not used again."""
-_PIECE = 2**18
-_ASK_FIRST = 2**20
-"""Bodies from this size on are sent when the server has said that it wants them, or nothing within a second."""
+# Connections
 
 Headers = Sequence[tuple[str, str]]
 
 
 class NotSent(Exception):
-    """No connection could be made: the server has seen nothing of this call."""
+    """No connection could be made, so the server has seen nothing of this call."""
 
 
 class Address:
-    """Where the server listens. `tls` is None for plain HTTP."""
+    """The host and port where the server listens. `tls` is None for plain HTTP."""
 
     def __init__(self, host: str, port: int, tls: ssl.SSLContext | None) -> None:
         self.host = host
@@ -246,7 +249,7 @@ class Address:
 
 
 class Answer:
-    """Status and headers of an answer. Its body goes to whatever `begin` returned."""
+    """The status and headers of an answer. Its body is passed on as it arrives, see `Begin`."""
 
     def __init__(self, response: h11.Response) -> None:
         self.status = response.status_code
@@ -254,11 +257,12 @@ class Answer:
 
 
 Begin = Callable[[Answer], Callable[[bytes], None]]
-"""Told of an answer when its headers are there; gives what takes the body, piece by piece."""
+"""A function that is called once the headers of an answer have arrived. It returns a function that receives the pieces of
+the body."""
 
 
 class Pool:
-    """The connections to one server."""
+    """Keeps the connections to one server and runs requests on them."""
 
     def __init__(self, address: Address, timeout: float) -> None:
         self._address = address
@@ -267,9 +271,10 @@ class Pool:
         self._slots = asyncio.Semaphore(MOST_OPEN)
 
     async def exchange(self, method: str, target: str, headers: Headers, body: bytes, begin: Begin) -> Answer:
-        """One request and its answer. The time limit is for each step forward, not for the whole.
+        """Send a request and return its answer. The timeout limits the time without any progress, not the whole exchange.
 
-        Raises `NotSent`; else OSError, EOFError, TimeoutError or an h11 error, when it is not known what became of it.
+        Raises `NotSent` if the server has seen nothing of the request. Raises OSError, EOFError, TimeoutError or an h11
+        error if it is unknown whether the server handled it.
         """
         async with self._slots:
             connection = self._reusable() or await self._connect()
@@ -320,7 +325,7 @@ class _Connection:
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=2**16)
         self._used = time.monotonic()
         self._early: object = None
-        """What the server said before it was sent the body."""
+        """The server's answer, if it came before the body was sent."""
 
     async def exchange(
         self, method: str, target: str, headers: Headers, body: bytes, begin: Begin, progress: Callable[[], None]
@@ -342,7 +347,8 @@ class _Connection:
         return await self._receive(begin, progress)
 
     async def _is_wanted(self) -> bool:
-        """Whether to send the body: not if the server has answered without it."""
+        """Wait for the server's consent and return whether to send the body. It is False if the server has answered without
+        the body, and True after a second without a word."""
         try:
             async with asyncio.timeout(1.0):
                 while (event := self._http.next_event()) is h11.NEED_DATA:
@@ -383,7 +389,7 @@ class _Connection:
                 raise EOFError("the connection was closed before the answer")
 
     def is_reusable(self) -> bool:
-        """Make ready for another exchange, if both sides leave the connection open."""
+        """Return whether the connection can be used for another exchange. If so, prepare it for that."""
         if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
             return False
         self._http.start_next_cycle()
@@ -397,12 +403,12 @@ class _Connection:
         self._writer.transport.abort()
 
     async def close(self) -> None:
-        """Say goodbye, and do not wait long for an answer to it."""
+        """Close the connection properly, but wait at most a second for the server's part in it."""
         self._writer.close()
         try:
             async with asyncio.timeout(1.0):
                 await self._writer.wait_closed()
-        except OSError:  # TimeoutError is one: however it ended, it has ended
+        except OSError:  # a TimeoutError too
             self.abort()
 
 

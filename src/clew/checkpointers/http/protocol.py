@@ -1,10 +1,11 @@
-"""What travels between `HTTPCheckpointer` and `clew serve`: bodies, headers, records, and failures that name their kind.
+"""The protocol between `HTTPCheckpointer` and `clew serve`: bodies, headers, streams of records, and failures.
 
-Bodies are msgpack. What may be long comes as a stream of records, so that neither side needs it whole:
+Bodies are msgpack. An answer that may be long is a stream of records, so that neither side needs it whole in memory. Sizes
+are in bytes:
 
-    4  length, big-endian, then so many bytes; again and again
-    4  FF FF FF FF: all of it was sent. A stream that ends without it was cut.
-    4  FF FF FF FE, 4 length, so many bytes of a `Failure` in msgpack: the server could not go on
+    4  the length of a record, big-endian, then the record; repeated
+    4  FF FF FF FF: the end. A stream that ends without it was cut.
+    4  FF FF FF FE, then 4 for a length and a `Failure` in msgpack of that length: the server could not go on
 """
 
 from __future__ import annotations
@@ -47,11 +48,11 @@ __all__ = [
 
 PROTOCOL = 1
 PROTOCOL_HEADER = "clew-protocol"
-"""On every answer of the service, with the version it speaks: what comes without it comes from somebody else."""
+"""The header of every answer of the service, with its protocol version. An answer without it is not from Clew."""
 NAMESPACE_HEADER = "clew-namespace"
-"""The namespace inside that of the token, as base64url of its UTF-8."""
+"""The header with the namespace, within the namespace of the token, as base64url of its UTF-8."""
 LOG_HEADER = "clew-log"
-"""The tag of a thread's log, beside its head: what `If-Match` of an append takes."""
+"""The header with the tag of a thread's log, sent along with its head. An append names it in `If-Match`."""
 
 MSGPACK = "application/msgpack"
 JSON = "application/json"
@@ -74,13 +75,13 @@ Code = Literal[
     "unauthenticated",
     "unavailable",
 ]
-"""What went wrong. The status says it to everybody, the code says it to Clew."""
+"""What went wrong, more exactly than the HTTP status says it."""
 
 Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 
 
 class Append(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of an append."""
+    """The body of a request that appends to a thread."""
 
     at: Annotated[int, msgspec.Meta(ge=0)]
     head: Head
@@ -89,57 +90,59 @@ class Append(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Digests(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Blobs by name: those asked for, or those that are missing."""
+    """The digests of blobs: in a request the blobs in question, in an answer the result."""
 
     digests: list[Digest]
 
 
 class Sweep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Blobs to delete if they are still untouched for this time."""
+    """The body of a request to delete blobs that are still untouched for this time."""
 
     digests: list[Digest]
     untouched_for_micros: Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Blobs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Several blobs to keep, each under its digest."""
+    """The body of a request to store several blobs, each under its digest."""
 
     blobs: dict[str, bytes]
 
 
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The body of every answer that is not a success."""
+    """The body of every answer that reports an error."""
 
     code: Code
     message: str
     digests: list[str] = []
-    """The blobs that are missing."""
+    """The digests of the missing blobs, for `missing_blobs`."""
     found: int = 0
-    """The version of a format that is too new for the server, and the one it reads up to."""
+    """For `newer_format`: the version that was found. `supported` is the newest version that the server can read."""
     supported: int = 0
     retry_after: int = 0
-    """Seconds after which the same request may succeed."""
+    """The seconds after which the same request may succeed."""
 
 
 def encode_text(text: str) -> str:
-    """Any text as letters, digits, - and _: what paths, headers, proxies and logs leave as it is."""
+    """Encode any text as base64url without padding, which paths, headers, proxies and logs leave unchanged."""
     return base64.urlsafe_b64encode(text.encode()).rstrip(b"=").decode()
 
 
 @functools.lru_cache(4096)
 def decode_text(what: str, encoded: str) -> str:
-    """The text again; `InvalidInput` for all that `encode_text` does not make, so that nothing has two names."""
+    """Decode a text from `encode_text`. Raises `InvalidInput`, which names `what`, for anything that `encode_text` does not
+    produce, so that each text has only one encoded form."""
     try:
         text = base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)).decode()
     except (binascii.Error, ValueError):
         text = None
     if text is None or encode_text(text) != encoded:
-        raise InvalidInput(f"{what} is sent as base64url of its UTF-8, without padding; {encoded[:40]!r} is not that")
+        raise InvalidInput(f"{what} must be base64url of its UTF-8 without padding; {encoded[:40]!r} is not")
     return text
 
 
 def log_tag(frames: int, log_id: str) -> str:
-    """The entity tag of a log that ends here: it changes with every frame, and with another log under the same id."""
+    """Return the HTTP entity tag of a log with this many frames. It changes with every frame, and if the thread is deleted
+    and made again."""
     return f'"{frames}-{blake3(log_id.encode()).hexdigest(8)}"'
 
 
@@ -150,17 +153,18 @@ END = _END.to_bytes(4, "big")
 
 
 def record_size(size: int) -> bytes:
-    """What stands before a record of so many bytes."""
+    """Return the bytes that go before a record of this size."""
     return size.to_bytes(4, "big")
 
 
 def failure_record(failure: Failure) -> bytes:
+    """Return the end of a stream that the server cannot go on with, which says why."""
     data = msgspec.msgpack.encode(failure)
     return _FAILURE.to_bytes(4, "big") + record_size(len(data)) + data
 
 
 class Broken(Exception):
-    """A stream that is not one of records, or says that it cannot go on."""
+    """A stream of records is malformed or cut. If the server said that it cannot go on, `failure` says why."""
 
     def __init__(self, reason: str, failure: Failure | None = None) -> None:
         super().__init__(reason)
@@ -168,7 +172,7 @@ class Broken(Exception):
 
 
 class RecordReader:
-    """Takes a stream apart as it comes, in pieces of any size."""
+    """Splits a stream into records. `feed` it the stream in pieces of any size, then call `finish`."""
 
     def __init__(self) -> None:
         self.records: list[bytes] = []
@@ -177,6 +181,7 @@ class RecordReader:
         self._failing = False
 
     def feed(self, data: bytes) -> None:
+        """Take the next piece of the stream. Raises `Broken` if it is malformed, or if the server reports a failure."""
         buffer = self._buffer
         buffer += data
         start = 0
@@ -199,7 +204,7 @@ class RecordReader:
         del buffer[:start]
 
     def finish(self) -> list[bytes]:
-        """All records, once the stream is over; `Broken` if it was cut."""
+        """Return all records at the end of the stream. Raises `Broken` if it was cut."""
         if not self.ended:
             raise Broken("it was cut")
         return self.records

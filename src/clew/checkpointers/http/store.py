@@ -1,4 +1,4 @@
-"""Threads on another machine: the client of `clew serve`."""
+"""The checkpointer of a store on another machine, behind `clew serve`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["HTTPCheckpointer"]
 
 _BATCH = 4 * 2**20
-"""Blobs that are smaller go together in one request, up to so many bytes."""
+"""The most bytes of several blobs in one request. A larger blob has a request of its own."""
 _BATCH_COUNT = 1000
 _MOST = 2**62
 
@@ -49,11 +49,12 @@ _decode_digests = msgspec.msgpack.Decoder(Digests).decode
 
 
 class HTTPCheckpointer(Checkpointer):
-    """Threads in the store behind a `clew serve`, in the namespace of the token.
+    """Keeps threads in the store behind a `clew serve`, within the namespace of the token.
 
-    `token`, or `CLEW_TOKEN`, is sent with every call, and shown nowhere. Appends, reads and puts that get no answer are
-    made again, `retries` times at most, because repeating them does no harm; deletes are not. `timeout` is the longest
-    time without any progress, in seconds. `tls` replaces the default trust in the system's authorities.
+    `token`, by default the value of `CLEW_TOKEN`, is sent with every call and never shown. Appends, reads and puts that get
+    no answer are repeated up to `retries` times, because that does no harm; deletes are not repeated. `timeout` is the
+    longest time without any progress, in seconds. `tls` replaces the default TLS settings, which trust the authorities that
+    the system trusts.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class HTTPCheckpointer(Checkpointer):
         if timeout <= 0 or retries < 0:
             raise InvalidInput(f"timeout={timeout}, retries={retries}: a timeout is more than 0, retries are 0 or more")
         try:
-            import h11  # noqa: F401 - found missing here rather than in the midst of a run
+            import h11  # noqa: F401 - a missing extra shows here, not in the middle of a run
         except ImportError:
             raise MissingExtra("the HTTP store", "server") from None
         self._namespace = namespace
@@ -88,7 +89,7 @@ class HTTPCheckpointer(Checkpointer):
 
     @classmethod
     def from_url(cls, url: str, namespace: str = "") -> HTTPCheckpointer:
-        """`http://host:port` or `https://host:port/base`; the token comes from `CLEW_TOKEN`."""
+        """Open `http://host:port` or `https://host:port/base`. The token comes from `CLEW_TOKEN`."""
         return cls(url, namespace)
 
     def __repr__(self) -> str:
@@ -160,7 +161,7 @@ class HTTPCheckpointer(Checkpointer):
         for record in await self._records("POST", "/v1/blobs/get", _encode(Digests(list(wanted)))):
             digest, data = record[:32].hex(), record[32:]
             if digest not in wanted:
-                raise Corrupt(f"{self._where} gave a blob {digest} that nobody asked for")
+                raise Corrupt(f"{self._where} sent a blob {digest} that was not asked for")
             check_stored_blob(digest, data, self._where)
             found[digest] = data
         return found
@@ -200,17 +201,18 @@ class HTTPCheckpointer(Checkpointer):
         return reply
 
     async def _records(self, method: str, path: str, body: bytes = b"") -> list[bytes]:
-        """An answer that is a stream; what is none is never taken for one without records."""
+        """Make a call and return the records of its answer. Raises `Unavailable` if the answer is not a stream of records,
+        so that a wrong answer is never taken for an empty one."""
         reply = await self._ask(method, path, body)
         if not reply.is_stream:
-            raise Unavailable(f"{self._where} gave {reply.kind or 'nothing'} where a stream of records was asked for")
+            raise Unavailable(f"{self._where} sent {reply.kind or 'nothing'} where a stream of records was asked for")
         return reply.reader.records
 
     def _decode(self, decode: Callable[[bytes | bytearray], T], data: bytes | bytearray) -> T:
         try:
             return decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise Unavailable(f"{self._where} gave an answer that does not decode: {error}") from error
+            raise Unavailable(f"{self._where} sent an answer that cannot be decoded: {error}") from error
 
     def _use(self) -> Client:
         if self._client is None:
@@ -237,33 +239,34 @@ class HTTPCheckpointer(Checkpointer):
 
 
 def _parse(url: str) -> tuple[str, str, int, str]:
-    """Scheme, host, port and base path. What a URL should not hold is not shown: it may be a secret."""
+    """Parse a URL into scheme, host, port and base path. Errors do not show parts that do not belong there, such as a
+    password, because these may be secret."""
     wanted = "Write http://host:port or https://host:port/base."
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
     except ValueError:
-        raise InvalidInput(f"the URL of the HTTP store has no sound host or port. {wanted}") from None
+        raise InvalidInput(f"the host or port in the URL of the HTTP store cannot be parsed. {wanted}") from None
     if parts.username is not None or parts.password is not None:
         raise InvalidInput(
             "the URL of the HTTP store holds a user or a password, and URLs end up in logs. "
             "Give the token as token=… or in CLEW_TOKEN."
         )
     if parts.query or parts.fragment:
-        raise InvalidInput(f"the URL of the HTTP store has a query or a fragment, which mean nothing here. {wanted}")
+        raise InvalidInput(f"the URL of the HTTP store must not have a query or a fragment. {wanted}")
     if parts.scheme not in ("http", "https") or not host:
         raise InvalidInput(f"{url!r} names no server. {wanted}")
     base = parts.path.rstrip("/")
     if not base.isascii() or not base.isprintable() or " " in base:
-        raise InvalidInput(f"{url!r}: a base path is percent-encoded ASCII. {wanted}")
+        raise InvalidInput(f"{url!r}: the base path must be percent-encoded ASCII. {wanted}")
     if not host.isascii() or any(letter.isspace() for letter in host):
-        raise InvalidInput(f"{url!r}: a host is written in ASCII. {wanted}")
+        raise InvalidInput(f"{url!r}: the host must be ASCII. {wanted}")
     return parts.scheme, host, port or (443 if parts.scheme == "https" else 80), base
 
 
 def _check_token(token: str) -> str:
     if not (token.isascii() and token.isprintable()) or " " in token:
-        raise InvalidInput("the token for the HTTP store has characters that no token has: spaces, line ends or others")
+        raise InvalidInput("the token for the HTTP store has characters that no token has, such as spaces or line ends")
     return token
 
 
@@ -276,7 +279,7 @@ def _micros(time: timedelta) -> int:
 
 
 def _batches(blobs: Mapping[str, bytes]) -> Iterator[dict[str, bytes]]:
-    """Parts that each fit one request; a large blob is a part of its own."""
+    """Split blobs into batches for one request each. A large blob is a batch of its own."""
     batch: dict[str, bytes] = {}
     size = 0
     for digest, data in blobs.items():
