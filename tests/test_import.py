@@ -135,3 +135,14 @@ def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
 
     with pytest.raises(AttributeError, match="no attribute 'Tread'"):
         _ = clew.Tread
+
+
+def test_the_contract_without_pytest_says_what_to_install() -> None:
+    code = (
+        "import sys; sys.modules['pytest'] = None\n"
+        "from clew.errors import MissingExtra\n"
+        "try: from clew.testing import CheckpointerContract\n"
+        "except MissingExtra as error: print(error)"
+    )
+    said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert "pip install 'clew[testing]'" in said

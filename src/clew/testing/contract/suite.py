@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+from clew.errors import MissingExtra
+
+try:
+    import pytest
+except ImportError as error:
+    raise MissingExtra("CheckpointerContract", "testing") from error
 
 _PARTS = ("blobs", "concurrency", "ids", "lifetime", "limits", "lists", "logs", "reference")
 pytest.register_assert_rewrite(*(f"clew.testing.contract.{part}" for part in _PARTS))  # a failed assert shows values
