@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from clew._runtime.text import one_line
 from clew.checkpointers import Checkpointer, Head
 from clew.log import FoldedState, Frame, LeaseTaken, Logged, ProviderKey, UnknownEntry, Usage
 from clew.messages import Assistant, System, Text, ToolCall, ToolResult, User, plain_text
 from clew.server.inspector.templates import Markup, render
-from clew.server.inspector.text import compact, one_line, pretty
+from clew.server.inspector.text import compact, pretty
 from clew.server.inspector.visits import Viewer
 from clew.threads.reader import decoded, frames
 

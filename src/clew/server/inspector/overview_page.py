@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from statistics import median
+from typing import NamedTuple
 
 import msgspec
 
+from clew._runtime.text import dollars, elapsed, plural, short_number, size
 from clew.checkpointers import Checkpointer, Head, HeadQuery
 from clew.errors import ClewError, Corrupt
-from clew.server.inspector.charts import Chart, bar_chart
 from clew.server.inspector.templates import Markup, render
-from clew.server.inspector.text import STATUS_WORDS, cost, count, duration, plural, size, tokens
+from clew.server.inspector.text import STATUS_WORDS, count
 from clew.server.inspector.visits import Viewer
 from clew.threads import Thread
 from clew.threads.views.timeline import reader_of
@@ -24,6 +26,10 @@ _MOST_HEADS = 5000
 _MOST_TIMELINES = 20
 _MOST_FRAMES = 20_000
 """The most frames that are read to find slow tools, of all threads together."""
+
+_WIDTH, _HEIGHT, _FOOT, _TOP = 600, 140, 18, 16
+_MARGIN = 60
+"""Half the width that the words for a value may need."""
 
 
 class Overview(msgspec.Struct, frozen=True):
@@ -39,6 +45,40 @@ class Overview(msgspec.Struct, frozen=True):
     storage: int | None = None
     damage: str = ""
     """The error that names the threads that cannot be listed; empty if all can."""
+
+
+class _Bar(NamedTuple):
+    """One bar. Lengths are texts, rounded as SVG needs them."""
+
+    title: str
+    column_x: str
+    x: str
+    y: str
+    height: str
+
+
+class _Peak(NamedTuple):
+    """The words for the largest value, and where they stand."""
+
+    words: str
+    x: str
+    anchor: str
+
+
+class _Chart(NamedTuple):
+    """A bar chart, ready to be drawn: the largest value is written above its bar, the first and the last name below."""
+
+    title: str
+    bars: list[_Bar]
+    column_width: str
+    bar_width: str
+    peak: _Peak | None
+    first: str
+    last: str
+    width: int = _WIDTH
+    height: int = _HEIGHT
+    base: int = _HEIGHT - _FOOT
+    """The height at which the axis lies."""
 
 
 async def look_over(store: Checkpointer, storage: int | None) -> Overview:
@@ -101,17 +141,17 @@ def _totals(overview: Overview) -> list[tuple[str, str, str]]:
         ("Turns", count(sum(head.turns for head in heads)), ""),
         (
             "Tokens",
-            tokens(sum(head.input_tokens + head.output_tokens for head in heads)),
-            f"{tokens(sum(head.output_tokens for head in heads))} of them out",
+            short_number(sum(head.input_tokens + head.output_tokens for head in heads)),
+            f"{short_number(sum(head.output_tokens for head in heads))} of them out",
         ),
-        ("Spend", cost(sum(known)), f"unknown for {plural(unknown, 'thread')}" if unknown else ""),
+        ("Spend", dollars(sum(known)), f"unknown for {plural(unknown, 'thread')}" if unknown else ""),
     ]
     if overview.storage is not None:
         rows.append(("Storage", size(overview.storage), "the whole store, on this machine's disk"))
     return rows
 
 
-def _by_day(heads: tuple[Head, ...]) -> list[tuple[str, Chart]]:
+def _by_day(heads: tuple[Head, ...]) -> list[tuple[str, _Chart]]:
     today = datetime.now(UTC).date()
     days = [today - timedelta(days=back) for back in reversed(range(_DAYS))]
     spend: dict[date, float] = defaultdict(float)
@@ -120,12 +160,39 @@ def _by_day(heads: tuple[Head, ...]) -> list[tuple[str, Chart]]:
         day = head.updated_at.astimezone(UTC).date()
         active[day] += 1
         spend[day] += head.cost_usd or 0.0
-    costs = [(f"{day:%b %d}", spend[day], cost(spend[day])) for day in days]
+    costs = [(f"{day:%b %d}", spend[day], dollars(spend[day])) for day in days]
     counts = [(f"{day:%b %d}", float(active[day]), plural(active[day], "thread")) for day in days]
     return [
-        ("spend", bar_chart("Spend by day of last activity", costs)),
-        ("activity", bar_chart("Threads by day of last activity", counts)),
+        ("spend", _bar_chart("Spend by day of last activity", costs)),
+        ("activity", _bar_chart("Threads by day of last activity", counts)),
     ]
+
+
+def _bar_chart(title: str, values: Sequence[tuple[str, float, str]]) -> _Chart:
+    """Lay out a bar for each (name, value, words for the value)."""
+    step = _WIDTH / max(1, len(values))
+    most = max((value for _, value, _ in values), default=0) or 1
+    bars = []
+    for place, (name, value, words) in enumerate(values):
+        height = 0 if not value else max(2.0, value / most * (_HEIGHT - _FOOT - _TOP))
+        x = place * step
+        y = _HEIGHT - _FOOT - height
+        bars.append(_Bar(f"{name}: {words}", f"{x:.1f}", f"{x + step * 0.15:.1f}", f"{y:.1f}", f"{height:.1f}"))
+    first, last = (values[0][0], values[-1][0]) if values else ("", "")
+    return _Chart(title, bars, f"{step:.1f}", f"{step * 0.7:.1f}", _peak(values, step), first, last)
+
+
+def _peak(values: Sequence[tuple[str, float, str]], step: float) -> _Peak | None:
+    """Place the words for the largest value over its bar, but within the picture. None if all values are 0."""
+    if not any(value for _, value, _ in values):
+        return None
+    place = max(range(len(values)), key=lambda place: values[place][1])
+    words, middle = values[place][2], (place + 0.5) * step
+    if middle < _MARGIN:
+        return _Peak(words, "0.0", "start")
+    if middle > _WIDTH - _MARGIN:
+        return _Peak(words, f"{_WIDTH:.1f}", "end")
+    return _Peak(words, f"{middle:.1f}", "middle")
 
 
 def _by_agent(heads: tuple[Head, ...]) -> list[list[str]]:
@@ -139,8 +206,10 @@ def _by_agent(heads: tuple[Head, ...]) -> list[list[str]]:
             model or "–",
             count(len(group)),
             count(sum(head.turns for head in group)),
-            tokens(sum(head.input_tokens + head.output_tokens for head in group)),
-            cost(None if any(head.cost_usd is None for head in group) else sum(head.cost_usd or 0 for head in group)),
+            short_number(sum(head.input_tokens + head.output_tokens for head in group)),
+            dollars(
+                None if any(head.cost_usd is None for head in group) else sum(head.cost_usd or 0 for head in group)
+            ),
         ]
         for (agent, model), group in ordered[:50]
     ]
@@ -149,6 +218,6 @@ def _by_agent(heads: tuple[Head, ...]) -> list[list[str]]:
 def _slowest(tools: dict[str, list[float]]) -> list[list[str]]:
     ordered = sorted(tools.items(), key=lambda tool: -median(tool[1]))
     return [
-        [name, count(len(times)), duration(median(times)), duration(max(times)), duration(sum(times))]
+        [name, count(len(times)), elapsed(median(times)), elapsed(max(times)), elapsed(sum(times))]
         for name, times in ordered[:20]
     ]

@@ -10,9 +10,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from jinja2.ext import Extension
 from markupsafe import Markup
 
+from clew._runtime.text import dollars, elapsed, plural, short_number, size
 from clew.checkpointers.http.protocol import encode_text
 from clew.server.inspector.assets import asset_url
-from clew.server.inspector.text import STATUS_WORDS, clock, cost, count, duration, plural, size, tokens
+from clew.server.inspector.text import STATUS_WORDS, count, page_time
 
 __all__ = ["Markup", "part", "render", "thread_url"]
 
@@ -47,8 +48,8 @@ def _environment() -> Environment:
         loader=PackageLoader("clew.server.inspector"),
         undefined=StrictUndefined,
     )
-    made.filters |= {"clock": clock, "cost": cost, "count": count, "duration": duration}
-    made.filters |= {"plural": plural, "size": size, "tokens": tokens}
+    for function in (page_time, count, dollars, elapsed, plural, short_number, size):
+        made.filters[function.__name__] = function
     made.globals |= {"STATUS_WORDS": STATUS_WORDS, "asset_url": asset_url, "thread_url": thread_url}
     return made
 

@@ -8,20 +8,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-__all__ = [
-    "STATUS_WORDS",
-    "ago",
-    "clock",
-    "compact",
-    "cost",
-    "count",
-    "duration",
-    "one_line",
-    "plural",
-    "pretty",
-    "size",
-    "tokens",
-]
+from clew._runtime.text import ago, one_line
+
+__all__ = ["STATUS_WORDS", "compact", "count", "page_time", "pretty"]
 
 _LONGEST_VALUE = 20_000
 
@@ -39,57 +28,7 @@ def count(number: int) -> str:
     return f"{number:,}"
 
 
-def plural(number: int, word: str) -> str:
-    return f"{number:,} {word}{'' if number == 1 else 's'}"
-
-
-def tokens(number: int) -> str:
-    """Write a number of tokens in short: `950`, `12.3k`, `1.20M`."""
-    if number < 1000:
-        return str(number)
-    return f"{number / 1000:.1f}k" if number < 1_000_000 else f"{number / 1_000_000:.2f}M"
-
-
-def cost(dollars: float | None) -> str:
-    if dollars is None:
-        return "unknown"
-    if dollars == 0:
-        return "$0"
-    return f"${dollars:,.4f}" if dollars < 0.01 else f"${dollars:,.2f}"
-
-
-def duration(seconds: float | None) -> str:
-    if seconds is None:
-        return ""
-    if seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours < 48 else f"{hours // 24} days"
-
-
-def size(bytes_: int) -> str:
-    for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if bytes_ >= factor:
-            return f"{bytes_ / factor:.1f} {unit}"
-    return f"{bytes_} B"
-
-
-def ago(when: datetime, now: datetime | None = None) -> str:
-    seconds = ((now or datetime.now(UTC)) - when).total_seconds()
-    if seconds < 10:
-        return "just now"
-    for unit, factor in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= factor:
-            return f"{int(seconds // factor)} {unit} ago"
-    return f"{int(seconds)} s ago"
-
-
-class Clock(NamedTuple):
+class PageTime(NamedTuple):
     """A time as the `<time>` element needs it."""
 
     shown: str
@@ -98,17 +37,13 @@ class Clock(NamedTuple):
     stamp: str
 
 
-def clock(when: datetime, relative: bool = False) -> Clock:
-    """Return the forms of a time that a page needs. `relative` shows it as `5 min ago`, which the script keeps true."""
+def page_time(when: datetime, relative: bool = False) -> PageTime:
+    """Return the forms of a time that a page needs. `relative` shows it as `5m ago`, which the script keeps true."""
     utc = when.astimezone(UTC)
     full = f"{utc:%Y-%m-%d %H:%M:%S} UTC"
-    shown = ago(when) if relative else f"{utc:%H:%M:%S}" if utc.date() == datetime.now(UTC).date() else full[:16]
-    return Clock(shown, full, utc.isoformat(timespec="milliseconds"))
-
-
-def one_line(text: str, longest: int = 120) -> str:
-    flat = " ".join(text.split())
-    return flat if len(flat) <= longest else flat[: longest - 1] + "…"
+    today = utc.date() == datetime.now(UTC).date()
+    shown = f"{ago(when)} ago" if relative else f"{utc:%H:%M:%S}" if today else full[:16]
+    return PageTime(shown, full, utc.isoformat(timespec="milliseconds"))
 
 
 def compact(value: Any, longest: int = 120) -> str:

@@ -6,13 +6,14 @@ from typing import NamedTuple
 
 import msgspec
 
+from clew._runtime.text import plural
 from clew.agent.events import Question
 from clew.agent.questions import open_questions
 from clew.agent.way_forward import Way
 from clew.agent.workspace import unkept
 from clew.checkpointers import Head
 from clew.server.inspector.templates import Markup, part, render, thread_url
-from clew.server.inspector.text import plural, pretty
+from clew.server.inspector.text import pretty
 from clew.server.inspector.turns import Cell, Stretch, Tick, pending_view, stretches, strip_cells
 from clew.server.inspector.visits import Viewer
 from clew.threads.leases import is_crashed, is_live

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
+from clew._runtime.text import elapsed, one_line, size
 from clew.log import WorkspaceSnapshot
 from clew.messages import (
     Block,
@@ -23,7 +24,7 @@ from clew.messages import (
     plain_text,
 )
 from clew.server.inspector.templates import Markup, part, thread_url
-from clew.server.inspector.text import compact, duration, one_line, pretty, size
+from clew.server.inspector.text import compact, pretty
 from clew.threads.views.timeline import Mark, Timeline, TimelineCall, TimelineTurn
 
 __all__ = [
@@ -345,7 +346,9 @@ def mark_id(mark: Mark) -> str:
 def _mark(mark: Mark) -> _Mark:
     title = _MARK_TITLES[mark.kind]
     text = mark.text[len(title) :] if mark.text.lower().startswith(title.lower()) else mark.text
-    pause = f"after {duration(mark.seconds)}" if mark.kind == "resumed" and (mark.seconds or 0) >= 1 else ""
+    pause = ""
+    if mark.kind == "resumed" and mark.seconds is not None and mark.seconds >= 1:
+        pause = f"after {elapsed(mark.seconds)}"
     css = mark.kind.replace(" ", "-")
     return _Mark(mark_id(mark), mark.kind, css, title, text.lstrip(": "), pause, mark.at)
 

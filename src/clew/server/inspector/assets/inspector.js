@@ -23,13 +23,13 @@ function made(html) {
 
 // Times in the reader's own zone.
 
+// The same words as `ago` in clew/_runtime/text.py.
 function ago(when) {
-  const seconds = (Date.now() - when) / 1000;
-  if (seconds < 10) return "just now";
-  for (const [unit, factor] of [["d", 86400], ["h", 3600], ["min", 60]]) {
-    if (seconds >= factor) return `${Math.floor(seconds / factor)} ${unit} ago`;
+  const seconds = Math.max(0, Math.floor((Date.now() - when) / 1000));
+  for (const [unit, length] of [["d", 86400], ["h", 3600], ["m", 60]]) {
+    if (seconds >= length) return `${Math.floor(seconds / length)}${unit} ago`;
   }
-  return `${Math.floor(seconds)} s ago`;
+  return `${seconds}s ago`;
 }
 
 function showTimes(inside = document) {
