@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from clew.checkpointers import open_checkpointer
 from clew.checkpointers.objects.base import BucketCheckpointer
 from clew.checkpointers.objects.clouds import open_obstore
+from clew.checkpointers.objects.format import BLOB_HEADER, dead_record
 from clew.checkpointers.objects.store import ObjectCheckpointer
 from clew.checkpointers.packed.clock import Clock
-from clew.checkpointers.packed.format import BLOB_HEADER, dead_record
 from clew.checkpointers.packed.packs import LARGEST, merged_with
 from clew.errors import Conflict, Corrupt, InvalidInput, MissingExtra, NewerFormat, Unavailable
 from clew.testing.contract.builders import all_blobs, append, digest_of, heads, listed, put, state

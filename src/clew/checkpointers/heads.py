@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import heapq
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Literal, get_args
 
@@ -21,6 +22,7 @@ __all__ = [
     "Owner",
     "Status",
     "micros",
+    "select",
     "thread_digest",
     "thread_key",
     "unlisted",
@@ -140,6 +142,19 @@ class HeadQuery(msgspec.Struct, frozen=True, kw_only=True):
             and (self.updated_before is None or head.updated_at < self.updated_before)
             and self.title.casefold() in head.title.casefold()
         )
+
+
+def select(heads: Iterable[Head], query: HeadQuery) -> list[Head]:
+    """Return the heads that match the query, in its order and from its cursor up to its limit. For stores that cannot select
+    and sort by themselves."""
+    start = query.start()
+    placed = [(query.position(head), head) for head in heads if query.matches(head)]
+    placed = [place for place in placed if start is None or place[0] < start]
+    if query.limit is not None and query.limit < len(placed):
+        placed = heapq.nlargest(query.limit, placed, key=lambda place: place[0])
+    else:
+        placed.sort(key=lambda place: place[0], reverse=True)
+    return [head for _, head in placed]
 
 
 _CURSOR = re.compile(r"-?[0-9]{1,18}:[0-9a-f]{64}")

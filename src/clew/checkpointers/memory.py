@@ -18,7 +18,7 @@ from clew.checkpointers.checks import (
     check_range,
     check_thread_id,
 )
-from clew.checkpointers.heads import Head, HeadQuery
+from clew.checkpointers.heads import Head, HeadQuery, select
 from clew.errors import Conflict, InvalidInput, MissingBlob
 
 __all__ = ["MemoryCheckpointer"]
@@ -96,10 +96,7 @@ class MemoryCheckpointer(Checkpointer):
     async def heads(self, query: HeadQuery = HeadQuery()) -> AsyncIterator[Head]:
         self._guard.enter()
         check_query(query)
-        start = query.start()
-        found = [log.head for log in self._space.logs.values() if log.head and query.matches(log.head)]
-        found = [head for head in found if start is None or query.position(head) < start]
-        for head in sorted(found, key=query.position, reverse=True)[: query.limit]:
+        for head in select([log.head for log in self._space.logs.values() if log.head], query):
             yield head
 
     async def refs(self, thread_id: str) -> set[str]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
+from ipaddress import ip_address
 from urllib.parse import parse_qsl
 
 from clew.errors import InvalidInput
 
-__all__ = ["count", "given_options", "number", "truth", "why_unparsed", "without_password"]
+__all__ = ["count", "given_options", "is_loopback", "number", "truth", "why_unparsed", "without_password"]
 
 _WAYS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
@@ -61,3 +62,11 @@ def count(given: Mapping[str, str], name: str, shown: str) -> int:
     if not found.is_integer():
         raise InvalidInput(f"{shown}: {name} must be a whole number, not {given[name]!r}")
     return int(found)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether this host, from a URL, is this machine: `localhost` or a loopback address. No name is looked up."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

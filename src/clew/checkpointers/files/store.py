@@ -27,7 +27,7 @@ from clew.checkpointers.files.blobs import BlobFiles
 from clew.checkpointers.files.heads import HeadFiles
 from clew.checkpointers.files.root import Root
 from clew.checkpointers.files.threads import ThreadFiles
-from clew.checkpointers.heads import Head, HeadQuery, unlisted
+from clew.checkpointers.heads import Head, HeadQuery, select, unlisted
 from clew.errors import Corrupt, InvalidInput
 
 __all__ = ["FileCheckpointer"]
@@ -159,8 +159,4 @@ class FileCheckpointer(Checkpointer):
 
     def _list(self, query: HeadQuery) -> tuple[list[Head], list[Corrupt]]:
         heads, damaged = self._heads.all()
-        start = query.start()
-        placed = [(query.position(head), head) for head in heads if query.matches(head)]
-        placed = [place for place in placed if start is None or place[0] < start]
-        placed.sort(key=lambda place: place[0], reverse=True)
-        return [head for _, head in placed[: query.limit]], damaged
+        return select(heads, query), damaged

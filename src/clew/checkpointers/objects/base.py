@@ -24,14 +24,13 @@ from clew.checkpointers.checks import (
     check_range,
     check_thread_id,
 )
-from clew.checkpointers.heads import Head, HeadQuery, micros
+from clew.checkpointers.heads import Head, HeadQuery, micros, unlisted
 from clew.checkpointers.objects.blobs import OWNED, ObjectBlobs
 from clew.checkpointers.objects.bucket import Bucket, Listed, PatientBucket, probe
+from clew.checkpointers.objects.format import DEAD_SIZE
 from clew.checkpointers.objects.heads import ObjectHeads
 from clew.checkpointers.objects.threads import ObjectThreads
 from clew.checkpointers.packed.clock import Clock
-from clew.checkpointers.packed.format import DEAD_SIZE
-from clew.errors import Corrupt
 
 __all__ = ["BucketCheckpointer", "sweep"]
 
@@ -96,7 +95,7 @@ class BucketCheckpointer(Checkpointer):
         for head in found:
             yield head
         if damaged:
-            raise Corrupt(f"{len(damaged)} thread(s) could not be listed: {' '.join(map(str, damaged))}")
+            raise unlisted(damaged)
 
     async def refs(self, thread_id: str) -> set[str]:
         self._guard.enter()
@@ -188,7 +187,7 @@ async def sweep(bucket: PatientBucket, threads: ObjectThreads, blobs: ObjectBlob
     async for listed in _older(bucket, threads.packs.folder, blobs.clock.now() - LEFTOVER):
         packs[listed.key.split("/")[-2]].append(listed.key)
     for thread, keys in packs.items():
-        named = await threads.packs_of(thread)
+        named = await threads.pack_names(thread)
         await bucket.delete([key for key in keys if key.rpartition("/")[2] not in named])
     async for listed in _older(bucket, blobs.data_folder, blobs.clock.now() - LEFTOVER):
         digest, name = listed.key.split("/")[-2:]

@@ -14,34 +14,30 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
-from itertools import islice
-from typing import TypeVar
 
 from clew._runtime.aio import Locks, together
+from clew._runtime.batches import batches
 from clew.checkpointers.checks import check_stored_blob
 from clew.checkpointers.heads import micros
 from clew.checkpointers.objects.bucket import Found, Listed, PatientBucket, Refused, Tag
-from clew.checkpointers.packed.clock import Clock
-from clew.checkpointers.packed.format import (
+from clew.checkpointers.objects.format import (
     BLOB_HEADER,
     DEAD_SIZE,
     VERSION,
-    BadObject,
     Dead,
     NewerObject,
     Record,
     dead_record,
     read_record,
     record,
-    unique_name,
 )
+from clew.checkpointers.packed.clock import Clock
+from clew.checkpointers.packed.packs import BadObject, unique_name
 from clew.errors import Corrupt, NewerFormat, Unavailable
 
 __all__ = ["ObjectBlobs"]
-
-T = TypeVar("T")
 
 INLINE = 16 * 2**10
 """The largest blob, in bytes, that is stored inside its record: one request to put it and one to get it. Each touch
@@ -60,8 +56,6 @@ BATCH = 64
 """The most blobs that are put or deleted at the same time."""
 REMEMBERED = 4 * 2**20
 """The most bytes of records that are kept in memory."""
-_MOST = 2**62
-"""Microseconds that no grace period needs to exceed."""
 
 
 class ObjectBlobs:
@@ -78,7 +72,7 @@ class ObjectBlobs:
         self._locks = Locks()
 
     async def put(self, blobs: Mapping[str, bytes]) -> None:
-        for batch in _batches(blobs.items()):
+        for batch in batches(blobs.items(), BATCH):
             await together([self._put(digest, bytes(data)) for digest, data in batch])
 
     async def get(self, digests: Iterable[str]) -> dict[str, bytes]:
@@ -97,7 +91,7 @@ class ObjectBlobs:
 
         The store's times of change, which a listing has, decide. Only where they are too coarse is the record read.
         """
-        before = self._before(grace)
+        before = self.clock.before(grace)
         async for chunk in self._bucket.list(self.folder):
             old = [listed for listed in chunk if listed.size != DEAD_SIZE and micros(listed.modified) <= before]
             sure = await together([self._is_untouched(listed, before) for listed in old])
@@ -107,15 +101,15 @@ class ObjectBlobs:
 
     async def delete(self, digests: Collection[str], grace: timedelta) -> None:
         """Delete these blobs, except those touched within this time."""
-        for batch in _batches(dict.fromkeys(digests)):
+        for batch in batches(dict.fromkeys(digests), BATCH):
             began = time.monotonic()
-            before = self._before(grace)
+            before = self.clock.before(grace)
             doomed = await together([self._doom(digest, before) for digest in batch])
             await self._finish([key for keys in doomed for key in keys], began)
 
     async def finish_dead(self, digests: Sequence[str]) -> None:
         """Finish the deletion of blobs whose dead records were left behind by an interrupted deletion."""
-        for batch in _batches(digests):
+        for batch in batches(digests, BATCH):
             began = time.monotonic()
             doomed = await together([self._take_over(digest) for digest in batch])
             await self._finish([key for keys in doomed for key in keys], began)
@@ -284,9 +278,6 @@ class ObjectBlobs:
     def _newer(self, digest: str, error: NewerObject) -> NewerFormat:
         return NewerFormat(f"{self._key(digest)} in {self._where}", error.version, VERSION)
 
-    def _before(self, grace: timedelta) -> int:
-        return self.clock.now() - min(grace // timedelta(microseconds=1), _MOST)
-
     def _key(self, digest: str) -> str:
         return f"{self.folder}/{digest}"
 
@@ -311,9 +302,3 @@ def _fields(state: Record) -> tuple[int, bytes, str]:
 
 def _digest(key: str) -> str:
     return key.rpartition("/")[2]
-
-
-def _batches(items: Iterable[T]) -> Iterator[list[T]]:
-    left = iter(items)
-    while batch := list(islice(left, BATCH)):
-        yield batch

@@ -12,7 +12,7 @@ import msgspec
 
 from clew.checkpointers.heads import micros
 from clew.checkpointers.packed.clock import Clock
-from clew.checkpointers.packed.format import unique_name
+from clew.checkpointers.packed.packs import unique_name
 from clew.errors import InvalidInput, Unavailable
 
 __all__ = [

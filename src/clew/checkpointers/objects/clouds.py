@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from clew.checkpointers.objects.bucket import Found, Listed, Refused, Tag, Transient
+from clew.checkpointers.urls import is_loopback
 from clew.errors import InvalidInput, MissingExtra, Unavailable
 
 if TYPE_CHECKING:
@@ -59,18 +58,12 @@ def plain_http(endpoint: str | None, allowed: bool | None) -> bool:
     parts = urlsplit(endpoint)
     if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
         raise InvalidInput("the endpoint of an object store is an http:// or https:// address, without a password")
-    if parts.scheme == "http" and not allowed and not _is_loopback(parts.hostname):
+    if parts.scheme == "http" and not allowed and not is_loopback(parts.hostname):
         raise InvalidInput(
             f"the endpoint on {parts.hostname} is plain http: keys and data would cross the network in the clear. "
             "Use https, or say allow_http=True."
         )
     return parts.scheme == "http"
-
-
-def _is_loopback(host: str) -> bool:
-    with suppress(ValueError):
-        return ip_address(host).is_loopback
-    return host == "localhost"
 
 
 class ObstoreBucket:

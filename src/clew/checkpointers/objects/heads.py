@@ -7,7 +7,6 @@ request for each thousand threads, and one for each thread that has changed.
 
 from __future__ import annotations
 
-import heapq
 import logging
 
 import msgspec
@@ -15,7 +14,7 @@ import zstandard
 from blake3 import blake3
 
 from clew._runtime.aio import together
-from clew.checkpointers.heads import Head, HeadQuery
+from clew.checkpointers.heads import Head, HeadQuery, select
 from clew.checkpointers.objects.bucket import Listed, PatientBucket
 from clew.checkpointers.objects.threads import HEAD_PART, read_parts
 from clew.errors import Corrupt, Unavailable
@@ -63,7 +62,7 @@ class ObjectHeads:
         self._cache = found
         if self._unsaved >= max(WORTH_KEEPING, len(found) // 8):
             await self._save(found)
-        return _select(heads, query), damaged
+        return select(heads, query), damaged
 
     async def _head(self, listed: Listed) -> tuple[str, Head | Corrupt | None]:
         """Return the tag and head of a thread's object, read only if it changed. The head is None if the thread was deleted
@@ -104,17 +103,6 @@ class ObjectHeads:
             self._unsaved = 0
         except Unavailable as error:
             log.debug("%s: the cache of heads stays as it was: %s", self._where, error)
-
-
-def _select(heads: list[Head], query: HeadQuery) -> list[Head]:
-    start = query.start()
-    placed = [(query.position(head), head) for head in heads if query.matches(head)]
-    placed = [place for place in placed if start is None or place[0] < start]
-    if query.limit is not None and query.limit < len(placed):
-        placed = heapq.nlargest(query.limit, placed, key=lambda place: place[0])
-    else:
-        placed.sort(key=lambda place: place[0], reverse=True)
-    return [head for _, head in placed]
 
 
 def _name(listed: Listed) -> str:

@@ -9,21 +9,20 @@ that no other put ever uses, so deleting them never hits the bytes of a later pu
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from clew._runtime.aio import together
+from clew._runtime.batches import batches
 from clew.checkpointers.checks import check_stored_blob
 from clew.checkpointers.opensearch.documents import read_bytes
 from clew.checkpointers.opensearch.engine import Answer, Engine
 from clew.checkpointers.opensearch.schema import Indices
-from clew.checkpointers.packed.format import unique_name
+from clew.checkpointers.packed.packs import unique_name
 from clew.errors import Corrupt
 
 __all__ = ["Blobs"]
-
-T = TypeVar("T")
 
 INLINE = 16 * 2**10
 """The largest blob, in bytes, that is stored inside its record. Each touch writes it again."""
@@ -37,8 +36,6 @@ PAGE = 1000
 """Blobs in one page of a listing."""
 AT_ONCE = 4
 """The most requests with bytes of larger blobs at the same time."""
-_MOST = 2**62
-"""Microseconds that no grace period needs to exceed."""
 _RECORD = "touched,name,pieces,bytes"
 
 
@@ -67,7 +64,7 @@ class Blobs:
 
     async def put(self, blobs: Mapping[str, bytes]) -> None:
         small = {digest: data for digest, data in blobs.items() if len(data) <= INLINE}
-        for batch in _batches(small.items(), lambda blob: len(blob[1])):
+        for batch in batches(small.items(), BATCH, size=lambda blob: len(blob[1]), largest=BATCH_BYTES):
             documents = [(digest, self._small(digest, data)) for digest, data in batch]
             await self._bulk([("index", {"_id": self._key(digest)}, document) for digest, document in documents])
         large = [(digest, data) for digest, data in blobs.items() if len(data) > INLINE]
@@ -75,7 +72,7 @@ class Blobs:
 
     async def get(self, digests: Iterable[str]) -> dict[str, bytes]:
         found: dict[str, bytes] = {}
-        for batch in _batches(dict.fromkeys(digests)):
+        for batch in batches(dict.fromkeys(digests), BATCH):
             documents = await self._engine.get_all(
                 self._indices.blobs, [self._key(digest) for digest in batch], _RECORD
             )
@@ -90,7 +87,7 @@ class Blobs:
     async def touch(self, digests: Iterable[str]) -> set[str]:
         """Touch these blobs, and return the digests of blobs that do not exist."""
         missing: set[str] = set()
-        for batch in _batches(dict.fromkeys(digests)):
+        for batch in batches(dict.fromkeys(digests), BATCH):
             left = batch
             while left:
                 change = {"doc": {"touched": self._indices.clock.now()}}
@@ -104,7 +101,7 @@ class Blobs:
 
     async def untouched(self, grace: timedelta) -> AsyncIterator[str]:
         """Yield the digests of blobs that were not touched for this time."""
-        before = self._before(grace)
+        before = self._indices.clock.before(grace)
         await self._engine.refresh(self._indices.blobs)
         conditions = [{"term": {"ns": self._ns}}, {"range": {"touched": {"lte": before}}}]
         body: dict[str, Any] = {
@@ -125,8 +122,8 @@ class Blobs:
 
     async def delete(self, digests: Collection[str], grace: timedelta) -> None:
         """Delete these blobs, except those touched within this time."""
-        for batch in _batches(dict.fromkeys(digests)):
-            before = self._before(grace)
+        for batch in batches(dict.fromkeys(digests), BATCH):
+            before = self._indices.clock.before(grace)
             records = await self._records(batch)
             old = [(digest, record) for digest, record in records.items() if record.touched <= before]
             items = await self._bulk(
@@ -256,9 +253,6 @@ class Blobs:
             "Put the blob again, or restore it from a copy."
         )
 
-    def _before(self, grace: timedelta) -> int:
-        return self._indices.clock.now() - min(grace // timedelta(microseconds=1), _MOST)
-
     def _key(self, digest: str) -> str:
         return f"{self._ns}.{digest}"
 
@@ -267,17 +261,3 @@ class Blobs:
 
     def _piece_keys(self, digest: str, record: _Record) -> list[str]:
         return [self._piece_key(digest, record.name, number) for number in range(record.pieces)]
-
-
-def _batches(items: Iterable[T], size: Callable[[T], int] = lambda _: 0) -> Iterator[list[T]]:
-    """Split items into batches for one request each: at most `BATCH` items and `BATCH_BYTES` bytes, by `size`."""
-    batch: list[T] = []
-    total = 0
-    for item in items:
-        if batch and (len(batch) == BATCH or total + size(item) > BATCH_BYTES):
-            yield batch
-            batch, total = [], 0
-        batch.append(item)
-        total += size(item)
-    if batch:
-        yield batch

@@ -8,21 +8,21 @@ each result.
 from __future__ import annotations
 
 import binascii
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 from zlib import crc32
 
 import msgspec
-from blake3 import blake3
 
 from clew.checkpointers.heads import Head, micros, thread_key
-from clew.checkpointers.packed.format import Pack
+from clew.checkpointers.packed.log import Log, Tail
+from clew.checkpointers.packed.packs import Pack, checksum, split_frames, split_refs
 from clew.errors import Corrupt
 
 __all__ = [
     "HEAD",
     "LOG",
-    "Log",
+    "State",
     "fold_title",
     "read_bytes",
     "read_head",
@@ -36,6 +36,8 @@ HEAD = "head"
 """The field of a thread's document that holds its head."""
 LOG = "head,contents,tail"
 """The fields that hold the head, the list of packs, and the tail."""
+State = tuple[int, int]
+"""The sequence number and the primary term of a document, which change with every write."""
 _LONGEST = 2000
 """The most characters of a value that are searched. An index accepts words of up to 32766 bytes."""
 _LONGEST_TITLE = 8000
@@ -57,39 +59,13 @@ class _Contents(msgspec.Struct, frozen=True, array_like=True):
     """Bytes of tail written since the last pack was made."""
 
 
-class Log(NamedTuple):
-    """The content of a thread's document, decoded, without the head."""
-
-    state: tuple[int, int]
-    """The sequence number and the primary term of the document. An append is committed by a write on condition that
-    they have not changed."""
-    log_id: str
-    frames: int
-    packs: tuple[Pack, ...]
-    tail: list[bytes]
-    refs: list[str]
-    """The refs in the tail."""
-    rewritten: int
-
-    @property
-    def size(self) -> int:
-        return sum(map(len, self.tail)) + 32 * len(self.refs) + 128 * len(self.packs) + 1024
-
-
-def thread_document(
-    ns: str,
-    head: Head,
-    encoded: bytes,
-    packs: tuple[Pack, ...],
-    tail: Sequence[bytes],
-    refs: Sequence[str],
-    rewritten: int,
-) -> dict[str, Any]:
-    """Build a thread's document: fields of the head for searches, the whole head with its CRC-32, the list of packs, and the
-    tail. `encoded` is the head as msgpack; `tail` and `refs` are the frames and refs not in a pack."""
-    joined = b"".join(tail)
-    sizes = tuple(map(len, tail))
-    contents = _Contents(packs, sizes, b"".join(map(bytes.fromhex, refs)), blake3(joined).digest(16), rewritten)
+def thread_document(ns: str, head: Head, encoded: bytes, tail: Tail) -> dict[str, Any]:
+    """Build a thread's document: fields of the head for searches, the whole head with its CRC-32, the list of packs, and
+    the tail. `encoded` is the head as msgpack."""
+    joined = b"".join(tail.frames)
+    sizes = tuple(map(len, tail.frames))
+    refs = b"".join(map(bytes.fromhex, tail.refs))
+    contents = _Contents(tail.packs, sizes, refs, checksum(joined), tail.rewritten)
     folded, cut = fold_title(head.title)
     document: dict[str, Any] = {
         "ns": ns,
@@ -140,24 +116,20 @@ def read_head(source: Mapping[str, Any], key: str, where: str) -> Head:
     return head
 
 
-def read_log(state: tuple[int, int], source: Mapping[str, Any], key: str, where: str) -> tuple[Head, Log]:
-    """Decode and check a thread's whole document: its head and its log. Raises `Corrupt`."""
+def read_log(state: State, source: Mapping[str, Any], key: str, where: str) -> Log[State]:
+    """Decode and check a thread's whole document, and return its log. Raises `Corrupt`."""
     head = read_head(source, key, where)
     try:
         contents = _decode_contents(_unsealed(source, "contents"))
         joined = read_bytes(source, "tail")
-        if blake3(joined).digest(16) != contents.sum or len(joined) != sum(contents.sizes):
+        if checksum(joined) != contents.sum or len(joined) != sum(contents.sizes):
             raise ValueError("its newest frames fail their check")
         if sum(pack.frames for pack in contents.packs) + len(contents.sizes) != head.frames:
             raise ValueError("its head and its contents differ in the number of frames")
     except (ValueError, msgspec.MsgspecError) as error:
         raise _damaged(key, where, str(error)) from error
-    tail, at = [], 0
-    for size in contents.sizes:
-        tail.append(joined[at : at + size])
-        at += size
-    refs = [contents.refs[at : at + 32].hex() for at in range(0, len(contents.refs), 32)]
-    return head, Log(state, head.log_id, head.frames, contents.packs, tail, refs, contents.rewritten)
+    tail = Tail(contents.packs, split_frames(joined, contents.sizes), split_refs(contents.refs), contents.rewritten)
+    return Log(state, head.log_id, head.frames, tail)
 
 
 def read_bytes(source: Mapping[str, Any], field: str) -> bytes:

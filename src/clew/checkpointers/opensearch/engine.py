@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import ipaddress
 import re
 import ssl
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
@@ -15,7 +14,7 @@ from urllib.parse import quote, unquote, urlsplit
 import msgspec
 
 from clew._runtime.aio import settle, settling
-from clew.checkpointers.urls import count, given_options, number, truth, why_unparsed, without_password
+from clew.checkpointers.urls import count, given_options, is_loopback, number, truth, why_unparsed, without_password
 from clew.errors import ClewError, Corrupt, InvalidInput, MissingExtra, Unavailable, UsageError
 
 if TYPE_CHECKING:
@@ -398,7 +397,7 @@ def check_options(address: Address, options: Options) -> None:
         raise InvalidInput(f"an index has 1 to 1024 shards, not {options.shards}")
     if options.replicas is not None and not 0 <= options.replicas <= 100:
         raise InvalidInput(f"an index has 0 to 100 replicas, not {options.replicas}")
-    if address.password is not None and options.tls is None and not _is_here(address.host):
+    if address.password is not None and options.tls is None and not is_loopback(address.host):
         raise InvalidInput(
             f"{address}: a password would go over the network in the clear. Add tls=true to the URL; or tls=false, "
             "if nobody else can listen there."
@@ -407,10 +406,3 @@ def check_options(address: Address, options: Options) -> None:
         raise InvalidInput(f"{address}: ca_file and verify are for TLS. Add tls=true to the URL.")
     if options.ca_file is not None and not Path(options.ca_file).exists():
         raise InvalidInput(f"{address}: there is no ca_file {options.ca_file!r}")
-
-
-def _is_here(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

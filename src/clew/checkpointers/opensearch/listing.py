@@ -1,4 +1,4 @@
-"""Lists heads and searches threads. Everything else reads documents by their id.
+"""Lists heads and searches threads. Appends and reads do not search: they get documents by their id.
 
 A search sees only what was written before the last refresh of the index. So a listing refreshes first, which costs almost
 nothing if nothing has changed, and tens of milliseconds otherwise. Appends never wait for a refresh. A listing of several
@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from clew.checkpointers.checks import Guard
-from clew.checkpointers.heads import Head, HeadQuery, micros
+from clew.checkpointers.heads import Head, HeadQuery, micros, unlisted
 from clew.checkpointers.opensearch.documents import HEAD, fold_title, read_head, tag_word, word
 from clew.checkpointers.opensearch.engine import Answer, Engine
 from clew.checkpointers.opensearch.schema import Indices
@@ -62,7 +62,7 @@ class Listing:
             async for head in self._long(query, body, damaged):
                 yield head
         if damaged:
-            raise Corrupt(f"{len(damaged)} thread(s) could not be listed: {' '.join(map(str, damaged))}")
+            raise unlisted(damaged)
 
     async def _long(self, query: HeadQuery, body: Answer, damaged: list[Corrupt]) -> AsyncIterator[Head]:
         """Yield the heads of a listing of several pages, all as of one point in time. Errors for damaged documents are

@@ -262,7 +262,7 @@ async def _named(hits: list[Answer], threads: Threads, blobs: Blobs) -> set[str]
     named: set[str] = set()
     for (kind, owner), mine in names.items():
         try:
-            named |= await (threads.packs_of(owner) if kind == "pack" else blobs.names(owner))
+            named |= await (threads.pack_names(owner) if kind == "pack" else blobs.names(owner))
         except Corrupt:
             named |= mine  # the owner is damaged, so it is unknown what it names, and it may yet be restored
     return named

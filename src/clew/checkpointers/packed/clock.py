@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import timedelta
 
 __all__ = ["Clock"]
 
@@ -16,3 +17,11 @@ class Clock:
     def now(self) -> int:
         """Return the server's time in microseconds since 1970."""
         return time.time_ns() // 1000 + self._ahead
+
+    def before(self, time: timedelta) -> int:
+        """Return the server's time this long ago, in microseconds since 1970."""
+        return self.now() - min(time // timedelta(microseconds=1), _LONGEST)
+
+
+_LONGEST = 2**62
+"""Microseconds that `before` goes back at most, so that the result fits a 64-bit integer."""

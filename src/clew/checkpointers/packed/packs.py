@@ -1,25 +1,45 @@
-"""Packs hold the older frames and refs of a thread. Small packs are merged into larger ones, so that there are few."""
+"""Packs hold the older frames and refs of a thread: their format, and when they are merged. Pure: bytes in, bytes out.
+
+    pack        for each frame its length and its CRC-32 (4 bytes each), the refs (32 bytes each), the frames
+
+Integers are unsigned and little-endian. The thread's record lists its packs, each with a sum of everything before the
+frames. A sum is the first 16 bytes of a blake3. Small packs are merged into larger ones, so that there are few.
+"""
 
 from __future__ import annotations
 
+import os
+import struct
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import NamedTuple
+from zlib import crc32
 
-from clew._runtime.aio import together
-from clew.checkpointers.packed.format import BadObject, Pack, PackTable, make_pack, pack_table
-from clew.errors import Corrupt
+import msgspec
+from blake3 import blake3
 
-if TYPE_CHECKING:
-    from clew.checkpointers.objects.bucket import PatientBucket
+__all__ = [
+    "BadObject",
+    "Pack",
+    "PackGone",
+    "PackTable",
+    "checksum",
+    "make_pack",
+    "merged_with",
+    "pack_table",
+    "split_frames",
+    "split_refs",
+    "unique_name",
+]
 
-__all__ = ["PackGone", "Packs", "merged_with"]
-
+_FRAME = struct.Struct("<II")
 GROWTH = 4
 """So many packs of about equal size are merged into one."""
 LARGEST = 64 * 2**20
 """The most bytes of a merged pack. Merging more would take an append too long, and too much memory."""
-WHOLE = 2**20
-"""Packs up to this many bytes are always read whole, even if only some frames are wanted."""
+
+
+class BadObject(Exception):
+    """These bytes are not the expected object. The message says what is wrong."""
 
 
 class PackGone(Exception):
@@ -29,6 +49,63 @@ class PackGone(Exception):
     def __init__(self, pack: Pack) -> None:
         self.pack = pack
         super().__init__(pack.name)
+
+
+class Pack(msgspec.Struct, frozen=True, array_like=True):
+    """An entry in a thread's list of packs: the pack's name, its number of frames and refs, and its size in bytes."""
+
+    name: str
+    frames: int
+    refs: int
+    size: int
+    sum: bytes
+    """Sum of the bytes before the frames."""
+
+    @property
+    def table(self) -> int:
+        """Number of bytes before the frames."""
+        return _FRAME.size * self.frames + 32 * self.refs
+
+
+class PackTable(NamedTuple):
+    """The part of a pack before its frames, after its sum was checked: the frames' sizes and CRC-32 sums, and the refs."""
+
+    sizes: tuple[int, ...]
+    sums: tuple[int, ...]
+    refs: list[str]
+
+    def frames(self, data: bytes | memoryview, start: int, stop: int) -> list[bytes]:
+        """Split `data`, the bytes of the frames from `start` up to `stop`, into frames and check each. Raises
+        `BadObject`."""
+        found: list[bytes] = []
+        at = 0
+        for size, expected in zip(self.sizes[start:stop], self.sums[start:stop], strict=True):
+            frame = bytes(data[at : at + size])
+            if len(frame) != size or crc32(frame) != expected:
+                raise BadObject(f"frame {start + len(found)} of it fails its check")
+            found.append(frame)
+            at += size
+        return found
+
+
+def make_pack(frames: Sequence[bytes], refs: Sequence[str]) -> tuple[Pack, bytes]:
+    """Encode frames and refs as a pack with a new unique name. Returns its entry for the thread's list, and its bytes."""
+    table = b"".join(
+        [*(_FRAME.pack(len(frame), crc32(frame)) for frame in frames), *(bytes.fromhex(digest) for digest in refs)]
+    )
+    data = b"".join([table, *frames])
+    return Pack(unique_name(), len(frames), len(refs), len(data), checksum(table)), data
+
+
+def pack_table(pack: Pack, data: bytes) -> PackTable:
+    """Decode and check the part of a pack before its frames. `data` is at least the start of the pack. Raises
+    `BadObject`."""
+    table = data[: pack.table]
+    if checksum(table) != pack.sum:
+        raise BadObject("its table fails its check")
+    start = _FRAME.size * pack.frames
+    numbers = struct.unpack_from(f"<{2 * pack.frames}I", table)
+    return PackTable(numbers[::2], numbers[1::2], split_refs(table[start:]))
 
 
 def merged_with(sizes: Sequence[int], new: int) -> int:
@@ -57,66 +134,25 @@ def _level(size: int) -> int:
     return (size.bit_length() - 1) // 2
 
 
-class Packs:
-    """Reads and writes the packs of one namespace of a bucket. `thread` is always the key of the thread that a pack belongs
-    to."""
+def unique_name() -> str:
+    """Return a random name that no other object has."""
+    return os.urandom(16).hex()
 
-    def __init__(self, bucket: PatientBucket, folder: str, where: str) -> None:
-        self._bucket = bucket
-        self.folder = folder
-        self._where = where
 
-    def key(self, thread: str, pack: Pack) -> str:
-        return f"{self.folder}/{thread}/{pack.name}"
+def checksum(data: bytes) -> bytes:
+    """Return the sum of these bytes: the first 16 bytes of their blake3."""
+    return blake3(data).digest(16)
 
-    async def write(self, thread: str, taken_in: Sequence[Pack], frames: Sequence[bytes], refs: Sequence[str]) -> Pack:
-        """Write a new pack with the content of the packs `taken_in`, followed by these frames and refs."""
-        older = await together([self._whole(thread, pack) for pack in taken_in])
-        all_frames = [frame for found, _ in older for frame in found] + list(frames)
-        all_refs = dict.fromkeys([ref for _, found in older for ref in found] + list(refs))
-        pack, data = make_pack(all_frames, list(all_refs))
-        await self._bucket.put(self.key(thread, pack), data)
-        return pack
 
-    async def frames(self, thread: str, pack: Pack, start: int, stop: int) -> list[bytes]:
-        """Read frames of a pack, from number `start` up to `stop`. Numbers count from the start of the pack."""
-        if pack.size <= WHOLE or 2 * (stop - start) >= pack.frames:
-            frames, _ = await self._whole(thread, pack)
-            return frames[start:stop]
-        table = await self._table(thread, pack)
-        before, size = sum(table.sizes[:start]), sum(table.sizes[start:stop])
-        data = await self._get(thread, pack, pack.table + before, size) if size else b""
-        try:
-            return table.frames(data, start, stop)
-        except BadObject as error:
-            raise self._corrupt(thread, pack, error) from error
+def split_frames(data: bytes, sizes: Sequence[int]) -> list[bytes]:
+    """Split bytes into frames of these sizes."""
+    frames, at = [], 0
+    for size in sizes:
+        frames.append(data[at : at + size])
+        at += size
+    return frames
 
-    async def refs(self, thread: str, pack: Pack) -> list[str]:
-        return (await self._table(thread, pack)).refs if pack.refs else []
 
-    async def delete(self, thread: str, packs: Sequence[Pack]) -> None:
-        await self._bucket.delete([self.key(thread, pack) for pack in packs])
-
-    async def _whole(self, thread: str, pack: Pack) -> tuple[list[bytes], list[str]]:
-        data = await self._get(thread, pack)
-        try:
-            table = pack_table(pack, data)
-            return table.frames(memoryview(data)[pack.table :], 0, pack.frames), table.refs
-        except BadObject as error:
-            raise self._corrupt(thread, pack, error) from error
-
-    async def _table(self, thread: str, pack: Pack) -> PackTable:
-        data = await self._get(thread, pack, 0, pack.table)
-        try:
-            return pack_table(pack, data)
-        except BadObject as error:
-            raise self._corrupt(thread, pack, error) from error
-
-    async def _get(self, thread: str, pack: Pack, start: int = 0, size: int | None = None) -> bytes:
-        found = await self._bucket.get(self.key(thread, pack), start, size)
-        if found is None:
-            raise PackGone(pack)
-        return found.data
-
-    def _corrupt(self, thread: str, pack: Pack, error: BadObject) -> Corrupt:
-        return Corrupt(f"{self.key(thread, pack)} in {self._where} is damaged: {error}. Restore it from a copy.")
+def split_refs(data: bytes) -> list[str]:
+    """Split bytes into refs of 32 bytes each, in hex."""
+    return [data[at : at + 32].hex() for at in range(0, len(data), 32)]

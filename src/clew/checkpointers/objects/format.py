@@ -1,4 +1,4 @@
-"""The format of the objects in a bucket, and of packs, which OpenSearch has too. Pure: bytes in, bytes out.
+"""The format of the objects in a bucket. Pure: bytes in, bytes out. The format of packs is in `packed.packs`.
 
     <prefix>/<blake3 of the namespace>/
         threads/<blake3 of the id>            one object a thread, whose conditional put is the commit
@@ -16,9 +16,6 @@
              4  CRC-32 of these 20 bytes
              -  the head (msgpack), then the index (msgpack: packs, lengths of the tail's frames, the tail's refs, the
                 tail's sum, bytes rewritten since the last pack), then the tail: the newest frames, one after the other
-
-    pack        for each frame its length and its CRC-32 (4 bytes each), the refs (32 bytes each), the frames. The sum of
-                everything before the frames is in the index that lists the pack.
 
     blob     3  magic "CLB"
              1  format version
@@ -42,38 +39,30 @@ from typing import NamedTuple
 from zlib import crc32
 
 import msgspec
-from blake3 import blake3
 
 from clew.checkpointers.heads import Head
+from clew.checkpointers.packed.packs import BadObject, Pack, checksum, split_frames, split_refs
 
 __all__ = [
     "BLOB_HEADER",
     "DEAD_SIZE",
     "VERSION",
-    "BadObject",
     "Dead",
     "Index",
     "NewerObject",
-    "Pack",
-    "PackTable",
     "Record",
     "ThreadParts",
     "dead_record",
-    "make_pack",
-    "pack_table",
     "read_record",
     "record",
     "thread_object",
     "thread_parts",
     "thread_tail",
-    "unique_name",
 ]
 
 VERSION = 1
-_SUM = 16
 _THREAD = struct.Struct("<3sBIIII")
 _CRC = struct.Struct("<I")
-_FRAME = struct.Struct("<II")
 _BLOB = struct.Struct("<3sBQ8s16s")
 _DEAD = struct.Struct("<3sBQ8s")
 _HERE = bytes(16)
@@ -83,32 +72,12 @@ BLOB_HEADER = _BLOB.size + _CRC.size
 DEAD_SIZE = _DEAD.size + _CRC.size
 
 
-class BadObject(Exception):
-    """These bytes are not the expected object. The message says what is wrong."""
-
-
 class NewerObject(Exception):
     """The object is sound, but of a later format version than this code can read."""
 
     def __init__(self, version: int) -> None:
         self.version = version
         super().__init__(f"an object of version {version}")
-
-
-class Pack(msgspec.Struct, frozen=True, array_like=True):
-    """An entry in a thread's list of packs: the pack's name, its number of frames and refs, and its size in bytes."""
-
-    name: str
-    frames: int
-    refs: int
-    size: int
-    sum: bytes
-    """Sum of the bytes before the frames."""
-
-    @property
-    def table(self) -> int:
-        """Number of bytes before the frames."""
-        return _FRAME.size * self.frames + 32 * self.refs
 
 
 class Index(msgspec.Struct, frozen=True, array_like=True):
@@ -135,27 +104,6 @@ class ThreadParts(NamedTuple):
     """Offset at which the tail's frames start."""
 
 
-class PackTable(NamedTuple):
-    """The part of a pack before its frames, after its sum was checked: the frames' sizes and CRC-32 sums, and the refs."""
-
-    sizes: tuple[int, ...]
-    sums: tuple[int, ...]
-    refs: list[str]
-
-    def frames(self, data: bytes | memoryview, start: int, stop: int) -> list[bytes]:
-        """Split `data`, the bytes of the frames from `start` up to `stop`, into frames and check each. Raises
-        `BadObject`."""
-        found: list[bytes] = []
-        at = 0
-        for size, expected in zip(self.sizes[start:stop], self.sums[start:stop], strict=True):
-            frame = bytes(data[at : at + size])
-            if len(frame) != size or crc32(frame) != expected:
-                raise BadObject(f"frame {start + len(found)} of it fails its check")
-            found.append(frame)
-            at += size
-        return found
-
-
 class Record(NamedTuple):
     """The content of a blob's object, after its sum was checked. The blob's own bytes are not checked yet."""
 
@@ -178,7 +126,9 @@ def thread_object(
 ) -> bytes:
     """Encode a thread's object. `head` is msgpack; `tail` and `refs` are the frames and refs not in a pack."""
     joined = b"".join(tail)
-    index = _encode(Index(packs, tuple(map(len, tail)), b"".join(map(bytes.fromhex, refs)), _sum(joined), rewritten))
+    index = _encode(
+        Index(packs, tuple(map(len, tail)), b"".join(map(bytes.fromhex, refs)), checksum(joined), rewritten)
+    )
     fields = _THREAD.pack(b"CLT", VERSION, len(head), crc32(head), len(index), crc32(index))
     return b"".join((fields, _CRC.pack(crc32(fields)), head, index, joined))
 
@@ -214,33 +164,9 @@ def thread_tail(data: bytes, parts: ThreadParts) -> tuple[list[bytes], list[str]
     if parts.contents is None:
         raise BadObject("it is cut short")
     tail = data[parts.tail :]
-    if _sum(tail) != parts.contents.sum or len(tail) != sum(parts.contents.sizes):
+    if checksum(tail) != parts.contents.sum or len(tail) != sum(parts.contents.sizes):
         raise BadObject("its newest frames fail their check")
-    frames, at = [], 0
-    for size in parts.contents.sizes:
-        frames.append(tail[at : at + size])
-        at += size
-    return frames, _refs(parts.contents.refs)
-
-
-def make_pack(frames: Sequence[bytes], refs: Sequence[str]) -> tuple[Pack, bytes]:
-    """Encode frames and refs as a pack with a new unique name. Returns its entry for the thread's list, and its bytes."""
-    table = b"".join(
-        [*(_FRAME.pack(len(frame), crc32(frame)) for frame in frames), *(bytes.fromhex(digest) for digest in refs)]
-    )
-    data = b"".join([table, *frames])
-    return Pack(unique_name(), len(frames), len(refs), len(data), _sum(table)), data
-
-
-def pack_table(pack: Pack, data: bytes) -> PackTable:
-    """Decode and check the part of a pack before its frames. `data` is at least the start of the pack. Raises
-    `BadObject`."""
-    table = data[: pack.table]
-    if _sum(table) != pack.sum:
-        raise BadObject("its table fails its check")
-    start = _FRAME.size * pack.frames
-    numbers = struct.unpack_from(f"<{2 * pack.frames}I", table)
-    return PackTable(numbers[::2], numbers[1::2], _refs(table[start:]))
+    return split_frames(tail, parts.contents.sizes), split_refs(parts.contents.refs)
 
 
 def record(touched: int, data: bytes, name: str = "") -> bytes:
@@ -268,10 +194,6 @@ def read_record(data: bytes) -> Record | Dead:
     return Record(touched, "" if name == _HERE else name.hex(), data[BLOB_HEADER:])
 
 
-def unique_name() -> str:
-    return os.urandom(16).hex()
-
-
 def _checked(data: bytes, size: int, magic: bytes) -> bytes:
     """Return the first `size` bytes of an object. Raises `BadObject` unless they start with `magic` and match the
     CRC-32 that follows them."""
@@ -279,14 +201,6 @@ def _checked(data: bytes, size: int, magic: bytes) -> bytes:
     if len(data) < size + _CRC.size or fields[:3] != magic or _CRC.pack(crc32(fields)) != data[size : size + _CRC.size]:
         raise BadObject("its first bytes fail their check")
     return fields
-
-
-def _refs(data: bytes) -> list[str]:
-    return [data[at : at + 32].hex() for at in range(0, len(data), 32)]
-
-
-def _sum(data: bytes) -> bytes:
-    return blake3(data).digest(_SUM)
 
 
 _encode = msgspec.msgpack.Encoder().encode
