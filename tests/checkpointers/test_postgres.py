@@ -86,6 +86,7 @@ def statements(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
         ("postgresql://user:hunter2@host/db?schema=a%22b", "schema name"),
         ("postgresql://user:hunter2@host/db?schema=", "schema name"),
         ("postgresql://user:hunter2@host/db?schema=pg_mine", "schema name"),
+        ("postgresql://user:hunter2@host/db?schema=a&schema=b", "schema is given twice"),
         ("postgresql://user:hunter2@host/db?connections=0", "connections"),
         ("postgresql://user:hunter2@host/db?connections=many", "connections"),
     ],

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Mapping
 from ipaddress import ip_address
 from urllib.parse import parse_qsl
 
 from clew.errors import InvalidInput
 
-__all__ = ["count", "given_options", "is_loopback", "number", "truth", "why_unparsed", "without_password"]
+__all__ = [
+    "connection_count",
+    "count",
+    "given_options",
+    "is_loopback",
+    "number",
+    "truth",
+    "why_unparsed",
+    "without_password",
+]
 
 _WAYS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
@@ -30,11 +40,13 @@ def why_unparsed(error: ValueError) -> str:
 
 def given_options(query: str, known: Collection[str], shown: str) -> dict[str, str]:
     """Parse the query of a URL. Raises `InvalidInput` if an option is unknown or given twice; the error starts with
-    `shown`."""
+    `shown`. It names an unknown option only if that looks like a name: after an unescaped ? in a password, the rest of the
+    password is taken for an option."""
     given: dict[str, str] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name not in known:
-            raise InvalidInput(f"{shown}: there is no option {name[:40]!r}. Known options: {', '.join(known)}.")
+            wrong = f"there is no option {name!r}" if re.fullmatch("[a-z_]{1,40}", name) else "an option is unknown"
+            raise InvalidInput(f"{shown}: {wrong}. Known options: {', '.join(known)}.")
         if name in given:
             raise InvalidInput(f"{shown}: {name} is given twice.")
         given[name] = value
@@ -45,6 +57,14 @@ def truth(given: Mapping[str, str], name: str, shown: str) -> bool:
     if given[name].lower() not in _WAYS:
         raise InvalidInput(f"{shown}: {name} must be true or false, not {given[name]!r}")
     return _WAYS[given[name].lower()]
+
+
+def connection_count(value: object) -> int:
+    """Return the number of connections that a URL or a caller gave. Raises `InvalidInput` unless it is 1 to 1000."""
+    text = str(value)
+    if not (text.isascii() and text.isdigit() and len(text) < 5 and 1 <= int(text) <= 1000):
+        raise InvalidInput(f"connections must be a number from 1 to 1000, not {value!r}")
+    return int(text)
 
 
 def number(given: Mapping[str, str], name: str, shown: str) -> float:

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import re
 import ssl
-from urllib.parse import parse_qsl, unquote_to_bytes, urlsplit
+from urllib.parse import unquote_to_bytes, urlsplit
 
 import msgspec
 
+from clew.checkpointers.urls import connection_count, given_options, truth
 from clew.errors import InvalidInput
 
 __all__ = ["Address", "parse", "tls_context"]
 
 _FORM = "Write mysql://user:password@host:3306/database, with special characters percent-encoded (@ is %40)."
 _OPTIONS = ("connections", "prefix", "ssl", "ssl_ca", "ssl_cert", "ssl_key", "ssl_verify", "unix_socket")
-_TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+_SHOWN = "the MySQL URL"
 _PREFIX = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
 
 
@@ -66,10 +67,11 @@ def parse(url: str, prefix: str | None, connections: int | None) -> Address:
     database = _text(parts.path.removeprefix("/"), "the database")
     if not database or "/" in database:
         raise InvalidInput(f"a MySQL URL names one database after the host. {_FORM}")
-    given = _options(parts.query)
+    given = given_options(parts.query, _OPTIONS, _SHOWN)
     files = given.get("ssl_ca"), given.get("ssl_cert"), given.get("ssl_key")
-    tls = _truth(given, "ssl", any(files) or "ssl_verify" in given)
-    if not tls and (any(files) or "ssl_verify" in given):
+    needs_tls = any(files) or "ssl_verify" in given
+    tls = truth(given, "ssl", _SHOWN) if "ssl" in given else needs_tls
+    if needs_tls and not tls:
         raise InvalidInput("a MySQL URL with ssl=false cannot have other TLS options. Remove ssl=false or the others.")
     return Address(
         host=parts.hostname or "localhost",
@@ -80,9 +82,9 @@ def parse(url: str, prefix: str | None, connections: int | None) -> Address:
         unix_socket=given.get("unix_socket") or None,
         tls=tls,
         tls_files=files,
-        tls_verify=_truth(given, "ssl_verify", True),
+        tls_verify="ssl_verify" not in given or truth(given, "ssl_verify", _SHOWN),
         prefix=_checked_prefix(given.get("prefix", "clew_") if prefix is None else prefix),
-        connections=_checked_connections(given.get("connections", 8) if connections is None else connections),
+        connections=connection_count(given.get("connections", 8) if connections is None else connections),
     )
 
 
@@ -114,35 +116,9 @@ def _text(quoted: str, what: str) -> str:
     return text
 
 
-def _options(query: str) -> dict[str, str]:
-    given: dict[str, str] = {}
-    for name, value in parse_qsl(query, keep_blank_values=True):
-        if name not in _OPTIONS:
-            shown = repr(name) if re.fullmatch("[a-z_]{1,40}", name) else "that is given"
-            raise InvalidInput(f"a MySQL URL has no option {shown}. Known: {', '.join(_OPTIONS)}.")
-        if name in given:
-            raise InvalidInput(f"a MySQL URL gives {name} twice.")
-        given[name] = value
-    return given
-
-
-def _truth(given: dict[str, str], name: str, default: bool) -> bool:
-    value = given.get(name)
-    if value is not None and value.lower() not in _TRUTHS:
-        raise InvalidInput(f"{name} in a MySQL URL is true or false, not {value!r}")
-    return default if value is None else _TRUTHS[value.lower()]
-
-
 def _checked_prefix(prefix: object) -> str:
     if not isinstance(prefix, str) or not _PREFIX.fullmatch(prefix):
         raise InvalidInput(
             f"{prefix!r} is not a table prefix. Use up to 40 letters, digits and underscores, not starting with a digit."
         )
     return prefix
-
-
-def _checked_connections(connections: object) -> int:
-    text = str(connections)
-    if not (text.isascii() and text.isdigit() and len(text) < 5 and 1 <= int(text) <= 1000):
-        raise InvalidInput(f"connections is a number from 1 to 1000, not {connections!r}")
-    return int(text)

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from clew.checkpointers.urls import connection_count, given_options, truth
 from clew.errors import InvalidInput
 
 __all__ = ["Address", "parse"]
@@ -21,6 +22,7 @@ _FORM = (
 )
 _DRIVER = ("config_dir", "dsn", "protocol", "ssl_server_dn_match", "wallet_location", "wallet_password")
 _OPTIONS = ("connections", "prefix", *_DRIVER)
+_SHOWN = "the Oracle URL"
 _PREFIX = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,11}")
 
 
@@ -52,7 +54,7 @@ def parse(url: str, prefix: str | None, connections: int | None) -> Address:
         raise InvalidInput(f"this is not an Oracle URL. {_FORM}")
     if "@" in parts.netloc.rpartition("@")[0] or "@" in parts.path or parts.fragment:
         raise InvalidInput(f"an Oracle URL has at most one @, before the host, and no #. {_FORM}")
-    given = _options(parts.query)
+    given = given_options(parts.query, _OPTIONS, _SHOWN)
     service = unquote(parts.path.removeprefix("/"))
     settings: dict[str, Any] = {name: value for name, value in given.items() if name in _DRIVER}
     if "dsn" in settings and (parts.hostname or service):
@@ -62,16 +64,14 @@ def parse(url: str, prefix: str | None, connections: int | None) -> Address:
             raise InvalidInput(f"an Oracle URL names a host and one service. {_FORM}")
         settings |= {"host": parts.hostname, "port": 1521 if port is None else port, "service_name": service}
     if "ssl_server_dn_match" in settings:
-        if settings["ssl_server_dn_match"] not in ("true", "false"):
-            raise InvalidInput("ssl_server_dn_match in an Oracle URL is true or false")
-        settings["ssl_server_dn_match"] = settings["ssl_server_dn_match"] == "true"
+        settings["ssl_server_dn_match"] = truth(given, "ssl_server_dn_match", _SHOWN)
     if settings.get("protocol", "tcp") not in ("tcp", "tcps"):
-        raise InvalidInput("the protocol in an Oracle URL is tcp or tcps")
+        raise InvalidInput(f"{_SHOWN}: protocol must be tcp or tcps")
     settings |= {
         "user": unquote(parts.username) if parts.username else None,
         "password": unquote(parts.password) if parts.password else None,
         "min": 0,
-        "max": _checked_connections(given.get("connections", 8) if connections is None else connections),
+        "max": connection_count(given.get("connections", 8) if connections is None else connections),
         "increment": 1,
         "tcp_connect_timeout": 10.0,
     }
@@ -90,22 +90,3 @@ def _is_alias(dsn: str | None) -> bool:
 
 def _name(host: str | None, settings: dict[str, Any]) -> str:
     return f"{host}:{settings['port']}/{settings['service_name']}" if host else "the dsn given"
-
-
-def _options(query: str) -> dict[str, str]:
-    given: dict[str, str] = {}
-    for name, value in parse_qsl(query, keep_blank_values=True):
-        if name not in _OPTIONS:
-            shown = repr(name) if re.fullmatch("[a-z_]{1,40}", name) else "that is given"
-            raise InvalidInput(f"an Oracle URL has no option {shown}. Known: {', '.join(_OPTIONS)}.")
-        if name in given:
-            raise InvalidInput(f"an Oracle URL gives {name} twice.")
-        given[name] = value
-    return given
-
-
-def _checked_connections(connections: object) -> int:
-    text = str(connections)
-    if not (text.isascii() and text.isdigit() and len(text) < 5 and 1 <= int(text) <= 1000):
-        raise InvalidInput(f"connections is a number from 1 to 1000, not {connections!r}")
-    return int(text)

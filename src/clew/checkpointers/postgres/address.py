@@ -6,12 +6,12 @@ The URL may hold a password, so errors and logs never show it.
 from __future__ import annotations
 
 import re
-from urllib.parse import unquote
 
 import msgspec
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from clew.checkpointers.urls import connection_count, given_options
 from clew.errors import InvalidInput
 
 __all__ = ["Address", "parse"]
@@ -19,6 +19,7 @@ __all__ = ["Address", "parse"]
 SCHEMA = "clew"
 CONNECTIONS = 8
 
+_OPTIONS = ("schema", "connections")
 _FORM = "Write postgresql://user:password@host:5432/database, with special characters percent-encoded (@ is %40)."
 _SCHEMA = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 _DEFAULTS = {
@@ -76,21 +77,16 @@ def parse(url: str, schema: str | None, connections: int | None) -> Address:
         make_conninfo("", **settings),
         _name(settings),
         _checked_schema(own.get("schema", SCHEMA) if schema is None else schema),
-        _checked_connections(own.get("connections", CONNECTIONS) if connections is None else connections),
+        connection_count(own.get("connections", CONNECTIONS) if connections is None else connections),
     )
 
 
 def _options(query: str) -> tuple[dict[str, str], str]:
     """Split a query string into Clew's own options, decoded, and libpq's options, left as written."""
-    own: dict[str, str] = {}
-    theirs: list[str] = []
-    for part in query.split("&") if query else ():
-        name, _, value = part.partition("=")
-        if name in ("schema", "connections"):
-            own[name] = unquote(value)
-        else:
-            theirs.append(part)
-    return own, "&".join(theirs)
+    parts = query.split("&") if query else []
+    own = [part for part in parts if part.partition("=")[0] in _OPTIONS]
+    theirs = [part for part in parts if part.partition("=")[0] not in _OPTIONS]
+    return given_options("&".join(own), _OPTIONS, "the PostgreSQL URL"), "&".join(theirs)
 
 
 def _reason(error: psycopg.Error) -> str:
@@ -113,13 +109,3 @@ def _checked_schema(schema: object) -> str:
             "digit or with pg_."
         )
     return schema
-
-
-def _checked_connections(connections: object) -> int:
-    try:
-        number = int(str(connections))
-    except ValueError:
-        number = 0
-    if not 1 <= number <= 1000:
-        raise InvalidInput(f"connections is a number from 1 to 1000, not {connections!r}")
-    return number
