@@ -11,9 +11,9 @@ from litestar.datastructures import State
 from clew.checkpointers.http.protocol import Failure
 from clew.server.failures import Answer
 from clew.server.inspector import actions, pages
+from clew.server.inspector.error_pages import HANDLERS, refusal_page
 from clew.server.inspector.login import with_session
 from clew.server.inspector.plain_pages import login_page
-from clew.server.inspector.troubles import HANDLERS, refusal_page
 from clew.server.inspector.visits import HEADERS, Desk
 from clew.server.settings import Settings
 

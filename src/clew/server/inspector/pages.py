@@ -18,12 +18,12 @@ from clew.server.auth import EVERY_NAMESPACE
 from clew.server.failures import Refused
 from clew.server.inspector.assets import asset
 from clew.server.inspector.entries_page import entries_page, read_stretch
+from clew.server.inspector.error_pages import DAMAGE, damaged
 from clew.server.inspector.files_page import files_page
 from clew.server.inspector.live import thread_events, threads_events
 from clew.server.inspector.overview_page import look_over, overview_page
 from clew.server.inspector.thread_page import WINDOW, thread_page, window_html
 from clew.server.inspector.threads_page import list_threads, threads_page
-from clew.server.inspector.troubles import DAMAGE, damaged
 from clew.server.inspector.visits import HEADERS, AnyRequest, Visit, html
 from clew.threads import Thread, to_markdown
 from clew.threads.heads import is_part
