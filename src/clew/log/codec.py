@@ -104,15 +104,17 @@ class EncodedFrame(msgspec.Struct, frozen=True, gc=False):
 
 
 class Frame(msgspec.Struct, frozen=True, gc=False):
-    """A decoded frame whose digest is right. If `missing` is not empty, those blobs are needed first and `entries` is
-    empty.
+    """A decoded frame whose digest is right.
+
+    If `missing` is not empty, those blobs are needed to decode it, and `entries` is still empty.
     """
 
     previous: bytes
     digest: bytes
     time: int
-    """When the entries were encoded, in microseconds since 1970. If they were encoded at several times, when they were
-    joined.
+    """When the entries were encoded, in microseconds since 1970.
+
+    If groups of entries were encoded at different times, when they were joined to this frame.
     """
     entries: list[Logged]
     refs: frozenset[str] = frozenset()
@@ -418,8 +420,9 @@ _WITH_MESSAGE = (MessageAdded.__struct_config__.tag, Compacted.__struct_config__
 
 
 def _decode_one(raw: msgspec.Raw) -> Logged:
-    """Decode one entry. An entry of an unknown kind becomes an `UnknownEntry`; an invalid one of a known kind is an
-    error.
+    """Decode one entry.
+
+    An entry of an unknown kind becomes an `UnknownEntry`. An invalid entry of a known kind is an error.
     """
     try:
         kind = _decode_kind(raw).kind

@@ -163,7 +163,7 @@ class ProviderKey(_Entry, tag="provider", frozen=True):
 
 
 class Streamed(_Entry, tag="streamed", frozen=True):
-    """Blocks of a response as they arrive. The complete response replaces them; without one, they are all that is kept."""
+    """Blocks of a response as they arrive. They are kept until the complete response replaces them."""
 
     blocks: tuple[Block, ...]
     call: str = ""

@@ -237,8 +237,9 @@ class Fold:
         self._view_end = place + 1
 
     def _view(self) -> Ranges:
-        """Return the messages that the model sees, as ranges. The last range is stored apart, as it grows with every
-        message.
+        """Return the messages that the model sees, as ranges.
+
+        The last range is stored apart, as it grows with every message.
         """
         return (*self._older, (self._view_start, self._view_end)) if self._view_end >= 0 else self._older
 
@@ -247,8 +248,9 @@ class Fold:
         self._view_start, self._view_end = view[-1] if view else (0, -1)
 
     def _marked(self) -> list[Ranges]:
-        """Return the marks. The current turn's mark is brought up to date first, as it moves with every result of its
-        turn.
+        """Return the marks, the last one brought up to date.
+
+        The current turn's mark moves with every result of that turn, so it is computed only when needed.
         """
         if self._turn_grows:
             one_range = not self._older and self._view_end >= 0

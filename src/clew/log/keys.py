@@ -1,7 +1,7 @@
-"""The keys that a store's frames and blobs are encrypted with. AES-256-GCM: nothing can be read, swapped, cut or
-replayed.
+"""The keys that a store's frames and blobs are encrypted with.
 
-A frame is sealed with a random nonce and a key derived for its thread. Its header, thread and number are authenticated
+The cipher is AES-256-GCM: without the key nothing can be read, and nothing can be swapped, cut or replayed unnoticed. A
+frame is sealed with a random nonce and a key derived for its thread. Its header, thread and number are authenticated
 too, so it does not open in another place or after another frame. A blob's nonce is derived from its content, so that
 equal values under one key are the same blob and are stored once.
 """

@@ -1,5 +1,4 @@
-"""Estimate how much memory msgpack takes once it is decoded, before decoding it, so that hostile bytes are refused in
-time.
+"""Estimate how much memory msgpack will take before it is decoded, so that hostile bytes are refused in time.
 
 One byte of msgpack can become ninety bytes of Python objects (an empty list, an empty map), and zstd can make thousands
 of such bytes from one. So the writer pads data that is too short for the memory it will take, and the reader refuses
@@ -29,8 +28,9 @@ __all__ = [
 TIMES = 48
 """The most memory that decoded data may take, as a multiple of its stored size. Clew promises 50; two are for copies."""
 FLOOR = 8 * 2**20
-"""Bytes of memory that decoded data may always take, whatever its stored size. Short bodies, which are not weighed,
-never take more.
+"""Bytes of memory that decoded data may always take, whatever its stored size.
+
+Short bodies are not weighed, because they never take more.
 """
 
 Place = tuple[int, int, int]
@@ -89,8 +89,7 @@ def missing(weight: int, stored: int) -> int:
 
 
 def weigh(body: bytes, most: int | None = None) -> tuple[int, list[Place]]:
-    """Return an upper estimate of the memory that a body and the objects decoded from it take, and the places of some
-    tokens.
+    """Return an upper estimate of the memory that a body and its decoded objects take, and the places of large values.
 
     The places are those of extensions, and of texts and bytes of at least 65,536 bytes. Counting stops once the total
     exceeds `most`, so that refusing takes no longer than decoding would.

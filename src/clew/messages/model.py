@@ -58,8 +58,9 @@ class Thinking(_Block, tag="thinking", frozen=True):
 
 
 class ToolCall(_Block, tag="call", frozen=True):
-    """The model's request to run a tool. `id` is the vendor's; Clew identifies a call by its message's place and its
-    index.
+    """The model's request to run a tool.
+
+    `id` is the vendor's. Clew identifies a call by its message's place in the history and its index in that message.
     """
 
     id: str

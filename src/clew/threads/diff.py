@@ -40,11 +40,11 @@ _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
 def difference(thread_id: str, old: Checkpoint, new: Checkpoint) -> list[Logged]:
-    """Return the entries that lead from `old` to `new`: a rewind where the conversations part, then everything that is
-    new.
+    """Return the entries that lead from `old` to `new`.
 
-    Raises `InvalidInput` that names every field of `new` that these entries would not bring about, so that nothing is
-    lost silently. Spend and history never shrink: where `new` has less of them than `old`, nothing is taken away.
+    They begin with a rewind to where the two conversations part, followed by everything that is new. Raises
+    `InvalidInput` that names every field of `new` that these entries would not bring about, so that nothing is lost
+    silently. Spend and history never shrink: where `new` has less of them than `old`, nothing is taken away.
     """
     if missing := old.state.keys() - new.state.keys():
         raise InvalidInput(
@@ -103,8 +103,9 @@ def _start(old: Checkpoint, new: Checkpoint) -> list[Logged]:
 
 
 def _conversation(draft: _Draft, old: Checkpoint, new: Checkpoint) -> None:
-    """Add the new messages, and each turn's facts before the next turn begins, so that a later rewind undoes them with
-    it.
+    """Add the new messages and facts.
+
+    A turn's facts are added before the next turn begins, so that a later rewind undoes them together with their turn.
     """
     before, after = old.messages, new.messages
     same = _common(old, new)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import secrets
+from datetime import UTC, datetime
 
 import msgspec
 
 from clew.checkpointers import Head
+from clew.checkpointers.heads import Status
 from clew.log import Checkpoint, Fold
 
-__all__ = ["PART", "head_of", "is_child", "is_hidden", "is_part", "without_lease"]
+__all__ = ["PART", "head_of", "is_child", "is_hidden", "is_part", "new_head", "without_lease"]
 
 
 def head_of(state: Fold | Checkpoint, base: Head, *, encrypted: bool) -> Head:
@@ -26,6 +29,19 @@ def head_of(state: Fold | Checkpoint, base: Head, *, encrypted: bool) -> Head:
         cost_usd=state.cost_usd,
         parent=state.parent,
         tags=state.tags,
+    )
+
+
+def new_head(thread_id: str, status: Status = "interrupted", created_at: datetime | None = None) -> Head:
+    """Return the head of a log without any frames, with a new random log id."""
+    now = datetime.now(UTC)
+    return Head(
+        thread_id=thread_id,
+        frames=0,
+        log_id=secrets.token_hex(16),
+        status=status,
+        created_at=created_at or now,
+        updated_at=now,
     )
 
 

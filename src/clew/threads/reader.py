@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import gc
-import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from itertools import chain
 from typing import Protocol
 
@@ -34,7 +32,7 @@ from clew.log import (
     is_sound,
 )
 from clew.log.keys import Keyring
-from clew.threads.heads import is_part
+from clew.threads.heads import is_part, new_head
 from clew.threads.writer import LogSize
 
 __all__ = [
@@ -85,8 +83,7 @@ async def or_new(loading: Awaitable[Loaded], thread_id: str, status: Status) -> 
     try:
         return await loading
     except ThreadNotFound:
-        now, log_id = datetime.now(UTC), secrets.token_hex(16)
-        return Loaded(Head(thread_id=thread_id, frames=0, log_id=log_id, status=status, created_at=now, updated_at=now))
+        return Loaded(new_head(thread_id, status))
 
 
 async def load(checkpointer: Checkpointer, thread_id: str) -> Loaded:
@@ -152,8 +149,9 @@ class _Reading:
         self._previous = previous
 
     async def take_in(self, checkpointer: Checkpointer, head: Head) -> Loaded:
-        """Read and fold all frames up to those that the head knows of. Raises `_Broken` if they do not form an unbroken
-        chain.
+        """Read and fold all frames up to the end that this head gives.
+
+        Raises `_Broken` if they do not form an unbroken chain.
         """
         data = await checkpointer.read(head.thread_id, start=self._number, stop=head.frames)
         if self._number + len(data) != head.frames:
@@ -176,8 +174,10 @@ class _Reading:
         self._size = LogSize(snapshot=len(data), kept=len(data))
 
     async def _take(self, checkpointer: Checkpointer, thread_id: str, data: list[bytes]) -> None:
-        """Fold the next frames. From the first frame that lacks blobs on, wait until the blobs of all of them are
-        fetched together.
+        """Fold the next frames.
+
+        Once a frame lacks blobs, all following frames wait for it, so that the blobs of all of them are fetched
+        together.
         """
         lacking: list[_Lacking] = []
         waiting: list[list[Logged]] = []

@@ -217,8 +217,9 @@ class Thread:
 
     @property
     def lost(self) -> LeaseLost | None:
-        """The `LeaseLost` error if another process is known to have taken over, else None. Checked at each append and
-        renewal.
+        """The `LeaseLost` error if another process is known to have taken over, else None.
+
+        This is noticed at each append and each renewal of the lease.
         """
         return self._open_writer().lost
 
@@ -250,8 +251,7 @@ class Thread:
         await self._open_writer().renew()
 
     def hold(self, *entries: Logged) -> None:
-        """Record these entries after all earlier ones, without writing yet: they are written with the next append or
-        flush.
+        """Record these entries after all earlier ones, and write them with the next append or flush.
 
         Use this for entries that a durable one is about to follow, so that both cost one write. Raises `UsageError` for
         file snapshots: they must be checked in the store first.
@@ -273,13 +273,12 @@ class Thread:
         await self._open_writer().flush()
 
     async def save(self, checkpoint: Checkpoint) -> None:
-        """Make this the state of the thread, by appending what differs. If the conversation was changed, rewinds it
-        first.
+        """Make this the state of the thread, by appending what differs.
 
-        Afterwards everything in the checkpoint is on record. If something cannot be, raises `InvalidInput` that names
-        it, and saves nothing. What the record holds beyond the checkpoint stays: rewound messages are still part of the
-        history, and spend does not shrink. If the checkpoint says `running`, the status is `interrupted` after the
-        block.
+        If the conversation was changed, it is rewound first. Afterwards everything in the checkpoint is on record. If
+        something cannot be, raises `InvalidInput` that names it, and saves nothing. What the record holds beyond the
+        checkpoint stays: rewound messages are still part of the history, and spend does not shrink. If the checkpoint
+        says `running`, the status is `interrupted` after the block.
         """
         entries = difference(self._thread_id, self.checkpoint, checkpoint)
         if entries:
@@ -310,8 +309,9 @@ class Thread:
         log.info("thread %r: deleted", self._thread_id)
 
     async def _take_lease(self) -> LogWriter:
-        """Take the lease by appending an entry that names this process, at the position just read. If two try, one gets
-        `Conflict`.
+        """Take the lease by appending an entry that names this process, at the position just read.
+
+        If two processes try at once, one of them gets `Conflict`.
         """
         loaded = await or_new(load(self._checkpointer, self._thread_id), self._thread_id, "running")
         for _ in range(TRIES):

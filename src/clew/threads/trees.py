@@ -60,8 +60,9 @@ async def keep_trees(checkpointer: Checkpointer, roots: Collection[str], thread_
 
 
 class TreeMover:
-    """Copies trees from a source to wherever `put` stores blobs. Each blob is copied once, and after all that it points
-    at.
+    """Copies trees from a source to wherever `put` stores blobs.
+
+    Each blob is copied once, and after all blobs that it points at.
     """
 
     def __init__(

@@ -79,8 +79,9 @@ class LogWriter:
         self._waiting: list[asyncio.Future[None]] = []
 
     def accept(self, entries: Sequence[Logged]) -> int:
-        """Take in entries, in order. If one of them cannot be stored, none is taken. Returns the number to pass to
-        `flush`.
+        """Take in entries, in order, and return the number to pass to `flush`.
+
+        If one of them cannot be stored, none is taken.
         """
         if self.lost:
             raise self.lost
@@ -288,8 +289,9 @@ class Round:
         return turn
 
     def _work_through(self) -> None:
-        """Run all gathered work. A signal may cancel a future while its work runs: then its result is dropped, the
-        others run.
+        """Run all gathered work.
+
+        A signal may cancel a future while its work runs. Then its result is dropped, and the other work still runs.
         """
         asked, self._asked = self._asked, []
         for work, turn in asked:

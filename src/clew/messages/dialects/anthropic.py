@@ -126,8 +126,9 @@ def _write_answers(answers: list[Piece], notes: Notes) -> list[_Placed]:
 
 
 def _as_user(turn: Said, notes: Notes) -> list[Piece]:
-    """Return the pieces of a turn as a user's. Later instructions become text between tags, as older models accept no
-    others.
+    """Return the pieces of a turn in the user's role.
+
+    Instructions in the middle of a conversation become text between tags, because older models accept no others there.
     """
     if turn.role == "user":
         return turn.pieces

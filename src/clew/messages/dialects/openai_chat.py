@@ -177,8 +177,9 @@ def _note_silent(pieces: list[Piece], notes: Notes) -> None:
 
 
 def _content(parts: list[Part]) -> str | list[Part]:
-    """Return the parts as message content. A single plain text becomes a string, the form that compatible servers know
-    best.
+    """Return the parts as message content.
+
+    A single plain text becomes a string: servers that imitate the API support that form best.
     """
     if not parts:
         return ""
@@ -278,10 +279,9 @@ def _read_call(call: Any, where: str) -> ToolCall:
 
 
 def about_message(fields: dict[str, Any]) -> Opaque:
-    """Return an opaque block that holds a message's own fields, such as its name or audio. It is the message's first
-    block.
+    """Return an opaque block that holds a message's own fields, such as its name or audio.
 
-    A message with an unknown role becomes one such block and nothing else.
+    It becomes the first block of the message. A message with an unknown role becomes one such block and nothing else.
     """
     return Opaque(NAME, {"message": fields})
 

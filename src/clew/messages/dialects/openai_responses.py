@@ -258,8 +258,9 @@ def read(payload: Any) -> tuple[Message, ...]:
 
 
 def _read_items(items: Any, model: str = "", stop: str = "") -> tuple[Message, ...]:
-    """Return the messages of these items. Neighbouring items of the model form one response, neighbouring outputs one
-    message.
+    """Return the messages of these items.
+
+    Neighbouring items of the model form one response, and neighbouring outputs form one tool message.
     """
     turns: list[tuple[Side, list[Block]]] = []
     identified = False

@@ -1,8 +1,7 @@
-"""Read and write the `.clew` file format: a tar of `clew.json`, `frames/…` and `blobs/…`, in this order and nothing
-else.
+"""Read and write the `.clew` file format: a tar of `clew.json`, `frames/…` and `blobs/…`, in this order.
 
 The reader accepts only this: one header block at a time, regular files with the expected names and sizes. It refuses
-links, long names, sparse files and all other features of tar, so that a hostile file cannot use them.
+other members, links, long names, sparse files and all other features of tar, so that a hostile file cannot use them.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import secrets
-from datetime import UTC, datetime
 
 import msgspec
 
@@ -21,9 +19,10 @@ from clew.errors import (
     UsageError,
     WrongKey,
 )
-from clew.log import DIGEST, FIRST, FoldedState, Frame, encode_entries, encode_frame, sealed_with
+from clew.log import DIGEST, FIRST, EncodedFrame, FoldedState, Frame, encode_entries, encode_frame, sealed_with
 from clew.log.trees import named_trees, rename_trees
-from clew.threads.heads import PART, is_hidden, is_part, without_lease
+from clew.threads.appends import append_frames
+from clew.threads.heads import PART, is_hidden, is_part, new_head, without_lease
 from clew.threads.leases import check_free
 from clew.threads.reader import Progress, Source, decoded, fingerprint, frames, state_at
 from clew.threads.trees import TreeMover
@@ -178,8 +177,9 @@ async def _may_stay_as_it_is(source: Source, target: Checkpointer, head: Head, n
 
 
 async def _common(source: Source, head: Head, target: Checkpointer, there: Head, verbatim: bool) -> bytes | None:
-    """Return the digest of the source's last frame that the target has too. None if the target has frames that the
-    source lacks.
+    """Return the digest of the source's last frame that the target has too.
+
+    None if the target has frames that the source lacks.
     """
     if there.frames > head.frames:
         return None
@@ -236,10 +236,9 @@ class _Copying:
         self._head = head
         self._new_id = new_id
         self._whole = there is not None and not is_part(there)
-        self._log_id = secrets.token_hex(16) if there is None else there.log_id
-        self._at = 0 if there is None else there.frames
-        self._digest = FIRST if there is None else bytes.fromhex(there.digest)
-        self._frames: list[bytes] = []
+        self._there = new_head(new_id) if there is None else there
+        self._digest = bytes.fromhex(self._there.digest) or FIRST
+        self._frames: list[EncodedFrame] = []
         self._size = 0
         self._refs: set[str] = set()
         self._blobs: dict[str, bytes] = {}
@@ -252,7 +251,7 @@ class _Copying:
         if verbatim:
             self._refs = await source.refs(head.thread_id)
             await self._trees.move(self._refs)
-        async for number, data in frames(source, head, start=self._at, previous=previous):
+        async for number, data in frames(source, head, start=self._there.frames, previous=previous):
             if verbatim:
                 await self._add(data)
                 continue
@@ -285,7 +284,8 @@ class _Copying:
         """Extend a visible copy. Everything goes into one append with the head, so that nobody sees half of it."""
         done, expected = await self._done()
         await self._put(self._blobs)
-        await self._target.append(self._new_id, self._frames, at=self._at, head=done, refs=self._refs)
+        data = [frame.data for frame in self._frames]
+        await self._target.append(self._new_id, data, at=self._there.frames, head=done, refs=self._refs)
         self.written += self._size
         self._tell(done.frames, done.frames)
         if fingerprint(FoldedState(await state_at(self._target, done))) != expected:
@@ -300,7 +300,7 @@ class _Copying:
                     "the target has an early copy, and what came since is more than one append holds; delete it there first",
                 )
             await self._flush()
-        self._frames.append(data)
+        self._frames.append(EncodedFrame(data, data[DIGEST], {}))  # `_put` stores the blobs
         self._size += len(data)
         self._digest = data[DIGEST]
         if blobs:
@@ -312,30 +312,20 @@ class _Copying:
                 self._blobs, self._blobs_size = {}, 0
 
     async def _flush(self) -> None:
-        """Append what is gathered to the hidden thread. Its tag holds the source's `log_id`, to recognise it when
-        resumed.
+        """Append what is gathered to the hidden thread.
+
+        The thread is tagged with the source's `log_id`, so that a later run recognises it and continues.
         """
         if not self._frames:
             return
         await self._put(self._blobs)
-        at = self._at + len(self._frames)
-        now = datetime.now(UTC)
-        part = Head(
-            thread_id=self._new_id,
-            frames=at,
-            log_id=self._log_id,
-            status="interrupted",
-            digest=self._digest.hex(),
-            created_at=now,
-            updated_at=now,
-            tags={PART: self._head.log_id},
+        self._there = await append_frames(
+            self._target, self._there, self._frames, refs=self._refs, tags={PART: self._head.log_id}
         )
-        await self._target.append(self._new_id, self._frames, at=self._at, head=part, refs=self._refs)
         self.written += self._size
-        self._at = at
         self._frames, self._size, self._refs = [], 0, set()
         self._blobs, self._blobs_size = {}, 0
-        self._tell(at, self._head.frames)
+        self._tell(self._there.frames, self._head.frames)
 
     async def _put(self, blobs: dict[str, bytes]) -> None:
         if not blobs:
@@ -356,7 +346,7 @@ class _Copying:
         done = msgspec.structs.replace(
             without_lease(head),
             thread_id=self._new_id,
-            log_id=self._log_id,
+            log_id=self._there.log_id,
             digest=self._digest.hex(),
             title=(head.title or state.title) if self._target.keys is None else "",
         )

@@ -52,7 +52,7 @@ _RANGE = 20  # bytes of a pointer to a range of the history, and of its numbers 
 
 
 class Exported(msgspec.Struct, frozen=True):
-    """What an export wrote."""
+    """What `export` wrote: the thread, the numbers of frames and blobs, the file's size, and the key it needs."""
 
     thread_id: str
     frames: int
@@ -126,8 +126,9 @@ async def import_(
 async def _write(
     checkpointer: Checkpointer, head: Head, out: IO[bytes], plain: bool, folder: Path | None, progress: Progress | None
 ) -> Exported:
-    """Write the members in order. A decrypted log goes to temporary files first, because `clew.json` names its last
-    frame.
+    """Write the members in order.
+
+    A decrypted log goes to temporary files first, because `clew.json` comes before it and names its last frame.
     """
     created = datetime.now(UTC)
     tar = TarWriter(out, created)

@@ -6,17 +6,14 @@ Large values are shared by both threads. The fork's spend starts at zero, so tha
 from __future__ import annotations
 
 import logging
-import secrets
-from datetime import UTC, datetime
 
 import msgspec
 
 from clew.checkpointers import Checkpointer, Head
 from clew.errors import Conflict, InvalidInput
-from clew.log import FIRST, Checkpoint, FoldedState, Rewound, Usage, encode_entries, encode_frame, fold
-from clew.log.trees import named_trees
-from clew.threads.heads import head_of
-from clew.threads.trees import keep_trees
+from clew.log import Checkpoint, Rewound, Usage, fold
+from clew.threads.appends import append_state
+from clew.threads.heads import new_head
 
 __all__ = ["check_turn", "fork"]
 
@@ -30,26 +27,8 @@ async def fork(
     turn = state.turns if at_turn is None else at_turn
     check_turn(thread_id, state, turn)
     branch = _branch(thread_id, state, turn)
-    keys = checkpointer.keys
-    frame = encode_frame([encode_entries([FoldedState(branch)])], previous=FIRST, thread_id=new_id, keys=keys)
-    now = datetime.now(UTC)
-    base = Head(
-        thread_id=new_id,
-        frames=1,
-        log_id=secrets.token_hex(16),
-        status=branch.status,
-        snapshot=0,
-        digest=frame.digest.hex(),
-        created_at=now,
-        updated_at=now,
-    )
-    head = head_of(branch, base, encrypted=keys is not None)
-    trees = named_trees([FoldedState(branch)])
-    await keep_trees(checkpointer, trees, thread_id)
-    if frame.blobs:
-        await checkpointer.put_blobs(frame.blobs)
     try:
-        await checkpointer.append(new_id, [frame.data], at=0, head=head, refs={*frame.blobs, *trees})
+        head = await append_state(checkpointer, new_head(new_id), branch, source_id=thread_id)
     except Conflict as conflict:
         raise Conflict(new_id, f"the fork of {thread_id!r} needs an unused id, and this thread exists") from conflict
     log.info("thread %r: forked to %r at turn %d", thread_id, new_id, turn)

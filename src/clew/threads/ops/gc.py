@@ -125,7 +125,7 @@ class Steps:
 async def unreached(
     checkpointer: Checkpointer, digests: Iterable[str], steps: Steps | None = None, *, but: str | None = None
 ) -> set[str]:
-    """Return those of these blobs that no thread reaches, directly or through trees. The thread `but` is ignored."""
+    """Return which of these blobs no thread reaches, directly or through trees. The thread `but` is ignored."""
     steps = steps or Steps()
     direct: set[str] = set()
     async for head in checkpointer.heads():
@@ -178,8 +178,8 @@ async def remove_blobs(
     *,
     but: str | None = None,
 ) -> tuple[int, int]:
-    """Delete these blobs unless someone touched them since `cutoff`. Returns the number and the bytes of the deleted
-    ones.
+    """Delete these blobs, except those that were touched since `cutoff`. Returns how many were deleted, and their
+    bytes.
 
     The caller has read the refs of all threads since `listing` and found that no thread reaches these blobs. A store
     counts back from the time of the deletion, so a slow deletion moves the cutoff forward. That is safe while the
@@ -252,8 +252,9 @@ class _Deleting:
 
 
 async def _read(checkpointer: Checkpointer, digests: Iterable[str]) -> AsyncIterator[dict[str, bytes]]:
-    """Yield these blobs, a few at a time. A damaged blob comes as empty bytes: its content is not needed, its size
-    unknown.
+    """Yield these blobs, a few at a time.
+
+    A damaged blob comes as empty bytes: its content is not needed, and its size is unknown.
     """
     left = iter(digests)
     while batch := list(islice(left, _BATCH)):

@@ -5,23 +5,21 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Collection, Sequence
-from datetime import UTC, datetime
 
 import msgspec
 
 from clew.checkpointers import Checkpointer, Head
 from clew.checkpointers.heads import thread_key
 from clew.errors import Conflict, ThreadNotFound
-from clew.log import FIRST, Checkpoint, FoldedState, LeaseTaken, encode_entries, encode_frame
+from clew.log import FIRST, Checkpoint, LeaseTaken, encode_entries, encode_frame
 from clew.log.checkpoint import TURN_MARK, Fact, Ranges, provider_key
 from clew.log.fold import TITLE_LENGTH
-from clew.log.trees import named_trees
 from clew.messages import Message, User, plain_text
-from clew.threads.heads import PART, head_of
+from clew.threads.appends import append_frames, append_state
+from clew.threads.heads import PART
 from clew.threads.leases import check_free, new_lease
 from clew.threads.ops.gc import Cutoff, below, remove_blobs, unreached
 from clew.threads.reader import load
-from clew.threads.trees import keep_trees
 
 __all__ = ["Purged", "fence", "purge", "purge_rewound", "trimmed"]
 
@@ -34,7 +32,7 @@ _OLD_LOG, _NEW_LOG = "clew:old-log", "clew:new-log"
 
 
 class Purged(msgspec.Struct, frozen=True, kw_only=True):
-    """What was erased."""
+    """What `purge` or `purge_rewound` erased."""
 
     thread_id: str
     messages: int = 0
@@ -45,16 +43,16 @@ class Purged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def purge(checkpointer: Checkpointer, thread_id: str) -> Purged:
-    """Delete a thread and at once those of its blobs that no other thread reaches, however recently they were touched.
+    """Delete a thread, and at once every blob that only this thread reaches, however recently it was touched.
 
-    The thread is deleted first. So an interruption leaves blobs that nobody reaches, which `gc` deletes later, and
-    never a thread that lacks blobs. Raises `ThreadNotFound` if there is no such thread. A blob that someone else
-    touches meanwhile is left to `gc`. A blob that someone has put but not yet pointed at may be deleted: then their
-    append raises `MissingBlob`, writes nothing, and can be made again after another put.
+    The thread is deleted first. So an interruption leaves blobs that no thread reaches, which `gc` deletes later, and
+    never a thread that lacks blobs. Raises `ThreadNotFound` if there is no such thread. A blob that another process
+    touches meanwhile is left to `gc`. A blob that another process has put but not yet pointed at may be deleted: then
+    its append raises `MissingBlob`, writes nothing, and can be made again after another put.
 
     Takes no lease: a process that holds the thread gets `LeaseLost` at its next append. The copy that an interrupted
     `purge_rewound` left is deleted too. Forks and copies are separate threads and stay. Raises `Corrupt` and deletes
-    nothing if the blobs of this thread cannot be found out. If that fails for another thread, this one is deleted and
+    nothing if the blobs of this thread cannot be determined. If that fails for another thread, this one is deleted and
     its blobs are left to `gc`.
     """
     copy_id = _copy_id(thread_id)
@@ -125,7 +123,7 @@ async def _write_copy(checkpointer: Checkpointer, thread_id: str) -> tuple[Head,
     tags = {PART: "1", _OLD_LOG: fenced.log_id, _NEW_LOG: secrets.token_hex(16)}
     base = msgspec.structs.replace(loaded.head, thread_id=_copy_id(thread_id), log_id=secrets.token_hex(16), lease=None)
     old -= await checkpointer.missing_blobs(old)
-    copy = await _write_state(checkpointer, base, state, tags=tags, refs=old)
+    copy = await append_state(checkpointer, base, state, source_id=thread_id, refs=old, tags=tags)
     now = await checkpointer.head(thread_id)
     if now is None or (now.log_id, now.frames) != (fenced.log_id, fenced.frames):
         await checkpointer.delete(copy.thread_id)
@@ -140,7 +138,7 @@ async def _write_final(checkpointer: Checkpointer, thread_id: str, copy: Head) -
     if here is None:
         state = (await load(checkpointer, copy.thread_id)).state
         base = msgspec.structs.replace(copy, thread_id=thread_id, log_id=log_id)
-        await _write_state(checkpointer, base, state, tags=state.tags)
+        await append_state(checkpointer, base, state, source_id=thread_id)
     elif here.log_id != log_id:
         raise Conflict(
             thread_id,
@@ -149,28 +147,8 @@ async def _write_final(checkpointer: Checkpointer, thread_id: str, copy: Head) -
         )
 
 
-async def _write_state(
-    checkpointer: Checkpointer, base: Head, state: Checkpoint, *, tags: dict[str, str], refs: Collection[str] = ()
-) -> Head:
-    """Write a new log that consists of one folded state."""
-    frame = encode_frame(
-        [encode_entries([FoldedState(state)])], previous=FIRST, thread_id=base.thread_id, keys=checkpointer.keys
-    )
-    base = msgspec.structs.replace(
-        base, frames=1, snapshot=0, digest=frame.digest.hex(), updated_at=datetime.now(UTC), lease=None
-    )
-    head = head_of(state, base, encrypted=checkpointer.keys is not None)
-    head = msgspec.structs.replace(head, tags=tags)
-    if frame.blobs:
-        await checkpointer.put_blobs(frame.blobs)
-    trees = named_trees([FoldedState(state)])
-    await keep_trees(checkpointer, trees, base.thread_id)
-    await checkpointer.append(head.thread_id, [frame.data], at=0, head=head, refs={*frame.blobs, *trees, *refs})
-    return head
-
-
 async def _erase_blobs(checkpointer: Checkpointer, blobs: Sequence[str], *, but: str | None = None) -> tuple[int, int]:
-    """Delete those of these blobs that no thread reaches. Returns their number and bytes.
+    """Delete the blobs among these that no thread reaches. Returns their number and bytes.
 
     A blob that is touched from now on stays, with the blobs below it. If this is interrupted, blobs below a deleted
     tree are left to gc.
@@ -185,11 +163,10 @@ async def _erase_blobs(checkpointer: Checkpointer, blobs: Sequence[str], *, but:
 
 
 async def fence(checkpointer: Checkpointer, head: Head, label: str) -> Head:
-    """Take the lease of a thread that is about to be deleted, by an append directly after this head. Returns the new
-    head.
+    """Take the lease of a thread that is about to be deleted, and return its new head.
 
-    Raises `Conflict` if the log has grown. From here on nobody else can open the thread without `takeover`, and no
-    former holder can append to it.
+    This is an append directly after `head`; raises `Conflict` if the log has grown. From here on nobody else can open
+    the thread without `takeover`, and no former holder can append to it.
     """
     lease = new_lease(label)
     frame = encode_frame(
@@ -199,16 +176,7 @@ async def fence(checkpointer: Checkpointer, head: Head, label: str) -> Head:
         number=head.frames,
         keys=checkpointer.keys,
     )
-    fenced = msgspec.structs.replace(
-        head,
-        frames=head.frames + 1,
-        digest=frame.digest.hex(),
-        status="running",
-        lease=lease,
-        updated_at=datetime.now(UTC),
-    )
-    await checkpointer.append(head.thread_id, [frame.data], at=head.frames, head=fenced)
-    return fenced
+    return await append_frames(checkpointer, head, [frame], status="running", lease=lease)
 
 
 def trimmed(state: Checkpoint) -> Checkpoint:

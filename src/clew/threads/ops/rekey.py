@@ -8,6 +8,7 @@ from clew.checkpointers import Checkpointer, Head
 from clew.checkpointers.heads import thread_key
 from clew.errors import Conflict, InvalidInput
 from clew.log import sealed_with
+from clew.threads.appends import append_frames
 from clew.threads.heads import is_hidden, is_part
 from clew.threads.leases import is_live
 from clew.threads.ops.copy import copy
@@ -104,6 +105,4 @@ async def _finish(checkpointer: Checkpointer, hidden: Head) -> None:
 
 
 async def _retag(checkpointer: Checkpointer, head: Head, tags: dict[str, str]) -> Head:
-    changed = msgspec.structs.replace(head, tags=tags)
-    await checkpointer.append(head.thread_id, [], at=head.frames, head=changed)
-    return changed
+    return await append_frames(checkpointer, head, [], tags=tags, updated_at=head.updated_at)

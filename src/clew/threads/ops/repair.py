@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from datetime import UTC, datetime
 
 import msgspec
@@ -12,7 +11,8 @@ from clew.checkpointers.base import MAX_APPEND
 from clew.errors import Conflict, Corrupt, NewerFormat, ThreadNotFound, WrongKey
 from clew.log import FIRST, EncodedFrame, Fold, Frame, encode_entries, encode_frame
 from clew.log.trees import named_trees
-from clew.threads.heads import PART, head_of
+from clew.threads.appends import append_frames
+from clew.threads.heads import PART, new_head
 from clew.threads.ops.gc import below
 from clew.threads.ops.verify import is_snapshot, scan
 
@@ -100,15 +100,7 @@ class _NewLog:
         self._hidden = {PART: "1", _OF: old_id}
         self._created_at = created_at
         self._fold = Fold()
-        now = datetime.now(UTC)
-        self._head = Head(
-            thread_id=new_id,
-            frames=0,
-            log_id=secrets.token_hex(16),
-            status="interrupted",
-            created_at=created_at or now,
-            updated_at=now,
-        )
+        self._head = new_head(new_id, created_at=created_at)
         self._waiting: list[EncodedFrame] = []
         self._trees: set[str] = set()
         self._size = 0
@@ -141,19 +133,16 @@ class _NewLog:
         return self._head
 
     async def _send(self, *, hidden: bool) -> None:
-        at, frames = self._head.frames, self._waiting
-        head = msgspec.structs.replace(self._head, frames=at + len(frames), digest=frames[-1].digest.hex())
-        if hidden:
-            head = msgspec.structs.replace(head, tags=self._hidden)
-        else:
-            head = head_of(self._fold, head, encrypted=self._checkpointer.keys is not None)
-        blobs = {digest: data for frame in frames for digest, data in frame.blobs.items()}
-        if blobs:
-            await self._checkpointer.put_blobs(blobs)
-        data = [frame.data for frame in frames]
         trees = self._trees - await self._checkpointer.missing_blobs(await below(self._checkpointer, self._trees))
-        await self._checkpointer.append(head.thread_id, data, at=at, head=head, refs={*blobs, *trees})
-        self._head, self._waiting, self._size, self._trees = head, [], 0, set()
+        if hidden:
+            self._head = await append_frames(
+                self._checkpointer, self._head, self._waiting, refs=trees, tags=self._hidden
+            )
+        else:
+            self._head = await append_frames(
+                self._checkpointer, self._head, self._waiting, state=self._fold, refs=trees
+            )
+        self._waiting, self._size, self._trees = [], 0, set()
 
 
 def _moment(micros: int) -> datetime:

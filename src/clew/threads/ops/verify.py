@@ -189,8 +189,9 @@ class _Check:
         )
 
     def _take(self, seen: Seen) -> None:
-        """Fold the frame's entries, unless something before them is lost. A folded state is where folding can start
-        again.
+        """Fold the frame's entries, unless something before them is lost.
+
+        After a loss, folding starts again at the next folded state.
         """
         self._problems += seen.problems
         if isinstance(seen.error, WrongKey) and seen.error.key_id is not None:
@@ -304,8 +305,9 @@ def is_snapshot(frame: Frame) -> bool:
 
 
 class _Raw(NamedTuple):
-    """A frame's bytes, or the error from reading them. Both are set if the damage lies between it and the frame before
-    it.
+    """A frame's bytes, or the error from reading them.
+
+    Both are set if the damage lies between this frame and the one before it.
     """
 
     number: int

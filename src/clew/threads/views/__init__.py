@@ -1,1 +1,1 @@
-"""Threads for people: timelines, entries, Markdown and JSON, searches, totals."""
+"""Threads as people read them: timelines, entries, Markdown and JSON, search results and totals."""

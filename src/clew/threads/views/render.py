@@ -17,8 +17,7 @@ JSON_FORMAT = 1
 
 
 def to_markdown(checkpoint: Checkpoint, *, thread_id: str = "", history: bool = False) -> str:
-    """Return the conversation as Markdown: who said what, which tools were called, what they returned, and what it
-    cost.
+    """Return the conversation as Markdown: messages, tool calls with their results, and usage and cost.
 
     `history=True` also shows messages that were rewound or compacted away, where they occurred. Images and files are
     shown by type and size. Text of the conversation cannot change the layout around it: fences are longer than any in

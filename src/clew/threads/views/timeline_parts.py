@@ -77,14 +77,13 @@ class TimelineTurn(msgspec.Struct, frozen=True, kw_only=True):
     position: int
     """Its place among all turns ever made, from 0. It never changes."""
     number: int
-    """Its number in the conversation, from 1, as `rewind` and `fork` use it. A rewound turn may share it with a later
-    one.
+    """Its number in the conversation, from 1, as `rewind` and `fork` use it.
+
+    A rewound turn and a later one may have the same number.
     """
     rewound: bool = False
     inherited: bool = False
-    """True if it was made before this log began, for example by the thread that this one was forked from. It has no
-    times.
-    """
+    """True if it was made before this log began, for example by the thread that was forked. It has no times."""
     prompts: tuple[Message, ...] = ()
     """The messages to the model since the turn before."""
     blocks: tuple[Block, ...] = ()

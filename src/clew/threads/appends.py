@@ -1,0 +1,73 @@
+"""Append frames to a log that this process does not hold open: for forks, copies, repairs, purges and rekeying.
+
+`LogWriter` writes the log of an open thread. These functions make single appends without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from clew.checkpointers import Checkpointer, Head
+from clew.log import FIRST, Checkpoint, EncodedFrame, Fold, FoldedState, encode_entries, encode_frame
+from clew.log.trees import named_trees
+from clew.threads.heads import head_of
+from clew.threads.trees import keep_trees
+
+__all__ = ["append_frames", "append_state"]
+
+
+async def append_frames(
+    checkpointer: Checkpointer,
+    base: Head,
+    frames: Sequence[EncodedFrame],
+    *,
+    state: Fold | Checkpoint | None = None,
+    refs: Collection[str] = (),
+    **changes: Any,
+) -> Head:
+    """Store the frames' blobs, append the frames directly after `base`, and return the new head.
+
+    The new head is `base` at its new position and time, with all fields that follow from `state`, if one is given.
+    `changes` are fields of the head that are set last. `refs` are blobs that the thread reaches beside those of the
+    frames. Raises `Conflict` if the log does not end at `base`.
+    """
+    position = {
+        "frames": base.frames + len(frames),
+        "digest": frames[-1].digest.hex() if frames else base.digest,
+        "updated_at": datetime.now(UTC),
+    }
+    head = base if state is None else head_of(state, base, encrypted=checkpointer.keys is not None)
+    head = msgspec.structs.replace(head, **(position | changes))
+    blobs = {digest: packed for frame in frames for digest, packed in frame.blobs.items()}
+    if blobs:
+        await checkpointer.put_blobs(blobs)
+    data = [frame.data for frame in frames]
+    await checkpointer.append(head.thread_id, data, at=base.frames, head=head, refs={*blobs, *refs})
+    return head
+
+
+async def append_state(
+    checkpointer: Checkpointer,
+    base: Head,
+    state: Checkpoint,
+    *,
+    source_id: str,
+    refs: Collection[str] = (),
+    **changes: Any,
+) -> Head:
+    """Write a new log that consists of one folded state, and return its head.
+
+    `base` gives the new thread's id, log id and time of creation. `refs` and `changes` are those of `append_frames`.
+    Raises `MissingBlob` in the name of thread `source_id`, whose state this is, if a file snapshot of it is gone, and
+    `Conflict` if the new thread exists.
+    """
+    folded = FoldedState(state)
+    frame = encode_frame([encode_entries([folded])], previous=FIRST, thread_id=base.thread_id, keys=checkpointer.keys)
+    trees = named_trees([folded])
+    await keep_trees(checkpointer, trees, source_id)
+    start = msgspec.structs.replace(base, frames=0, snapshot=0)
+    return await append_frames(checkpointer, start, [frame], state=state, refs={*trees, *refs}, **changes)
