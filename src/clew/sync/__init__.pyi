@@ -813,8 +813,7 @@ class Thread:
         """The head as it is in the store."""
 
     def hold(self, *entries: Logged) -> None:
-        """Record these entries after all earlier ones, without writing yet: they are written with the next append or
-        flush.
+        """Record these entries after all earlier ones, and write them with the next append or flush.
 
         Use this for entries that a durable one is about to follow, so that both cost one write. Raises `UsageError` for
         file snapshots: they must be checked in the store first."""
@@ -853,8 +852,9 @@ class Thread:
 
     @property
     def lost(self) -> LeaseLost | None:
-        """The `LeaseLost` error if another process is known to have taken over, else None. Checked at each append and
-        renewal."""
+        """The `LeaseLost` error if another process is known to have taken over, else None.
+
+        This is noticed at each append and each renewal of the lease."""
 
     @property
     def messages(self) -> int:
@@ -906,16 +906,16 @@ class Thread:
 
     @staticmethod
     def purge(checkpointer: Checkpointer, thread_id: str) -> Purged:
-        """Delete a thread and at once those of its blobs that no other thread reaches, however recently they were touched.
+        """Delete a thread, and at once every blob that only this thread reaches, however recently it was touched.
 
-        The thread is deleted first. So an interruption leaves blobs that nobody reaches, which `gc` deletes later, and
-        never a thread that lacks blobs. Raises `ThreadNotFound` if there is no such thread. A blob that someone else
-        touches meanwhile is left to `gc`. A blob that someone has put but not yet pointed at may be deleted: then their
-        append raises `MissingBlob`, writes nothing, and can be made again after another put.
+        The thread is deleted first. So an interruption leaves blobs that no thread reaches, which `gc` deletes later, and
+        never a thread that lacks blobs. Raises `ThreadNotFound` if there is no such thread. A blob that another process
+        touches meanwhile is left to `gc`. A blob that another process has put but not yet pointed at may be deleted: then
+        its append raises `MissingBlob`, writes nothing, and can be made again after another put.
 
         Takes no lease: a process that holds the thread gets `LeaseLost` at its next append. The copy that an interrupted
         `purge_rewound` left is deleted too. Forks and copies are separate threads and stay. Raises `Corrupt` and deletes
-        nothing if the blobs of this thread cannot be found out. If that fails for another thread, this one is deleted and
+        nothing if the blobs of this thread cannot be determined. If that fails for another thread, this one is deleted and
         its blobs are left to `gc`."""
 
     @staticmethod
@@ -977,13 +977,12 @@ class Thread:
         """Continue from the end of an earlier turn. Later messages stay in the history, and what was spent stays spent."""
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Make this the state of the thread, by appending what differs. If the conversation was changed, rewinds it
-        first.
+        """Make this the state of the thread, by appending what differs.
 
-        Afterwards everything in the checkpoint is on record. If something cannot be, raises `InvalidInput` that names
-        it, and saves nothing. What the record holds beyond the checkpoint stays: rewound messages are still part of the
-        history, and spend does not shrink. If the checkpoint says `running`, the status is `interrupted` after the
-        block."""
+        If the conversation was changed, it is rewound first. Afterwards everything in the checkpoint is on record. If
+        something cannot be, raises `InvalidInput` that names it, and saves nothing. What the record holds beyond the
+        checkpoint stays: rewound messages are still part of the history, and spend does not shrink. If the checkpoint
+        says `running`, the status is `interrupted` after the block."""
 
     @property
     def thread_id(self) -> str: ...
