@@ -69,6 +69,15 @@ def test_the_agent_of_the_readme_can_be_run_again(tmp_path: Path) -> None:
         assert run.stdout == f"It is sent. {turns} None\n", run.stderr
 
 
+def test_every_number_that_the_readme_compares_was_measured() -> None:
+    measured = (ROOT / "docs" / "benchmarks.md").read_text()
+    compared = (ROOT / "README.md").read_text().partition("Beside other stores")[2].partition("An empty cell")[0]
+    cells = [cell for row in compared.splitlines() if row.startswith("|") for cell in row.split("|")[2:]]
+    figures = [figure for cell in cells for figure in re.findall(r"[\d,.]+ ?(?:µs|ms|MB|GB|/s)", cell)]
+    assert len(figures) == 16
+    assert [figure for figure in figures if f" {figure} |" not in measured] == []
+
+
 def test_links_between_guides_lead_somewhere() -> None:
     for guide in GUIDES:
         for target in re.findall(r"\]\(([^)#]+)\)", guide.read_text()):
