@@ -65,7 +65,7 @@ def _patched(old: bytes, new: bytes, at: int | None = None) -> Callable[[Path], 
 
 
 _BROKEN = {
-    "a stand-in that npm left": (_stub, "stand-in"),
+    "a stand-in that npm left": (_stub, "placeholder"),
     "a folder": (_folder, "is a folder"),
     "not marked as a program": (_not_marked, "may not run"),
     "a link that leads nowhere": (_dangling, "No such file"),

@@ -8,7 +8,7 @@ from clew.agent.recovery import left_over
 from clew.checkpointers import MemoryCheckpointer
 from clew.log import Checkpoint, MessageAdded
 from clew.messages import Assistant, Message, Text, Tool, ToolCall, ToolResult, user
-from clew.providers.events import Failed, Finished, Happening, Response, Result
+from clew.providers.events import Failed, Finished, ProviderEvent, Response, Result
 from clew.providers.recorder import Recorder
 from clew.threads import Thread
 
@@ -25,7 +25,7 @@ def _result(call: ToolCall) -> ToolResult:
     return ToolResult(call.id, (Text(f"did {call.id}"),))
 
 
-async def _recorded(*happenings: Happening, pieces: bool = True) -> tuple[Checkpoint, list[str]]:
+async def _recorded(*happenings: ProviderEvent, pieces: bool = True) -> tuple[Checkpoint, list[str]]:
     """The thread, read anew by somebody else, and the names of the calls in the order in which they were told as done."""
     store = MemoryCheckpointer()
     told: list[object] = []

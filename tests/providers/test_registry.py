@@ -53,7 +53,7 @@ def test_others_add_providers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert provider_names() == (*PROVIDERS, "broken", "odd", "own")
     with pytest.raises(MissingExtra):
         find_provider("broken")
-    with pytest.raises(InvalidInput, match="'odd' is no subclass"):
+    with pytest.raises(InvalidInput, match="'odd' is installed, but is not a subclass"):
         find_provider("odd")
 
 

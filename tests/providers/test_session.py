@@ -392,7 +392,7 @@ def test_a_setting_that_cannot_be_is_refused_with_the_way_out(settings: dict[str
 async def test_a_folder_that_is_not_there_is_a_clear_error(tmp_path: Path) -> None:
     place = toy_place(tmp_path)
     place.cwd.rmdir()
-    with pytest.raises(InvalidInput, match="no folder"):
+    with pytest.raises(InvalidInput, match="is not a folder"):
         await toy_agent(place, MemoryCheckpointer()).start_session().send("say hello")
 
 

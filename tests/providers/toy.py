@@ -27,7 +27,7 @@ from clew.messages import (
 )
 from clew.messages.dialects import Loss
 from clew.providers.base import Command, Conversation, Health, Job, NativeSession, Place, Program, Provider, Standing
-from clew.providers.events import Delta, Failed, Finished, Happening, Other, Response, Result
+from clew.providers.events import Delta, Failed, Finished, Other, ProviderEvent, Response, Result
 
 __all__ = ["PROGRAM", "Toy", "Twin", "toy_place"]
 
@@ -143,7 +143,7 @@ class _Reader:
         self._text = ""
         self._ended = False
 
-    def read(self, line: bytes) -> Iterable[Happening]:
+    def read(self, line: bytes) -> Iterable[ProviderEvent]:
         try:
             value = msgspec.json.decode(line)
         except msgspec.DecodeError:
@@ -170,5 +170,5 @@ class _Reader:
                 return [Finished(self._text, Usage(10, rows), 0.25)]
         return [Other(value)]
 
-    def end(self, status: int, stderr: str) -> Iterable[Happening]:
+    def end(self, status: int, stderr: str) -> Iterable[ProviderEvent]:
         return [] if self._ended else [Failed("stopped", f"the program ended with {status}")]

@@ -135,7 +135,7 @@ def _fitted(schema: dict[str, Any]) -> dict[str, Any]:
     try:
         return transform_schema(schema)
     except ValueError as error:
-        raise InvalidInput(f"the output schema is not one that the API takes: {error}") from None
+        raise InvalidInput(f"the API does not accept the output schema: {error}") from None
 
 
 def _advice(status: int | None) -> str:

@@ -60,7 +60,9 @@ class Vendor(Generic[_C]):
         """`maker` is the name of the SDK's async client class. It is created with `settings`, unless a `client` is
         given."""
         if client is not None and settings:
-            raise InvalidInput(f"a client of your own has its settings already: {', '.join(sorted(settings))}")
+            raise InvalidInput(
+                f"give these settings to your own client, not to the model: {', '.join(sorted(settings))}"
+            )
         self._model = model
         self._name = name
         self._max_retries = max_retries
@@ -163,7 +165,7 @@ def merged(body: dict[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
     ours."""
     for key in options:
         if key in _OURS:
-            raise InvalidInput(f"the option {key!r} is not one to set: it is what the conversation is made into")
+            raise InvalidInput(f"the option {key!r} cannot be set: Clew sets it itself")
     together = dict(body)
     for key, value in options.items():
         ours = together.get(key)

@@ -18,7 +18,7 @@ from clew.models.windows import context_window
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
-__all__ = ["OpenAIChatModel"]
+__all__ = ["OpenAIChatModel", "openai_advice"]
 
 _OWN_HOSTS = ("openai.com", "openai.azure.com")
 _THOUGHTS = ("reasoning_content", "reasoning")

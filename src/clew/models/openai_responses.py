@@ -94,7 +94,7 @@ class OpenAIResponsesModel:
                     "name": tool.name,
                     "description": tool.description,
                     "parameters": parameters(tool),
-                    "strict": False,  # the default would refuse schemas that leave anything open
+                    "strict": False,  # the default would refuse schemas with optional properties
                 }
                 for tool in request.tools
             ]

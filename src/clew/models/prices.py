@@ -16,7 +16,7 @@ import msgspec
 
 from clew.log import Usage
 
-__all__ = ["PRICED_ON", "PRICES", "Price", "cost_of"]
+__all__ = ["PRICED_ON", "PRICES", "Price", "cost_of", "find"]
 
 
 PRICED_ON = date(2026, 11, 15)

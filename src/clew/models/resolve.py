@@ -44,10 +44,10 @@ def resolve_model(model: str | Model, **settings: Any) -> Model:
 
 def _checked(model: Model, settings: dict[str, Any]) -> Model:
     if not callable(getattr(model, "stream", None)):
-        raise InvalidInput(f"a {type(model).__name__} is no model: it has no method `stream`. {_write('')}")
+        raise InvalidInput(f"a {type(model).__name__} is not a model: it has no method `stream`. {_write('')}")
     if settings:
         given = ", ".join(sorted(settings))
-        raise InvalidInput(f"a model that is made already takes no settings, and was given {given}.")
+        raise InvalidInput(f"a model object takes no settings, but was given {given}.")
     return model
 
 

@@ -165,7 +165,7 @@ class Provider(ABC):
     def __init__(self, place: Place) -> None:
         self.place = place
 
-    # Driving
+    # Running the program.
 
     @abstractmethod
     def program(self) -> Program | None:
@@ -194,7 +194,7 @@ class Provider(ABC):
         Call it before the program starts. The default is None: the program prints a call when it begins."""
         return None
 
-    # The conversation as the program keeps it. A `folder` holds one in full, and nothing else: this is what travels.
+    # The conversation in the program's own format. A `folder` holds exactly one: it is what is stored and moved.
 
     @abstractmethod
     def export(self, key: str, folder: Path) -> bool:

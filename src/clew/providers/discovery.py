@@ -69,7 +69,7 @@ def _list(name: str, place: Place) -> tuple[list[NativeSession], Problem | None]
     try:
         for session in find_provider(name)(place).sessions():
             sessions.append(session)
-    except Exception as error:  # noqa: BLE001 - whatever it was, one provider's trouble must not hide the others
+    except Exception as error:  # noqa: BLE001 - one provider's error must not hide the others
         reason = str(error) or type(error).__name__
         log.info("%s: its sessions could not all be listed: %s", name, reason)
         return sessions, Problem(name, reason)

@@ -1,4 +1,4 @@
-"""The vocabulary in which every provider reports what its program does, and the protocols of what reads and watches a
+"""The events in which every provider reports what its program does, and the protocols of what reads and watches a
 program."""
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ __all__ = [
     "Failed",
     "Failure",
     "Finished",
-    "Happening",
     "Other",
+    "ProviderEvent",
     "Reader",
     "Response",
     "Result",
@@ -94,16 +94,16 @@ class Other(msgspec.Struct, frozen=True):
     value: Any
 
 
-Happening = Delta | Response | Result | Retry | Finished | Failed | Other
+ProviderEvent = Delta | Response | Result | Retry | Finished | Failed | Other
 
 
 class Reader(Protocol):
     """Reads the output of one run, line by line. Over the whole run it returns exactly one `Finished` or `Failed`."""
 
-    def read(self, line: bytes) -> Iterable[Happening]:
+    def read(self, line: bytes) -> Iterable[ProviderEvent]:
         """Return the events of a line of the standard output. A line that is not JSON gives `Other`, never an error."""
 
-    def end(self, status: int, stderr: str) -> Iterable[Happening]:
+    def end(self, status: int, stderr: str) -> Iterable[ProviderEvent]:
         """Return the last events, after the program has ended. Called once, after the last line. `status` is the exit
         status, or the negative number of a signal; `stderr` is the end of the standard error."""
 

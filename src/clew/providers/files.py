@@ -7,12 +7,24 @@ import os
 import re
 import secrets
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["bring", "copy", "is_draft", "lines_from_end", "make_folder", "put", "put_if_changed", "remembered", "sweep"]
+__all__ = [
+    "bring",
+    "copy",
+    "is_draft",
+    "lines_from_end",
+    "make_folder",
+    "put",
+    "put_if_changed",
+    "remembered",
+    "scratch",
+    "sweep",
+]
 
 _DRAFT = re.compile(r"\..+\.clew-[0-9a-f]{16}")
 _ABANDONED = 3600.0
@@ -71,6 +83,15 @@ def bring(source: Path, target: Path, fill: Callable[[Path, Path], object] = shu
     return True
 
 
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """Make an empty temporary folder that is deleted afterwards."""
+    with tempfile.TemporaryDirectory(prefix="clew-") as top:
+        folder = Path(top, "session")
+        folder.mkdir()
+        yield folder
+
+
 def lines_from_end(path: Path) -> Iterator[bytes]:
     """Yield the lines of a file from the last to the first, reading only as far as needed."""
     with path.open("rb") as file:
@@ -91,7 +112,7 @@ def sweep(folder: Path) -> None:
             if is_draft(path.name) and time.time() - path.lstat().st_mtime > _ABANDONED:
                 path.unlink()
         except FileNotFoundError:
-            continue  # its writer is done with it, or another sweeps
+            continue  # its writer has finished, or another process removed it
 
 
 def is_draft(name: str) -> bool:

@@ -19,7 +19,7 @@ _LINUX = sys.platform == "linux"
 
 
 def _prctl(option: int, value: int) -> None:
-    import ctypes
+    import ctypes  # for Linux alone
 
     ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
@@ -46,7 +46,7 @@ def _start(argv: list[str], lifeline: int) -> int:
 def _table() -> dict[int, int]:
     """Return the parent of every process. Processes that end meanwhile are skipped."""
     if not _LINUX:
-        import subprocess
+        import subprocess  # for macOS alone: it takes longer to import than all the rest
 
         lines = subprocess.run(["/bin/ps", "-axo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
         return {int(pid): int(parent) for pid, parent in map(str.split, lines.splitlines())}
@@ -122,7 +122,7 @@ def main() -> None:
     for descriptor in (0, 1, 2):
         os.dup2(nothing, descriptor)
     status: int | None = None
-    waiting = select.poll()  # select itself cannot wait for descriptors above 1023
+    waiting = select.poll()  # select.select cannot wait for descriptors above 1023
     waiting.register(lifeline, select.POLLIN)
     waiting.register(woken, select.POLLIN)
     while status is None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -26,6 +25,7 @@ from clew.log import Checkpoint, ProviderKey
 from clew.messages import Assistant, Message, Tool, ToolCall, ToolResult, User, plain_text, tool_calls
 from clew.messages.dialects import Loss
 from clew.providers.base import Conversation, Provider, Standing
+from clew.providers.files import scratch
 from clew.providers.registry import BUILT_IN_AGENT, find_provider
 from clew.providers.translate.move import write_for
 from clew.threads import Thread
@@ -130,7 +130,7 @@ class Placing:
     async def _write(self, state: Checkpoint, key: str) -> Placed:
         key = key or self._provider.new_key()
         conversation = await self.conversation(state)
-        with _scratch() as folder:
+        with scratch() as folder:
             lost = await asyncio.to_thread(
                 write_for, self._provider, conversation, current_provider(state), key, folder
             )
@@ -216,7 +216,7 @@ class Placing:
 
     @asynccontextmanager
     async def _restored(self, digest: str) -> AsyncIterator[Path]:
-        with _scratch() as folder:
+        with scratch() as folder:
             await Workspace(folder, self._store).restore(digest)
             yield folder
 
@@ -228,19 +228,10 @@ def staging_folder(provider: Provider, key: str) -> Path:
 
 
 @contextmanager
-def _scratch() -> Iterator[Path]:
-    """Make a temporary folder that is deleted afterwards."""
-    with tempfile.TemporaryDirectory(prefix="clew-") as top:
-        folder = Path(top, "session")
-        folder.mkdir()
-        yield folder
-
-
-@contextmanager
 def alone(provider: Provider, key: str) -> Iterator[None]:
     """Hold a lock so that no other process on this machine works on the same session. Two processes with different
     stores would not see each other's lease."""
-    import fcntl
+    import fcntl  # not on Windows, where this module is imported all the same
 
     lock = staging_folder(provider, key).with_suffix(".lock")
     lock.parent.mkdir(parents=True, exist_ok=True)

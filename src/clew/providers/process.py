@@ -27,7 +27,7 @@ from clew.threads.leases import provably_dead, this_process
 __all__ = ["CannotRun", "Ended", "is_binary", "on_path", "printed_version", "problem_of", "reap", "run", "signal_name"]
 
 
-MARK = "CLEW_PROVIDER_OF"
+OWNER_VARIABLE = "CLEW_PROVIDER_OF"
 """The environment variable, in every process started for a provider, that names the process it belongs to."""
 _GUARD = Path(__file__).with_name("guard.py")
 NOT_STARTED, SAYS_WHY = 127, "clew cannot start "
@@ -74,7 +74,7 @@ async def run(
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-I", "-S", str(_GUARD), str(reading), str(os.getpid()), "--", *command.argv),
             cwd=place.cwd,
-            env={**place.env, **command.env, MARK: _mark()},
+            env={**place.env, **command.env, OWNER_VARIABLE: _owner()},
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -115,13 +115,15 @@ def _check(command: Command, place: Place) -> None:
             "the programs of providers are run on Linux and macOS: Windows has no way to end all they start."
         )
     if not place.cwd.is_dir():
-        raise InvalidInput(f"{place.cwd} is no folder, so nothing can work there. Make it, or give another cwd.")
+        raise InvalidInput(
+            f"{place.cwd} is not a folder, so the program cannot work there. Create it, or give another cwd."
+        )
     words = [*command.argv, *place.env, *place.env.values(), *command.env, *command.env.values()]
     if any("\0" in word for word in words):
         raise InvalidInput("an argument or a variable for the provider's program holds a NUL character. Take it out.")
 
 
-def _mark() -> str:
+def _owner() -> str:
     return msgspec.json.encode(this_process()).decode()
 
 
@@ -181,7 +183,7 @@ def _tell(line: bytes, on_line: Callable[[bytes], None], broken: asyncio.Future[
         return
     try:
         on_line(line)
-    except Exception as error:  # noqa: BLE001 - raised by whoever waits
+    except Exception as error:  # noqa: BLE001 - raised where the program is awaited
         broken.set_exception(error)
 
 
@@ -223,12 +225,12 @@ def _line_of(pid: int) -> set[int]:
 
 
 def _marked() -> list[tuple[int, Owner]]:
-    start = f"{MARK}=".encode()
+    start = f"{OWNER_VARIABLE}=".encode()
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             words = (folder / "environ").read_bytes().split(b"\0")
-        except OSError:  # ended, or somebody else's
+        except OSError:  # it has ended, or belongs to another user
             continue
         for word in words:
             if word.startswith(start):
@@ -305,16 +307,16 @@ def problem_of(path: Path, env: Mapping[str, str]) -> str:
     except OSError as error:
         return f"{path}: {error.strerror}"
     if stat.S_ISDIR(mode):
-        return f"{path} is a folder, and no program"
+        return f"{path} is a folder, not a program"
     if not stat.S_ISREG(mode):
-        return f"{path} is no program"
+        return f"{path} is not a program"
     if not os.access(path, os.X_OK):
         return f"this user may not run {path}: it is not marked as a program (chmod +x marks it)"
     try:
         with path.open("rb") as file:
             head = file.read(_HEAD)
     except OSError:
-        return ""  # what may be run and not read: the system says the rest
+        return ""  # executable but not readable: starting it will tell
     looks = _looks_wrong(path, head, env)
     return looks if looks and not _starts(path, env) else ""
 
@@ -331,7 +333,7 @@ def _looks_wrong(path: Path, head: bytes, env: Mapping[str, str]) -> str:
     if not head:
         return f"{path} is empty"
     return (
-        f"{path} is no program but a stand-in for one: it was installed without its install script (npm's --ignore-scripts) "
+        f"{path} is a placeholder, not a program: it was installed without its install script (npm's --ignore-scripts) "
         "and without the package for this system (npm's --omit=optional)"
     )
 

@@ -50,7 +50,7 @@ from clew.log import (
 )
 from clew.messages import Message, User, plain_text, user
 from clew.providers.base import Job, Program, Provider
-from clew.providers.events import Failed, Finished, Happening, Reader, Watch
+from clew.providers.events import Failed, Finished, ProviderEvent, Reader, Watch
 from clew.providers.native_sync import take_in
 from clew.providers.placement import Placed, Placing, alone, current_provider
 from clew.providers.process import CannotRun, run
@@ -190,7 +190,7 @@ class Sending:
             entries.append(StateSet(NOTE, None))
         waiting = prompts_waiting(state)
         others = [other for other in waiting if other.id != self._prompt_id]
-        if len(others) < len(waiting):  # the built-in agent, which was to ask it, must not ask it again
+        if len(others) < len(waiting):  # otherwise the built-in agent would ask it again
             entries += waiting_prompts(others)
         self._files.may_change(state, state.turns + 1)
         await self._journal.record(*entries, ModelCallStarted(self._model or self._provider.name))
@@ -225,7 +225,7 @@ class Sending:
             await self._run(job, reader, recorder, timeout)
         except _GaveUp:
             return None
-        except BaseException as error:  # noqa: BLE001 - raised again by `send`, once all is on record
+        except BaseException as error:  # noqa: BLE001 - raised again by `send`, once everything is on record
             if reader is not None and not isinstance(error, LeaseLost):
                 _take(recorder, reader.end(-signal.SIGINT, ""))
             return error
@@ -411,9 +411,9 @@ def _joined(told: User | None, waiting: str) -> User | None:
     return note(waiting) if told is None else user(f"{plain_text(told)} {waiting}")
 
 
-def _take(recorder: Recorder, happenings: Iterable[Happening]) -> None:
-    for happening in happenings:
-        recorder.take(happening)
+def _take(recorder: Recorder, events: Iterable[ProviderEvent]) -> None:
+    for event in events:
+        recorder.take(event)
 
 
 def _left_of(timeout: float | None, began: float) -> float | None:
@@ -490,7 +490,7 @@ async def _look(watch: Watch, take: Callable[[bytes], None], over: asyncio.Event
             with suppress(TimeoutError):
                 async with asyncio.timeout(_EVERY):
                     await over.wait()
-    except Exception as error:  # noqa: BLE001 - raised by whoever waits for the program
+    except Exception as error:  # noqa: BLE001 - raised where the program is awaited
         if not (stop.done() or over.is_set()):
             stop.set_exception(error)
     finally:

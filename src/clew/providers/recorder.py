@@ -10,7 +10,7 @@ from clew.agent.journal import Journal
 from clew.agent.run import Emit
 from clew.log import MessageAdded, Streamed, ToolIntent, ToolOutcome
 from clew.messages import Assistant, Block, Message, Text, Thinking, Tool, ToolCall, ToolResult, tool_calls, user
-from clew.providers.events import Delta, Failed, Finished, Happening, Response, Result, Retry
+from clew.providers.events import Delta, Failed, Finished, ProviderEvent, Response, Result, Retry
 
 __all__ = ["Recorder"]
 
@@ -51,24 +51,24 @@ class Recorder:
         self.ending: Finished | Failed | None = None
         self.model = ""
 
-    def take(self, happening: Happening) -> None:
+    def take(self, event: ProviderEvent) -> None:
         """Record one event. Raises `LeaseLost` if another process holds the thread by now."""
-        if isinstance(happening, Delta):
-            self._delta(happening)
-        elif isinstance(happening, Response):
-            self._response(happening)
-        elif isinstance(happening, Result):
-            self._result(happening)
-        elif isinstance(happening, Retry):
+        if isinstance(event, Delta):
+            self._delta(event)
+        elif isinstance(event, Response):
+            self._response(event)
+        elif isinstance(event, Result):
+            self._result(event)
+        elif isinstance(event, Retry):
             self._retries += 1
-            self.may_be_charged = self.may_be_charged or not happening.is_refused
-            self._emit(Retrying(self._retries, happening.seconds, happening.reason))
-        elif isinstance(happening, Finished | Failed):
+            self.may_be_charged = self.may_be_charged or not event.is_refused
+            self._emit(Retrying(self._retries, event.seconds, event.reason))
+        elif isinstance(event, Finished | Failed):
             self._close()
-            if isinstance(happening, Finished):
-                self._calls.clear()  # what has no result by now gets none: nothing waits for it any more
+            if isinstance(event, Finished):
+                self._calls.clear()  # a call without a result by now will get none
                 self._add_whole()
-            self.ending = self.ending or happening
+            self.ending = self.ending or event
 
     async def settle(self) -> None:
         """Close the current response and wait until everything taken is durable."""
@@ -118,7 +118,7 @@ class Recorder:
         elif isinstance(event, ThinkingDelta):
             self._stream(Streamed((Thinking(event.text),)))
         elif not isinstance(block, Text | Thinking):
-            self._keep(Streamed((block,)))  # it is whole, and a call may begin at once: it is on record in any case
+            self._keep(Streamed((block,)))  # recorded in any case: it is complete, and a call may begin at once
         if event is not None:
             self._emit(event)
 
@@ -152,11 +152,11 @@ class Recorder:
         blocks = [*(block for message in self._whole for block in message.content), *self._blocks]
         return tuple(block for block in blocks if self._pieces or isinstance(block, ToolCall))
 
-    def _result(self, happening: Result) -> None:
-        result = happening.result
-        if happening.child:
-            self._stream(Streamed((result,), happening.child))
-            self._child(happening.child).append(Tool((result,)))
+    def _result(self, event: Result) -> None:
+        result = event.result
+        if event.child:
+            self._stream(Streamed((result,), event.child))
+            self._child(event.child).append(Tool((result,)))
             return
         if result.call_id not in self._calls:
             self._close()

@@ -63,14 +63,14 @@ def wanted(providers: str | Iterable[str] | None) -> list[str]:
 def find_provider(name: str) -> type[Provider]:
     """Return the provider class of this name. It is imported only now. Raises `InvalidInput` if there is none."""
     if name == BUILT_IN_AGENT:
-        raise InvalidInput("'clew' is the built-in agent and no provider. Give a model in its place: Agent(model)")
+        raise InvalidInput("'clew' is the built-in agent, not a provider. Give a model instead: Agent(model)")
     try:
         found = plugins.find(provider_name(name), _BUILT_IN, GROUP, f"the provider {name!r}")
     except plugins.Unknown as unknown:
         guess = f" Did you mean {unknown.close!r}?" if unknown.close else ""
         raise InvalidInput(f"no provider {name!r}.{guess} Known here: {unknown.known}.") from None
     if not (isinstance(found, type) and issubclass(found, Provider)):
-        raise InvalidInput(f"what is installed as the provider {name!r} is no subclass of clew.providers.Provider.")
+        raise InvalidInput(f"the provider {name!r} is installed, but is not a subclass of clew.providers.Provider.")
     return found
 
 

@@ -49,7 +49,7 @@ async def _check(name: str, place: Place, live: bool, timeout: float) -> Health:
         program, health = await asyncio.to_thread(_look, provider)
         if live and program is not None and health.ready:
             health = await _probed(provider, program, health, timeout)
-    except Exception as error:  # whatever it was, it is told, and the others are checked all the same
+    except Exception as error:  # report any error, and check the other providers all the same
         reason = str(error) or type(error).__name__
         log.debug("%s: it could not be checked", name, exc_info=True)
         return Health(provider=name, answers=False if live else None, problem=reason)

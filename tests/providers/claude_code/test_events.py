@@ -10,24 +10,24 @@ import pytest
 from clew.log import Usage
 from clew.messages import Text, Thinking, ToolCall, ToolResult
 from clew.providers.claude_code.events import ClaudeReader
-from clew.providers.events import Delta, Failed, Failure, Finished, Happening, Other, Response, Result, Retry
+from clew.providers.events import Delta, Failed, Failure, Finished, Other, ProviderEvent, Response, Result, Retry
 from tests.providers.claude_code.homes import PRINTED
 
 
-def happenings(lines: list[bytes], status: int = 0, stderr: str = "") -> list[Happening]:
+def happenings(lines: list[bytes], status: int = 0, stderr: str = "") -> list[ProviderEvent]:
     reader = ClaudeReader()
     return [*(said for line in lines for said in reader.read(line)), *reader.end(status, stderr)]
 
 
-def replay(name: str, status: int = 0) -> list[Happening]:
+def replay(name: str, status: int = 0) -> list[ProviderEvent]:
     return happenings((PRINTED / f"{name}.jsonl").read_bytes().splitlines(keepends=True), status)
 
 
-def last_words(said: list[Happening]) -> list[Happening]:
+def last_words(said: list[ProviderEvent]) -> list[ProviderEvent]:
     return [one for one in said if isinstance(one, (Finished, Failed))]
 
 
-def failure(said: list[Happening]) -> Failed:
+def failure(said: list[ProviderEvent]) -> Failed:
     (last,) = last_words(said)
     assert isinstance(last, Failed)
     return last

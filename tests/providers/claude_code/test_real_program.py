@@ -11,14 +11,14 @@ import pytest
 from clew.messages import Message, Text, ToolCall, ToolResult, assistant, plain_text, tool, tool_calls, user
 from clew.providers.base import Conversation, Job, Place
 from clew.providers.claude_code import ClaudeCode
-from clew.providers.events import Delta, Failed, Finished, Happening, Response, Result
+from clew.providers.events import Delta, Failed, Finished, ProviderEvent, Response, Result
 from clew.testing import Fault, ModelServer, call, say
 from tests.servers.clis import Machine, answering, main_requests
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
-async def turn(claude: ClaudeCode, **job: Any) -> list[Happening]:
+async def turn(claude: ClaudeCode, **job: Any) -> list[ProviderEvent]:
     """One prompt, from the preparations to the program's end."""
     program = claude.program()
     assert program is not None
@@ -40,7 +40,7 @@ async def turn(claude: ClaudeCode, **job: Any) -> list[Happening]:
     return [*said, *reader.end(process.returncode, err.decode())]
 
 
-def answer(said: list[Happening]) -> str:
+def answer(said: list[ProviderEvent]) -> str:
     assert isinstance(said[-1], Finished), said[-1]
     return said[-1].text
 

@@ -139,11 +139,11 @@ def test_the_users_own_options_come_last(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("job", "reason"),
     [
-        ({"prompt": " \n"}, "nothing but white space"),
+        ({"prompt": " \n"}, "only white space"),
         ({"prompt": "\ud800"}, "half a surrogate pair"),
-        ({"system_prompt": "a\0b"}, "the system prompt has a NUL"),
-        ({"model": "a\0b"}, "the model has a NUL"),
-        ({"options": ("--x\0",)}, "the option has a NUL"),
+        ({"system_prompt": "a\0b"}, "the system prompt contains a NUL"),
+        ({"model": "a\0b"}, "the model contains a NUL"),
+        ({"options": ("--x\0",)}, "the option contains a NUL"),
         ({"key": "../x"}, "named by a UUID"),
     ],
 )

@@ -100,4 +100,4 @@ def test_the_files_are_those_of_the_configured_folder(tmp_path: Path) -> None:
 def test_a_damaged_file_is_a_problem_and_no_missing_login(tmp_path: Path) -> None:
     health = check(tmp_path, {".claude/.credentials.json": '{"claudeAiOauth": "secret'})
     assert health.logged_in is None
-    assert ".credentials.json is no JSON" in health.problem
+    assert ".credentials.json is not valid JSON" in health.problem

@@ -150,7 +150,7 @@ def test_lines_that_were_cut_are_passed_over_and_damaged_ones_are_named(tmp_path
 
 @pytest.mark.parametrize("data", [b"", b"{}\n", b'{"type":"user","message":{}}\n', b"\xff\xfe"])
 def test_a_folder_of_something_else_is_refused(tmp_path: Path, data: bytes) -> None:
-    with pytest.raises(Corrupt, match="is no session of Codex"):
+    with pytest.raises(Corrupt, match="is not a session of Codex"):
         at_home(tmp_path).read(folder_of(tmp_path, data))
     with pytest.raises(Corrupt, match="holds no session of Codex"):
         at_home(tmp_path).read(tmp_path / "absent")

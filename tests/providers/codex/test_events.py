@@ -15,7 +15,7 @@ from clew.log import Usage
 from clew.messages import Block, Json, Text, Thinking, ToolCall, ToolResult
 from clew.providers.base import Job
 from clew.providers.codex.events import CALLS, CodexReader
-from clew.providers.events import Failed, Finished, Happening, Other, Response, Result, Retry
+from clew.providers.events import Failed, Finished, Other, ProviderEvent, Response, Result, Retry
 from tests.providers.codex.kept import keep, lines, rollout_line
 
 JSON = st.recursive(
@@ -37,12 +37,14 @@ FIELDS = (
 KEY = "01a1e046-0000-7000-8000-000000000001"
 
 
-def heard(rows: Sequence[bytes], tmp_path: Path, status: int = 0, stderr: str = "", key: str = KEY) -> list[Happening]:
+def heard(
+    rows: Sequence[bytes], tmp_path: Path, status: int = 0, stderr: str = "", key: str = KEY
+) -> list[ProviderEvent]:
     reader = CodexReader(tmp_path / ".codex", Job(prompt="x", key=key))
     return [*(one for row in rows for one in reader.read(row)), *reader.end(status, stderr)]
 
 
-def said(happenings: Sequence[Happening]) -> list[Block]:
+def said(happenings: Sequence[ProviderEvent]) -> list[Block]:
     return [block for one in happenings if isinstance(one, Response) for block in one.blocks]
 
 

@@ -141,11 +141,11 @@ def test_what_codex_could_not_take_is_refused_with_the_reason(tmp_path: Path) ->
     codex = at_home(tmp_path)
     with pytest.raises(InvalidInput, match="prompt is empty"):
         codex.command(PROGRAM, job(codex, " \n"))
-    with pytest.raises(InvalidInput, match="half of a character"):
+    with pytest.raises(InvalidInput, match="half a surrogate pair"):
         codex.command(PROGRAM, job(codex, "a\ud800"))
     with pytest.raises(InvalidInput, match=r"AGENTS\.md"):
         codex.command(PROGRAM, job(codex, system_prompt="x" * 140_000))
-    with pytest.raises(InvalidInput, match="is no session of Codex"):
+    with pytest.raises(InvalidInput, match="is not a session of Codex"):
         codex.command(PROGRAM, job(codex, key="../x"))
 
 

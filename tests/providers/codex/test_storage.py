@@ -64,7 +64,7 @@ def test_there_is_nothing_to_export_of_a_key_that_is_not_here(tmp_path: Path) ->
     codex = at_home(tmp_path)
     assert not codex.export(OTHER_KEY, tmp_path / "folder")
     assert not (tmp_path / "folder").exists()
-    with pytest.raises(InvalidInput, match="is no session of Codex"):
+    with pytest.raises(InvalidInput, match="is not a session of Codex"):
         codex.export("../../etc", tmp_path / "folder")
 
 
@@ -205,7 +205,7 @@ def test_a_path_that_codex_does_not_look_at_is_refused_with_the_way_out(tmp_path
     with pytest.raises(InvalidInput, match="but not one of"):
         at_home(tmp_path).find(str(FIXTURES / "rollout-tools.jsonl"))
     (tmp_path / "notes.jsonl").write_text("{}\n")
-    with pytest.raises(Corrupt, match="is no session of Codex"):
+    with pytest.raises(Corrupt, match="is not a session of Codex"):
         at_home(tmp_path).find(str(tmp_path / "notes.jsonl"))
 
 

@@ -14,7 +14,7 @@ from clew.messages import Assistant, Message, System, Text, Tool, ToolCall, Tool
 from clew.messages import assistant as said
 from clew.providers.base import Conversation, Job, Permissions
 from clew.providers.codex import Codex
-from clew.providers.events import Failed, Finished, Happening, Result
+from clew.providers.events import Failed, Finished, ProviderEvent, Result
 from clew.providers.events import Response as Said
 from clew.testing import Fault, ModelServer, Response, call, reply
 from tests.servers.clis import Machine, answering
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 async def turn(
     codex: Codex, key: str, prompt: str, *, system_prompt: str = "", permissions: Permissions = "full"
-) -> list[Happening]:
+) -> list[ProviderEvent]:
     """One prompt, as a session drives it."""
     program = codex.program()
     assert program is not None

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from clew.providers.base import Job, Place
-from clew.providers.events import Finished, Happening
+from clew.providers.events import Finished, ProviderEvent
 from clew.providers.opencode import OpenCode
 from clew.providers.process import run
 
 __all__ = ["ask", "asked"]
 
 
-async def ask(place: Place, job: Job) -> list[Happening]:
+async def ask(place: Place, job: Job) -> list[ProviderEvent]:
     """All that happened, to the end of the program."""
     provider = OpenCode(place)
     program = provider.program()
     assert program is not None
     await provider.prepare(program, job)
     reader = provider.reader(job)
-    happened: list[Happening] = []
+    happened: list[ProviderEvent] = []
     ended = await run(
         provider.command(program, job), place, lambda line: happened.extend(reader.read(line)), timeout=120
     )

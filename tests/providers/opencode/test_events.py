@@ -5,7 +5,7 @@ import pytest
 from clew.errors import Unavailable
 from clew.log import Usage
 from clew.messages import Text, Thinking, ToolCall, ToolResult
-from clew.providers.events import Failed, Finished, Happening, Other, Response, Result, Retry
+from clew.providers.events import Failed, Finished, Other, ProviderEvent, Response, Result, Retry
 from clew.providers.opencode.convert import Stored
 from clew.providers.opencode.events import Children, OpenCodeReader
 from tests.providers.opencode.kept import FIXTURES
@@ -15,9 +15,9 @@ def _nobody(session: str, since: int) -> list[Stored]:
     return []
 
 
-def _read(name: str, *, status: int = 0, stderr: str = "", children: Children = _nobody) -> list[Happening]:
+def _read(name: str, *, status: int = 0, stderr: str = "", children: Children = _nobody) -> list[ProviderEvent]:
     reader = OpenCodeReader(children, lambda: "some/model")
-    happened: list[Happening] = []
+    happened: list[ProviderEvent] = []
     for line in (FIXTURES / f"{name}.jsonl").read_bytes().splitlines(keepends=True):
         happened += reader.read(line)
     return [*happened, *reader.end(status, stderr)]
@@ -82,7 +82,7 @@ def test_a_response_that_breaks_off_is_told_as_tried_again_and_as_failed_when_op
 
 def test_responses_that_break_off_for_ever_are_a_failure_which_is_told_once() -> None:
     reader = OpenCodeReader(_nobody)
-    happened: list[Happening] = []
+    happened: list[ProviderEvent] = []
     for _ in range(30):
         happened += reader.read(b'{"type":"step_start","part":{"messageID":"msg_1"}}')
     happened += reader.end(-15, "")

@@ -165,7 +165,7 @@ def test_settings_of_the_run_that_are_none_are_refused_without_what_is_in_them(t
     opencode = machine(tmp_path)
     for said in ('{"key": "secret', "secret \udcff", "[" * 100_000):
         place = Place(opencode.place.cwd, {**opencode.place.env, "OPENCODE_CONFIG_CONTENT": said})
-        with pytest.raises(InvalidInput, match="OPENCODE_CONFIG_CONTENT holds no JSON") as told:
+        with pytest.raises(InvalidInput, match="OPENCODE_CONFIG_CONTENT is not valid JSON") as told:
             _command(OpenCode(place))
         assert "secret" not in str(told.value)
 

@@ -234,7 +234,7 @@ def _with_anothers_row(kept: Any) -> None:
         (_with_anothers_row, "a row of 'todo' that is not of"),
         (
             lambda kept: kept["sessions"].append({**kept["sessions"][0], "id": "../../evil"}),
-            r"'\.\./\.\./evil' is no name",
+            r"'\.\./\.\./evil' is not a session key",
         ),
     ],
 )
@@ -255,7 +255,7 @@ def test_a_row_of_another_session_in_a_piece_is_damage_with_its_place(tmp_path: 
     piece = tmp_path / "kept" / ANSWERED / "000000.jsonl"
     lines = piece.read_bytes().splitlines(keepends=True)
     piece.write_bytes(lines[0] + lines[1].replace(ANSWERED.encode(), COMPACTED.encode()) + b"".join(lines[2:]))
-    with pytest.raises(Corrupt, match=r"000000\.jsonl, line 2, is damaged: it is no row of"):
+    with pytest.raises(Corrupt, match=r"000000\.jsonl, line 2, is damaged: it is not a row of"):
         opencode.standing(ANSWERED, tmp_path / "kept")
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from clew.messages import Text, ToolCall, ToolResult
-from clew.providers.events import Happening, Response, Result
+from clew.providers.events import ProviderEvent, Response, Result
 from clew.providers.opencode import OpenCode
 from clew.providers.opencode.events import OpenCodeReader, RunningCalls
 from tests.providers.opencode.kept import ANSWERED, change, database, machine
@@ -29,7 +29,7 @@ def _tool(status: str, command: str, **more: Any) -> dict[str, Any]:
     return {"type": "tool", "tool": "bash", "callID": f"call-{command}", "state": state}
 
 
-def _read(reader: OpenCodeReader, lines: list[bytes]) -> list[Happening]:
+def _read(reader: OpenCodeReader, lines: list[bytes]) -> list[ProviderEvent]:
     return [happening for line in lines for happening in reader.read(line)]
 
 

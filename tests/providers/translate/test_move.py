@@ -38,7 +38,7 @@ from clew.messages import (
 )
 from clew.messages.dialects import Loss
 from clew.providers.base import Conversation, Job, Place
-from clew.providers.events import Failed, Finished, Happening
+from clew.providers.events import Failed, Finished, ProviderEvent
 from clew.providers.process import run
 from clew.providers.registry import PROVIDERS, find_provider
 from clew.providers.translate.move import Translated, for_provider, translate, write_for
@@ -286,7 +286,7 @@ async def ask(machine: Machine, name: str, key: str, prompt: str) -> None:
     assert program is not None
     job = Job(prompt=prompt, key=key, model=machine.models[name], permissions="full")
     await provider.prepare(program, job)
-    reader, happened = provider.reader(job), list[Happening]()
+    reader, happened = provider.reader(job), list[ProviderEvent]()
     ended = await run(
         provider.command(program, job), provider.place, lambda line: happened.extend(reader.read(line)), timeout=90
     )

@@ -16,7 +16,7 @@ from clew.messages.dialects import from_dialect
 from clew.providers.base import Place
 from clew.providers.claude_code.rows import SYNTHETIC, decode
 from clew.providers.claude_code.storage import locate
-from clew.providers.events import Delta, Failed, Failure, Finished, Happening, Other, Response, Result, Retry
+from clew.providers.events import Delta, Failed, Failure, Finished, Other, ProviderEvent, Response, Result, Retry
 from clew.providers.fields import text, values
 from clew.providers.files import lines_from_end
 from clew.providers.process import signal_name
@@ -53,7 +53,7 @@ class ClaudeReader:
         self._error = ""
         self._model = ""
 
-    def read(self, line: bytes) -> Iterable[Happening]:
+    def read(self, line: bytes) -> Iterable[ProviderEvent]:
         try:
             event = decode(line)
         except (ValueError, RecursionError):
@@ -66,7 +66,7 @@ class ClaudeReader:
             return []
         return list(self._said(event)) or [Other(event)]
 
-    def _said(self, event: dict[str, Any]) -> Iterator[Happening]:
+    def _said(self, event: dict[str, Any]) -> Iterator[ProviderEvent]:
         kind = event.get("type")
         if kind == "assistant":
             yield from self._response(event)
@@ -89,7 +89,7 @@ class ClaudeReader:
             if isinstance(said, Assistant) and said.content:
                 yield Response(said.content, text(message.get("id")), said.model, _child(event))
 
-    def end(self, status: int, stderr: str) -> Iterable[Happening]:
+    def end(self, status: int, stderr: str) -> Iterable[ProviderEvent]:
         result = self._result
         spent = self._meter.read(result)
         usage, cost = spent.usage, spent.cost_usd
@@ -103,7 +103,7 @@ class ClaudeReader:
             return [Finished(answer, usage, cost, self._model)]
         kind = self._failure(result)
         if kind == "stopped" and not (usage and usage.input_tokens):
-            usage = cost = None  # what was on its way is paid for, and was not counted
+            usage = cost = None  # the interrupted request is charged, but nobody counted it
         answered = result.get("api_error_status")
         is_refused = kind == "login" if answered is None else answered in NOT_CARRIED_OUT
         return [Failed(kind, _reason(result), usage, cost, is_refused)]

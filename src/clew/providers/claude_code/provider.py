@@ -1,4 +1,4 @@
-"""The `ClaudeCode` provider, and the list of Claude Code's sessions on this machine."""
+"""The `ClaudeCode` provider: one class over the other modules of this package."""
 
 from __future__ import annotations
 

@@ -105,15 +105,15 @@ def command(place: Place, program: Program, job: Job) -> Command:
 
 def _check(job: Job) -> None:
     if not job.prompt.strip():
-        raise InvalidInput("a prompt of nothing but white space: Claude Code answers none")
+        raise InvalidInput("the prompt is only white space, which Claude Code does not answer")
     for what, text in [("model", job.model), ("system prompt", job.system_prompt), *_named(job.options)]:
         if "\0" in text:
-            raise InvalidInput(f"the {what} has a NUL character in it, which no command line can hold")
+            raise InvalidInput(f"the {what} contains a NUL character, which no command line can hold")
     for what, text in [("prompt", job.prompt), ("system prompt", job.system_prompt)]:
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise InvalidInput(f"the {what} has half a surrogate pair in it, which is no text") from None
+            raise InvalidInput(f"the {what} contains half a surrogate pair, which UTF-8 cannot encode") from None
 
 
 def _named(options: tuple[str, ...]) -> list[tuple[str, str]]:

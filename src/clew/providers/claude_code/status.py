@@ -105,6 +105,6 @@ def _json(path: Path) -> dict[str, Any]:
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except (ValueError, RecursionError):
-        raise Corrupt(f"{path} is no JSON; repair it, or delete it and log in again") from None
+        raise Corrupt(f"{path} is not valid JSON; repair it, or delete it and log in again") from None
     except OSError as error:
         raise Corrupt(f"{path} cannot be read: {error.strerror}") from None

@@ -1,4 +1,4 @@
-"""Where Claude Code keeps its sessions, and how a session is copied out of that place and back into it.
+"""Where Claude Code keeps its sessions; copies them out of that place and back into it, and finds and lists them there.
 
 A session travels as a folder:
 
@@ -16,7 +16,6 @@ import itertools
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -37,7 +36,7 @@ from clew.providers.claude_code.rows import (
     whole_size,
 )
 from clew.providers.fields import parse_time
-from clew.providers.files import copy, is_draft, put, sweep
+from clew.providers.files import copy, is_draft, put, scratch, sweep
 
 __all__ = [
     "bring",
@@ -89,7 +88,7 @@ def checked(key: str) -> str:
     """Return the key if it is a valid session id of Claude Code, otherwise raise `InvalidInput`. The key becomes part
     of a path."""
     if not is_key(key):
-        raise InvalidInput(f"{key!r} is no session of Claude Code: its sessions are named by a UUID")
+        raise InvalidInput(f"{key!r} is not a session of Claude Code: its sessions are named by a UUID")
     return key
 
 
@@ -229,13 +228,13 @@ def _under(key: str, folder: Path) -> Iterator[Path]:
     if own in ("", key):
         yield folder
         return
-    with tempfile.TemporaryDirectory(prefix="clew-") as anew:
+    with scratch() as anew:
         for name in _files_in(folder):
             if name.endswith(".jsonl"):
-                put(Path(anew, name), renamed((folder / name).read_bytes(), own, key))
+                put(anew / name, renamed((folder / name).read_bytes(), own, key))
             else:
-                copy(folder / name, Path(anew, name))
-        yield Path(anew)
+                copy(folder / name, anew / name)
+        yield anew
 
 
 def standing(place: Place, key: str, folder: Path) -> Standing:
@@ -345,7 +344,7 @@ def _by_path(place: Place, session: str) -> str | None:
     if path.parent.parent == projects and path.suffix == ".jsonl" and is_key(path.stem):
         return path.stem if has_conversation(path) else None
     raise InvalidInput(
-        f"{session} is no session in {projects_dir(place)}. Give a file <project>/<uuid>.jsonl of that folder, or set "
+        f"{session} is not a session in {projects_dir(place)}. Give a file <project>/<uuid>.jsonl of that folder, or set "
         "CLAUDE_CONFIG_DIR to the folder that has this one's projects"
     )
 

@@ -18,7 +18,7 @@ from clew.messages import Image, Json, Text, Thinking, ToolCall, ToolResult
 from clew.models.prices import cost_of
 from clew.providers.base import Job
 from clew.providers.codex.rollout import Record, contents, lines_from_end, locate, record_of
-from clew.providers.events import Failed, Failure, Finished, Happening, Other, Response, Result, Retry
+from clew.providers.events import Failed, Failure, Finished, Other, ProviderEvent, Response, Result, Retry
 from clew.providers.fields import values
 
 __all__ = [
@@ -60,7 +60,7 @@ class CodexReader:
         self._failed = False
         self._used: Usage | None = None
 
-    def read(self, line: bytes) -> Iterator[Happening]:
+    def read(self, line: bytes) -> Iterator[ProviderEvent]:
         event = record_of(line)
         if event is None:
             if line.strip():
@@ -78,14 +78,14 @@ class CodexReader:
         else:
             yield Other(event)
 
-    def _complaint(self, message: str, event: dict[str, Any]) -> Iterator[Happening]:
+    def _complaint(self, message: str, event: dict[str, Any]) -> Iterator[ProviderEvent]:
         if message.startswith(_RETRYING):
             yield Retry(words_of(message))
         else:
             self._error = message
             yield Other(event)
 
-    def _item(self, kind: str, item: dict[str, Any], event: dict[str, Any]) -> Iterator[Happening]:
+    def _item(self, kind: str, item: dict[str, Any], event: dict[str, Any]) -> Iterator[ProviderEvent]:
         what, text = item.get("type"), item.get("text")
         if isinstance(what, str) and what in CALLS and isinstance(item.get("id"), str):
             yield from self._call(kind, item)
@@ -96,7 +96,7 @@ class CodexReader:
         else:
             yield Other(event)
 
-    def _call(self, kind: str, item: dict[str, Any]) -> Iterator[Happening]:
+    def _call(self, kind: str, item: dict[str, Any]) -> Iterator[ProviderEvent]:
         """Report a call when it starts and its result when it is complete. Each change of a plan is a complete call of
         its own, because a plan has no end before the exchange does."""
         named = item.get("receiver_thread_ids")
@@ -121,7 +121,7 @@ class CodexReader:
         self._answered = True
         return Result(result_of(item, call_id))
 
-    def end(self, status: int, stderr: str) -> Iterator[Happening]:
+    def end(self, status: int, stderr: str) -> Iterator[ProviderEvent]:
         spent = self._meter.read(self._used, sorted(self._children), self._job.model)
         if self._used is not None and not self._failed:
             yield Finished(self._said, spent.usage, spent.cost_usd, spent.model)
@@ -156,7 +156,7 @@ _CODES: dict[str, Failure] = {
 _STATUSES: dict[int, Failure] = {401: "login", 403: "login", 429: "limit"}
 _STATUS = re.compile(r"(?:unexpected status|last status:) (\d{3})\b")
 _ERROR = re.compile(r"^Error: (?:thread/\w+: )?(?:thread/\w+ failed: )?(.+?)(?: \(code -?\d+\).*)?$", re.MULTILINE)
-_MOST = 600
+_LONGEST_REASON = 600
 
 
 def kind_of(message: str, info: Any) -> Failure:
@@ -219,7 +219,7 @@ def from_stderr(status: int, stderr: str) -> tuple[Failure, str]:
 
 def _short(text: str) -> str:
     text = text.strip()
-    return text if len(text) <= _MOST else text[:_MOST] + " …"
+    return text if len(text) <= _LONGEST_REASON else text[:_LONGEST_REASON] + " …"
 
 
 Item = dict[str, Any]

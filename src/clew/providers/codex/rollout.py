@@ -170,7 +170,7 @@ def meta_of(path: Path) -> Record:
     record = record_of(head[: end if end >= 0 else None]) or {}
     meta = values(record.get("payload"))
     if record.get("type") != "session_meta" or not isinstance(meta.get("id"), str):
-        raise Corrupt(f"{path} is no session of Codex: its first line does not tell of one.")
+        raise Corrupt(f"{path} is not a session of Codex: its first line does not describe one.")
     return meta
 
 
@@ -225,7 +225,7 @@ def is_key(text: str) -> bool:
 def checked(key: str) -> str:
     """Return the key if it is a valid session id of Codex, otherwise raise `InvalidInput`."""
     if not is_key(key):
-        raise InvalidInput(f"{key!r} is no session of Codex: those are known by UUIDs in small letters")
+        raise InvalidInput(f"{key!r} is not a session of Codex: its sessions are named by UUIDs in lower case")
     return key
 
 

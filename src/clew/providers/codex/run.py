@@ -16,6 +16,7 @@ from pathlib import Path
 from clew.errors import InvalidInput
 from clew.providers.base import Command, Job, Permissions, Place, Program
 from clew.providers.codex.rollout import (
+    MARKS,
     SEEN_VERSION,
     append,
     checked,
@@ -34,7 +35,7 @@ from clew.providers.process import on_path, printed_version, problem_of
 __all__ = ["command", "find_program", "prepare"]
 
 
-_MOST = 131_000
+_LONGEST_ARGUMENT = 131_000
 """The longest argument in bytes. Linux allows 128 KiB."""
 _INSTRUCTIONS = "generic.developer_instructions"
 """The name under which Codex records a text that came from its setting `developer_instructions`."""
@@ -114,14 +115,14 @@ def prepare(place: Place, program: Program, job: Job) -> None:
         put(
             path_for(home, job.key, moment), meta_line(job.key, str(place.cwd), moment, program.version or SEEN_VERSION)
         )
-    elif job.system_prompt and _told(path) not in (None, job.system_prompt):
+    elif job.system_prompt and _given_instructions(path) not in (None, job.system_prompt):
         content = [{"type": "input_text", "text": job.system_prompt}]
         marks = {"content_item_kinds": [_INSTRUCTIONS]}
         message = {"type": "message", "role": "developer", "content": content}
-        append(unpacked(path), "response_item", {**message, "internal_chat_message_metadata_passthrough": marks})
+        append(unpacked(path), "response_item", {**message, MARKS: marks})
 
 
-def _told(path: Path) -> str | None:
+def _given_instructions(path: Path) -> str | None:
     """Return the instructions that hold in a rollout, empty if it has none. Returns None if no exchange has begun, so
     that Codex will still give them itself."""
     told: str | None = None
@@ -140,7 +141,7 @@ def _told(path: Path) -> str | None:
 
 def _instructions(items: object, told: str | None) -> str | None:
     for item in items if isinstance(items, list) else []:
-        marks = values(values(item).get("internal_chat_message_metadata_passthrough"))
+        marks = values(values(item).get(MARKS))
         kinds, content = marks.get("content_item_kinds"), values(item).get("content")
         if isinstance(kinds, list) and isinstance(content, list):
             for kind, part in zip(kinds, content, strict=False):
@@ -175,17 +176,17 @@ def _setting(name: str, text: str) -> str:
     """Return a setting in TOML. Its strings are escaped as in JSON, except that DEL is escaped too."""
     setting = f"{name}={json.dumps(text, ensure_ascii=False)}".replace("\x7f", "\\u007f")
     size = len(_encoded(setting, "the system prompt"))
-    if size > _MOST:
+    if size > _LONGEST_ARGUMENT:
         raise InvalidInput(
-            f"the system prompt takes {size} bytes, and Codex is told it in an argument, which holds {_MOST}. "
-            "Put what is long into an AGENTS.md in the folder it works in."
+            f"the system prompt has {size} bytes, and Codex takes at most {_LONGEST_ARGUMENT}. "
+            "Put long instructions into an AGENTS.md in its working folder."
         )
     return setting
 
 
 def _bytes(prompt: str, what: str) -> bytes:
     if not prompt.strip():
-        raise InvalidInput("the prompt is empty, and Codex does not take one. Say what is to be done.")
+        raise InvalidInput("the prompt is empty, and Codex needs one. Say what is to be done.")
     return _encoded(prompt, what)
 
 
@@ -193,4 +194,4 @@ def _encoded(text: str, what: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise InvalidInput(f"{what} holds half of a character at {error.start}, which UTF-8 cannot say") from error
+        raise InvalidInput(f"{what} holds half a surrogate pair at {error.start}, which UTF-8 cannot encode") from error

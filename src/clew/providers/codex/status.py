@@ -64,7 +64,7 @@ def _login(home: Path, env: Mapping[str, str]) -> _Login:
         return _Login(None, problem=f"{file} cannot be read: {error.strerror}")
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         spot = _SPOT.search(str(error))
-        return _Login(None, problem=f"{file} cannot be read: it is no TOML {spot[0] if spot else ''}".rstrip())
+        return _Login(None, problem=f"{file} cannot be read: it is not valid TOML {spot[0] if spot else ''}".rstrip())
     provider = values(values(config.get("model_providers")).get(str(config.get("model_provider", ""))))
     variable = provider.get("env_key")
     if isinstance(variable, str):

@@ -72,7 +72,7 @@ def database_path(place: Place) -> Path:
     named = place.env.get("OPENCODE_DB", "")
     if named == ":memory:":
         raise InvalidInput(
-            "OPENCODE_DB is ':memory:', so opencode keeps no conversation that could be gone on with. Unset it."
+            "OPENCODE_DB is ':memory:', so opencode keeps no conversation that could be continued. Unset it."
         )
     return data_folder(place) / (named or "opencode.db")
 
@@ -95,7 +95,7 @@ def has_database(place: Place) -> bool:
 @contextmanager
 def open_to_read(path: Path) -> Iterator[sqlite3.Connection]:
     """Open the database for reading. Everything is read from one snapshot, even if another process writes meanwhile."""
-    with _told(path), _connected(path, "ro") as connection:
+    with _translated_errors(path), _connected(path, "ro") as connection:
         connection.execute("BEGIN")
         _check(connection, path)
         yield connection
@@ -104,7 +104,7 @@ def open_to_read(path: Path) -> Iterator[sqlite3.Connection]:
 @contextmanager
 def open_to_write(path: Path) -> Iterator[sqlite3.Connection]:
     """Open the database for one transaction: either everything written in it is kept, or nothing."""
-    with _told(path), _connected(path, "rw") as connection:
+    with _translated_errors(path), _connected(path, "rw") as connection:
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("BEGIN IMMEDIATE")
         _check(connection, path)
@@ -141,7 +141,7 @@ def _connected(path: Path, mode: str) -> Iterator[sqlite3.Connection]:
 
 
 @contextmanager
-def _told(path: Path) -> Iterator[None]:
+def _translated_errors(path: Path) -> Iterator[None]:
     """Raise SQLite's errors as Clew's own, with the path and what to do."""
     try:
         yield
@@ -162,8 +162,8 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
         missing = [column for column in needed if column not in there]
         if missing:
             raise Corrupt(
-                f"{path} has a form that this Clew does not know: table {table!r} has no column {missing[0]!r}. "
-                f"It was written by {_version(connection)}. Upgrade Clew, or take an opencode that it knows (1.18)."
+                f"{path} has a format that this Clew does not know: table {table!r} has no column {missing[0]!r}. "
+                f"It was written by {_version(connection)}. Upgrade Clew, or use opencode 1.18."
             )
 
 
@@ -252,7 +252,7 @@ def checked(key: str) -> str:
     """Return the key if it is a valid session key of opencode, otherwise raise `InvalidInput`. The key becomes part of
     file names."""
     if not is_session(key):
-        raise InvalidInput(f"{key!r} cannot be the name of a session of opencode's; OpenCode.new_key() makes one")
+        raise InvalidInput(f"{key!r} is not a session key of opencode; OpenCode.new_key() makes one")
     return key
 
 

@@ -14,7 +14,7 @@ import msgspec
 from clew.errors import ClewError
 from clew.log import Usage
 from clew.messages import Assistant, Block, Text, Tool, ToolResult
-from clew.providers.events import Failed, Failure, Finished, Happening, Other, Response, Result, Retry
+from clew.providers.events import Failed, Failure, Finished, Other, ProviderEvent, Response, Result, Retry
 from clew.providers.fields import text, values
 from clew.providers.opencode.blocks import thinking_block, tool_blocks
 from clew.providers.opencode.convert import Stored, messages_of
@@ -64,7 +64,7 @@ class OpenCodeReader:
         self._parts: set[str] = set()
         """The ids of parts that were read. A part can come twice: found by `RunningCalls`, and printed by opencode."""
 
-    def read(self, line: bytes) -> Iterable[Happening]:
+    def read(self, line: bytes) -> Iterable[ProviderEvent]:
         try:
             event = msgspec.json.decode(line)
         except msgspec.DecodeError:
@@ -76,7 +76,7 @@ class OpenCodeReader:
         if kind == "step_start":
             return self._start(text(part.get("messageID")))
         if kind == "text" and part.get("synthetic"):
-            self._reason = ""  # opencode told the model to go on: what came before was a summary, and no answer
+            self._reason = ""  # opencode told the model to continue: the text before was a summary
             return [Other(event)]
         if kind == "text":
             self._words.append(text(part.get("text")))
@@ -92,7 +92,7 @@ class OpenCodeReader:
             return []
         return [Other(event)]
 
-    def end(self, status: int, stderr: str) -> Iterable[Happening]:
+    def end(self, status: int, stderr: str) -> Iterable[ProviderEvent]:
         if self._over:
             return []
         self._over = True
@@ -101,24 +101,24 @@ class OpenCodeReader:
             return [Finished(answer, self._spending.usage, self._spending.cost_usd, self._model())]
         return [self._failed(*(self._failure or self._why(status, stderr)))]
 
-    def _start(self, message: str) -> list[Happening]:
+    def _start(self, message: str) -> list[ProviderEvent]:
         """Note the start of a step. If the same message starts twice, its response broke off."""
         again = message == self._step
         self._step, self._reason = message, ""
         self._words.clear()
         return self._broke_off() if again else []
 
-    def _finish(self, part: dict[str, Any]) -> list[Happening]:
+    def _finish(self, part: dict[str, Any]) -> list[ProviderEvent]:
         self._spending.add(part)
         self._step, self._reason = "", text(part.get("reason")) or "unknown"
         if self._reason not in _GOES_ON:
-            self._failure = None  # a conversation that was too long at first has been compacted
+            self._failure = None  # the conversation was too long at first, and was compacted since
         if self._reason == "unknown":
             return self._broke_off()
         self._broken = 0
         return []
 
-    def _broke_off(self) -> list[Happening]:
+    def _broke_off(self) -> list[ProviderEvent]:
         self._broken += 1
         if self._broken < _TRIES:
             return [Retry("the response broke off")]
@@ -127,7 +127,7 @@ class OpenCodeReader:
         self._over = True
         return [self._failed("failed", f"the response broke off {_TRIES} times in a row")]
 
-    def _tool(self, part: dict[str, Any]) -> Iterator[Happening]:
+    def _tool(self, part: dict[str, Any]) -> Iterator[ProviderEvent]:
         self._broken = 0
         call, result = tool_blocks(part)
         if not self._is_known(part):
@@ -147,7 +147,7 @@ class OpenCodeReader:
         self._parts |= {name} if name else set()
         return known
 
-    def _child(self, part: dict[str, Any], depth: int) -> Iterator[Happening]:
+    def _child(self, part: dict[str, Any], depth: int) -> Iterator[ProviderEvent]:
         """Yield what the sub-agent of a call said and did, and add what it used."""
         state = values(part.get("state"))
         session = text(values(state.get("metadata")).get("sessionId"))
@@ -165,7 +165,7 @@ class OpenCodeReader:
                 if step.get("type") == "step-finish":
                     self._spending.add(step)
                 yield from self._child(step, depth + 1)
-            yield from _told(message, child)
+            yield from _child_events(message, child)
 
     def _why(self, status: int, stderr: str) -> tuple[Failure, str]:
         """Say why there is no answer, where no event says it."""
@@ -182,7 +182,8 @@ class OpenCodeReader:
         return Failed(kind, reason, self._spending.usage, self._spending.cost_usd)
 
 
-def _told(message: Stored, child: str) -> Iterator[Happening]:
+def _child_events(message: Stored, child: str) -> Iterator[ProviderEvent]:
+    """Yield the responses and results in a message of a sub-agent's session."""
     for each in messages_of([message]):
         if isinstance(each, Assistant):
             yield Response(each.content, message.id, each.model, child)

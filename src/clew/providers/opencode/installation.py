@@ -39,7 +39,7 @@ def install(connection: sqlite3.Connection, key: str, folder: Path, cwd: Path) -
     holds beyond the folder's is first kept aside, as a session with another key."""
     manifest = load(folder)
     if manifest.key != key:
-        raise InvalidInput(f"{folder} holds the conversation {manifest.key!r}, and not {key!r}. Give its own key.")
+        raise InvalidInput(f"{folder} holds the conversation {manifest.key!r}, not {key!r}. Give its own key.")
     stands = standing(connection, key, folder)
     if stands == "same":
         settle(connection, key, cwd)
@@ -63,7 +63,7 @@ def _check_strangers(connection: sqlite3.Connection, key: str, coming: set[str])
     from an untrusted source."""
     for session in sorted(coming.difference(tree(connection, key))):
         if connection.execute("SELECT 1 FROM session WHERE id = ?", (session,)).fetchone():
-            raise Corrupt(f"the session {session} is here already, and is no part of {key}. Nothing was changed.")
+            raise Corrupt(f"the session {session} is here already, and does not belong to {key}. Nothing was changed.")
 
 
 def _own_rows(connection: sqlite3.Connection, sheet: Sheet, folder: Path) -> Iterator[tuple[str, Row]]:

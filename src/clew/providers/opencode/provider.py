@@ -1,10 +1,9 @@
-"""The `OpenCode` provider, and the list of opencode's sessions on this machine."""
+"""The `OpenCode` provider: one class over the other modules of this package."""
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from clew.providers.base import (
     Standing,
 )
 from clew.providers.events import Reader, Watch
+from clew.providers.files import scratch
 from clew.providers.opencode import convert, installation, run, status, storage
 from clew.providers.opencode.convert import model_name, stored
 from clew.providers.opencode.database import (
@@ -84,10 +84,10 @@ class OpenCode(Provider):
 
     def install_session(self, key: str, folder: Path) -> None:
         checked(key)
-        if load(folder).key != key:  # all its rows would have the names of others that may be here: it is written anew
-            with tempfile.TemporaryDirectory(prefix="clew-") as anew:
-                self.write(self.read(folder), key, Path(anew))
-                self.install_session(key, Path(anew))
+        if load(folder).key != key:  # ids could clash with rows that are here: write it anew
+            with scratch() as anew:
+                self.write(self.read(folder), key, anew)
+                self.install_session(key, anew)
             return
         path = run.make_database(self.program() if not has_database(self.place) else None, self.place)
         installation.install_outputs(folder, self._outputs)
@@ -130,7 +130,7 @@ class OpenCode(Provider):
             with open_to_read(database_path(self.place)) as connection:
                 return _last_model(connection, key)
         except ClewError:
-            return ""  # an answer is not lost for want of a name
+            return ""  # an answer must not be lost because its model is unknown
 
 
 def _last_model(connection: sqlite3.Connection, session: str) -> str:

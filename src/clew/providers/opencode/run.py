@@ -105,7 +105,7 @@ def prepare(program: Program, job: Job, place: Place) -> None:
     """Make sure that a session of this key exists in the place's working folder, and write the system prompt to its
     file."""
     if not job.prompt.strip():
-        raise InvalidInput("the prompt is empty, and opencode takes none that is")
+        raise InvalidInput("the prompt is empty, and opencode needs one. Say what is to be done.")
     checked(job.key)
     path = make_database(program, place)
     cwd = real(place.cwd)
@@ -162,7 +162,7 @@ def command(program: Program, job: Job, place: Place) -> Command:
     cwd = real(place.cwd)
     argv = [str(program.path), "run", "--format", "json", "--thinking", "--session", checked(job.key), "--dir", cwd]
     if job.permissions != "read":
-        argv.append("--auto")  # else what the user's settings would ask for is refused, and the turn ends
+        argv.append("--auto")  # otherwise a tool that the settings ask about ends the exchange
     if job.model:
         argv += ["--model", job.model]
     settings = msgspec.json.encode(_settings(job, place)).decode()
@@ -199,9 +199,9 @@ def _given(place: Place) -> dict[str, Any]:
     try:
         settings = decode_jsonc(said)
     except msgspec.DecodeError as error:
-        raise InvalidInput(f"the variable {_SETTINGS} holds no JSON: {error}. Correct it, or unset it.") from None
+        raise InvalidInput(f"the variable {_SETTINGS} is not valid JSON: {error}. Correct it, or unset it.") from None
     if not isinstance(settings, dict):
-        raise InvalidInput(f"the variable {_SETTINGS} holds no JSON object. Correct it, or unset it.")
+        raise InvalidInput(f"the variable {_SETTINGS} is not a JSON object. Correct it, or unset it.")
     return dict(settings)
 
 

@@ -110,5 +110,5 @@ def _settings(place: Place) -> list[Any]:
             text = path.read_text(errors="replace") if path else place.env.get("OPENCODE_CONFIG_CONTENT", "")
             found.append(decode_jsonc(text))
         except (OSError, msgspec.DecodeError):
-            continue  # opencode says itself what is wrong with it
+            continue  # opencode itself reports what is wrong with the file
     return found

@@ -1,4 +1,5 @@
-"""Reads a conversation from opencode's database into a travelling folder, and compares the two.
+"""Copies conversations out of opencode's database into travelling folders, compares the two, and finds and lists
+conversations.
 
     session.json                 the rows of the session, of its sub-agents' sessions, and of the smaller tables
     ses_…/000000.jsonl           the messages of a session in order, each followed by its parts, one row a line
@@ -102,10 +103,10 @@ def load(folder: Path) -> Manifest:
     except msgspec.DecodeError as error:
         raise Corrupt(f"{path} is damaged: {error}. Restore it from a copy.") from error
     if manifest.provider != "opencode" or manifest.format != _FORMAT or manifest.sheet(manifest.key) is None:
-        raise Corrupt(f"{path} is no conversation of opencode in a form that this Clew knows. Upgrade Clew.")
+        raise Corrupt(f"{path} is not a conversation of opencode in a format that this Clew knows. Upgrade Clew.")
     odd = [sheet.id for sheet in manifest.sessions if not is_session(sheet.id)]
     if odd:
-        raise Corrupt(f"{path} is damaged: {odd[0]!r} is no name of a session of opencode's. Restore it from a copy.")
+        raise Corrupt(f"{path} is damaged: {odd[0]!r} is not a session key of opencode. Restore it from a copy.")
     return manifest
 
 
@@ -138,7 +139,7 @@ def rows_of(folder: Path, sheet: Sheet) -> Iterator[tuple[str, Row]]:
             where = f"{path}, line {count},"
             table, row = decode(line, where)
             if not row.keys() >= _NEEDED or row["session_id"] != sheet.id:
-                raise Corrupt(f"{where} is damaged: it is no row of {sheet.id}. Restore it from a copy.")
+                raise Corrupt(f"{where} is damaged: it is not a row of {sheet.id}. Restore it from a copy.")
             yield table, row
 
 
@@ -185,9 +186,7 @@ def export(connection: sqlite3.Connection, key: str, folder: Path, outputs: Path
         return False
     odd = [session for session in sessions if not is_session(session)]
     if odd:
-        raise Corrupt(
-            f"opencode's database has {odd[0]!r} below {key}, which is no name of a session. Delete it there."
-        )
+        raise Corrupt(f"opencode's database has {odd[0]!r} below {key}, which is not a session key. Delete it there.")
     make_folder(folder)
     sweep(folder)
     kept = _kept(folder, key)
@@ -216,7 +215,7 @@ def _sheet(connection: sqlite3.Connection, session: str, kept: Manifest | None, 
     updated = max(of_messages, of_parts)
     number = last.pieces if last else 0
     if last is None or (last.messages, last.parts, last.updated) != (messages, parts, updated):
-        (folder / MANIFEST).unlink(missing_ok=True)  # until all is written, the folder is not whole
+        (folder / MANIFEST).unlink(missing_ok=True)  # without it the folder counts as incomplete until all is written
         number = _write_pieces(connection, session, last, folder, outputs)
     return Sheet(session, messages, parts, updated, number, _small_rows(connection, session))
 
@@ -278,7 +277,7 @@ def _first_stale(connection: sqlite3.Connection, session: str, last: Sheet | Non
     try:
         return _stale_since(connection, session, last, paths)
     except Corrupt:
-        return 0, _START  # the copy is damaged, not what it is a copy of
+        return 0, _START  # only the copy is damaged: write it again
 
 
 def _stale_since(connection: sqlite3.Connection, session: str, last: Sheet, paths: list[Path]) -> tuple[int, _Spot]:

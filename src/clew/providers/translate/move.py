@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import tempfile
 from pathlib import Path
 from types import EllipsisType
 
@@ -19,6 +18,7 @@ from clew.messages import Message, Text, Tool, ToolResult
 from clew.messages.dialects import Loss
 from clew.messages.dialects.arrange import NO_RESULT
 from clew.providers.base import Conversation, Place, Provider
+from clew.providers.files import scratch
 from clew.providers.registry import BUILT_IN_AGENT, default_place, find_provider, provider_name
 from clew.providers.translate.fit import fit
 from clew.threads import Thread
@@ -108,8 +108,7 @@ def _between_providers(session: str, source: str, to: str, place: Place | None) 
         find_provider(to)
         _, conversation = _read(session, source, place)
         return _write(conversation, source, to, place)
-    with tempfile.TemporaryDirectory(prefix="clew-") as scratch:
-        folder = Path(scratch, "session")
+    with scratch() as folder:
         _, conversation = _read(session, source, place, folder)
         target = _provider(to, place, conversation)
         key = target.new_key()
@@ -124,8 +123,8 @@ def _read(session: str, source: str, place: Place | None, folder: Path | None = 
     key = provider.find(session)
     if key is None:
         raise SessionNotFound(source, session)
-    with tempfile.TemporaryDirectory(prefix="clew-") as scratch:
-        folder = folder or Path(scratch, "session")
+    with scratch() as temporary:
+        folder = folder or temporary
         if not provider.export(key, folder):
             raise SessionNotFound(source, session)
         conversation = provider.read(folder)
@@ -137,9 +136,7 @@ def _read(session: str, source: str, place: Place | None, folder: Path | None = 
 def _write(conversation: Conversation, source: str, to: str, place: Place | None) -> Translated:
     target = _provider(to, place, conversation)
     key = target.new_key()
-    with tempfile.TemporaryDirectory(prefix="clew-") as scratch:
-        folder = Path(scratch, "session")
-        folder.mkdir()
+    with scratch() as folder:
         losses = write_for(target, conversation, source, key, folder)
         target.install_session(key, folder)
     return Translated(provider=to, key=key, cwd=str(target.place.cwd), losses=losses)
