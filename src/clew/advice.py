@@ -1,12 +1,12 @@
-"""Every command that Clew prints, made in one place.
+"""The commands that Clew advises its users to run, all made here.
 
-An error, a hint or a page that tells the user what to run takes the command from here: `advice.resume("trip")` is
-`clew resume trip`. So each kind of advice has one form, is quoted in one way, and is on one list, `KINDS`. The tests go
-through that list: they bring about the situation of each, take the command that is printed, and run it. An advice that no
-test follows fails them, and so does a command that is written out in another module.
+An error, a hint or a page that tells the user what to run takes the command from this module: `advice.resume("trip")`
+returns `clew resume trip`. So each kind of advice has one form and one way of quoting, and is listed in `KINDS`. For each
+kind a test brings about its situation, takes the command that is printed, and runs it. Tests fail for a kind that they do
+not follow, and for a command that another module writes out.
 
-The functions return the command alone; the sentence around it belongs to the place that prints it. This module imports
-nothing of Clew, because errors, the lowest layer, print advice too.
+The functions return the command only; the caller writes the sentence around it. This module imports nothing of Clew,
+because errors, the lowest layer, print advice too.
 
 `store` is the URL to name with --store, without credentials; empty for the default store.
 """
@@ -65,32 +65,32 @@ __all__ = [
 ]
 
 THREAD = "ID"
-"""Stands for a thread that is yet to be made."""
+"""Placeholder for the id of a thread that does not exist yet."""
 PROMPT = "what to do next"
-"""Stands for a prompt that the user has to think of."""
+"""Placeholder for a prompt that the user writes."""
 ANSWER = "your answer"
-"""Stands for an answer that the user has to give."""
+"""Placeholder for an answer that the user gives."""
 MODEL = "VENDOR:MODEL"
-"""Stands for a model that the user has to choose."""
+"""Placeholder for a model that the user chooses."""
 MODULE = "MODULE"
-"""Stands for the module that has a tool."""
+"""Placeholder for the Python module that has a tool."""
 FOLDER = "a new folder"
-"""Stands for a folder that the user has to choose."""
+"""Placeholder for a folder that the user chooses."""
 
 NO_BUDGET = "none"
-"""What takes the place of a thread's budget where it is to have none."""
+"""The value of --budget that removes a thread's budget."""
 
 KEY_IN_PROGRAM = "with open_checkpointer(url, key=…) or CLEW_KEY; several are read from a list"
-"""Where a program gives the key of an encrypted store."""
+"""How a program passes the key of an encrypted store."""
 KEY_IN_SHELL = "in the environment, as CLEW_KEY"
-"""Where the command is given the key of an encrypted store."""
+"""How a user of the command passes the key of an encrypted store."""
 
 KINDS: dict[str, Callable[..., str]] = {}
-"""Every kind of advice by its name."""
+"""The functions that make advice, by name."""
 
 _F = TypeVar("_F", bound=Callable[..., str])
 _CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]+")
-"""Characters that a terminal would obey, or that make a text look like another; they are never printed as they are."""
+"""Control characters, with those that change the direction of writing. They are never printed unescaped."""
 
 
 def _kind(make: _F) -> _F:
@@ -99,8 +99,8 @@ def _kind(make: _F) -> _F:
 
 
 def quoted(text: str) -> str:
-    """One word of a shell command that stands for exactly this text, and that shows nothing a terminal would obey:
-    control characters are written as `"$(printf '\\033')"`."""
+    """Quote a text as one word of a shell command. Control characters become `"$(printf '\\033')"`, so that a terminal that
+    shows the command does not obey them."""
     parts, end = [], 0
     for found in _CONTROL.finditer(text):
         if found.start() > end:
@@ -114,7 +114,7 @@ def quoted(text: str) -> str:
 
 
 def _clew(command: str, *words: str, options: Sequence[str] = (), store: str = "") -> str:
-    """A command of `clew`. Options are given as words that are quoted here; words that begin with a dash come after `--`."""
+    """Return a command of `clew` with all its words quoted. If a word begins with a dash, the words come after `--`."""
     given = [quoted(option) for option in options] + (["--store", quoted(store)] if store else [])
     named = [quoted(word) for word in words]
     if any(word.startswith("-") for word in words):
@@ -143,7 +143,7 @@ def resume(
     workspace: str = "",
     store: str = "",
 ) -> str:
-    """Go on with a thread. `budget` is as `budget_words` writes it; `tools` are `module:function` each."""
+    """Go on with a thread. `budget` is what `budget_words` returns; `tools` are written `module:function`."""
     options: list[str] = []
     options += [] if answer is None else ["--answer", answer]
     options += [] if max_turns is None else ["--max-turns", str(max_turns)]
@@ -170,13 +170,13 @@ def resume_in_program(
 
 @_kind
 def budget_in_program(**limits: float) -> str:
-    """What an `Agent` is to be given so that a thread may spend more."""
+    """Give an `Agent` this budget, so that a thread may spend more."""
     return f"budget=Budget({', '.join(f'{name}={value!r}' for name, value in limits.items())})"
 
 
 @_kind
 def run_again() -> str:
-    """Run this very program again, with the same arguments."""
+    """Run the current program again with the same arguments."""
     return " ".join(map(quoted, sys.orig_argv))
 
 
@@ -218,7 +218,7 @@ def discover() -> str:
 
 @_kind
 def why(thread_id: str, *, store: str = "") -> str:
-    """Say where a thread stands, and what to do."""
+    """Find out what a thread waits for, and what to do."""
     return _clew("why", thread_id, store=store)
 
 
@@ -242,13 +242,13 @@ def files(thread_id: str, turn: int, *, store: str = "") -> str:
 
 @_kind
 def fork(thread_id: str, frame: int, *, store: str = "") -> str:
-    """Bring back the conversation of a thread as it was, as a new thread."""
+    """Bring back an earlier conversation of a thread as a new thread: the one after this many frames."""
     return _clew("fork", thread_id, options=["--frame", str(frame)], store=store)
 
 
 @_kind
 def restore_files(thread_id: str, frame: int, folder: str, *, store: str = "") -> str:
-    """Bring back the files of a thread as they were."""
+    """Bring back the files of a thread as they were after this many frames."""
     return _clew("rewind", thread_id, options=["--files", "--frame", str(frame), "--workspace", folder], store=store)
 
 
@@ -260,19 +260,19 @@ def remove(thread_id: str, *, store: str = "") -> str:
 
 @_kind
 def collect(*, store: str = "") -> str:
-    """Free what no thread needs any more."""
+    """Delete stored values that no thread refers to."""
     return _clew("gc", store=store)
 
 
 @_kind
 def repair(thread_id: str = "", *, store: str = "") -> str:
-    """Save what is whole of a damaged thread, or of all that are damaged."""
+    """Save the intact part of a damaged thread; without an id, of all damaged threads."""
     return _clew("verify", *([thread_id] if thread_id else []), options=["--repair"], store=store)
 
 
 @_kind
 def make_private(*paths: str) -> str:
-    """Take files of a store from the eyes of others on this machine."""
+    """Make files of a store unreadable for other users of this machine."""
     return " ".join(["chmod", "go=", *map(quoted, paths)])
 
 
@@ -284,7 +284,7 @@ def adopt(session: str) -> str:
 
 @_kind
 def new_token(file: str = "") -> str:
-    """Make a token for a service, good for all namespaces; with `file`, add it to that one."""
+    """Make a token of a service for all namespaces; with `file`, append it to that file."""
     return _clew("serve", options=["--new-token", "--namespace", "*"]) + (f" >> {quoted(file)}" if file else "")
 
 
@@ -323,7 +323,7 @@ _OPENS = {"claude_code": "claude --resume", "codex": "codex resume", "opencode":
 
 @_kind
 def open_session(provider: str, key: str, folder: str = "") -> str:
-    """Open a session with the coding agent's own program, in its folder; empty for a program that is not known here."""
+    """Open a session with the coding agent's own program, in its folder. Empty for a provider that Clew does not ship."""
     if provider not in _OPENS:
         return ""
     there = f"cd {quoted(folder)} && " if folder else ""
@@ -334,7 +334,7 @@ _REPAIR = re.compile(r"clew verify .*?--repair", re.DOTALL)
 
 
 def for_shell(text: str, thread_id: str = "", *, store: str = "") -> str:
-    """The words of an error with commands for a shell in place of those for Python, and with the store that is meant."""
+    """Return the text of an error with its Python calls replaced by commands for a shell, which name the store."""
     pairs = {
         list_in_program(): list_threads(store=store),
         discover(): list_sessions(),
@@ -349,7 +349,7 @@ def for_shell(text: str, thread_id: str = "", *, store: str = "") -> str:
 def budget_words(
     *, tokens: float | None = None, usd: float | None = None, seconds: float | None = None
 ) -> tuple[str, ...]:
-    """A budget as --budget takes it, one word for each limit: `2usd`, `50000tokens`, `90s`."""
+    """Write a budget as --budget takes it, one word for each limit: `2usd`, `50000tokens`, `90s`."""
     found = [] if tokens is None else [f"{math.ceil(tokens)}tokens"]
     found += [] if usd is None else [f"{_plain(usd)}usd"]
     found += [] if seconds is None else [f"{_plain(seconds)}s"]
@@ -357,7 +357,7 @@ def budget_words(
 
 
 def _plain(value: float) -> str:
-    """A number without an exponent, which --budget does not read."""
+    """Write a number without an exponent, because --budget does not read exponents."""
     from decimal import Decimal  # 3 ms, which `import clew` is spared
 
     return format(Decimal(repr(value)).normalize(), "f")

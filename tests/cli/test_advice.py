@@ -37,7 +37,7 @@ from clew.server.inspector.templates import thread_url
 from clew.testing import ScriptedModel, call
 from tests.cli import command_line
 from tests.cli.command_line import Samples, path_with_clew
-from tests.cli.commands.test_sessions import Machine as NativeMachine
+from tests.cli.native_sessions import Machine as NativeMachine
 from tests.cli.workshop import Workshop
 from tests.server.serving import a_token, serving
 from tests.servers.clis import cli_path

@@ -94,5 +94,5 @@ def test_variables_are_looked_up_when_the_server_is_started(monkeypatch: pytest.
     there = open_server("Authorization='Bearer $TOKEN' https://example.com/mcp", "/no/such/folder")
     assert (there._server, there._headers) == ("https://example.com/mcp", {"Authorization": "Bearer abc"})
     monkeypatch.delenv("TOKEN")
-    with pytest.raises(InvalidInput, match="the variable TOKEN"):
+    with pytest.raises(InvalidInput, match="the environment variable TOKEN"):
         open_server("serve $TOKEN", str(tmp_path))

@@ -1,4 +1,4 @@
-"""The agent that a setup describes: a model with its tools, or a provider."""
+"""Make the agent that a setup describes: a model with its tools and MCP servers, or a provider."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ __all__ = ["ToolsMissing", "check_server", "find_tools", "importing_from", "make
 
 
 _OTHER_BUDGETS = "Limit tokens or time in its place: --budget 100ktokens or --budget 10min; --budget none is no limit."
-"""What to write where dollars cannot be counted: the command line cannot be told a price."""
+"""What the user can write instead of a budget in dollars for a model without a known price: no option sets a price."""
 
 
 class ToolsMissing(UsageError):
-    """A thread has tools that the command line does not know."""
+    """A thread was made by a program with tools that the command line cannot import."""
 
     def __init__(self, thread_id: str, tools: Sequence[str], *, in_the_middle: bool) -> None:
         self.tools = tools
         self.in_the_middle = in_the_middle
-        """Whether a call of one of them is open, so that nothing can go on without it."""
+        """Whether a call of such a tool has no result yet, so that the thread cannot go on without the tool."""
         several = len(tools) > 1
         unknown = f"has {'tools' if several else 'a tool'} that the command line does not know:"
         what = "is in the middle of a call of" if in_the_middle else unknown
@@ -62,10 +62,13 @@ async def make_agent(
     *,
     without_tools: bool = False,
 ) -> tuple[Agent | ProviderAgent, Setup, list[str]]:
-    """The agent, with all it needs opened, which is closed with the stack; the setup, with the names of its tools; and what
-    is to be known of it. `before` is the thread that it goes on with: `ToolsMissing` if that has tools which only a program
-    has, unless it may go on `without_tools`. `stopped` makes of a thread's id the command that a signal leaves behind."""
+    """Make the agent of a setup. Returns the agent, the setup with the names of its tools, and notes for the user.
 
+    The agent and its MCP servers are closed with `stack`. `before` is the state of the thread that goes on, None for a new
+    one. `stopped` returns the command to print when a signal stops the run of the thread with this id.
+
+    Raises `ToolsMissing` if the thread has tools that only a program has, unless `without_tools` allows to leave them out.
+    """
     notes: list[str] = []
     common: dict[str, Any] = {
         "name": setup.name,
@@ -93,7 +96,6 @@ async def make_agent(
 
 
 def _make_folder(path: str) -> None:
-
     try:
         if path:
             os.makedirs(path, exist_ok=True)
@@ -102,16 +104,14 @@ def _make_folder(path: str) -> None:
 
 
 def _check_folder(setup: Setup, tools: dict[str, Any]) -> None:
-    """Refuse tools that need a folder before there is a thread, in the words of the command."""
-
+    """Raise `InvalidInput` for tools that need a folder if there is none, before a thread is made."""
     named = ", ".join(name for name, tool in tools.items() if not _is_agent(tool) and tool.needs_workspace)
     if named and not setup.workspace:
         raise InvalidInput(f"these tools need a folder to work in: {named}. Give it: --workspace FOLDER")
 
 
 async def _tools(setup: Setup, stack: AsyncExitStack) -> dict[str, Any]:
-    """By their names; those that the user gave come before those for files."""
-
+    """Return the tools by name: those of --tool and --mcp, then the built-in ones for files whose names are still free."""
     if setup.tools:
         importing_from(os.getcwd(), setup.folder)
     found: dict[str, Any] = {}
@@ -122,7 +122,7 @@ async def _tools(setup: Setup, stack: AsyncExitStack) -> dict[str, Any]:
         for tool in tools:
             made = tool if _is_agent(tool) else as_tool(tool)
             if made.name in found:
-                raise InvalidInput(f"{where}: there is another tool called {made.name!r}. Leave one of them out.")
+                raise InvalidInput(f"{where}: there are two tools called {made.name!r}. Leave one of them out.")
             found[made.name] = made
     if setup.workspace:
         found |= {tool.name: tool for tool in own_tools(setup.permissions) if tool.name not in found}
@@ -130,15 +130,16 @@ async def _tools(setup: Setup, stack: AsyncExitStack) -> dict[str, Any]:
 
 
 def _is_agent(value: Any) -> bool:
-
     return isinstance(value, Agent)
 
 
 def _missing(thread_id: str, before: Checkpoint | None, names: set[str], without: bool) -> list[str]:
-    """A thread that a program made says which tools it had, and not where they are. It does not go on without them unless
-    that is asked for, and never without one that it is in the middle of. What else is left out, and was given on a command
-    line before, is said."""
+    """Return a note about tools that the thread had and the agent has not; raise `ToolsMissing` if it cannot go on so.
 
+    A program's thread records the names of its tools, but not the modules that they are in. It goes on without them only
+    if `without` is set, and never without a tool whose call has no result yet. Tools that an earlier command line gave
+    may be left out: the note names them.
+    """
     if before is None:
         return []
     missing = before.tools.keys() - names
@@ -165,23 +166,24 @@ _URL = re.compile(r"https?://", re.IGNORECASE)
 
 
 def own_tools(permissions: str) -> list[AnyTool]:
-    """Those for the files of a workspace: to look, to change them too, to run commands too."""
-
+    """Return the built-in tools that these permissions allow: `read` looks at files, `edit` also changes them, `full` also
+    runs commands."""
     own: list[AnyTool] = [read_file, list_files, write_file, edit_file, run_command]
     return own[: _OWN[permissions or "edit"]]
 
 
 def importing_from(*folders: str) -> None:
-    """Let modules of these folders be found, as those of the folder that Python was started in are."""
+    """Put these folders in front of `sys.path`, so that --tool finds modules in them."""
     for folder in reversed(folders):
         if folder and folder not in sys.path:
             sys.path.insert(0, folder)
 
 
 def find_tools(where: str) -> list[Any]:
-    """What `module:function` names: a function, a tool, an agent, or a list of them. `InvalidInput` says why it cannot be
-    had."""
+    """Import what `module:function` names: a function, a tool, an agent, or a list of these. Returns them as a list.
 
+    Raises `InvalidInput`, which says why, if it cannot be imported.
+    """
     module, colon, name = where.partition(":")
     if not colon or not module or not name or module.endswith(".py"):
         raise InvalidInput(f"--tool {where!r}: write module:function, for example shop.orders:send_invoice.")
@@ -203,7 +205,8 @@ def find_tools(where: str) -> list[Any]:
 
 
 class _Server(NamedTuple):
-    """An MCP server as it is written: NAME=VALUE before a command is its environment, before a URL its headers."""
+    """An MCP server as the user wrote it. `given` are the NAME=VALUE words in front: environment variables of a command,
+    headers of a URL."""
 
     given: dict[str, str]
     words: list[str]
@@ -214,19 +217,17 @@ class _Server(NamedTuple):
 
 
 def check_server(text: str) -> None:
-    """That it can be read, and may go on record: `InvalidInput` if something in it looks like a secret."""
-
+    """Raise `InvalidInput` if an --mcp value cannot be parsed, or holds what looks like a secret: it will be stored."""
     for name in _secrets(_read_server(text)):
         raise InvalidInput(
-            f"--mcp has what looks like a secret ({name}), and what a thread is started with goes on record. Put it into a "
-            "variable of the environment, and write its name in single quotes: "
+            f"--mcp has what looks like a secret ({name}), and its value would be stored with the thread. Put it into "
+            "an environment variable, and write its name in single quotes: "
             "'https://…?token=$NAME', 'Authorization=$NAME https://…' or 'TOKEN=$NAME command'."
         )
 
 
 def open_server(text: str, folder: str) -> MCPTools:
-    """The server's tools, still to be opened. A command is started in the folder, if that is on this machine."""
-
+    """Return the server's tools, not yet connected. A command starts in `folder`, if that exists on this machine."""
     server = _read_server(text)
     given = {name: _expanded(value) for name, value in server.given.items()}
     words = [_expanded(word) for word in server.words]
@@ -237,7 +238,6 @@ def open_server(text: str, folder: str) -> MCPTools:
 
 
 def _read_server(text: str) -> _Server:
-
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -252,7 +252,7 @@ def _read_server(text: str) -> _Server:
 
 
 def _secrets(server: _Server) -> Iterator[str]:
-    """Names of what should not be written out."""
+    """Yield the names of headers, variables and options whose value looks like a secret and is not a $VARIABLE."""
     pairs = list(server.given.items())
     if server.url is not None:
         pairs += _pairs_of_url(server.url)
@@ -264,7 +264,7 @@ def _secrets(server: _Server) -> Iterator[str]:
 
 
 def _pairs_of_url(url: str) -> Iterator[tuple[str, str]]:
-
+    """Yield the password and the query parameters of a URL as names with values."""
     parts = urlsplit(url)
     user = parts.netloc.rpartition("@")[0]
     yield "password", user.partition(":")[2]
@@ -272,6 +272,7 @@ def _pairs_of_url(url: str) -> Iterator[tuple[str, str]]:
 
 
 def _pairs_of_command(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield the options of a command with their values: `--name=value` and `--name value`."""
     for word, following in pairwise([*words, ""]):
         name, equals, value = word.partition("=")
         if equals:
@@ -281,11 +282,12 @@ def _pairs_of_command(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _expanded(text: str) -> str:
+    """Replace $NAME and ${NAME} with environment variables. `InvalidInput` for a variable that is not set."""
 
     def value(found: re.Match[str]) -> str:
         name = found[1] or found[2]
         if name not in os.environ:
-            raise InvalidInput(f"--mcp needs the variable {name} of the environment, which is not set.")
+            raise InvalidInput(f"--mcp needs the environment variable {name}, which is not set.")
         return os.environ[name]
 
     return _VARIABLE.sub(value, text)

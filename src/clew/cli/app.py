@@ -1,4 +1,4 @@
-"""`clew` and its commands."""
+"""The `clew` command: the table of its commands, its help, and how a command's module is found."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ __all__ = ["COMMANDS", "Entry", "LazyGroup", "app", "main"]
 
 
 class LazyGroup(TyperGroup):
-    """Help for all of them is made from the table of commands alone, and fits a screen."""
+    """A group that imports a command's module only when that command is called, or its words are completed.
+
+    `clew --help` and the completion of a command's name are made from `COMMANDS` alone, and so import none of them.
+    """
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
@@ -24,12 +27,12 @@ class LazyGroup(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:
             return None
-        if ctx.resilient_parsing:  # a shell asks what there is
+        if ctx.resilient_parsing:  # a shell completes the name: it needs no options
             return TyperCommand(cmd_name, help=COMMANDS[cmd_name].summary)
         return _imported(cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """To complete the words after a command, a shell needs that one with all its options."""
+        """Find the command that the arguments name. A shell that completes its words gets it with all its options."""
         name, command, rest = super().resolve_command(ctx, args)
         return name, _imported(name) if name in COMMANDS and ctx.resilient_parsing else command, rest
 
@@ -52,7 +55,7 @@ def _imported(name: str) -> Any:
 
 
 def _flowing(text: str) -> str:
-    """Help whose paragraphs fill the lines of any terminal. One that begins with \\b keeps its own."""
+    """Join the lines of each paragraph, so that help fills a terminal of any width. A paragraph after \\b stays as it is."""
     paragraphs = inspect.cleandoc(text).split("\n\n")
     return "\n\n".join(
         part.removeprefix("\b\n") if part.startswith("\b") else part.replace("\n", " ") for part in paragraphs
@@ -85,7 +88,7 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def clew(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Say the version and end.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Durable AI agents: stopped in any way, resumed exactly where they were.
@@ -99,11 +102,14 @@ def main() -> None:
 
 
 class Entry(NamedTuple):
+    """A command's line in `clew --help`, and where its function is."""
+
     panel: str
+    """The heading that it stands under."""
     place: str
-    """`module:function` below `clew.cli.commands`."""
+    """`module:function`, with the module's name as it is in `clew.cli.commands`."""
     summary: str
-    """The first sentence of its own help, and with it the line of its own in `clew --help`: up to 55 characters."""
+    """The first sentence of the command's own help; at most 55 characters, so that its line fits."""
 
 
 COMMANDS: dict[str, Entry] = {
@@ -119,18 +125,18 @@ COMMANDS: dict[str, Entry] = {
     "why": Entry("Look", "why:why", "Say what a thread waits for, and what to do about it."),
     "fork": Entry("Change", "fork:fork", "Start a new thread from a turn of another."),
     "rewind": Entry("Change", "rewind:rewind", "Go back to the end of an earlier turn."),
-    "unlock": Entry("Change", "unlock:unlock", "Take a thread's lease from whoever has it."),
+    "unlock": Entry("Change", "unlock:unlock", "Take a thread's lease from the process that has it."),
     "rm": Entry("Change", "rm:rm", "Remove threads from the store."),
     "prune": Entry("Keep", "prune:prune", "Remove old threads."),
     "gc": Entry("Keep", "gc:gc", "Free what no thread needs any more."),
-    "verify": Entry("Keep", "verify:verify", "Check that all that is stored is whole."),
+    "verify": Entry("Keep", "verify:verify", "Check that everything stored is intact."),
     "export": Entry("Keep", "export:export", "Write a thread to a file."),
     "import": Entry("Keep", "import_:import_", "Bring a thread back from a file."),
     "copy": Entry("Keep", "copy:copy", "Copy threads to another store."),
     "sessions": Entry("Coding agents", "sessions:sessions", "List the sessions of Claude Code, Codex and opencode."),
     "adopt": Entry("Coding agents", "adopt:adopt", "Take a session of a coding agent into a thread."),
     "move": Entry("Coding agents", "move:move", "Carry a session from one coding agent to another."),
-    "doctor": Entry("Machine", "doctor:doctor", "Check that all Clew needs is here and in order."),
+    "doctor": Entry("Machine", "doctor:doctor", "Check this machine, the store and the coding agents."),
     "serve": Entry("Machine", "serve:serve", "Serve a store over HTTP, with an inspector for people."),
     "demo": Entry("Machine", "demo:demo", "Kill an agent inside a tool, and resume it, offline."),
 }

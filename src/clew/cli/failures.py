@@ -1,4 +1,4 @@
-"""How a command ends: what went wrong in one line, and an exit code that scripts can tell apart."""
+"""How a command fails: one line on the standard error, and an exit code that tells scripts what kind of failure it was."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from clew._runtime.text import clean
 if TYPE_CHECKING:
     from clew.errors import ClewError
 
-__all__ = ["EXIT_CODES", "INTERRUPTED", "exit_code", "told"]
+__all__ = ["EXIT_CODES", "INTERRUPTED", "exit_code", "report_errors"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -50,42 +50,42 @@ _BY_NAME = {
     "NewerFormat": 6,
     "WrongKey": 6,
 }
-"""By the names of errors, so that a command that fails early needs not import them all."""
+"""Exit codes by the names of error classes, so that this module need not import `clew.errors`."""
 
 
 def exit_code(error: BaseException) -> int:
-    """What a process that fails with this ends with."""
+    """Return the exit code of a command that fails with this error."""
     for kind in type(error).__mro__:
         if kind.__name__ in _BY_NAME and kind.__module__ in ("clew.errors", "clew.cli.stores"):
             return _BY_NAME[kind.__name__]
     return 1
 
 
-def told(command: Callable[P, T]) -> Callable[P, T]:
-    """A command whose errors are told in a line on the standard error, and not as a traceback."""
+def report_errors(command: Callable[P, T]) -> Callable[P, T]:
+    """Wrap a command: an error of Clew becomes one line on the standard error and an exit code, never a traceback."""
 
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
-        from clew.errors import ClewError
+        from clew.errors import ClewError  # 6 ms, which `clew --help` is spared
 
         try:
             return command(*args, **kwargs)
         except ClewError as error:
-            _tell(error, kwargs.get("store"))
+            _print_error(error, kwargs.get("store"))
             raise typer.Exit(exit_code(error)) from None
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
-        except BrokenPipeError:  # whoever read the output has seen enough
-            _say_no_more()
+        except BrokenPipeError:  # the reader of the output has seen enough, as with `clew ls | head`
+            _discard_output()
             raise typer.Exit(0) from None
 
     return run
 
 
-def _tell(error: ClewError, store: Any) -> None:
-    """What went wrong, and what to do about it in words of the command line: errors of the library speak of Python."""
+def _print_error(error: ClewError, store: Any) -> None:
+    """Print an error and its notes, with the Python calls that they advise replaced by commands for the shell."""
     from clew import advice
-    from clew.cli.stores import shown_store
+    from clew.cli.stores import shown_store  # imports the stores, which `clew --help` does not need
 
     said, thread_id = clean(str(error)), getattr(error, "thread_id", "") or ""
     if isinstance(store, str) and advice.for_shell(said, thread_id, store="x") != said:
@@ -95,6 +95,6 @@ def _tell(error: ClewError, store: Any) -> None:
         typer.echo(f"  {clean(note)}", err=True)
 
 
-def _say_no_more() -> None:
-    """What is still in the buffer goes nowhere, or Python would complain of the pipe once more when it ends."""
+def _discard_output() -> None:
+    """Send buffered output to the null device. Otherwise Python complains of the closed pipe again when it exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

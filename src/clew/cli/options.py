@@ -1,4 +1,4 @@
-"""Options and arguments that many commands have, said once."""
+"""Options and arguments that several commands share."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ __all__ = ["Json", "Store", "ThreadId", "Yes", "complete_thread"]
 
 
 def complete_thread(incomplete: str) -> list[str]:
-    """The newest threads of the store whose ids begin so. A store that cannot be read offers nothing: a shell has no place
-    for an error while somebody types."""
+    """Return the ids that a shell offers: the 30 newest threads whose id begins with `incomplete`.
+
+    Returns nothing if the store cannot be read, because a shell cannot show an error while the user types.
+    """
+    # here and not above, because these take 100 ms, and only the completion of an id needs them
     import asyncio
 
     from clew import Thread
@@ -31,14 +34,14 @@ def complete_thread(incomplete: str) -> list[str]:
 
 Store = Annotated[
     str | None,
-    typer.Option("--store", metavar="URL", help="The store; without it, CLEW_STORE or the default one."),
+    typer.Option("--store", metavar="URL", help="The store. Default: CLEW_STORE, or a file of your own."),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line, for other programs.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs, one object a line.")]
 ThreadId = Annotated[
     str,
     typer.Argument(
         metavar="ID",
-        help="A thread: its id, any beginning of it that no other has, or a handle.",
+        help="A thread: its id, an unambiguous beginning of it, or a handle.",
         autocompletion=complete_thread,
     ),
 ]

@@ -1,4 +1,4 @@
-"""Lengths of time as people write them: `30d`, `12h`, `90m`."""
+"""Lengths of time and moments as people write them on a command line: `30d`, `12h`, `90m`, `2025-01-31`."""
 
 from __future__ import annotations
 
@@ -19,24 +19,22 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
 
 
 def duration(text: str, option: str) -> timedelta:
-    """How long that is. `InvalidInput` names the option and shows how it is written."""
-
+    """Read a length of time such as `45s`, `90m`, `12h`, `30d` or `2w`. `InvalidInput` names the option it was given to."""
     found = _DURATION.fullmatch(text.strip().lower())
     try:
-        return timedelta(**{_UNITS[found[2]]: float(found[1])}) if found else _none(text, option)
+        return timedelta(**{_UNITS[found[2]]: float(found[1])}) if found else _zero(text, option)
     except OverflowError:
-        raise InvalidInput(f"{option} {text} is longer than there is time.") from None
+        raise InvalidInput(f"{option} {text} is too long a time.") from None
 
 
-def _none(text: str, option: str) -> timedelta:
-
+def _zero(text: str, option: str) -> timedelta:
     if text.strip() == "0":
         return timedelta(0)
-    raise InvalidInput(f"{option} {text!r} is no length of time. Write 45s, 90m, 12h, 30d or 2w.")
+    raise InvalidInput(f"{option} {text!r} is not a length of time. Write 45s, 90m, 12h, 30d or 2w.")
 
 
 def since(given: str | None) -> datetime | None:
-    """The moment that `2d`, `12h`, `30m` or a date such as `2025-01-31` means."""
+    """Read --since: a date such as `2025-01-31`, or a length of time such as `2d`, which is counted back from now."""
     if given is None:
         return None
     try:
@@ -46,8 +44,7 @@ def since(given: str | None) -> datetime | None:
 
 
 def _ago(given: str) -> datetime:
-
     try:
         return datetime.now(UTC) - duration(given, "--since")
     except OverflowError:
-        raise InvalidInput(f"--since {given} is longer ago than there are dates.") from None
+        raise InvalidInput(f"--since {given} is before the first date there is.") from None

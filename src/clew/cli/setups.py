@@ -1,4 +1,4 @@
-"""What `run` and `resume` are told of the agent: their options, checked, and laid over what a thread has on record."""
+"""The options of `run` and `resume` that describe the agent, and the setup that they and a thread's record result in."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ __all__ = [
 
 
 class Permission(StrEnum):
-    """As `clew.providers.Permissions`, for the command line."""
+    """The values of --permissions, the same as those of `clew.providers.Permissions`."""
 
     READ = "read"
     EDIT = "edit"
@@ -51,7 +51,9 @@ class Permission(StrEnum):
 
 ModelOption = Annotated[
     str | None,
-    typer.Option("--model", "-m", metavar="NAME", help="anthropic:…, openai:…, or at a provider one of its own names."),
+    typer.Option(
+        "--model", "-m", metavar="NAME", help="anthropic:NAME, openai:NAME, or a name that the provider knows."
+    ),
 ]
 ProviderOption = Annotated[
     str | None,
@@ -64,38 +66,38 @@ ProviderOption = Annotated[
 ]
 WorkspaceOption = Annotated[
     str | None,
-    typer.Option("--workspace", "-w", metavar="DIR", help="The folder to work in, which is snapshotted at each turn."),
+    typer.Option("--workspace", "-w", metavar="DIR", help="The folder to work in. It is snapshotted at each turn."),
 ]
 ToolOption = Annotated[
     list[str] | None,
-    typer.Option("--tool", "-t", metavar="MODULE:FUNCTION", help="A function it may call. May be given several times."),
+    typer.Option("--tool", "-t", metavar="MODULE:FUNCTION", help="A function that the agent may call. Repeatable."),
 ]
 McpOption = Annotated[
     list[str] | None,
-    typer.Option("--mcp", metavar="COMMAND-OR-URL", help="An MCP server whose tools it may call; '$NAME' for secrets."),
+    typer.Option("--mcp", metavar="COMMAND-OR-URL", help="An MCP server whose tools it may call. Secrets as '$NAME'."),
 ]
 BudgetOption = Annotated[
     list[str] | None,
-    typer.Option("--budget", metavar="LIMIT", help="What the thread may spend in all: 2usd, 100ktokens, 10min."),
+    typer.Option("--budget", metavar="LIMIT", help="The most that the thread may spend: 2usd, 100ktokens, 10min."),
 ]
 TurnsOption = Annotated[
-    int | None, typer.Option("--max-turns", min=1, metavar="N", help="Responses of the model for each prompt.")
+    int | None, typer.Option("--max-turns", min=1, metavar="N", help="The most model responses for each prompt.")
 ]
 SystemOption = Annotated[str | None, typer.Option("--system", metavar="TEXT", help="The system prompt.")]
 PermissionsOption = Annotated[
     Permission | None,
-    typer.Option("--permissions", help="In the folder: look, change files (edit, the default), or run commands too."),
+    typer.Option("--permissions", help="In the folder: read, edit files (the default), or run commands too."),
 ]
 TimeoutOption = Annotated[
-    float | None, typer.Option("--timeout", metavar="SECONDS", help="Stop after so long; it can be resumed.")
+    float | None, typer.Option("--timeout", metavar="SECONDS", help="Stop after this time. The thread can be resumed.")
 ]
 NameOption = Annotated[
-    str | None, typer.Option("--name", metavar="AGENT", help="The agent's name, to find its threads by.")
+    str | None, typer.Option("--name", metavar="AGENT", help="The agent's name, by which its threads are found.")
 ]
 
 
 class Asked(NamedTuple):
-    """The options as they were given; None for those that were not."""
+    """The options as the user gave them; None for an option that was not given."""
 
     model: str | None = None
     provider: str | None = None
@@ -110,16 +112,17 @@ class Asked(NamedTuple):
 
 
 def check_timeout(timeout: float | None) -> None:
-    """Refuse a --timeout that is no length of time, before a store is opened or a thread is made."""
-
+    """Raise `InvalidInput` for a --timeout that is not more than 0, before a store is opened or a thread is made."""
     if timeout is not None and not 0 < timeout < float("inf"):
-        raise InvalidInput(f"--timeout {timeout:g} is not a time to stop after. Give seconds, more than 0.")
+        raise InvalidInput(f"--timeout {timeout:g} is not a time to stop after. Give a number of seconds above 0.")
 
 
 def merged(before: Setup, asked: Asked) -> Setup:
-    """What was asked for laid over what there was, and all of it checked before anything is started. Tools, MCP servers and
-    turns stay on record at a provider, which makes no use of them, for when the thread comes back."""
+    """Return the setup of a thread with the given options in place of what was on record, checked before anything starts.
 
+    Tools, MCP servers and the turn limit stay on record while a provider works on the thread, although it ignores them:
+    they are used again when the thread returns to the built-in agent.
+    """
     provider = before.provider if asked.provider is None else _provider(asked.provider)
     moved = provider != before.provider
     setup = msgspec.structs.replace(
@@ -137,7 +140,7 @@ def merged(before: Setup, asked: Asked) -> Setup:
 
 
 def _given(asked: Asked) -> dict[str, Any]:
-
+    """Return the fields of `Setup` that the options set, each checked."""
     from clew.cli.agents import check_server
 
     for server in asked.mcp or ():
@@ -156,7 +159,7 @@ def _given(asked: Asked) -> dict[str, Any]:
 
 
 def _provider(name: str) -> str:
-    """The provider's one name; empty for `clew`, which is the built-in agent."""
+    """Return the provider's canonical name; empty for `clew`, the built-in agent. Raises for one that is not known."""
     from clew.providers.registry import BUILT_IN_AGENT, find_provider, provider_name
     from clew.providers.settings import AUTO
 
@@ -168,45 +171,44 @@ def _provider(name: str) -> str:
 
 
 def _refuse_for_provider(asked: Asked, provider: str) -> None:
-
+    """Raise `InvalidInput` if options were given that only the built-in agent has."""
     from clew.providers.registry import BUILT_IN_AGENT
 
     given = {"--tool": asked.tool, "--mcp": asked.mcp, "--max-turns": asked.max_turns}
     if wrong := [name for name, value in given.items() if value]:
         raise InvalidInput(
-            f"{' and '.join(wrong)}: this is for models, and {provider} runs a loop with tools of its own. Leave it out, or "
-            f"take a model of your own: --provider {BUILT_IN_AGENT} --model NAME"
+            f"{' and '.join(wrong)}: {provider} has its own loop and tools, and takes no such option. Leave it out, or "
+            f"use the built-in agent: --provider {BUILT_IN_AGENT} --model NAME"
         )
 
 
 def _check_own(setup: Setup, asked: Asked) -> None:
-
+    """Raise `InvalidInput` if the built-in agent has no model, or permissions without a folder."""
     if not setup.model:
         raise InvalidInput(
             "which model? Give --model anthropic:NAME or openai:NAME, or a coding agent: --provider claude_code, codex or "
-            "opencode. CLEW_MODEL in the environment says it once for all."
+            "opencode. CLEW_MODEL in the environment sets a default."
         )
     if asked.permissions is not None and not setup.workspace:
-        raise InvalidInput("--permissions says what may be done in a folder. Name that with --workspace.")
+        raise InvalidInput("--permissions is about a folder. Name the folder with --workspace.")
 
 
 def folder_of(given: str, option: str) -> str:
-    """Its absolute path. It may be new; what is there and no folder is `InvalidInput`."""
-
+    """Return the absolute path of a folder that may not exist yet. `InvalidInput` if the path is not a folder."""
     path = os.path.abspath(os.path.expanduser(given))
     if os.path.exists(path) and not os.path.isdir(path):
-        raise InvalidInput(f"{option} {given}: this is a file, and no folder.")
+        raise InvalidInput(f"{option} {given} is a file, not a folder.")
     return path
 
 
 def changes(before: Setup, now: Setup) -> list[str]:
-    """What is not as it was, in words."""
+    """Describe what differs between two setups, one line for each difference: `model: a → b`."""
     names = {"tools": "tools", "mcp": "MCP servers", "system": "system prompt", "max_turns": "turns", "name": "agent"}
     found = []
     before, now = _used(before), _used(now)
     for name in before.__struct_fields__:
         if name == "supplies":
-            continue  # it follows from the tools
+            continue  # it changes with the tools, which are listed
         old, new = getattr(before, name), getattr(now, name)
         if old != new:
             found.append(f"{names.get(name, name)}: {_words(old)} → {_words(new)}")
@@ -214,13 +216,11 @@ def changes(before: Setup, now: Setup) -> list[str]:
 
 
 def _used(setup: Setup) -> Setup:
-    """Without what a provider makes no use of."""
-
+    """Return the setup without what a provider ignores."""
     return msgspec.structs.replace(setup, tools=(), mcp=(), max_turns=None) if setup.provider else setup
 
 
 def _words(value: Any) -> str:
-
     if isinstance(value, msgspec.Struct):
         value = [
             f"{_number(amount)} {name}" for name, amount in msgspec.structs.asdict(value).items() if amount is not None
@@ -240,7 +240,10 @@ _SECONDS = {"s": 1, "sec": 1, "min": 60, "h": 3600}
 
 
 def read_budget(given: Sequence[str]) -> Budget:
-    """All of them as one; `none`, alone, is no limit. `InvalidInput` for what is no budget, or said twice."""
+    """Read the values of --budget into one `Budget`. `none`, if it is the only value, means no limit.
+
+    Raises `InvalidInput` for a value that is not a budget, and if the same kind of limit is given twice.
+    """
     from clew.agent import Budget
 
     if [text.strip().lower() for text in given] == [NO_BUDGET]:
@@ -249,24 +252,22 @@ def read_budget(given: Sequence[str]) -> Budget:
     for text in given:
         kind, amount = _read(text)
         if kind in found:
-            raise InvalidInput(f"--budget says twice how many {kind} may be spent. Give one of them.")
+            raise InvalidInput(f"--budget limits {kind} twice. Give one of the two.")
         found[kind] = amount
     return Budget(**found)
 
 
 def _read(text: str) -> tuple[str, float | int]:
-
+    """Return which limit of `Budget` a value of --budget sets, and to what."""
     text = text.strip()
     written = _BUDGET.fullmatch(text)
     unit = "" if written is None else (written[2] or "").lower()
     is_dollars = text.startswith("$")
     if written is None or is_dollars == bool(unit):
-        raise InvalidInput(
-            f"--budget {text!r} is not a budget. Write 2usd, 100ktokens or 10min; none, alone, for no limit."
-        )
+        raise InvalidInput(f"--budget {text!r} is not a budget. Write 2usd, 100ktokens or 10min, or none for no limit.")
     amount = float(written[1])
     if not amount > 0:
-        raise InvalidInput(f"--budget {text} allows nothing. Give more than 0; none, alone, for no limit.")
+        raise InvalidInput(f"--budget {text} allows nothing. Give more than 0, or none for no limit.")
     if unit in _SECONDS:
         return "seconds", amount * _SECONDS[unit]
     if unit.endswith(("token", "tokens")):

@@ -1,4 +1,4 @@
-"""The store that a command works on, and the threads that are meant in it."""
+"""Open the store that a command works on, and find the threads that its arguments name."""
 
 from __future__ import annotations
 
@@ -23,23 +23,26 @@ __all__ = ["Absent", "StoreNotFound", "find_any", "find_thread", "free_id", "on_
 
 T = TypeVar("T")
 Absent = Literal["refused", "made", "empty"]
+"""What happens if there is no store yet: it is an error, the store is made, or the command sees an empty one."""
 _SHOWN = 8
 
 
 class StoreNotFound(ClewError, LookupError):
-    """There is no store at this place, and the command is not one that makes it."""
+    """There is no store at this path, and the command does not make one."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(
-            f"there is no store at {path}. Is the URL right? A new one is made by the first run, import or copy."
+            f"there is no store at {path}. Check the URL; a new store is made by the first run, import or copy."
         )
 
 
 @asynccontextmanager
 async def opened(url: str | None, absent: Absent = "refused") -> AsyncIterator[Checkpointer]:
-    """The store. One that is not there yet is refused, for a URL that is mistyped must leave no database behind; or it is
-    made; or it is as good as empty, which your own default store always is."""
+    """Open the store at this URL, and close it on exit. `absent` says what happens if there is none yet.
 
+    By default that is an error, so that a mistyped URL leaves no database behind. The user's default store is never
+    refused: as long as it does not exist, it is shown as empty.
+    """
     async with open_checkpointer(url) as store:
         if absent == "made" or not is_absent(store):
             yield store
@@ -51,7 +54,7 @@ async def opened(url: str | None, absent: Absent = "refused") -> AsyncIterator[C
 
 
 def on_store(url: str | None, work: Callable[[Checkpointer], Awaitable[T]], absent: Absent = "refused") -> T:
-    """Do this with the store open, and close it."""
+    """Open the store, run `work` on it in an event loop of its own, close the store, and return the result."""
 
     async def run() -> T:
         async with opened(url, absent) as store:
@@ -61,9 +64,11 @@ def on_store(url: str | None, work: Callable[[Checkpointer], Awaitable[T]], abse
 
 
 async def find_thread(store: Checkpointer, given: str) -> str:
-    """The id of the thread that is meant: by its id, by any beginning of it that no other has, or by a handle. A whole id is
-    never taken for anything else, also if it looks like a handle."""
-    from clew.agent.handles import read_handle
+    """Return the id of the thread that `given` names: its id, an unambiguous beginning of it, or a handle.
+
+    A whole id comes first, even if it looks like a handle or is the beginning of other ids.
+    """
+    from clew.agent.handles import read_handle  # clew.agent takes 100 ms, which `clew ls` is spared
 
     if given and await store.head(given) is not None:
         return given
@@ -75,14 +80,16 @@ async def find_thread(store: Checkpointer, given: str) -> str:
         return found[0]
     if found:
         listed = ", ".join(found[:_SHOWN]) + (" …" if len(found) > _SHOWN else "")
-        raise InvalidInput(f"{wanted!r} is the beginning of several threads: {listed}. Give more of it.")
+        raise InvalidInput(f"{wanted!r} is the beginning of several ids: {listed}. Give more of it.")
     raise ThreadNotFound(wanted)
 
 
 def shown_store(url: str | None) -> str:
-    """The URL that a command shown to the user names, so that it finds the same store from any folder. Empty for the default
-    store; for that of CLEW_STORE, unless its path depends on the folder; and for a URL with credentials, which are never
-    shown: the user is told to put that into CLEW_STORE."""
+    """Return the URL to name with --store in a command that is shown to the user, so that it works from any folder.
+
+    Empty if no URL is needed: for the default store, and for CLEW_STORE unless its path depends on the current folder.
+    Empty too for a URL with credentials, which are never shown: a hint tells the user to put it into CLEW_STORE.
+    """
     from clew.agent.handles import without_credentials
 
     if not url:
@@ -96,7 +103,7 @@ def shown_store(url: str | None) -> str:
 
 
 def _from_anywhere(url: str) -> str:
-    """With an absolute path, where it is that of a file or a folder."""
+    """Make the path in a `sqlite:` or `file:` URL absolute. Other URLs stay as they are."""
     scheme, _, rest = url.partition(":")
     if scheme.lower() == "sqlite" and rest.startswith("///") and not rest.startswith("////"):
         return f"{scheme}:///{_absolute(rest[3:])}"
@@ -106,22 +113,21 @@ def _from_anywhere(url: str) -> str:
 
 
 def _absolute(path: str) -> str:
-    """The path that the store opens: `~` is the user's own folder there."""
+    """Return the path that the store opens, with `~` expanded as the store does."""
     return os.path.abspath(os.path.expanduser(path))
 
 
 @functools.cache
 def _say_where_credentials_go() -> None:
-    """Once, however many commands are shown."""
-
-    hint(
-        "The store's URL has credentials, which are not shown: put it into CLEW_STORE, and the commands find the store."
-    )
+    """Print the hint about credentials, once per process."""
+    hint("The store's URL has credentials, so commands are shown without it. Put the URL into CLEW_STORE to run them.")
 
 
 async def find_any(store: Checkpointer, given: Sequence[str]) -> list[str]:
-    """The ids of the threads that are meant, each once. One whose head is damaged is found by its whole id."""
+    """Return the ids of the threads that these arguments name, each once.
 
+    A thread whose head is damaged is found by its whole id only.
+    """
     found = []
     for text in given:
         try:
@@ -134,8 +140,7 @@ async def find_any(store: Checkpointer, given: Sequence[str]) -> list[str]:
 
 
 async def _is_damaged(store: Checkpointer, thread_id: str) -> bool:
-    """Whether it is this very thread that cannot be read, and not another one that a listing came across."""
-
+    """Tell whether the head of this very thread is damaged, and not that of another one in the same listing."""
     try:
         await store.head(thread_id)
     except Corrupt:
@@ -144,7 +149,7 @@ async def _is_damaged(store: Checkpointer, thread_id: str) -> bool:
 
 
 async def free_id(store: Checkpointer, wanted: str) -> str:
-    """This name, or if a thread has it, the next one that is free: `trip-2`, `trip-3`."""
+    """Return the wanted id if no thread has it, or else the first free one of `trip-2`, `trip-3` and so on."""
     number, name = 1, wanted
     while await store.head(name) is not None:
         number += 1

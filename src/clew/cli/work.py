@@ -1,4 +1,4 @@
-"""A prompt to the agent that a setup describes, shown as it is worked on: what `run` and `resume` have in common."""
+"""Run an agent on a thread and show its work as it happens: what `clew run` and `clew resume` have in common."""
 
 from __future__ import annotations
 
@@ -33,31 +33,30 @@ if TYPE_CHECKING:
     from clew.cli.setups import Asked
     from clew.log import Checkpoint
 
-__all__ = ["Job", "ask", "read_answer", "taken_up", "work_on", "write_answer"]
+__all__ = ["Job", "ask", "read_answer", "resumed_job", "work_on", "write_answer"]
 
 
 class Job(NamedTuple):
-    """What is to be done, on which thread, and by whom."""
+    """What an agent is to do: the agent's setup, the thread, and the prompt or the answer."""
 
     setup: Setup
     thread_id: str = ""
-    """Empty: a new thread, which is given a name."""
+    """Empty for a new thread, which gets an id of its own."""
     prompt: str | None = None
     answer: Any = None
     timeout: float | None = None
     before: Checkpoint | None = None
-    """The thread as it is on record; None for a new one."""
+    """The state of the thread as stored; None for a new thread."""
     handle: str = ""
-    """In place of a thread: of a provider's session that the store does not know."""
+    """The handle of a provider's session that the store does not know, instead of a thread."""
     notes: tuple[str, ...] = ()
-    """What is to be said first."""
+    """Lines to show before the work begins."""
     without_tools: bool = False
-    """Whether it may go on without tools that only a program has."""
+    """Whether the thread may go on without the tools that only the program which made it has."""
 
 
-def taken_up(thread_id: str, state: Checkpoint, asked: Asked) -> Job:
-    """To go on with a thread, with what it has on record and what is asked for besides. What differs is said."""
-
+def resumed_job(thread_id: str, state: Checkpoint, asked: Asked) -> Job:
+    """Return the job of going on with a thread, with its stored setup changed by the options. Its notes list the changes."""
     before = setup_of(state)
     now = merged(before, asked)
     then = msgspec.structs.replace(before, model=before.model or state.model, folder=before.folder or now.folder)
@@ -65,9 +64,10 @@ def taken_up(thread_id: str, state: Checkpoint, asked: Asked) -> Job:
 
 
 def work_on(job: Job, store: str | None, json: bool) -> None:
-    """Do it, and show it. On a terminal what the agent asks is asked at once. Ends the command: with 0 if the work is done,
-    with 1 if it stopped short of that."""
+    """Run the job and show it, then exit the command: with 0 if the work is done, with 1 if it stopped before.
 
+    On a terminal, questions of the agent are put to the user at once, and the work goes on with the answers.
+    """
     with live_view(json) as view:
         ended = on_store(store, lambda opened: _work(opened, job, store, view), "made")
         while True:
@@ -79,14 +79,14 @@ def work_on(job: Job, store: str | None, json: bool) -> None:
 
 
 async def _answer(job: Job, thread_id: str, answer: Any, url: str | None, view: View, store: Checkpointer) -> Ended:
-
+    """Go on with the thread of a job that waited, with the user's answer."""
     before = await Thread.load(store, thread_id)
     job = job._replace(thread_id=thread_id, prompt=None, answer=answer, before=before, handle="", notes=())
     return await _work(store, job, url, view)
 
 
 async def _work(store: Checkpointer, job: Job, url: str | None, view: View) -> Ended:
-
+    """Run the job until it ends, waits or fails. Errors carry a note with the command that goes on afterwards."""
     watched = _Watched(view, job, url)
     async with AsyncExitStack() as stack:
         try:
@@ -94,7 +94,7 @@ async def _work(store: Checkpointer, job: Job, url: str | None, view: View) -> E
                 job.setup, job.thread_id, job.before, store, stack, watched.stopped, without_tools=job.without_tools
             )
         except ToolsMissing as missing:
-            await _tell_ways_out(missing, store, job, url)
+            await _add_ways_out(missing, store, job, url)
             raise
         job = job._replace(setup=setup)
         await _take_in(store, job)
@@ -120,7 +120,7 @@ async def _work(store: Checkpointer, job: Job, url: str | None, view: View) -> E
 
 
 async def _take_in(store: Checkpointer, job: Job) -> None:
-    """Put on record what was done in a provider's own program since its last prompt, before the built-in agent goes on."""
+    """Store what was done in a provider's own program since its last prompt, before the built-in agent goes on."""
     if job.setup.provider or job.before is None or not job.before.providers or not job.thread_id:
         return
 
@@ -128,21 +128,20 @@ async def _take_in(store: Checkpointer, job: Job) -> None:
 
 
 async def _keep(store: Checkpointer, thread_id: str, job: Job) -> None:
-    """What it is worked on with goes on record, if it is not there already: never later than the work itself."""
-
+    """Store the setup with the thread, unless it is there already, before any work that was done with it."""
     if job.before is None or kept_setup(job.before) != job.setup:
         await keep_setup(store, thread_id, job.setup)
 
 
 class _Watched:
-    """A run that is shown as it happens."""
+    """A run whose events go to a view, and that knows the command to print if a signal stops it."""
 
     def __init__(self, view: View, job: Job, url: str | None) -> None:
         self._view = view
         self._job = job
         self._url = url
         self._has_begun = False
-        """Whether anything came of the prompt, which is on record then."""
+        """Whether an event has followed from the prompt, which proves that the prompt is stored."""
 
     async def run(self, session: Session) -> RunResult:
         running = session.resume(self._job.prompt, answer=self._job.answer, timeout=self._job.timeout)
@@ -152,8 +151,7 @@ class _Watched:
         return await running
 
     def stopped(self, thread_id: str) -> str:
-        """The command that goes on once a signal has stopped it: with the prompt, if that was not taken in yet."""
-
+        """Return the command that resumes after a signal. It repeats the prompt if that was not stored yet."""
         self._view.pause()
         way = Way(thread_id=thread_id)
         if self._job.prompt is not None and not self._has_begun:
@@ -164,14 +162,15 @@ class _Watched:
 
 
 def _comes_of_prompt(event: Event) -> bool:
-
     return isinstance(event, of.TurnStarted | of.ToolStarted | of.ToolReplayed | of.ToolInDoubt | of.Waiting)
 
 
-async def _tell_ways_out(missing: ToolsMissing, store: Checkpointer, job: Job, url: str | None) -> None:
-    """Say what a user can do about tools that only a program has. Each way repeats what was asked for, and allows more where
-    a limit on record is used up: otherwise it would end at once. A sub-agent's thread goes on with its parent's."""
+async def _add_ways_out(missing: ToolsMissing, store: Checkpointer, job: Job, url: str | None) -> None:
+    """Add a note to the error for each way to go on: in the program, with the tools' module, or without the tools.
 
+    Each command repeats the options that were given, and raises a limit that is used up; otherwise it would end at once.
+    A sub-agent's thread cannot go on by itself, so the note names the command for its parent.
+    """
     assert job.before is not None  # noqa: S101 - a new thread has no tools of a program
     way, recorded, setup = way_on(job.thread_id, job.before), setup_of(job.before), job.setup
     prompt = None if job.prompt is None else shown_prompt(job.prompt)
@@ -212,17 +211,18 @@ async def _tell_ways_out(missing: ToolsMissing, store: Checkpointer, job: Job, u
 
 
 async def _way_above(store: Checkpointer, thread_id: str) -> Way | None:
-    """How the thread goes on that a sub-agent's thread goes on with; None for a thread that goes on by itself."""
-
+    """Return how the parent of a sub-agent's thread goes on; None for a thread that goes on by itself."""
     head = await store.head(thread_id)
     way = None if head is None else await way_of(store, head)
     return None if way is None or way.thread_id == thread_id else way
 
 
 async def _after(error: ClewError, store: Checkpointer, thread_id: str, job: Job, url: str | None) -> str:
-    """How the thread goes on after this error, as far as its record can be read. A prompt that is not on record is repeated,
-    and so is a provider that the thread did not come to; a conversation that does not fit a model needs another one."""
+    """Return how to go on after this error, to be printed after "To go on", as far as the thread can be read.
 
+    The command repeats a prompt that was not stored, and a provider that the thread did not reach. For a conversation that
+    is too long for the model it names a larger model.
+    """
     at = shown_store(url)
     try:
         state = await Thread.load(store, thread_id)
@@ -241,7 +241,7 @@ async def _after(error: ClewError, store: Checkpointer, thread_id: str, job: Job
 
 
 def _is_moved(job: Job, now: Checkpoint | None) -> bool:
-    """Whether the thread was to go on at another provider, and is still where it was."""
+    """Tell whether the job was to take the thread to another provider, and the thread is still at the old one."""
     if not job.setup.provider or job.before is None or now is None or not job.before.limits:
         return False
     was, is_now = job.before.limits.get("provider"), now.limits.get("provider")
@@ -249,12 +249,12 @@ def _is_moved(job: Job, now: Checkpoint | None) -> bool:
 
 
 def _prompts(state: Checkpoint | None) -> int:
-    """How many prompts are on record, those included that wait for the end of a turn."""
-
+    """Count the prompts that are stored, including those that wait to be asked."""
     return 0 if state is None else sum(map(is_prompt, state.history)) + len(prompts_waiting(state))
 
 
 def _who(job: Job) -> str:
+    """Describe who works on the thread, and from which turn it goes on."""
     setup = job.setup
     who = " ".join(filter(None, (setup.provider, setup.model)))
     if job.before is None or not job.before.history:
@@ -263,7 +263,7 @@ def _who(job: Job) -> str:
 
 
 async def _ended(store: Checkpointer, result: RunResult, job: Job, url: str | None) -> Ended:
-
+    """Return the summary of a finished run, with totals of the whole thread and the way to go on."""
     head = await store.head(result.thread_id)
     if head is None:
         raise ThreadNotFound(result.thread_id)
@@ -271,14 +271,14 @@ async def _ended(store: Checkpointer, result: RunResult, job: Job, url: str | No
     way = await way_of(store, head, state)
     is_own = way.thread_id == result.thread_id
     if result.status == "interrupted" and way.prompt is not None and job.prompt is not None and is_own:
-        way = with_prompt(way, job.prompt)  # a budget refused it, and it is not on record
+        way = with_prompt(way, job.prompt)  # a budget refused the prompt, so it is not stored
     return Ended(
         thread_id=result.thread_id,
         status=result.status,
         resume=way.command(shown_store(url)),
         go_on=way.words(shown_store(url)),
         program_budget=way.program_budget,
-        reason="" if result.questions else result.reason,  # `prompts` tells which are not asked yet
+        reason="" if result.questions else result.reason,  # `prompts` lists what is asked later
         output=result.output,
         questions=result.questions,
         prompts=tuple(prompt.text for prompt in prompts_waiting(state)) if result.questions else (),
@@ -292,16 +292,15 @@ async def _ended(store: Checkpointer, result: RunResult, job: Job, url: str | No
 
 
 _WANTED = {
-    "approval": "y, n, or why not; nothing leaves it open: ",
-    "question": "Your answer; nothing leaves it open: ",
-    "in doubt": "run, or what it came to; nothing leaves it open: ",
+    "approval": "y, n, or why not (empty: decide later): ",
+    "question": "Your answer (empty: answer later): ",
+    "in doubt": "run, or what it came to (empty: decide later): ",
 }
 _YES_OR_NO = {"y": True, "yes": True, "n": False, "no": False}
 
 
 def read_answer(text: str) -> Any:
-    """JSON where it is JSON, and else the words themselves: `yes`, `true`, `{"seats": 2}`; `"42"` is a text."""
-
+    """Read a value of --answer: JSON if it can be read as JSON, and else the text itself. `"42"` in quotes is a text."""
     if not text.strip():
         raise InvalidInput("--answer is empty. Give a text, or JSON.")
     try:
@@ -309,13 +308,12 @@ def read_answer(text: str) -> Any:
     except ValueError:
         return text
     if found is None:
-        raise InvalidInput("--answer null is no answer. Give a text, or any other JSON.")
+        raise InvalidInput("--answer null is not an answer. Give a text, or other JSON.")
     return found
 
 
 def write_answer(answer: Any) -> str:
-    """Write an answer as --answer takes it: `read_answer` gives the same again."""
-
+    """Write an answer as --answer takes it, so that `read_answer` returns the same value."""
     try:
         if isinstance(answer, str) and read_answer(answer) == answer:
             return answer
@@ -325,7 +323,10 @@ def write_answer(answer: Any) -> str:
 
 
 def ask(questions: Collection[Question], json: bool) -> Any:
-    """A person's answers at this terminal, by the questions' ids; None if there is no terminal, or nobody answers."""
+    """Ask the user at this terminal, and return the answers by question id.
+
+    Returns None with `json`, without a terminal, or if the user leaves a question open.
+    """
     if json or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return None
     answers = {}
@@ -342,5 +343,5 @@ def ask(questions: Collection[Question], json: bool) -> Any:
 
 
 def _meant(question: Question, said: str) -> Any:
-    """Of a call that is to be approved, y and n are yes and no; what else is said is the reason why not."""
+    """Read what the user typed. For an approval, y and n are yes and no, and any other text is the reason to refuse."""
     return _YES_OR_NO.get(said.lower(), said) if question.kind == "approval" else read_answer(said)

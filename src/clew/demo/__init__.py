@@ -1,4 +1,4 @@
-"""The demo: an agent killed with SIGKILL inside a tool and resumed in a new process, beside one that nobody disturbed."""
+"""`clew demo`: kill an agent inside a tool, resume it in a new process, and compare it with an undisturbed run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a killed and resumed run has lost or done twice, measured against one that nobody disturbed."""
+"""Compare a killed and resumed run with an undisturbed one: what was lost, and what was done twice."""
 
 from __future__ import annotations
 
@@ -22,20 +22,22 @@ __all__ = ["Report", "Row", "Seen", "compare", "look", "make_row"]
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """What there is after a process has ended: on record, on the disk, and in the bank's ledger."""
+    """What a process has left behind when it ended: in the store, and in the bank's ledger."""
 
     messages: list[str]
+    """The messages of the thread, as JSON."""
     tokens: int
     files: list[str]
-    """From the store, not from the folder: what a resume on another machine would have."""
+    """Each file of the workspace with a digest of its content, read from the store as on another machine."""
     payments: list[str]
-    """The invoices that were paid, one for each time that it happened."""
+    """The paid invoices, once for each payment."""
     bytes: int
-    """Of the store."""
+    """The size of the store."""
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One thing that can be counted: in the undisturbed run, up to the kill, after it; and what differs."""
+    """A line of the report: how often something occurred in the undisturbed run, before the kill and after it, and how much
+    of it was lost or repeated."""
 
     what: str
     undisturbed: int
@@ -46,14 +48,18 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
+    """How the killed and resumed run compares with the undisturbed one, and what durability cost."""
+
     rows: tuple[Row, ...]
     extra_model_calls: int
     waited: float
-    """Seconds that the undisturbed run waited for its record to be durable, of `seconds`, in `turns` turns."""
+    """Seconds that the undisturbed run waited for its writes to be durable."""
     seconds: float
+    """Duration of the undisturbed run."""
     turns: int
+    """Turns of the undisturbed run."""
     opened_after: float
-    """Seconds from the start of the resuming process until it went on."""
+    """Seconds from the start of the resuming process to its first event."""
     bytes: int
     files: int
     messages: int
@@ -72,7 +78,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 async def look(places: Places) -> Seen:
-    """Read all that a run has left."""
+    """Read what a run has left in its store and in the ledger."""
     async with SQLiteCheckpointer(places.store) as store:
         state = await Thread.load(store, THREAD)
         files: list[str] = []
@@ -93,7 +99,7 @@ async def look(places: Places) -> Seen:
 def compare(
     undisturbed: Process, wanted: Seen, killed: Process, at_kill: Seen, resumed: Process, found: Seen
 ) -> Report:
-    """The same work twice: once in one process, and once in two of which the first was killed."""
+    """Compare the undisturbed process and what it left with the killed and the resumed one and what these left."""
 
     def said(what: str, kind: Any, *, ordered: bool = True) -> Row:
         whole, first, second = (list(map(str, process.all(kind))) for process in (undisturbed, killed, resumed))
@@ -110,7 +116,7 @@ def compare(
         _amounts("tokens on record", wanted.tokens, at_kill.tokens, found.tokens),
     )
     result = undisturbed.result
-    assert result is not None  # noqa: S101 - the caller has seen to it
+    assert result is not None  # noqa: S101 - the caller has checked this
     return Report(
         rows=rows,
         extra_model_calls=calls.before + calls.after - calls.undisturbed,
@@ -127,8 +133,10 @@ def compare(
 def make_row(
     what: str, wanted: Sequence[str], before: Sequence[str], found: Sequence[str], *, ordered: bool = True
 ) -> Row:
-    """What is wanted and not found is lost; what is found beyond that is repeated. The order counts, unless it is left to
-    chance, as that of calls which are made at once."""
+    """Return a line of the report. Wanted items that were not found are lost; found items beyond these are repeated.
+
+    The order of items counts unless `ordered` is False, which is for calls that are made at the same time.
+    """
     if not ordered:
         wanted, found = sorted(wanted), sorted(found)
     matches = SequenceMatcher(None, wanted, found, autojunk=False).get_matching_blocks()
@@ -141,6 +149,6 @@ def _amounts(what: str, wanted: int, before: int, found: int) -> Row:
 
 
 def _files(folder: Path) -> list[str]:
-    """Each file with the digest of what is in it."""
+    """Return each file below the folder with a digest of its content."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     return [f"{path.relative_to(folder)} {blake3(path.read_bytes()).hexdigest()}" for path in paths]

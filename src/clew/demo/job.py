@@ -1,4 +1,4 @@
-"""The work of the demo's agent: in each of its turns it pays an invoice, which must happen once, and files a receipt."""
+"""The demo's agent: in each turn it pays an invoice, which must happen exactly once, and files a receipt."""
 
 from __future__ import annotations
 
@@ -37,28 +37,31 @@ TURNS = 30
 THREAD = "quarter"
 PROMPT = "Pay every open invoice of the quarter, and file a receipt of each."
 THINKING = 0.040
-"""Seconds that the model takes for a response; a real one takes a hundred times as long."""
+"""Seconds that the scripted model takes for a response. A real model takes about a hundred times as long."""
 BANK_ANSWERS = 10.0
-"""Seconds that the bank takes to answer where it is slow: long enough to be killed meanwhile."""
+"""Seconds that the bank takes to answer in the turn of the kill: long enough to be killed meanwhile."""
 
 
 class Places:
-    """Where a run keeps its things."""
+    """The paths that a run uses."""
 
     def __init__(self, folder: Path) -> None:
         self.store = folder / "store" / "clew.db"
         self.files = folder / "files"
         self.ledger = folder / "ledger.txt"
-        """The bank's own book: outside of the workspace, and nothing that Clew could restore."""
+        """The bank's own record of payments: outside the workspace, so that Clew cannot restore it."""
         self.cache = folder / "cache"
 
 
 def make_agent(places: Places, *, slow_at: int = 0, effect: Effect = "once") -> Agent:
-    """`slow_at`: the turn in which the bank takes the money at once and answers late. `effect` is what is promised of
-    paying; with any other than "once" it is a lie, and shows how the demo's table looks then."""
+    """Make the demo's agent. `slow_at` is the turn in which the bank takes the money at once and answers late.
+
+    `effect` is what the payment tool declares. Any value but "once" is wrong for a payment, and makes the demo show
+    repeated payments.
+    """
 
     def was_paid(ctx: ToolContext, invoice: str, cents: int) -> str | NotDone:
-        """Asked about a payment that was begun and has no outcome on record: the ledger knows it by its key."""
+        """Look up in the ledger, by its idempotency key, whether a payment without a stored outcome was made."""
         lines = places.ledger.read_text().splitlines() if places.ledger.exists() else []
         return _paid(invoice, cents) if f"{invoice} {cents} {ctx.idempotency_key}" in lines else NOT_DONE
 
@@ -96,7 +99,7 @@ def make_agent(places: Places, *, slow_at: int = 0, effect: Effect = "once") -> 
 
 
 class Model(ScriptedModel):
-    """A model that says each time it is asked, so that calls can be counted whatever becomes of the process."""
+    """A scripted model that prints an event for each request, so that requests of a killed process are counted too."""
 
     def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         say(Asked(turns_in(request) + 1))
@@ -104,7 +107,7 @@ class Model(ScriptedModel):
 
 
 def script() -> list[Response]:
-    """Two calls at once in every turn but the last, which is the last word."""
+    """Return the model's responses: two tool calls in every turn, and the final answer in the last."""
     turns: list[Response] = []
     for number in range(1, TURNS):
         invoice, cents = _name(number), 1117 * number
@@ -123,20 +126,20 @@ def _paid(invoice: str, cents: int) -> str:
 
 
 class Asked(msgspec.Struct, frozen=True, tag="asked"):
-    """The model is called, for the response of this turn."""
+    """The model is asked for the response of this turn."""
 
     turn: int
 
 
 class Began(msgspec.Struct, frozen=True, tag="began"):
-    """The body of a tool runs."""
+    """A tool has started to run."""
 
     tool: str
     invoice: str
 
 
 class InBank(msgspec.Struct, frozen=True, tag="in-bank"):
-    """The money is gone, the tool still waits for the bank's answer, and so its outcome is not on record."""
+    """The payment is made, but the tool still waits for the bank's answer, so its outcome is not stored."""
 
     turn: int
     tool: str
@@ -144,14 +147,14 @@ class InBank(msgspec.Struct, frozen=True, tag="in-bank"):
 
 
 class Ended(msgspec.Struct, frozen=True, tag="ended"):
-    """The run is over: how, and what it measured of itself."""
+    """The run has ended: its status, and what it measured."""
 
     status: str
     turns: int
     waited: float
-    """Seconds that it waited for its record to be durable."""
+    """Seconds that it waited for its writes to be durable."""
     seconds: float
-    """All of the run."""
+    """Duration of the run."""
 
 
 Line = Asked | Began | InBank | Ended | TurnFinished | ToolFinished | ToolReplayed | ToolInDoubt
@@ -161,4 +164,5 @@ decode = msgspec.json.Decoder(Line).decode
 
 
 def say(line: Line) -> None:
+    """Print an event as a line of JSON. It is written at once, so that a kill does not lose it."""
     os.write(1, _encode(line) + b"\n")

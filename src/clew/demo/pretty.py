@@ -1,4 +1,4 @@
-"""The demo in a terminal: a bar for each process as it goes, the kill, the resume, and a table."""
+"""Show the demo on a terminal: a progress bar for each process, and a table of the result."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _COLOURS: dict[Role, str] = {"undisturbed": "cyan", "killed": "red", "resumed": 
 
 
 class PrettyView:
-    """The same words as in a pipe, with colours and movement."""
+    """Shows the same text as `PlainView`, with colours and moving bars."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -67,7 +67,7 @@ class PrettyView:
 
 
 class _Bar:
-    """How far a process has come, and under it what it does, or what became of it."""
+    """The progress bar of a process; below it what the process does, or how it ended."""
 
     def __init__(self, role: Role, pid: int, done: int) -> None:
         self._role: Role = role
@@ -85,7 +85,7 @@ class _Bar:
 
 
 def _style(row: Row, heading: str) -> str:
-    """Zeros are what one looks for in the last columns, and anything else there is what one must not miss."""
+    """Return the style of a cell: in the columns `lost` and `repeated`, green for zero and red for anything else."""
     if heading not in ("lost", "repeated"):
         return ""
     return "bold red" if (row.lost if heading == "lost" else row.repeated) else "green"

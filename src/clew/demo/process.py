@@ -1,4 +1,4 @@
-"""A worker process, heard line by line, and killed where that is wanted."""
+"""Run a worker process of the demo, read its events, and kill it at the wanted turn."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ Heard = Callable[[Line], None]
 
 
 class Process(msgspec.Struct, frozen=True):
-    """What became of a worker process."""
+    """A worker process that has ended: how it ended, and the events that it printed."""
 
     pid: int
     ended: int
-    """Its exit code; that of one ended by a signal is the negative of the signal."""
+    """The exit code, or the negative number of the signal that ended it."""
     lines: tuple[Line, ...]
     opened_after: float
-    """Seconds from its start to the first that it said."""
+    """Seconds from its start to its first event."""
 
     def all(self, kind: type[Line]) -> list[Line]:
         return [line for line in self.lines if isinstance(line, kind)]
 
     @property
     def result(self) -> Ended | None:
-        """None: it did not come to its end."""
+        """The last event, `Ended`; None if the process did not reach its end."""
         last = self.lines[-1] if self.lines else None
         return last if isinstance(last, Ended) else None
 
@@ -44,14 +44,17 @@ class Process(msgspec.Struct, frozen=True):
 def run_worker(
     folder: Path, began: Callable[[int], None], heard: Heard, *, kill_at: int = 0, effect: Effect
 ) -> Process:
-    """Start a worker and listen until it ends. With `kill_at` it is killed in this turn: once the money is gone and the
-    other call of the turn is on record, while the payment's own outcome is not."""
+    """Start a worker, pass its events to `heard`, and return when it has ended. `began` is called with its process id.
+
+    With `kill_at` the worker is killed in that turn, at the worst moment: the payment has been made but its outcome is not
+    stored, while the other call of the turn is.
+    """
     command = [sys.executable, "-P", "-m", "clew.demo.worker", str(folder), "--effect", effect]
     command += ["--slow-at", str(kill_at)] if kill_at else []
     env = {**os.environ, "CLEW_CACHE": str(Places(folder).cache)}
     started, opened_after = time.perf_counter(), 0.0
     lines: list[Line] = []
-    # in a group of its own, so that Ctrl+C ends the demo with one message and not with one of each process
+    # its own process group: otherwise Ctrl+C makes every process print a message
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, process_group=0) as worker:  # noqa: S603 - our own
         try:
             began(worker.pid)
@@ -68,7 +71,7 @@ def run_worker(
 
 
 def _is_in_doubt(lines: list[Line]) -> bool:
-    """Whether of the two calls of the turn one is on record, and the other has taken effect and is not."""
+    """Tell whether the payment of the turn has been made without a stored outcome, and the other call is stored."""
     in_bank = next((line for line in lines if isinstance(line, InBank)), None)
     return in_bank is not None and any(
         isinstance(line, ToolFinished) and line.call_id.startswith(f"call_{in_bank.turn}_") for line in lines

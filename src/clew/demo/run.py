@@ -1,4 +1,4 @@
-"""The demo from its start to its table."""
+"""Run the demo: three processes, and the comparison of what they left."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from clew.tools import Effect
 __all__ = ["KILL_AT", "DemoFailed", "run_demo"]
 
 KILL_AT = 17
+"""The turn in which the worker is killed."""
 
 
 class DemoFailed(ClewError):
-    """A process of the demo did not end as it was meant to, so that there is nothing to compare."""
+    """A process of the demo did not end as planned, so there is nothing to compare."""
 
     def __init__(self, role: Role, ended: int) -> None:
         how = f"by signal {-ended}" if ended < 0 else f"with code {ended}"
-        super().__init__(f"the {role} process of the demo ended {how}, and not as it should. What it said is above.")
+        super().__init__(f"the {role} process of the demo ended {how}, which was not planned. Its output is above.")
 
 
 def run_demo(folder: Path, view: View, *, effect: Effect = "once") -> Report:
-    """Do the work undisturbed; do it again in a process that is killed and another that resumes it; and compare."""
+    """Do the work undisturbed, do it again in a process that is killed and one that resumes it, and compare the two."""
     alone, disturbed = folder / "undisturbed", folder / "killed"
     for place in (alone, disturbed):
         Places(place).store.parent.mkdir(parents=True)
@@ -46,6 +47,7 @@ def run_demo(folder: Path, view: View, *, effect: Effect = "once") -> Report:
 
 
 def _run(role: Role, folder: Path, view: View, effect: Effect) -> Process:
+    """Run the worker of one role to its end. Raises `DemoFailed` if it did not end as planned."""
     process = run_worker(
         folder,
         lambda pid: view.began(role, pid),

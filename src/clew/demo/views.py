@@ -1,9 +1,10 @@
-"""What the demo shows: its words, and how they look in a pipe."""
+"""What the demo shows: its texts, and the view for a pipe."""
 
 from __future__ import annotations
 
 from typing import Literal, Protocol, TextIO
 
+from clew._runtime.text import size
 from clew.agent import ToolInDoubt, TurnFinished
 from clew.demo.compare import Report
 from clew.demo.job import THINKING, TURNS, Asked, InBank, Line
@@ -21,7 +22,7 @@ HEADINGS = ("", "undisturbed", "before kill", "after", "lost", "repeated")
 
 
 class View(Protocol):
-    """Whoever shows the demo is told what happens, as it happens."""
+    """Shows the demo: its methods are called as things happen, from `open` to `show`."""
 
     def open(self) -> None: ...
     def began(self, role: Role, pid: int) -> None: ...
@@ -32,7 +33,7 @@ class View(Protocol):
 
 
 class PlainView:
-    """Lines of text, and nothing else."""
+    """Prints plain lines of text."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -71,7 +72,7 @@ class PlainView:
 
 
 def outcome(role: Role, process: Process) -> str:
-    """What became of a process, in a sentence."""
+    """Describe how a process ended."""
     turns, calls = len(process.all(TurnFinished)), len(process.all(Asked))
     if role == "killed":
         [bank] = [line for line in process.lines if isinstance(line, InBank)]
@@ -83,6 +84,7 @@ def outcome(role: Role, process: Process) -> str:
 
 
 def cells(report: Report) -> list[tuple[str, ...]]:
+    """Return the rows of the report's table as text."""
     return [
         (row.what, *(f"{n:,}" for n in (row.undisturbed, row.before, row.after, row.lost, row.repeated)))
         for row in report.rows
@@ -90,7 +92,7 @@ def cells(report: Report) -> list[tuple[str, ...]]:
 
 
 def costs(report: Report) -> list[tuple[str, str]]:
-    """What being killed and what being durable cost."""
+    """Return what the kill and durability cost, as labels with values."""
     each, share = report.waited / report.turns, report.waited / report.seconds
     return [
         ("extra model calls", str(report.extra_model_calls)),
@@ -100,12 +102,12 @@ def costs(report: Report) -> list[tuple[str, str]]:
             f"{THINKING * 1000:.0f} ms a model call",
         ),
         ("resumed after", f"{report.opened_after * 1000:.0f} ms, the start of the process included"),
-        ("the store", f"{report.bytes / 1024:.0f} KiB of SQLite: {report.messages} messages, {report.files} files"),
+        ("the store", f"{size(report.bytes)} of SQLite: {report.messages} messages, {report.files} files"),
     ]
 
 
 def verdict(report: Report) -> str:
-    """The table in a sentence."""
+    """Sum up the report in a sentence."""
     if report.is_whole:
         return "Nothing was lost, nothing was repeated, and no model call was made beyond those of an undisturbed run."
     wrong = [row for row in report.rows if row.lost or row.repeated]

@@ -1,6 +1,6 @@
 """`python -m clew.demo.worker FOLDER`: the demo's agent in a process of its own.
 
-A process that starts the work and one that resumes it run this same code.
+The process that starts the work and the one that resumes it both run this.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ __all__ = ["main"]
 
 
 async def work(places: Places, slow_at: int, effect: Effect) -> None:
+    """Run or resume the demo's thread, and print its events as lines of JSON."""
     async with make_agent(places, slow_at=slow_at, effect=effect) as agent:
         began = time.perf_counter()
         run = agent.run(PROMPT, thread_id=THREAD)
@@ -32,7 +33,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m clew.demo.worker", description="A process of `clew demo`.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--slow-at", type=int, default=0, help="the turn in which the bank answers late")
-    parser.add_argument("--effect", default="once", help="what is promised of paying")
+    parser.add_argument("--effect", default="once", help="the effect that the payment tool declares")
     given = parser.parse_args()
     asyncio.run(work(Places(given.folder), given.slow_at, given.effect))
 

@@ -78,7 +78,7 @@ def test_threads_without_files_and_places_that_are_no_folder_are_2(samples: Samp
         (["report"], "no files on record"),
         (["trip", "--turn", "0"], "as of turn 0"),
         (["trip", "--turn", "9"], "turns 0 to 5"),
-        (["trip", "--out", str(tmp_path / "file")], "is no folder"),
+        (["trip", "--out", str(tmp_path / "file")], "is not a folder"),
     ):
         run = samples.clew("files", *arguments)
         assert (run.returncode, run.stdout) == (2, ""), arguments

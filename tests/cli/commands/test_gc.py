@@ -36,7 +36,7 @@ def test_by_default_nothing_of_the_last_day_goes(tmp_path: Path) -> None:
     samples = Samples(tmp_path)
     samples.clew("rm", "trip", "--yes")
     run = samples.clew("gc")
-    assert (run.returncode, run.stdout) == (0, "0 values removed of 0 that nobody has touched for 1d: 0 B\n")
+    assert (run.returncode, run.stdout) == (0, "0 values removed of 0 that were not used for 1d: 0 B\n")
 
 
 def test_a_short_grace_asks_first_and_a_wrong_one_is_refused(tmp_path: Path) -> None:

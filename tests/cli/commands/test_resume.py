@@ -70,17 +70,17 @@ def test_at_a_terminal_what_is_asked_is_answered_at_once_or_left_open(
     shop = Workshop(tmp_path)
     options = ("--model", shop.script("ask", *ASK), "--tool", "shop:pay", "--tool", "shop:ask_size", "--thread", "t")
     with shop.terminal("run", "Ask.", *options, monkeypatch=monkeypatch) as shown:
-        shown.wait_for("Your answer; nothing leaves it open: ")
+        shown.wait_for("Your answer (empty: answer later): ")
         shown.type("\n")
         assert shown.end() == 1
     with shop.terminal("resume", "t", monkeypatch=monkeypatch) as shown:
-        shown.wait_for("Your answer; nothing leaves it open: ")
+        shown.wait_for("Your answer (empty: answer later): ")
         shown.process.send_signal(signal.SIGINT)
         assert shown.end() == 130
     with shop.terminal("resume", "t", monkeypatch=monkeypatch) as shown:
-        shown.wait_for("Your answer; nothing leaves it open: ")
+        shown.wait_for("Your answer (empty: answer later): ")
         shown.type('{"size": 2}\n')
-        shown.wait_for("y, n, or why not; nothing leaves it open: ")
+        shown.wait_for("y, n, or why not (empty: decide later): ")
         shown.type("n\n")
         assert shown.end() == 0
     assert "ask_size: {'size': 2}" in shown.shown
@@ -155,12 +155,12 @@ def test_an_answer_or_turns_for_a_coding_agent_are_refused_with_what_works(tmp_p
     answered = shop.clew("resume", "t", "--answer", "yes")
     assert (answered.returncode, answered.stdout) == (2, "")
     assert answered.stderr == (
-        "Error: --answer: toy asks nothing that is answered later. Give what is to be said as a prompt: "
+        "Error: --answer: toy asks no questions that are answered later. Give your answer as a prompt: "
         "clew resume t 'what to do next'\n"
     )
     turns = shop.clew("resume", "t", "More.", "--max-turns", "3")
     assert turns.returncode == 2
-    assert turns.stderr.endswith("take a model of your own: --provider clew --model NAME\n")
+    assert turns.stderr.endswith("use the built-in agent: --provider clew --model NAME\n")
     own = ("--provider", "clew", "--model", shop.script("talk", *["Hello."] * 3))
     assert shop.clew("resume", "t", "More.", "--max-turns", "3", *own).stdout == "Hello.\n"
 
@@ -181,7 +181,7 @@ def test_an_empty_prompt_is_refused_before_a_thread_is_looked_for(tmp_path: Path
     refused = Workshop(tmp_path).clew("resume", "nobody", " ")
     assert (refused.returncode, refused.stdout) == (2, "")
     assert refused.stderr == (
-        "Error: the prompt is empty. Say what is to be done, or leave it out to go on without one.\n"
+        "Error: the prompt is empty. Write what to do, or leave it out to go on without a prompt.\n"
     )
 
 

@@ -200,17 +200,17 @@ async def test_tools_of_an_mcp_server_are_found_again_by_a_resume_and_its_secret
         ((), "which model? Give --model"),
         (("--model", "gpt-5"), "Write openai:gpt-5."),
         (("--provider", "codx"), "Did you mean 'codex'?"),
-        (("--provider", "codex", "--tool", "shop:price"), "--tool: this is for models"),
+        (("--provider", "codex", "--tool", "shop:price"), "--tool: codex has its own loop and tools"),
         (("--model", "script:tea", "--tool", "shop:prise"), "shop has no 'prise'"),
-        (("--model", "script:tea", "--tool", "shop:price", "--tool", "shop:ALL"), "another tool called 'price'"),
+        (("--model", "script:tea", "--tool", "shop:price", "--tool", "shop:ALL"), "two tools called 'price'"),
         (("--model", "script:tea", "--budget", "2usd"), "in its place: --budget 100ktokens or --budget 10min"),
-        (("--model", "script:tea", "--budget", "0usd"), "allows nothing. Give more than 0; none, alone, for no limit"),
-        (("--model", "script:tea", "--timeout", "0"), "--timeout 0 is not a time to stop after. Give seconds"),
+        (("--model", "script:tea", "--budget", "0usd"), "allows nothing. Give more than 0, or none for no limit"),
+        (("--model", "script:tea", "--timeout", "0"), "--timeout 0 is not a time to stop after. Give a number"),
         (("--model", "script:tea", "--budget", "10m"), "Write 2usd, 100ktokens or 10min"),
         (("--model", "script:tea", "--mcp", "serve --token abc"), "looks like a secret (--token)"),
-        (("--model", "script:tea", "--workspace", "shop.py"), "is a file, and no folder"),
+        (("--model", "script:tea", "--workspace", "shop.py"), "is a file, not a folder"),
         (("--model", "script:tea", "--workspace", "shop.py/x"), "cannot be made"),
-        (("--model", "script:tea", "--permissions", "read"), "Name that with --workspace"),
+        (("--model", "script:tea", "--permissions", "read"), "Name the folder with --workspace"),
         (("--model", "script:tea", "--tool", "clew.tools:read_file"), "read_file. Give it: --workspace FOLDER"),
     ],
 )
@@ -240,7 +240,10 @@ def test_a_timeout_that_allows_nothing_is_refused_before_a_store_is_made_or_a_th
     ):
         refused = shop.clew(*arguments, "--timeout", timeout)
         assert (refused.returncode, refused.stdout) == (2, "")
-        assert refused.stderr == f"Error: --timeout {timeout} is not a time to stop after. Give seconds, more than 0.\n"
+        assert (
+            refused.stderr
+            == f"Error: --timeout {timeout} is not a time to stop after. Give a number of seconds above 0.\n"
+        )
     assert not (shop.folder / "clew.db").exists()
 
 

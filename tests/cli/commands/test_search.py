@@ -43,7 +43,7 @@ def test_a_limit_and_nothing_found_are_said_on_the_standard_error(samples: Sampl
     run = samples.clew("search", "paris", "--limit", "1")
     assert ("trip-b" in run.stdout, "--limit" in run.stderr) == (True, True)
     nothing = samples.clew("search", "no such words")
-    assert (nothing.returncode, nothing.stdout, nothing.stderr) == (0, "", "No thread of this store has it.\n")
+    assert (nothing.returncode, nothing.stdout, nothing.stderr) == (0, "", "No thread of this store matches.\n")
     assert objects(samples.clew("search", "paris", "--json", "--since", "2999-01-01")) == []
 
 

@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from clew._runtime.text import clean, cut, one_line
 from clew.cli.output.tables import Cell, Column, laid_out
 
 COLUMNS = [
@@ -37,17 +36,3 @@ def test_columns_are_cut_and_then_left_out_and_the_first_is_never() -> None:
 def test_no_line_is_wider_than_the_terminal(words: list[str], width: int) -> None:
     for line in shown(width, [Cell(word) for word in words]):
         assert cell_len(line) <= width
-
-
-@given(st.text())
-def test_nothing_that_a_terminal_obeys_is_left(text: str) -> None:
-    assert not set(clean(text)) & {chr(number) for number in (*range(9), *range(11, 32), *range(127, 160))}
-    assert "\n" not in one_line(text)
-
-
-def test_sequences_go_as_a_whole_and_the_words_stay() -> None:
-    assert clean("\x1b[31mred\x1b[0m \x1b]0;title\x07and \x1b]8;;http://x\x1b\\link\r\n\tend") == "red and link\n\tend"
-
-
-def test_a_cut_is_told() -> None:
-    assert (cut("abcdef", 4), cut("abc", 3), cut("abc", None)) == ("abc…", "abc", "abc")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clew import advice
-from clew.cli.failures import told
+from clew.cli.failures import report_errors
 from clew.cli.native_sessions import SessionProvider, native_session
 from clew.cli.options import Json, Store
 from clew.cli.output.console import hint, print_json
@@ -21,31 +21,31 @@ if TYPE_CHECKING:
 __all__ = ["adopt"]
 
 _Session = Annotated[
-    str, typer.Argument(metavar="SESSION", help="Its id as `clew sessions` shows it, a beginning of that, or its file.")
+    str, typer.Argument(metavar="SESSION", help="Its id from `clew sessions`, a beginning of that, or its file.")
 ]
 
 
-@told
+@report_errors
 def adopt(
     session: _Session,
     provider: SessionProvider = None,
     new_id: Annotated[
-        str | None, typer.Option("--as", metavar="ID", help="The thread's id; without it, one is made.")
+        str | None, typer.Option("--as", metavar="ID", help="The thread's id. Default: a new one.")
     ] = None,
     store: Store = None,
     json: Json = False,
 ) -> None:
     """Take a session of a coding agent into a thread.
 
-    All of it: what was said and done, and the program's own form of it, so
-    that `clew resume` goes on with it on any machine that reaches the store,
-    or with another agent. The program's own copy stays as it is.
+    Stores the whole session: the conversation, and the files in which the
+    agent's program keeps it. `clew resume` then goes on with it on any
+    machine that reaches the store, or with another agent. The program's own
+    copy stays as it is.
 
     \b
     Examples:
       clew adopt 0199c0de --provider codex --as paris
     """
-
     native = native_session(session, provider)
     thread_id, turns = on_store(store, lambda opened: _adopt(opened, native, new_id), "made")
     command = advice.resume(thread_id, advice.PROMPT, store=shown_store(store))
@@ -59,7 +59,7 @@ def adopt(
 
 
 async def _adopt(store: Checkpointer, native: Native, new_id: str | None) -> tuple[str, int]:
-
+    """Take the session into a thread. Returns the thread's id and how many turns it has."""
     from clew.providers import adopt as adopt_session
 
     thread_id = await adopt_session(native.key, store, provider=native.provider, thread_id=new_id)

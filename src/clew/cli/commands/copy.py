@@ -1,4 +1,4 @@
-"""`clew copy`: threads from one store to another."""
+"""`clew copy`: copy threads from one store to another."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 from clew import Thread
 from clew._runtime.text import size
-from clew.cli.failures import told
+from clew.cli.failures import report_errors
 from clew.cli.options import Json
 from clew.cli.output.console import print_json, working
 from clew.cli.stores import find_thread, opened
@@ -25,27 +25,25 @@ __all__ = ["copy"]
 _FAILED, _CORRUPT = 1, 6
 
 
-@told
+@report_errors
 def copy(
     source: Annotated[str, typer.Argument(metavar="SRC", help="The URL of the store that has the threads.")],
-    target: Annotated[str, typer.Argument(metavar="DST", help="The URL of the store that is to have them.")],
+    target: Annotated[str, typer.Argument(metavar="DST", help="The URL of the store that gets them.")],
     threads: Annotated[
-        list[str] | None, typer.Argument(metavar="[ID...]", help="Which; without any, all of them.")
+        list[str] | None, typer.Argument(metavar="[ID...]", help="Threads. Default: all of them.")
     ] = None,
-    verify: Annotated[bool, typer.Option("--verify", help="Then read every byte of the copies.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Then read and check every byte of the copies.")] = False,
     json: Json = False,
 ) -> None:
     """Copy threads to another store.
 
-    With their files. Run again after a crash, or later: what is there already is left alone, what has grown since is
-    brought up to date. A copy is seen by nobody before it is whole. With CLEW_KEY both stores are read and written with
-    that key.
+    Files are copied too. You can run it again, after a crash or later: it skips what is there already and updates what
+    has grown. A copy becomes visible only when it is complete. CLEW_KEY is used for both stores.
 
     \b
     Examples:
       clew copy sqlite:///clew.db file:backup --verify
     """
-
     copied, verdicts = asyncio.run(_copy(source, target, threads or [], verify))
     damaged = [verdict for verdict in verdicts if not verdict.sound]
     if json:
@@ -75,7 +73,7 @@ def copy(
 
 
 async def _copy(source: str, target: str, given: Sequence[str], verify: bool) -> tuple[Copied, list[Verdict]]:
-
+    """Copy the threads, and verify the copies if asked to. Returns what was copied and the verdicts."""
     async with opened(source) as here, opened(target, "made") as there:
         if given:
             ids = dict.fromkeys([await find_thread(here, text) for text in given])
@@ -94,8 +92,7 @@ async def _copy(source: str, target: str, given: Sequence[str], verify: bool) ->
 
 
 async def _copy_some(here: Checkpointer, there: Checkpointer, ids: Sequence[str]) -> Copied:
-    """Those that are named, each with its own bar; the first that cannot be copied ends it."""
-
+    """Copy the named threads, each with a progress bar of its own. Stops at the first that cannot be copied."""
     done: list[str] = []
     skipped: list[str] = []
     size = 0

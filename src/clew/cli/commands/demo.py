@@ -1,4 +1,4 @@
-"""`clew demo`: see an agent killed with SIGKILL and resumed, and what that cost."""
+"""`clew demo`: kill an agent with SIGKILL, resume it, and show what was lost or repeated."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clew.cli.failures import told
+from clew.cli.failures import report_errors
 
 if TYPE_CHECKING:
     from clew.demo.views import View
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 __all__ = ["demo"]
 
 
-@told
+@report_errors
 def demo(
     keep: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Work in this folder, which must be new or empty, and leave all there."),
+        typer.Option(metavar="DIR", help="Work in this new or empty folder, and keep everything there."),
     ] = None,
-    plain: Annotated[bool, typer.Option("--plain", help="Text without colours and movement, as in a pipe.")] = False,
+    plain: Annotated[bool, typer.Option("--plain", help="Plain text without colours and animation.")] = False,
 ) -> None:
     """Kill an agent inside a tool, and resume it, offline.
 
-    With SIGKILL, and in a new process, on SQLite, within a few seconds; then it is compared with an undisturbed run. Ends
-    with 1 if anything was lost or repeated.
+    Uses SIGKILL, a new process and SQLite, and takes a few seconds. Compares the result with an undisturbed run, and
+    exits with 1 if anything was lost or repeated.
 
     \b
     Examples:
@@ -51,6 +51,7 @@ def demo(
 
 
 def _folder(keep: Path | None) -> AbstractContextManager[str]:
+    """Return the folder to work in: a temporary one, or the one to keep, which must be new or empty."""
     if keep is None:
         return tempfile.TemporaryDirectory(prefix="clew-demo-")
     if keep.exists() and not (keep.is_dir() and not any(keep.iterdir())):
@@ -59,7 +60,7 @@ def _folder(keep: Path | None) -> AbstractContextManager[str]:
 
 
 def _view(plain: bool) -> View:
-
+    """Return the view for this output: plain if asked for, in a pipe or on a dumb terminal."""
     from clew.demo.views import PlainView
 
     if plain or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":

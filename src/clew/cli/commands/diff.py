@@ -1,4 +1,4 @@
-"""`clew diff`: what a thread's conversation and files became between two turns."""
+"""`clew diff`: show how a thread's conversation and files changed between two turns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 from clew._runtime.text import clean
-from clew.cli.failures import told
+from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store, ThreadId
 from clew.cli.output.console import console, hint, print_json
 from clew.cli.output.conversation import said_lines
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 __all__ = ["diff"]
 
 _LONGEST = 400
-"""Characters of a block of a message that are shown."""
+"""The most characters of a message block that are shown."""
 _COLOURS = {"-": "red", "+": "green", "@": "cyan"}
 
 
-@told
+@report_errors
 def diff(
     thread: ThreadId,
     a: Annotated[int, typer.Argument(metavar="A", help="From the end of this turn; 0 is before the first.")],
     b: Annotated[
-        int | None, typer.Argument(metavar="B", help="To the end of this one; without it, to where it is now.")
+        int | None, typer.Argument(metavar="B", help="To the end of this turn. Default: the current state.")
     ] = None,
     messages: Annotated[bool, typer.Option("--messages", help="Only the conversation.")] = False,
     files: Annotated[bool, typer.Option("--files", help="Only the files.")] = False,
@@ -48,8 +48,8 @@ def diff(
 ) -> None:
     """Show what changed between two turns, files included.
 
-    Messages that came or went, and files line by line. The part about files is a patch that `git apply` takes. Text of
-    messages is cut; --json has all of it.
+    Lists the messages that were added or removed, and shows the files line by line, as a patch that `git apply` takes.
+    Long messages are cut; --json has them in full.
 
     \b
     Examples:
@@ -59,7 +59,6 @@ def diff(
     from clew.workspace.compare import compare
 
     async def work(opened: Checkpointer) -> None:
-
         thread_id = await find_thread(opened, thread)
         state = await Thread.load(opened, thread_id)
         turns = a, state.turns if b is None else b
@@ -78,7 +77,7 @@ def diff(
 
 
 class _Said:
-    """The messages that only the one or only the other state has."""
+    """The messages that only the old state has, and those that only the new one has."""
 
     def __init__(self, gone: Sequence[Message], new: Sequence[Message]) -> None:
         self.gone, self.new = gone, new
@@ -88,7 +87,7 @@ class _Said:
 
 
 def _changes(old: Checkpoint, new: Checkpoint) -> _Said:
-    """By their places in the history: a message that was said twice is two."""
+    """Compare the messages of two states by their place in the history, so that equal messages stay apart."""
 
     def places(state: Checkpoint) -> dict[int, Message]:
         return {place: state.history[place] for start, stop in state.view for place in range(start, stop)}
@@ -101,7 +100,7 @@ def _changes(old: Checkpoint, new: Checkpoint) -> _Said:
 
 
 def _object(change: Change) -> dict[str, Any]:
-
+    """Return a changed file as the object that --json prints, with modes in octal."""
     modes = {name: None if mode is None else f"{mode:04o}" for name, mode in _modes(change)}
     return {**msgspec.structs.asdict(change), **modes}
 
@@ -111,7 +110,6 @@ def _modes(change: Change) -> list[tuple[str, int | None]]:
 
 
 def _print_json(thread_id: str, turns: tuple[int, int], said: _Said | None, changed: Difference | None) -> None:
-
     document: dict[str, Any] = {"thread_id": thread_id, "from": turns[0], "to": turns[1]}
     if said is not None:
         document["removed"] = [plain_object(message) for message in said.gone]
@@ -122,7 +120,6 @@ def _print_json(thread_id: str, turns: tuple[int, int], said: _Said | None, chan
 
 
 def _print(said: _Said | None, changed: Difference | None) -> None:
-
     out = console()
     for sign, style, found in (("-", "red", said.gone), ("+", "green", said.new)) if said is not None else ():
         for line in (line for message in found for line in said_lines(message, _LONGEST)):
@@ -136,8 +133,7 @@ def _print(said: _Said | None, changed: Difference | None) -> None:
 
 
 def _print_patch(patch: str) -> None:
-    """In colours and made safe on a terminal; in a pipe to the letter, or no program could apply it."""
-
+    """Print a patch: coloured and without control characters on a terminal, unchanged in a pipe so that it applies."""
     out = console()
     if not out.is_terminal:
         sys.stdout.write(patch)

@@ -1,4 +1,4 @@
-"""`clew doctor`: is all that Clew needs here, and in order?"""
+"""`clew doctor`: check the machine, the store and the coding agents' programs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from clew.cli.commands.doctor_checks import Finding, check_machine, check_programs, check_store
-from clew.cli.failures import told
+from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store
 from clew.cli.output.console import console, print_json
 from clew.errors import InvalidInput
@@ -20,22 +20,22 @@ __all__ = ["doctor"]
 _STYLES = {"ok": "green", "warning": "yellow", "problem": "red"}
 
 
-@told
+@report_errors
 def doctor(
     live: Annotated[
         bool, typer.Option("--live", help="Also kill an agent with SIGKILL and resume it, on this store.")
     ] = False,
     provider: Annotated[
         list[str] | None,
-        typer.Option("--provider", metavar="NAME", help="With --live: send one short prompt through it, which costs."),
+        typer.Option("--provider", metavar="NAME", help="With --live: send this agent one short prompt, which costs."),
     ] = None,
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Check that all Clew needs is here and in order.
+    """Check this machine, the store and the coding agents.
 
-    And say what to do where it is not. The store is written to and read back, with a thread that is removed again.
-    Nothing else is changed. Nobody outside is asked, unless with --live and --provider. Ends with 1 if there is a
+    Says what to do about each problem. To check the store, it writes a thread, reads it back and removes it; nothing
+    else is changed. No model or account is asked, except with --live and --provider. Exits with 1 if there is a
     problem.
 
     \b
@@ -46,7 +46,7 @@ def doctor(
     from clew.providers.registry import wanted
 
     if provider and not live:
-        raise InvalidInput("--provider sends a real prompt, which may cost something. Say --live with it.")
+        raise InvalidInput("--provider sends a real prompt, which may cost money. Add --live to agree.")
     asked = wanted(provider) if provider else []
 
     async def look() -> bool:
@@ -64,6 +64,7 @@ def doctor(
 
 
 async def _findings(url: str | None, live: bool, asked: list[str]) -> AsyncIterator[Finding]:
+    """Yield what each check finds. A resume is tried only on a store that answers and can be written."""
     from clew.cli.commands.doctor_live import prove_resume
 
     for finding in check_machine():
@@ -79,7 +80,6 @@ async def _findings(url: str | None, live: bool, asked: list[str]) -> AsyncItera
 
 
 def _print(finding: Finding) -> None:
-
     line = Text.assemble((f"{finding.level:<8}", _STYLES[finding.level]), f" {finding.check}: {finding.what}")
     if finding.advice:
         line.append(f"\n{'':8} {finding.advice}", "dim" if finding.level == "ok" else "")

@@ -41,7 +41,7 @@ _DAY = 86_400
 
 
 class Finding(NamedTuple):
-    """One line of the report."""
+    """What one check found, and what to do about it; a line of the report."""
 
     check: str
     level: Level
@@ -50,6 +50,7 @@ class Finding(NamedTuple):
 
 
 def check_machine() -> Iterator[Finding]:
+    """Check Python, the installed extras, the clock and the locale."""
     yield _python()
     yield _extras()
     yield _clock()
@@ -57,7 +58,6 @@ def check_machine() -> Iterator[Finding]:
 
 
 def _python() -> Finding:
-
     what = f"Python {platform.python_version()}, Clew {__version__}, {platform.system()} {platform.machine()}"
     if sys.platform == "win32":
         return Finding("python", "warning", what, "Workspaces cannot be restored on Windows. Use Linux, macOS or WSL.")
@@ -65,8 +65,7 @@ def _python() -> Finding:
 
 
 def _extras() -> Finding:
-    """Which of the optional packages are there. None has to be: whoever needs one is told its name."""
-
+    """List the installed extras. A missing one is not a problem: an error names it when it is needed."""
     found, missing = [], []
     for extra, packages in _optional().items():
         versions = [_version(package) for package in packages]
@@ -81,8 +80,7 @@ def _extras() -> Finding:
 
 
 def _optional() -> dict[str, list[str]]:
-    """The packages of each extra, as this installation names them."""
-
+    """Return the packages of each extra, from the metadata of the installed distribution."""
     try:
         stated = requires("clew") or []
     except PackageNotFoundError:
@@ -97,7 +95,6 @@ def _optional() -> dict[str, list[str]]:
 
 
 def _version(package: str) -> str:
-
     try:
         return version(package)
     except PackageNotFoundError:
@@ -105,8 +102,7 @@ def _version(package: str) -> str:
 
 
 def _clock() -> Finding:
-    """Leases and the grace of gc go by this clock. It cannot be before Clew was installed."""
-
+    """Check that the clock is not before the installation of Clew: leases and the grace of gc depend on it."""
     now = time.time()
     installed = os.stat(clew.__file__).st_mtime
     shown = f"{datetime.fromtimestamp(now, UTC):%Y-%m-%d %H:%M:%S} UTC"
@@ -120,15 +116,13 @@ def _locale() -> Finding:
     what = f"file names {names}, output {output}"
     if any(encoding.lower().replace("-", "") != "utf8" for encoding in (names, output)):
         return Finding(
-            "locale", "warning", what, "Set LANG to one with UTF-8, or PYTHONUTF8=1: some text is not shown."
+            "locale", "warning", what, "Set LANG to a UTF-8 locale, or PYTHONUTF8=1. Some text cannot be shown now."
         )
     return Finding("locale", "ok", what)
 
 
 async def check_programs(asked: list[str]) -> list[Finding]:
-    """Claude Code, Codex, opencode and others that are known. Those that are `asked` get one short prompt, which costs what
-    such a prompt costs."""
-
+    """Check the program of every known provider. Each one in `asked` also gets a short prompt, which costs money."""
     health = {one.provider: one for one in await check_providers()}
     if asked:
         health |= {one.provider: one for one in await check_providers(asked, live=True)}
@@ -136,8 +130,7 @@ async def check_programs(asked: list[str]) -> list[Finding]:
 
 
 def _program(health: Health, asked: bool) -> Finding:
-    """That one is not ready is a problem only for whoever asked for it."""
-
+    """Return the finding about a provider. One that is not ready is a problem only if the user asked for it."""
     worst: Level = "problem" if asked else "warning"
     provider = find_provider(health.provider)
     title = provider.title
@@ -163,16 +156,18 @@ def _program(health: Health, asked: bool) -> Finding:
 
 
 _SLOW = 0.5
-"""Seconds for an append, from which on the store is what an agent waits for."""
+"""Seconds. A slower append is worth a warning, because an agent waits for one in every turn."""
 _LITTLE, _NONE = 2**30, 100 * 2**20
-"""Bytes of free disk."""
+"""Bytes of free disk space: below the first is a warning, below the second a problem."""
 _APART = 2.0
-"""Seconds by which two clocks may differ."""
+"""Seconds by which two clocks may differ without a warning."""
 
 
 async def check_store(url: str | None) -> AsyncIterator[Finding]:
-    """Everything about the store. One that does not answer is not asked for more."""
+    """Check that the store answers, keeps what is written, is private, and agrees about the time.
 
+    If the store cannot be opened, that is the only finding.
+    """
     where = shown_url(url)
     try:
         async with open_checkpointer(url) as store:
@@ -191,20 +186,18 @@ async def check_store(url: str | None) -> AsyncIterator[Finding]:
 
 
 def shown_url(url: str | None) -> str:
-    """Where the store is, without its credentials."""
-
+    """Return the URL of the store without its credentials."""
     given = default_url() if url is None else url
     return without_credentials(given) or f"{given.partition(':')[0]}:…"
 
 
 def scratch_id() -> str:
-    """A thread that no listing shows."""
+    """Return a fresh id for a temporary thread that no listing shows."""
     return f"clew:doctor:{secrets.token_hex(8)}"
 
 
 async def _round_trip(store: Checkpointer) -> Finding:
-    """A thread written, read back, compared, and removed again; with a value that is large enough to be kept apart."""
-
+    """Write a thread, read it back, compare it and remove it. One message is large enough to be stored as a blob."""
     thread_id, text = scratch_id(), secrets.token_hex(2**19)
     try:
         async with Thread.open(store, thread_id, label="clew doctor") as thread:
@@ -218,7 +211,7 @@ async def _round_trip(store: Checkpointer) -> Finding:
     except ClewError as error:
         with suppress(ClewError):
             await store.delete(thread_id)
-        return Finding("writing", "problem", str(error), "Threads cannot be kept here before this is mended.")
+        return Finding("writing", "problem", str(error), "Threads cannot be stored here until this is fixed.")
     if not whole:
         return Finding("writing", "problem", "what was read is not what was written", "Use another store.")
     what = f"a thread was written, read back and removed; an append takes {took * 1000:.0f} ms"
@@ -228,7 +221,7 @@ async def _round_trip(store: Checkpointer) -> Finding:
 
 
 def _place(store: Checkpointer, url: str | None) -> Iterator[Finding]:
-    """What a store on this machine's own disk needs."""
+    """Check the disk of a store in files: free space, permissions and the clock. Other stores yield nothing."""
     here = [path for path in store.own_files if path.exists()]
     if not here:
         return
@@ -243,7 +236,6 @@ def _place(store: Checkpointer, url: str | None) -> Iterator[Finding]:
 
 
 def _disk(folder: Path, url: str | None) -> Finding:
-
     free = shutil.disk_usage(folder).free
     what = f"{size(free)} free at {folder}"
     if free < _NONE:
@@ -257,7 +249,6 @@ def _disk(folder: Path, url: str | None) -> Finding:
 
 
 def _permissions(paths: list[Path]) -> Finding:
-
     open_to_others = [path for path in paths if path.stat().st_mode & 0o077]
     if not open_to_others:
         return Finding("privacy", "ok", "nobody else on this machine can read the store's files")
@@ -266,7 +257,7 @@ def _permissions(paths: list[Path]) -> Finding:
 
 
 def _file_clock(folder: Path) -> Finding:
-    """The disk may be another machine's, with a clock of its own."""
+    """Compare the times of files with this machine's clock, because a network disk has a clock of its own."""
     with tempfile.TemporaryFile(dir=folder) as file:
         file.write(b"now")
         file.flush()
@@ -278,7 +269,7 @@ def _file_clock(folder: Path) -> Finding:
 
 
 def _store_clock(newest: datetime) -> Finding:
-    """What others wrote cannot be from the future."""
+    """Check that the newest thread was not changed in the future, which would mean that a clock is wrong."""
     ahead = newest - datetime.now(UTC)
     if ahead > timedelta(seconds=_APART):
         what = f"the newest thread was changed {ahead.total_seconds():.0f} s from now"

@@ -1,4 +1,5 @@
-"""A resume proved on a store: an agent killed with SIGKILL inside a tool, and resumed by another process."""
+"""`clew doctor --live`: prove a resume on the store, with an agent that is killed inside a tool and resumed by another
+process."""
 
 from __future__ import annotations
 
@@ -19,11 +20,11 @@ __all__ = ["prove_resume"]
 
 _PATIENCE = 120.0
 _WANTED = {"status": "done", "turns": 3, "asked": 1, "ran": []}
-"""Of the process that resumes: it asks the model for the last response alone, and runs no tool again."""
+"""What the resuming process must report: it asks the model for the last response only, and runs no tool again."""
 
 
 async def prove_resume(url: str | None) -> Finding:
-
+    """Kill an agent inside a tool, resume it in another process, remove its thread, and report whether that was exact."""
     given = default_url() if url is None else url
     if given.lower().startswith("memory:"):
         return Finding("resume", "warning", "a store in memory ends with its process", "Name another with --store.")
@@ -37,7 +38,7 @@ async def prove_resume(url: str | None) -> Finding:
     finally:
         left = await _remove(given, thread_id)
     if failed or left:
-        advice = "Agents cannot rely on this store before this is mended."
+        advice = "Do not run agents on this store until this is fixed."
         return Finding("resume", "problem", failed or left, advice)
     took = time.perf_counter() - began
     what = (
@@ -47,8 +48,7 @@ async def prove_resume(url: str | None) -> Finding:
 
 
 async def _remove(url: str, thread_id: str) -> str:
-    """What went wrong, if the thread could not be removed."""
-
+    """Delete the thread. Returns what went wrong; empty if nothing did."""
     try:
         async with open_checkpointer(url) as store:
             await store.delete(thread_id)
@@ -58,7 +58,7 @@ async def _remove(url: str, thread_id: str) -> str:
 
 
 async def _start_and_kill(thread_id: str, env: Mapping[str, str]) -> str:
-    """What went wrong, if anything did: a process that works, and is killed in the middle of its second tool."""
+    """Start a worker and kill it inside its second tool. Returns what went wrong; empty if nothing did."""
     worker = await _worker(thread_id, env)
     try:
         line = (await _line(worker)).strip()
@@ -70,6 +70,7 @@ async def _start_and_kill(thread_id: str, env: Mapping[str, str]) -> str:
 
 
 async def _resume(thread_id: str, env: Mapping[str, str]) -> str:
+    """Start a worker that resumes the thread. Returns how its report differs from `_WANTED`; empty if it does not."""
     worker = await _worker(thread_id, env)
     try:
         output, said = await worker.communicate()
@@ -88,7 +89,7 @@ async def _resume(thread_id: str, env: Mapping[str, str]) -> str:
 
 
 async def _worker(thread_id: str, env: Mapping[str, str]) -> asyncio.subprocess.Process:
-    """In a group of its own, so that Ctrl+C reaches this process alone, which ends it."""
+    """Start a worker process in its own group: Ctrl+C then reaches only this process, which ends the worker."""
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", "clew.cli.commands.doctor_worker", thread_id),
         env=env,
@@ -105,6 +106,6 @@ async def _line(worker: asyncio.subprocess.Process) -> str:
 
 
 def _last(said: bytes) -> str:
-    """The last line of an error, which is the error itself."""
+    """Return the last line of a process's error output, which names the error."""
     lines = said.decode(errors="replace").strip().splitlines()
     return lines[-1] if lines else "its process ended and said nothing"

@@ -1,7 +1,7 @@
 """`python -m clew.cli.commands.doctor_worker THREAD`: the agent of `clew doctor --live`, in a process of its own.
 
-The process that is killed and the one that resumes run this same code, on the store that CLEW_STORE names: a URL may hold
-credentials, and arguments of a process can be read by others.
+The process that is killed and the one that resumes both run this. The store is named by CLEW_STORE and not by an argument,
+because its URL may hold credentials, and other users can read the arguments of a process.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ _PROMPT = "Do the first, then the second."
 
 
 async def work(thread_id: str) -> None:
+    """Run or resume an agent with two tools on this thread, and print what it did as JSON."""
     ran: list[str] = []
 
     @tool(effect="once")

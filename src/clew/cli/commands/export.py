@@ -14,7 +14,7 @@ import typer
 from clew import Thread
 from clew._runtime import files
 from clew._runtime.text import size
-from clew.cli.failures import told
+from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store, ThreadId
 from clew.cli.output.console import print_json, working
 from clew.cli.stores import find_thread, on_store
@@ -29,26 +29,28 @@ __all__ = ["export"]
 _LONGEST_NAME = 100
 
 
-@told
+@report_errors
 def export(
     thread: ThreadId,
     file: Annotated[
-        str | None, typer.Argument(metavar="[FILE]", help="Where to; - is the output. Without it, named by the thread.")
+        str | None,
+        typer.Argument(metavar="[FILE]", help="The file; - is the output. Default: a name made from the id."),
     ] = None,
-    markdown: Annotated[bool, typer.Option("--markdown", help="The conversation, to be read by people.")] = False,
-    as_json: Annotated[bool, typer.Option("--as-json", help="The conversation, for other programs.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Only the conversation, for people.")] = False,
+    as_json: Annotated[bool, typer.Option("--as-json", help="Only the conversation, for programs.")] = False,
     history: Annotated[
-        bool, typer.Option("--history", help="With these two: also what was rewound or compacted away.")
+        bool, typer.Option("--history", help="With these two: also what was rewound or compacted.")
     ] = False,
-    plain: Annotated[bool, typer.Option("--plain", help="Decrypted: whoever has the file can read it.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    plain: Annotated[bool, typer.Option("--plain", help="Decrypt it: anyone who has the file can read it.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     store: Store = None,
     json: Json = False,
 ) -> None:
     """Write a thread to a file.
 
-    All of it, with its files, for `clew import` on any machine; or its conversation alone. A file is written whole or
-    not at all, and only its owner can read it. A sealed thread stays sealed, unless --plain.
+    A .clew file holds the whole thread with its files, and `clew import` reads it on any machine. --markdown and
+    --as-json write the conversation alone. A file is written completely or not at all, and only its owner can read it.
+    An encrypted thread stays encrypted, unless --plain is given.
 
     \b
     Examples:
@@ -56,18 +58,17 @@ def export(
       clew export trip --markdown -
       clew export trip trip.json --as-json --history
     """
-
     form = "markdown" if markdown else "json" if as_json else "clew"
     if markdown and as_json:
-        raise InvalidInput("--markdown and --as-json are two forms. Give one of them.")
+        raise InvalidInput("--markdown and --as-json exclude each other. Give one of them.")
     if form == "clew" and history:
         raise InvalidInput("--history goes with --markdown or --as-json; a .clew file always holds all of it.")
     if form != "clew" and plain:
         raise InvalidInput("--plain is for .clew files; --markdown and --as-json are always readable.")
     if file == "-" and json:
-        raise InvalidInput("--json and a FILE of - both want the output. Leave one out.")
+        raise InvalidInput("--json and a FILE of - both write to the output. Leave one out.")
     if file == "-" and form == "clew" and sys.stdout.isatty():
-        raise InvalidInput("a .clew file is not for a terminal. Give a FILE, or send the output somewhere.")
+        raise InvalidInput("a .clew file is not for a terminal. Give a FILE, or redirect the output.")
     done = on_store(store, lambda opened: _export(opened, thread, file, form, history, plain, force))
     if json:
         print_json(done)
@@ -79,7 +80,6 @@ def export(
 async def _export(
     store: Checkpointer, given: str, file: str | None, form: str, history: bool, plain: bool, force: bool
 ) -> dict[str, Any]:
-
     thread_id = await find_thread(store, given)
     name = _file_name(thread_id, form) if file is None else file
     if not force:
@@ -95,7 +95,7 @@ async def _export(
 
 
 async def _export_text(store: Checkpointer, thread_id: str, name: str, form: str, history: bool) -> dict[str, Any]:
-
+    """Write the conversation as Markdown or JSON. Returns the object that --json prints."""
     state = await Thread.load(store, thread_id)
     render = to_markdown if form == "markdown" else to_json
     text = render(state, thread_id=thread_id, history=history).rstrip("\n") + "\n"
@@ -109,20 +109,19 @@ async def _export_text(store: Checkpointer, thread_id: str, name: str, form: str
 
 
 def _check_free(name: str) -> None:
-
+    """Raise `InvalidInput` if the file exists."""
     if name != "-" and os.path.lexists(name):
-        raise InvalidInput(f"{name} exists and is left alone. Choose another name, or say --force.")
+        raise InvalidInput(f"{name} exists and is left alone. Choose another name, or add --force.")
 
 
 def _file_name(thread_id: str, form: str) -> str:
-    """A file of this folder, whatever the id holds."""
+    """Return a file name made from the id, without characters that would lead to another folder."""
     plain = re.sub(r"[^\w.-]+", "_", thread_id, flags=re.ASCII).strip("._")[:_LONGEST_NAME]
     return f"{plain or 'thread'}.{'md' if form == 'markdown' else form}"
 
 
 def _write(path: Path, data: bytes) -> None:
-    """The whole file or nothing, readable by its owner alone."""
-
+    """Write the file completely or not at all, readable by its owner alone."""
     try:
         os.replace(files.write_beside(path, data, durable=False), path)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""`clew files`: the files of a thread, as its snapshots hold them."""
+"""`clew files`: list or copy the files of a thread from its snapshots."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 import typer
 
 from clew._runtime.text import clock, plural, size
-from clew.cli.failures import told
+from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store, ThreadId, Yes
 from clew.cli.output.console import confirm, hint, print_json, working
 from clew.cli.output.tables import Cell, Column, print_table
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 __all__ = ["files"]
 
 
-@told
+@report_errors
 def files(
     thread: ThreadId,
     turn: Annotated[
-        int | None, typer.Option("--turn", metavar="N", help="As of the end of this turn; without it, the newest.")
+        int | None, typer.Option("--turn", metavar="N", help="As of the end of this turn. Default: the newest.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Put a copy of them there, in place of the list.")
+        Path | None, typer.Option("--out", metavar="DIR", help="Copy them into this folder instead of listing them.")
     ] = None,
     yes: Yes = False,
     json: Json = False,
@@ -42,8 +42,8 @@ def files(
 ) -> None:
     """List the files of a thread, or bring a copy of them.
 
-    As its snapshots hold them. The copy goes into a new or empty folder. One that holds something is asked about first:
-    it is then made exactly what the snapshot says, and what it held is snapshotted before.
+    Reads them from the snapshots in the store. The copy goes into a new or empty folder. With any other folder the
+    command asks first: it snapshots the folder, and then makes it exactly what the thread's snapshot says.
 
     \b
     Examples:
@@ -52,7 +52,6 @@ def files(
     """
 
     async def work(opened: Checkpointer) -> None:
-
         thread_id = await find_thread(opened, thread)
         kept, missing = await _snapshot(opened, thread_id, turn)
         if out is not None:
@@ -66,19 +65,18 @@ def files(
 
 
 async def _snapshot(store: Checkpointer, thread_id: str, turn: int | None) -> tuple[WorkspaceSnapshot, str]:
-    """The snapshot of a turn, and which turn it is of if that is an older one."""
+    """Return the snapshot of a turn, and a remark if the snapshot is of an earlier turn."""
     from clew.agent.workspace import unkept
 
     state = await Thread.load(store, thread_id, at_turn=turn)
     if state.workspace is None:
         when = "" if turn is None else f" as of turn {turn}"
-        why = "it had no workspace then" if state.changing is None else "it was stopped before they were kept"
+        why = "it had no workspace then" if state.changing is None else "it stopped before they were snapshotted"
         raise InvalidInput(f"thread {thread_id!r} has no files on record{when}: {why}.")
     return state.workspace, unkept(state)
 
 
 async def _list(store: Checkpointer, thread_id: str, kept: WorkspaceSnapshot, json: bool) -> None:
-
     from clew.workspace.reader import list_snapshot
 
     found = await list_snapshot(store, kept)
@@ -92,13 +90,12 @@ async def _list(store: Checkpointer, thread_id: str, kept: WorkspaceSnapshot, js
 
 
 def _object(one: Listed) -> dict[str, Any]:
-
+    """Return a file as the object that --json prints, with its mode in octal."""
     return {**msgspec.structs.asdict(one), "mode": f"{one.mode:04o}"}
 
 
 def _print_tree(found: Sequence[Listed]) -> None:
-    """Each name below its folder, with its size, when it was changed, and what else there is to it."""
-
+    """Print the files as a tree, with their sizes and times, and signs for folders, links and executables."""
     rows = []
     for one in found:
         depth, name = one.path.count("/"), one.path.rpartition("/")[2]
@@ -110,7 +107,6 @@ def _print_tree(found: Sequence[Listed]) -> None:
 
 
 async def _copy(store: Checkpointer, thread_id: str, kept: WorkspaceSnapshot, out: Path, yes: bool, json: bool) -> None:
-
     from clew.workspace import Workspace
 
     if await asyncio.to_thread(_holds_something, out):
@@ -123,11 +119,11 @@ async def _copy(store: Checkpointer, thread_id: str, kept: WorkspaceSnapshot, ou
         return
     typer.echo(f"{plural(kept.files, 'file')} copied to {out}")
     if before is not None:
-        hint(f"What was there before is the snapshot {before}, which is safe for half a day.")
+        hint(f"What was there before is kept as snapshot {before} for at least half a day.")
 
 
 def _holds_something(out: Path) -> bool:
-
+    """Tell whether the folder exists and is not empty. `InvalidInput` if the path is not a folder."""
     if out.exists() and not out.is_dir():
-        raise InvalidInput(f"{out} is no folder. Name one that is new or empty.")
+        raise InvalidInput(f"{out} is not a folder. Name a new or empty one.")
     return out.is_dir() and any(out.iterdir())

@@ -1,4 +1,4 @@
-"""`clew fork`: another thread that goes on from a turn of this one."""
+"""`clew fork`: start a new thread from a turn of another."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clew import Thread
-from clew.cli.failures import told
+from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store, ThreadId
 from clew.cli.output.console import hint, print_json
 from clew.cli.stores import find_thread, free_id, on_store, shown_store
@@ -23,33 +23,32 @@ if TYPE_CHECKING:
 __all__ = ["fork"]
 
 
-@told
+@report_errors
 def fork(
     thread: ThreadId,
     turn: Annotated[
-        int | None, typer.Option("--turn", metavar="N", help="From the end of this turn; without it, from where it is.")
+        int | None, typer.Option("--turn", metavar="N", help="From the end of this turn. Default: the current state.")
     ] = None,
     frame: Annotated[
         int | None,
-        typer.Option("--frame", metavar="N", help="From what it was after this many frames: undoes a rewind."),
+        typer.Option("--frame", metavar="N", help="From its state after this many frames; undoes a rewind."),
     ] = None,
     new_id: Annotated[
-        str | None, typer.Option("--as", metavar="NEW", help="The new thread's id; without it, one is made.")
+        str | None, typer.Option("--as", metavar="NEW", help="The new thread's id. Default: one made from the old id.")
     ] = None,
     store: Store = None,
     json: Json = False,
 ) -> None:
     """Start a new thread from a turn of another.
 
-    Prints its id. The first one stays as it is, and may be running. Large values are shared, and spend starts at nothing.
-    A tool call that was open there is in doubt in the fork.
+    Prints the new id. The original stays as it is, and may be running. Large values are shared. Tokens and cost of the
+    fork start at zero. The outcome of a tool call that was unfinished in the original is unknown in the fork.
 
     \b
     Examples:
       clew fork trip --turn 2
       clew fork trip --turn 2 --as trip-by-train
     """
-
     head, parent, at, way = on_store(store, lambda opened: _fork(opened, thread, turn, frame, new_id))
     if json:
         print_json({"thread_id": head.thread_id, "parent": parent, "turn": at, "frame": frame})
@@ -61,11 +60,11 @@ def fork(
 async def _fork(
     store: Checkpointer, given: str, turn: int | None, frame: int | None, new_id: str | None
 ) -> tuple[Head, str, int, Way]:
-
+    """Fork the thread. Returns the fork's head, the original's id, the turn it begins at, and how the fork goes on."""
     from clew.agent.way_forward import way_of
 
     if turn is not None and frame is not None:
-        raise InvalidInput("--turn and --frame both say where the fork begins. Give one of them.")
+        raise InvalidInput("--turn and --frame both set where the fork begins. Give one of them.")
     thread_id = await find_thread(store, given)
     state = await (Thread.load(store, thread_id) if frame is None else state_after(store, thread_id, frame))
     at = state.turns if turn is None else turn

@@ -1,4 +1,4 @@
-"""`clew gc`: what no thread reaches any more, removed."""
+"""`clew gc`: delete the stored values that no thread refers to."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from clew import Thread
 from clew._runtime.text import size
-from clew.cli.failures import told
+from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store, Yes
 from clew.cli.output.console import confirm, print_json, working
 from clew.cli.quantities import duration
@@ -18,10 +18,10 @@ from clew.cli.stores import on_store
 __all__ = ["gc"]
 
 
-@told
+@report_errors
 def gc(
     grace: Annotated[
-        str, typer.Option("--grace", metavar="TIME", help="Leave alone what somebody has touched since: 1d, 12h.")
+        str, typer.Option("--grace", metavar="TIME", help="Keep what was used within this time: 1d, 12h.")
     ] = "1d",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
     yes: Yes = False,
@@ -30,23 +30,24 @@ def gc(
 ) -> None:
     """Free what no thread needs any more.
 
-    Large values and files that no thread reaches are removed, and it is said how much that was. Safe while others
-    write. A grace below a day asks first: what a restore has kept of a folder may go with it.
+    Deletes large values and files that no thread refers to, and says how much space that freed. Safe while other
+    processes write. A grace of less than a day asks first, because it may also delete what a restore kept of a folder.
 
     \b
     Examples:
       clew gc
       clew gc --dry-run --grace 1h
     """
-
     untouched = duration(grace, "--grace")
     if untouched < timedelta(days=1) and not dry_run:
-        confirm(f"A grace of {grace} is less than a day: also what a restore has kept of a folder may go. Go on?", yes)
+        confirm(
+            f"A grace of {grace} is less than a day, and may also delete what a restore kept of a folder. Go on?", yes
+        )
     with working("Looking at threads and values") as tick:
         found = on_store(store, lambda opened: Thread.gc(opened, grace=untouched, dry_run=dry_run, progress=tick))
     if json:
         print_json(found)
         return
     done = "would be removed" if dry_run else "removed"
-    untouched_ones = f"of {found.examined} that nobody has touched for {grace}"
+    untouched_ones = f"of {found.examined} that were not used for {grace}"
     typer.echo(f"{found.deleted} values {done} {untouched_ones}: {size(found.freed)}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clew import Thread, advice
-from clew.cli.failures import told
+from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store
 from clew.cli.output.console import hint, print_json, working
 from clew.cli.stores import on_store, shown_store
@@ -20,30 +20,30 @@ if TYPE_CHECKING:
 __all__ = ["import_"]
 
 
-@told
+@report_errors
 def import_(
     file: Annotated[
         str, typer.Argument(metavar="FILE", help="A .clew file, as `clew export` writes it; - is the input.")
     ],
     new_id: Annotated[
-        str | None, typer.Option("--as", metavar="NEW", help="The thread's id here; without it, the one it had.")
+        str | None, typer.Option("--as", metavar="NEW", help="The thread's new id. Default: the one it had.")
     ] = None,
     trust: Annotated[
-        bool, typer.Option("--trust", help="Let it take much memory: for a file whose origin you know.")
+        bool, typer.Option("--trust", help="Let it take much memory, for a file whose origin you know.")
     ] = False,
     store: Store = None,
     json: Json = False,
 ) -> None:
     """Bring a thread back from a file.
 
-    From one that `clew export` wrote; prints the thread's id. Everything in the file is checked before anything of it
-    can be seen. A thread of that id that is equal stays as it is; one that is not is never written over.
+    Reads a file that `clew export` wrote, and prints the thread's id. The whole file is checked before the thread
+    appears in the store. If the store has an equal thread of that id, nothing changes; a different one is never
+    overwritten.
 
     \b
     Examples:
       clew import trip.clew --as trip-from-a-friend
     """
-
     head = on_store(store, lambda opened: _import(opened, file, new_id, trust), "made")
     if json:
         print_json({"thread_id": head.thread_id, "status": head.status, "turns": head.turns, "frames": head.frames})
@@ -53,13 +53,13 @@ def import_(
 
 
 async def _import(store: Checkpointer, file: str, new_id: str | None, trust: bool) -> Head:
-
+    """Import the file, and add the option that helps to errors which have one."""
     source = sys.stdin.buffer if file == "-" else file
     try:
         with working("Importing") as tick:
             return await Thread.import_(store, source, thread_id=new_id, trust=trust, progress=tick)
     except Conflict as conflict:
-        conflict.add_note("To have both: give it another id with --as NEW")
+        conflict.add_note("To keep both, give it another id: --as NEW")
         raise
     except InvalidInput as refused:
         if "trust=True" in str(refused):

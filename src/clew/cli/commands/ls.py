@@ -1,4 +1,4 @@
-"""`clew ls`: the threads of a store, from their heads alone."""
+"""`clew ls`: list the threads of a store from their heads, without reading logs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from clew import advice
 from clew._runtime.text import ago, dollars, one_line, short_number
 from clew.checkpointers import HeadQuery
 from clew.cli import quantities
-from clew.cli.failures import told
+from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store
 from clew.cli.output.console import console, hint, print_json
 from clew.cli.output.heads import head_object, holder, status_cell
@@ -32,7 +32,7 @@ __all__ = ["ls"]
 
 
 class StatusName(StrEnum):
-    """As `clew.checkpointers.Status`, for the command line."""
+    """The values of --status, the same as those of `clew.checkpointers.Status`."""
 
     RUNNING = "running"
     WAITING = "waiting"
@@ -42,43 +42,44 @@ class StatusName(StrEnum):
 
 
 _PAUSE = 1.0
-"""Seconds between two looks, when watching."""
+"""Seconds between two listings with --watch."""
 
 
-@told
+@report_errors
 def ls(
     status: Annotated[
         list[StatusName] | None,
         typer.Option(
             "--status",
             metavar="STATUS",
-            help="Only running, waiting, interrupted, failed or done; may be given several times.",
+            help="Only running, waiting, interrupted, failed or done. Repeatable.",
         ),
     ] = None,
-    agent: Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Only of this agent.")] = None,
+    agent: Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Only threads of this agent.")] = None,
     tag: Annotated[
         list[str] | None,
-        typer.Option("--tag", metavar="NAME=VALUE", help="Only with this tag; several must all be set."),
+        typer.Option("--tag", metavar="NAME=VALUE", help="Only threads with this tag. Repeatable: all must match."),
     ] = None,
-    prefix: Annotated[str, typer.Option("--prefix", metavar="TEXT", help="Only ids that begin so.")] = "",
+    prefix: Annotated[str, typer.Option("--prefix", metavar="TEXT", help="Only ids that begin with this.")] = "",
     since: Annotated[
-        str | None, typer.Option("--since", metavar="TIME", help="Only changed since: 30m, 12h, 2d, 1w or a date.")
+        str | None,
+        typer.Option("--since", metavar="TIME", help="Only threads changed since: 30m, 12h, 2d, 1w or a date."),
     ] = None,
-    text: Annotated[str, typer.Option("--text", metavar="TEXT", help="Only with this text in the title.")] = "",
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, metavar="N", help="How many at most.")] = 50,
-    everything: Annotated[bool, typer.Option("--all", "-a", help="All there are, however many.")] = False,
-    children: Annotated[bool, typer.Option("--children", help="Also the threads of agents that are tools.")] = False,
+    text: Annotated[str, typer.Option("--text", metavar="TEXT", help="Only threads with this text in the title.")] = "",
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, metavar="N", help="The most threads to list.")] = 50,
+    everything: Annotated[bool, typer.Option("--all", "-a", help="List all threads.")] = False,
+    children: Annotated[bool, typer.Option("--children", help="Also the threads of sub-agents.")] = False,
     watch: Annotated[
         bool,
-        typer.Option("--watch", "-w", help="Go on showing them, until Ctrl+C; with --json, each one that changes."),
+        typer.Option("--watch", "-w", help="Keep listing until Ctrl+C; with --json, print each change."),
     ] = False,
     json: Json = False,
     store: Store = None,
 ) -> None:
     """List the threads of a store, the newest first.
 
-    Their status, what they are about, what they cost, who works on them now. A thread that was running when its process
-    died is shown as interrupted. No log is read, however many there are.
+    Shows their status, title, tokens and cost, and the process that works on each. A thread whose process died while it
+    was running is shown as interrupted. Reads no logs, so it is fast with many threads.
 
     \b
     Examples:
@@ -86,7 +87,6 @@ def ls(
       clew ls --agent planner --since 2d
       clew ls --json --all
     """
-
     query = HeadQuery(
         prefix=prefix,
         status=tuple(one.value for one in status) if status else None,
@@ -104,32 +104,35 @@ def ls(
 
 
 def _tags(given: Sequence[str]) -> dict[str, str]:
-
     found = {}
     for one in given:
         name, equals, value = one.partition("=")
         if not name or not equals:
-            raise InvalidInput(f"{one!r} is no tag to look for. Write --tag name=value.")
+            raise InvalidInput(f"--tag {one!r} is not a tag. Write --tag name=value.")
         found[name] = value
     return found
 
 
 class _Listed(NamedTuple):
+    """One listing of heads."""
+
     heads: list[Head]
     more: bool
-    """Whether there are more than were asked for."""
+    """Whether there are more threads than the limit."""
     damage: Corrupt | None
-    """What names those that cannot be listed."""
+    """The error that names the threads whose heads are damaged."""
 
     def end(self) -> None:
-        """To be called once the heads have been shown."""
+        """Raise the error about damaged heads. Call this after the heads have been shown."""
         if self.damage is not None:
             raise self.damage
 
 
 async def _listed(store: Checkpointer, query: HeadQuery, most: int | None, children: bool) -> _Listed:
-    """So many heads at most. How many of a page are children is not known before."""
+    """Read at most `most` heads; None reads all.
 
+    Threads of sub-agents are dropped after a page was read, so this reads pages until there are enough.
+    """
     found: list[Head] = []
     damage: Corrupt | None = None
     query = msgspec.structs.replace(query, limit=None if most is None else most + 1)
@@ -149,7 +152,6 @@ async def _listed(store: Checkpointer, query: HeadQuery, most: int | None, child
 
 
 async def _print_json(store: Checkpointer, query: HeadQuery, most: int | None, children: bool) -> None:
-
     listed = await _listed(store, query, most, children)
     for head in listed.heads:
         print_json(head_object(head))
@@ -159,7 +161,6 @@ async def _print_json(store: Checkpointer, query: HeadQuery, most: int | None, c
 async def _print(
     store: Checkpointer, query: HeadQuery, most: int | None, children: bool, url: str | None = None
 ) -> None:
-
     listed = await _listed(store, query, most, children)
     heads = listed.heads
     if heads:
@@ -168,12 +169,12 @@ async def _print(
         start = f"There are no threads yet. Start one: {advice.start(store=shown_store(url))}"
         hint(start if query == HeadQuery() else "No such thread in this store.")
     if listed.more:
-        hint(f"The newest {len(heads)}; there are more: --limit N, or --all.")
+        hint(f"These are the newest {len(heads)}. For more: --limit N, or --all.")
     listed.end()
 
 
 async def _watch(store: Checkpointer, query: HeadQuery, most: int | None, children: bool) -> None:
-
+    """Redraw the table on the terminal every second."""
     from rich.live import Live
     from rich.text import Text
 
@@ -190,7 +191,7 @@ async def _watch(store: Checkpointer, query: HeadQuery, most: int | None, childr
 
 
 async def _watch_json(store: Checkpointer, query: HeadQuery, most: int | None, children: bool) -> None:
-
+    """Print each head when it first appears and when it changes. A renewed lease is not a change."""
     known: dict[str, object] = {}
     while True:
         listed = await _listed(store, query, most, children)
@@ -206,7 +207,6 @@ async def _watch_json(store: Checkpointer, query: HeadQuery, most: int | None, c
 
 
 def _columns() -> list[Column]:
-
     return [
         Column("id"),
         Column("status"),
@@ -222,7 +222,6 @@ def _columns() -> list[Column]:
 
 
 def _rows(heads: Sequence[Head], *, signs: bool = True) -> list[list[Cell]]:
-
     return [
         [
             Cell(one_line(head.thread_id), "bold"),

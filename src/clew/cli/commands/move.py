@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clew import Thread, advice
-from clew.cli.failures import told
+from clew.cli.failures import report_errors
 from clew.cli.native_sessions import SessionProvider, find_native, native_session
 from clew.cli.options import Json, Store
 from clew.cli.output.console import print_json
@@ -27,35 +27,35 @@ if TYPE_CHECKING:
 __all__ = ["losses_in_words", "move"]
 
 
-@told
+@report_errors
 def move(
     session: Annotated[
         str,
         typer.Argument(
-            metavar="SESSION|THREAD", help="A session of a coding agent, or a thread: its id or a beginning."
+            metavar="SESSION|THREAD", help="A session of a coding agent or a thread: its id, or a beginning of it."
         ),
     ],
     to: Annotated[str, typer.Option("--to", metavar="NAME", help="claude_code, codex or opencode.")],
     provider: SessionProvider = None,
     cwd: Annotated[
         str | None,
-        typer.Option("--cwd", metavar="DIR", help="The folder it goes on in; without it, the one it was in."),
+        typer.Option("--cwd", metavar="DIR", help="The folder it goes on in. Default: the one it was in."),
     ] = None,
     store: Store = None,
     json: Json = False,
 ) -> None:
     """Carry a session from one coding agent to another.
 
-    The whole conversation is written as a session that the other's program
-    opens, and the command for that is printed. What did not fit is said. A
-    session stays as it is where it was; a thread is gone on with over there.
+    Writes the conversation as a session that the other agent's program can
+    open, prints the command that opens it, and names what could not be
+    carried over. A session also stays where it was. A thread continues with
+    the other agent from now on.
 
     \b
     Examples:
       clew move trip --to codex
       clew move 0199c0de --to claude_code
     """
-
     target = _target(to, session)
     folder = None if cwd is None else folder_of(cwd, "--cwd")
     if provider is not None:
@@ -77,12 +77,12 @@ def move(
 
 
 def _target(name: str, given: str) -> str:
-
+    """Return the canonical name of the provider to move to. The built-in agent has no sessions, and is refused."""
     from clew.providers.registry import BUILT_IN_AGENT, find_provider
 
     if name == BUILT_IN_AGENT:
         raise InvalidInput(
-            "--to is a coding agent: claude_code, codex or opencode. For Clew's own, take the session into a thread with "
+            "--to takes a coding agent: claude_code, codex or opencode. For Clew's own, take the session into a thread with "
             f"{advice.adopt(given)}, and then: "
             f"{advice.resume(advice.THREAD, advice.PROMPT, provider=BUILT_IN_AGENT, model=advice.MODEL)}"
         )
@@ -90,6 +90,7 @@ def _target(name: str, given: str) -> str:
 
 
 async def _moved(store: Checkpointer, given: str, target: str, folder: str | None, url: str | None) -> Translated:
+    """Move the thread or the session that `given` names, and return the session that it became."""
     meant = await _meant(store, given, url)
     if isinstance(meant, str):
         return await _moved_thread(store, meant, target, folder)
@@ -97,7 +98,10 @@ async def _moved(store: Checkpointer, given: str, target: str, folder: str | Non
 
 
 async def _meant(store: Checkpointer, given: str, url: str | None) -> str | Native:
-    """A thread's id, or a session. A whole id of a thread is never taken for anything else."""
+    """Return the thread's id or the session that `given` names. The whole id of a thread always means that thread.
+
+    Raises `InvalidInput` if it may mean both, and `SessionNotFound` if it is neither.
+    """
     from clew.providers.registry import default_place, provider_names
 
     try:
@@ -110,19 +114,19 @@ async def _meant(store: Checkpointer, given: str, url: str | None) -> str | Nati
     if thread_id is not None and native is not None:
         raise InvalidInput(
             f"{given!r} may mean the thread {thread_id!r} or the {native.provider} session {native.key}. Give more of it, "
-            "or say whose session it is with --provider."
+            "or name the session's agent with --provider."
         )
     found = thread_id or native
     if found is None:
         error = SessionNotFound(", ".join(provider_names()), given)
         listed = advice.list_threads(store=shown_store(url))
-        error.add_note(f"Nor is there such a thread. Those that are there are listed by: {listed}")
+        error.add_note(f"There is no such thread either. To list the threads: {listed}")
         raise error
     return found
 
 
 async def _translated(native: Native, target: str, folder: str | None) -> Translated:
-
+    """Write a session as one of the target provider, in the folder if one is given."""
     from clew.providers import translate
     from clew.providers.registry import default_place
 
@@ -131,7 +135,7 @@ async def _translated(native: Native, target: str, folder: str | None) -> Transl
 
 
 async def _moved_thread(store: Checkpointer, thread_id: str, target: str, folder: str | None) -> Translated:
-
+    """Take a thread to the target provider, and return the session that the provider opens."""
     from clew.agent.handles import read_handle
     from clew.agent.settings import setup_of
     from clew.providers import ProviderAgent, ProviderSession, Translated
@@ -152,7 +156,7 @@ async def _moved_thread(store: Checkpointer, thread_id: str, target: str, folder
 
 
 def _made(folder: str) -> str:
-
+    """Make the folder if it does not exist, and return it."""
     try:
         os.makedirs(folder, exist_ok=True)
     except OSError as error:
@@ -161,7 +165,7 @@ def _made(folder: str) -> str:
 
 
 def losses_in_words(losses: Iterable[Loss]) -> list[str]:
-    """Each kind once, with how often it came."""
+    """Describe what a translation lost, each kind of loss once with how often it occurred."""
     counted: dict[tuple[str, str], int] = {}
     for loss in losses:
         counted[loss.what, loss.why] = counted.get((loss.what, loss.why), 0) + 1

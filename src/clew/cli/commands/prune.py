@@ -1,4 +1,4 @@
-"""`clew prune`: old threads deleted, by age, count, status, tags or id."""
+"""`clew prune`: delete threads by age, number, status, tags or id."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import typer
 
 from clew import Thread
 from clew._runtime.text import plural
-from clew.cli.failures import told
+from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store, Yes
 from clew.cli.output.console import confirm, print_json, working
 from clew.cli.quantities import duration
@@ -21,39 +21,38 @@ if TYPE_CHECKING:
 __all__ = ["prune"]
 
 
-@told
+@report_errors
 def prune(
     older_than: Annotated[
-        str | None, typer.Option("--older-than", metavar="TIME", help="Those that nobody has changed since: 30d, 12h.")
+        str | None, typer.Option("--older-than", metavar="TIME", help="Threads not changed for this time: 30d, 12h.")
     ] = None,
     keep: Annotated[
-        int | None, typer.Option("--keep", metavar="N", help="All but the newest N of those meant.")
+        int | None, typer.Option("--keep", metavar="N", help="All but the newest N of the matching threads.")
     ] = None,
     status: Annotated[
         list[str] | None,
-        typer.Option("--status", metavar="STATUS", help="Those in this state; may be given several times."),
+        typer.Option("--status", metavar="STATUS", help="Threads with this status. Repeatable."),
     ] = None,
     tag: Annotated[
         list[str] | None,
-        typer.Option("--tag", metavar="NAME=VALUE", help="Those with this tag; may be given several times."),
+        typer.Option("--tag", metavar="NAME=VALUE", help="Threads with this tag. Repeatable."),
     ] = None,
-    prefix: Annotated[str, typer.Option("--prefix", metavar="TEXT", help="Those whose id begins so.")] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    prefix: Annotated[str, typer.Option("--prefix", metavar="TEXT", help="Threads whose id begins with this.")] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would be removed.")] = False,
     yes: Yes = False,
     store: Store = None,
     json: Json = False,
 ) -> None:
     """Remove old threads.
 
-    Those that meet every condition given; at least one must be. What would go is listed first. A thread that a live
-    process holds never goes. Large values stay until `clew gc`.
+    Removes the threads that meet all the conditions; at least one condition is needed. Lists them and asks first. A
+    thread that a live process holds is never removed. Large values stay until `clew gc`.
 
     \b
     Examples:
       clew prune --older-than 30d --status done --dry-run
       clew prune --keep 100 --yes
     """
-
     conditions = _conditions(older_than, keep, status, tag, prefix)
     if not (dry_run or yes):
         planned = _prune(store, conditions, dry_run=True)
@@ -65,14 +64,13 @@ def prune(
     if json:
         print_json(pruned)
     else:
-        _tell(pruned)
+        _print_result(pruned)
 
 
 def _conditions(
     older_than: str | None, keep: int | None, status: list[str] | None, tag: list[str] | None, prefix: str
 ) -> dict[str, Any]:
-    """As `Thread.prune` takes them; it checks the rest."""
-
+    """Return the conditions as arguments of `Thread.prune`, which checks their values. At least one is required."""
     if older_than is None and keep is None and not (status or tag or prefix):
         raise InvalidInput(
             "without a condition this would delete every thread. Give --older-than, --keep, --status, --tag or --prefix."
@@ -90,18 +88,16 @@ def _conditions(
 
 
 def _prune(url: str | None, conditions: dict[str, Any], *, dry_run: bool) -> Pruned:
-
     with working("Looking" if dry_run else "Deleting") as tick:
         return on_store(url, lambda store: Thread.prune(store, **conditions, dry_run=dry_run, progress=tick))
 
 
 def _ask(planned: Pruned) -> None:
-
     typer.echo("\n".join(planned.deleted), err=True)
     confirm(f"Delete {plural(len(planned.deleted), 'thread')}? {planned.kept} stay.", False)
 
 
-def _tell(pruned: Pruned) -> None:
+def _print_result(pruned: Pruned) -> None:
     for thread_id in pruned.deleted:
         typer.echo(thread_id)
     busy = f", {len(pruned.busy)} of them in use" if pruned.busy else ""

@@ -1,4 +1,4 @@
-"""`clew resume`: a thread goes on where it was, with what it was started with."""
+"""`clew resume`: go on with a thread where it stopped, with the setup that it was started with."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 from clew import Thread, advice
 from clew._runtime.text import ago, one_line
-from clew.cli.failures import EXIT_CODES, told
+from clew.cli.failures import EXIT_CODES, report_errors
 from clew.cli.options import Json, Store, complete_thread
 from clew.cli.setups import (
     Asked,
@@ -30,6 +30,7 @@ from clew.cli.setups import (
 )
 from clew.cli.stores import find_thread, on_store, shown_store
 from clew.errors import InvalidInput, ThreadNotFound, UsageError
+from clew.threads.heads import is_child
 from clew.threads.leases import is_live
 
 if TYPE_CHECKING:
@@ -46,24 +47,24 @@ _NOT_FOUND = next(code for code, meaning in EXIT_CODES.items() if meaning == "no
 _SHOWN = 5
 
 
-@told
+@report_errors
 def resume(
     thread: Annotated[
         str | None,
         typer.Argument(
             metavar="ID",
-            help="A thread: its id, any beginning of it that no other has, or a handle.",
+            help="A thread: its id, an unambiguous beginning of it, or a handle.",
             autocompletion=complete_thread,
         ),
     ] = None,
     prompt: Annotated[
-        str | None, typer.Argument(metavar="PROMPT", help="What is asked next; without it, it goes on by itself.")
+        str | None, typer.Argument(metavar="PROMPT", help="What to ask next. Without it, the thread just goes on.")
     ] = None,
     last: Annotated[
-        bool, typer.Option("--last", "-l", help="The thread that was worked on last and that nobody works on now.")
+        bool, typer.Option("--last", "-l", help="The thread that changed last and that no process works on.")
     ] = False,
     answer: Annotated[
-        str | None, typer.Option("--answer", "-a", metavar="TEXT|JSON", help="The answer to what it waits for.")
+        str | None, typer.Option("--answer", "-a", metavar="TEXT|JSON", help="The answer that it waits for.")
     ] = None,
     model: ModelOption = None,
     provider: ProviderOption = None,
@@ -73,7 +74,7 @@ def resume(
     budget: BudgetOption = None,
     max_turns: TurnsOption = None,
     without_tools: Annotated[
-        bool, typer.Option("--without-tools", help="Go on without tools that only the program has which made it.")
+        bool, typer.Option("--without-tools", help="Go on without tools that only the program that made it has.")
     ] = False,
     system: SystemOption = None,
     permissions: PermissionsOption = None,
@@ -84,12 +85,12 @@ def resume(
 ) -> None:
     """Go on with a thread where it stopped, or tell it more.
 
-    No response on record is asked for again, and no tool that must not run
-    twice does. Model, tools, folder and limits are those on record; options
-    say what is to be otherwise, and --provider takes the thread to another
-    agent (`clew` is the built-in one). A thread that waits is answered with
-    --answer, or at the terminal; a prompt to it is kept, and is asked after
-    the answer.
+    A response that is stored is not requested again, and a tool that must
+    not run twice does not. Model, tools, folder and limits are those that
+    were stored; options change them. --provider takes the thread to another
+    agent (`clew` is the built-in one). Answer a thread that waits with
+    --answer, or at the terminal. A prompt to such a thread is stored, and
+    asked after the answer.
 
     \b
     Examples:
@@ -102,11 +103,11 @@ def resume(
 
     check_timeout(timeout)
     if last and prompt is not None:
-        raise InvalidInput(f"--last says which thread is meant, and so does {thread!r}. Give one of them.")
+        raise InvalidInput(f"--last and {thread!r} both name a thread. Give one of them.")
     if last:
         thread, prompt = None, thread
     if prompt is not None and not prompt.strip():
-        raise InvalidInput("the prompt is empty. Say what is to be done, or leave it out to go on without one.")
+        raise InvalidInput("the prompt is empty. Write what to do, or leave it out to go on without a prompt.")
     asked = Asked(
         model=model,
         provider=provider,
@@ -124,7 +125,7 @@ def resume(
     found = on_store(store, lambda opened: _find(opened, thread, last, prompt, asked, store), absent)
     if said is not None and found.job.setup.provider:
         raise InvalidInput(
-            f"--answer: {found.job.setup.provider} asks nothing that is answered later. Give what is to be said as a "
+            f"--answer: {found.job.setup.provider} asks no questions that are answered later. Give your answer as a "
             f"prompt: {advice.resume(found.job.thread_id, advice.PROMPT, store=shown_store(store))}"
         )
     job = found.job._replace(prompt=prompt, answer=said, timeout=timeout, without_tools=without_tools)
@@ -141,31 +142,33 @@ def resume(
 
 
 def _is_of_provider(given: str) -> bool:
-    """Whether this is the handle of a session at a provider, which may be on this machine and in no store."""
+    """Tell whether this is the handle of a provider's session, which may be on this machine and in no store."""
     from clew.agent.handles import read_handle
 
     try:
         return bool(read_handle(given).provider)
     except InvalidInput:
-        return False  # an id may look like a handle that is none
+        return False  # an id may look like a handle and not be one
 
 
 class _Found(NamedTuple):
+    """The job of resuming a thread, with what is stored about the thread."""
+
     job: Job
     head: Head | None = None
-    """None for a session that the store does not know."""
+    """None for a provider's session that the store does not know."""
     state: Checkpoint | None = None
     way: Way | None = None
-    """How it goes on; a sub-agent's does with the thread that asked for it."""
+    """How the thread goes on; for a sub-agent's thread, how its parent does."""
 
 
 async def _find(
     store: Checkpointer, given: str | None, last: bool, prompt: str | None, asked: Asked, url: str | None
 ) -> _Found:
-
+    """Find the thread or session to resume. `UsageError` if it has no prompt and none is given."""
     from clew.agent.prompts import prompts_waiting
     from clew.agent.way_forward import way_of
-    from clew.cli.work import taken_up
+    from clew.cli.work import resumed_job
 
     if given is None:
         thread_id = await _last(store, url) if last else await _unnamed(store)
@@ -183,30 +186,28 @@ async def _find(
         error = UsageError(f"thread {thread_id!r} has no prompt to go on with: nothing was asked, or all was rewound.")
         error.add_note(f"To {'go on' if way.prompt is None else 'ask it'}{way.words(shown_store(url))}")
         raise error
-    return _Found(taken_up(thread_id, state, asked), head, state, way)
+    return _Found(resumed_job(thread_id, state, asked), head, state, way)
 
 
 async def _resumable(store: Checkpointer) -> AsyncIterator[Head]:
-    """Threads that nobody works on, the one that was worked on last first; without those of sub-agents."""
-    from clew.agent.subagents import is_child
-
+    """Yield the threads that no live process holds, the last changed one first, without threads of sub-agents."""
     async for head in Thread.list(store):
         if not is_child(head) and not is_live(head.lease):
             yield head
 
 
 async def _last(store: Checkpointer, url: str | None) -> str:
-
+    """Return the id of the thread that --last means. Exits with "not found" if there is none."""
     async for head in _resumable(store):
         return head.thread_id
     start = advice.start(store=shown_store(url))
-    typer.echo(f"Error: there is no thread in this store that could go on. Start one: {start}", err=True)
+    typer.echo(f"Error: there is no thread in this store to go on with. Start one: {start}", err=True)
     raise typer.Exit(_NOT_FOUND)
 
 
 async def _unnamed(store: Checkpointer) -> str:
-
-    error = UsageError("which thread? Give its id, or --last for the one that was worked on last.")
+    """Raise `UsageError` because no thread was named, with the newest threads in its notes."""
+    error = UsageError("which thread? Give its id, or --last for the one that changed last.")
     shown = 0
     async for head in _resumable(store):
         error.add_note(
@@ -218,7 +219,7 @@ async def _unnamed(store: Checkpointer) -> str:
 
 
 def _by_handle(given: str, asked: Asked) -> Job | None:
-    """A session of a provider that this store does not know goes on if it is on this machine."""
+    """Return the job for the handle of a provider's session that the store does not know; None for another handle."""
     from clew.agent.handles import read_handle
     from clew.agent.settings import Setup
     from clew.cli.work import Job
@@ -232,8 +233,10 @@ def _by_handle(given: str, asked: Asked) -> Job | None:
 
 
 def _standing(found: _Found, job: Job, store: str) -> Ended | None:
-    """How a thread stands with which nothing can be done, unless more is said: it is done, or waits for an answer.
-    None if there is a prompt: on a thread that waits it goes on record, and is asked after the answer."""
+    """Return the summary of a thread that cannot go on by itself, because it is done or waits for an answer.
+
+    Returns None if there is something to do. With a prompt there always is: a thread that waits stores it for later.
+    """
     from clew.agent.prompts import prompts_waiting
     from clew.agent.questions import open_questions
     from clew.cli.output.live import Ended

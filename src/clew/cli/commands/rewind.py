@@ -1,4 +1,4 @@
-"""`clew rewind`: a thread back at the end of an earlier turn, with its files."""
+"""`clew rewind`: take a thread and its files back to the end of an earlier turn."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from clew import Thread, advice
-from clew.cli.failures import told
+from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store, ThreadId, Yes
 from clew.cli.output.console import confirm, print_json
 from clew.cli.stores import find_thread, on_store, shown_store
@@ -27,7 +27,7 @@ _SHOWN = 20
 
 
 class _Asked(NamedTuple):
-    """What the user wants to go back."""
+    """The options of `clew rewind`: where to go back to, and what goes back."""
 
     turn: int | None
     frame: int | None
@@ -37,17 +37,17 @@ class _Asked(NamedTuple):
     yes: bool
 
 
-@told
+@report_errors
 def rewind(
     thread: ThreadId,
     turn: Annotated[int | None, typer.Option("--turn", metavar="N", help="Back to the end of this turn.")] = None,
-    files: Annotated[bool, typer.Option("--files", help="The files only; the conversation goes on as it is.")] = False,
+    files: Annotated[bool, typer.Option("--files", help="Only the files; the conversation stays as it is.")] = False,
     conversation: Annotated[
-        bool, typer.Option("--conversation", help="The conversation only; the files stay as they are.")
+        bool, typer.Option("--conversation", help="Only the conversation; the files stay as they are.")
     ] = False,
     workspace: Annotated[
         Path | None,
-        typer.Option("--workspace", metavar="DIR", help="The folder of its files, where it is not on record."),
+        typer.Option("--workspace", metavar="DIR", help="The folder of its files, if the thread does not say."),
     ] = None,
     frame: Annotated[
         int | None,
@@ -61,9 +61,9 @@ def rewind(
 ) -> None:
     """Go back to the end of an earlier turn.
 
-    The conversation, and its files where the thread has some. What came after stays on record, and what was spent stays
-    spent. Ends by saying how to undo it. The folder is snapshotted before it is changed, and what changes in it is
-    shown first.
+    Takes back the conversation, and the files if the thread has some. Later turns stay in the log, and tokens and cost
+    still count. Shows what will change in the folder and snapshots it first. At the end it prints the commands that
+    undo it.
 
     \b
     Examples:
@@ -71,14 +71,13 @@ def rewind(
       clew rewind trip --turn 2 --workspace ./trip --yes
       clew rewind trip --turn 1 --files --workspace ./trip --yes
     """
-
     if files and conversation:
-        raise InvalidInput("--files and --conversation each leave out the other. Give neither for both.")
+        raise InvalidInput("--files and --conversation exclude each other. Leave out both to rewind both.")
     if (turn is None) == (frame is None):
-        raise InvalidInput("say where to go back to: --turn N, or with --files also --frame N.")
+        raise InvalidInput("where to? Give --turn N, or --frame N together with --files.")
     if frame is not None and not files:
         then = advice.fork(thread, frame, store=shown_store(store))
-        raise InvalidInput(f"--frame goes with --files. For the conversation as it was then: {then}")
+        raise InvalidInput(f"--frame needs --files. For the conversation as it was then: {then}")
     asked = _Asked(turn, frame, files, conversation, workspace, yes)
     done, folder = on_store(store, lambda opened: _rewind(opened, thread, asked))
     undo = _undo(done, folder, asked, store)
@@ -92,7 +91,6 @@ def rewind(
 
 
 async def _rewind(store: Checkpointer, given: str, asked: _Asked) -> tuple[RewindDone, Path | None]:
-
     from clew.agent.rewind import rewind as rewind_thread
     from clew.workspace import Workspace
 
@@ -114,7 +112,7 @@ async def _rewind(store: Checkpointer, given: str, asked: _Asked) -> tuple[Rewin
 def _target(
     thread_id: str, now: Checkpoint, then: Checkpoint, asked: _Asked
 ) -> tuple[WorkspaceSnapshot | None, Path | None]:
-    """The files to bring back, and where; neither, if only the conversation is to go back."""
+    """Return the files to restore and their folder; None for both if only the conversation goes back."""
     from clew.agent.settings import setup_of
 
     if asked.conversation or (now.workspace is None and not asked.files):
@@ -129,14 +127,13 @@ def _target(
     if recorded.is_absolute() and recorded.is_dir():
         return then.workspace, recorded
     raise InvalidInput(
-        f"thread {thread_id!r} has files, and which folder of this machine they belong in is not on record. "
+        f"thread {thread_id!r} has files, but their folder on this machine is not known. "
         "Give it with --workspace DIR, or leave the files alone with --conversation."
     )
 
 
 async def _ask(workspace: Workspace, files: WorkspaceSnapshot, asked: _Asked) -> None:
-    """Show what changes in a folder that holds something, and let the user say no."""
-
+    """List what would change in a folder that is not empty, and ask the user."""
     if asked.yes or _is_empty(workspace.path):
         return
     changes = (await workspace.diff(None, files)).changes
@@ -173,8 +170,7 @@ def _point(asked: _Asked) -> str:
 
 
 def _undo(done: RewindDone, folder: Path | None, asked: _Asked, url: str | None) -> list[str]:
-    """The commands that bring back what was there: the conversation as a fork, the files in their folder."""
-
+    """Return the commands that undo the rewind: one forks the old conversation, one restores the files."""
     commands = []
     if not asked.files and asked.turn is not None and asked.turn < done.turns:
         commands.append(advice.fork(done.thread_id, done.frames, store=shown_store(url)))

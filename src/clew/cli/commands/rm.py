@@ -1,4 +1,4 @@
-"""`clew rm`: threads deleted."""
+"""`clew rm`: delete threads."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import typer
 from clew import Thread, advice
 from clew._runtime.text import size
 from clew.checkpointers import HeadQuery
-from clew.cli.failures import told
+from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store, Yes, complete_thread
 from clew.cli.output.console import confirm, hint, print_json
 from clew.cli.stores import find_any, on_store, shown_store
 from clew.errors import Corrupt
+from clew.threads.heads import is_child
 from clew.threads.leases import check_free
 from clew.threads.ops.purge import fence
 
@@ -26,19 +27,19 @@ __all__ = ["rm"]
 _SHOWN = 10
 
 
-@told
+@report_errors
 def rm(
     threads: Annotated[
         list[str],
         typer.Argument(
             metavar="ID...",
-            help="Threads: their ids, or any beginnings that no other has.",
+            help="Threads: their ids, or unambiguous beginnings of them.",
             autocompletion=complete_thread,
         ),
     ],
-    children: Annotated[bool, typer.Option("--children", help="The threads of their sub-agents too.")] = False,
+    children: Annotated[bool, typer.Option("--children", help="Also the threads of their sub-agents.")] = False,
     purge: Annotated[
-        bool, typer.Option("--purge", help="Also their large values and files that no other thread has, at once.")
+        bool, typer.Option("--purge", help="Also delete at once the large values and files that only they have.")
     ] = False,
     yes: Yes = False,
     store: Store = None,
@@ -46,8 +47,8 @@ def rm(
 ) -> None:
     """Remove threads from the store.
 
-    This cannot be undone. Forks are threads of their own, and stay. A thread that a live process holds is never deleted.
-    Large values stay until `clew gc`, unless --purge.
+    This cannot be undone. Forks of a thread stay. A thread that a live process holds is never removed. Large values
+    stay until `clew gc`, unless --purge is given.
 
     \b
     Examples:
@@ -64,7 +65,7 @@ def rm(
 
     on_store(store, lambda opened: _remove(opened, threads, children, purge, yes, tell, store))
     if not (json or purge):
-        hint(f"Large values that no other thread has stay until: {advice.collect(store=shown_store(store))}")
+        hint(f"Large values that no thread needs any more stay until: {advice.collect(store=shown_store(store))}")
 
 
 async def _remove(
@@ -76,8 +77,7 @@ async def _remove(
     tell: Callable[[dict[str, Any]], None],
     url: str | None,
 ) -> None:
-    """All are found, and free, before the first is deleted."""
-
+    """Delete the threads, after checking for all of them that they exist and that no live process holds them."""
     named = await find_any(store, given)
     doomed = dict.fromkeys([*named, *[child for name in named for child in await _below(store, name, children)]])
     heads = {name: await _free_head(store, name) for name in doomed}
@@ -89,9 +89,7 @@ async def _remove(
 
 
 async def _below(store: Checkpointer, thread_id: str, wanted: bool) -> list[str]:
-    """The threads of sub-agents, and of theirs."""
-    from clew.agent.subagents import is_child
-
+    """Return the ids of the threads of sub-agents, at every depth; nothing unless they are wanted."""
     if not wanted:
         return []
     children = [head.thread_id async for head in store.heads(HeadQuery(parent=thread_id)) if is_child(head)]
@@ -99,8 +97,7 @@ async def _below(store: Checkpointer, thread_id: str, wanted: bool) -> list[str]
 
 
 async def _free_head(store: Checkpointer, thread_id: str) -> Head | None:
-    """The head of a thread that nobody works on; None if it is damaged, and nobody can."""
-
+    """Return the head of a thread that no live process holds; None if the head is damaged. Otherwise `ThreadBusy`."""
     try:
         head = await store.head(thread_id)
         if head is not None:
@@ -113,8 +110,10 @@ async def _free_head(store: Checkpointer, thread_id: str) -> Head | None:
 async def _delete(
     store: Checkpointer, thread_id: str, head: Head | None, purge: bool, url: str | None
 ) -> dict[str, Any]:
-    """With its lease taken at the place where it was looked at: whoever opened it meanwhile keeps it."""
+    """Delete a thread, and return the object that --json prints.
 
+    Takes the lease at the version of `head` first: a process that opened the thread meanwhile keeps it, and this fails.
+    """
     if head is not None:
         await fence(store, head, "deleting")
     blobs = freed = 0
@@ -123,7 +122,7 @@ async def _delete(
             purged = await Thread.purge(store, thread_id)
         except Corrupt as damage:
             rest = advice.collect(store=shown_store(url))
-            damage.add_note(f"What it refers to cannot be told. Delete it without --purge, and then: {rest}")
+            damage.add_note(f"What it refers to cannot be read. Delete it without --purge, and then run: {rest}")
             raise
         blobs, freed = purged.blobs, purged.freed
     else:

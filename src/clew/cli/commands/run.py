@@ -1,4 +1,4 @@
-"""`clew run`: a task, worked on in view, and on record from its first word."""
+"""`clew run`: give an agent a task and show its work, which is stored from the start."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clew import Thread, advice
-from clew.cli.failures import told
+from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store
 from clew.cli.setups import (
     Asked,
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 
-@told
+@report_errors
 def run(
     task: Annotated[
-        str, typer.Argument(metavar="TASK", help="What is to be done; - reads it from the standard input.")
+        str, typer.Argument(metavar="TASK", help="What the agent is to do; - reads it from the standard input.")
     ],
     model: ModelOption = None,
     provider: ProviderOption = None,
@@ -48,7 +48,7 @@ def run(
     tool: ToolOption = None,
     mcp: McpOption = None,
     thread: Annotated[
-        str | None, typer.Option("--thread", metavar="ID", help="The thread's name; one that is there goes on.")
+        str | None, typer.Option("--thread", metavar="ID", help="The thread's id. An existing thread goes on.")
     ] = None,
     budget: BudgetOption = None,
     max_turns: TurnsOption = None,
@@ -61,13 +61,13 @@ def run(
 ) -> None:
     """Give an agent a task, and watch it work.
 
-    Stopped in any way, `clew resume` goes on where it was.
+    However it is stopped, `clew resume` goes on exactly where it was.
 
-    The agent is a model (--model, or CLEW_MODEL) with the tools it is given,
-    and with tools for files where there is a --workspace. Or it is a coding
-    agent (--provider). What it was started with goes on record, and a resume
-    needs none of it again. In a pipe the answer alone is on stdout. Ends with
-    0 if the task is done, and with 1 if it stopped short of that.
+    The agent is a model (--model or CLEW_MODEL) with the tools you give it,
+    and with tools for files if there is a --workspace. Or it is a coding
+    agent (--provider). All options are stored with the thread, so a resume
+    does not need them again. In a pipe, stdout has the answer alone. Exits
+    with 0 if the task is done, and with 1 if it stopped before that.
 
     \b
     Examples:
@@ -95,7 +95,7 @@ def run(
 
 
 def _prompt(task: str) -> str:
-
+    """Return the task, read from the standard input if it is `-`. `InvalidInput` if it is empty."""
     text = sys.stdin.read() if task == "-" else task
     if not text.strip():
         raise InvalidInput(f"the task is empty. Say what is to be done: {advice.start()}")
@@ -103,7 +103,6 @@ def _prompt(task: str) -> str:
 
 
 def _new(asked: Asked) -> Job:
-
     from clew.agent.settings import Setup
     from clew.cli.work import Job
 
@@ -111,11 +110,12 @@ def _new(asked: Asked) -> Job:
 
 
 async def _job(store: Checkpointer, thread_id: str, asked: Asked) -> Job:
-    """On a thread that is there, what is not said is as it was: the same command again goes on after a crash."""
-    from clew.cli.work import taken_up
+    """Return the job on this thread. For an existing thread, options that are not given stay as they were stored, so that
+    the same command goes on after a crash."""
+    from clew.cli.work import resumed_job
 
     try:
         state = await Thread.load(store, thread_id)
     except ThreadNotFound:
         return _new(asked)._replace(thread_id=thread_id)
-    return taken_up(thread_id, state, asked)
+    return resumed_job(thread_id, state, asked)

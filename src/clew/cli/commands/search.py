@@ -1,4 +1,4 @@
-"""`clew search`: threads by what was said in them."""
+"""`clew search`: find threads by the text of their titles and messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.text import Text
 from clew._runtime.text import ago, one_line
 from clew.checkpointers import HeadQuery
 from clew.cli import quantities
-from clew.cli.failures import exit_code, told
+from clew.cli.failures import exit_code, report_errors
 from clew.cli.options import Json, Store
 from clew.cli.output.console import console, hint, print_json, working
 from clew.cli.output.heads import head_object, status_cell
@@ -33,32 +33,31 @@ if TYPE_CHECKING:
 __all__ = ["search"]
 
 _HITS = 3
-"""Places in a thread that are shown."""
+"""The most hits in a thread that are shown."""
 
 
-@told
+@report_errors
 def search(
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="Words as they stand there, in upper or lower case.")],
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, metavar="N", help="How many threads at most.")] = 20,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="The text to find. Upper and lower case are the same.")],
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, metavar="N", help="The most threads to show.")] = 20,
     since: Annotated[
         str | None, typer.Option("--since", metavar="TIME", help="Only threads changed since: 12h, 2d, 1w or a date.")
     ] = None,
-    scan: Annotated[bool, typer.Option("--scan", help="Read every thread, also where the store has an index.")] = False,
+    scan: Annotated[bool, typer.Option("--scan", help="Read every thread, even if the store has an index.")] = False,
     json: Json = False,
     store: Store = None,
 ) -> None:
     """Find words in the titles and messages of all threads.
 
-    Also in what was called and returned; the newest come first. Every thread is read, unless the store has an index
-    (OpenSearch), which knows titles and what index_text was told. Threads that cannot be read are named at the end,
-    with their exit code.
+    Tool calls and results are searched too; the newest threads come first. Every thread is read, unless the store has
+    an index (OpenSearch), which covers titles and what index_text selects. Threads that cannot be read are named at the
+    end, and decide the exit code.
 
     \b
     Examples:
       clew search "the tower"
       clew search paris --since 7d --json
     """
-
     pattern_of(text)
     query = HeadQuery(updated_after=quantities.since(since))
     unread: list[tuple[Head, ClewError]] = []
@@ -74,10 +73,9 @@ def search(
 
 
 class _Shown:
-    """What was found, as it is found."""
+    """Prints the threads that match as they are found, and counts them."""
 
     def __init__(self, text: str, json: bool) -> None:
-
         self.out = console()
         self.count = 0
         self._text = text
@@ -88,7 +86,6 @@ class _Shown:
         (_print_json if self._json else self._print)(found)
 
     def _print(self, found: Found) -> None:
-
         out, head = self.out, found.head
         if self.count > 1:
             out.print()
@@ -102,7 +99,6 @@ class _Shown:
             out.print(f"  … {len(found.hits) - _HITS} more in this thread", style="dim")
 
     def _print_hit(self, out: Console, hit: Hit) -> None:
-
         where = hit.where if hit.turn is None else f"turn {hit.turn}, {hit.where}"
         line = Text().append(f"  {where}: ", "cyan")
         words = Text(one_line(hit.text))
@@ -111,12 +107,11 @@ class _Shown:
 
 
 def _print_json(found: Found) -> None:
-
     print_json({**head_object(found.head), "hits": plain_object(found.hits)})
 
 
 async def _by_index(store: Checkpointer, text: str, query: HeadQuery, limit: int, shown: _Shown) -> bool:
-    """Whether the store has one."""
+    """Search with the index of the store. Returns False if it has none."""
     from clew.checkpointers.opensearch.store import MOST_FOUND, OpenSearchCheckpointer
 
     if not isinstance(store, OpenSearchCheckpointer):
@@ -124,7 +119,7 @@ async def _by_index(store: Checkpointer, text: str, query: HeadQuery, limit: int
     for head in await store.search(text, limit=min(limit, MOST_FOUND)):
         if query.matches(head) and not is_hidden(head):
             shown.add(Found(head, ()))
-    hint("By the store's index, which knows titles and what index_text was told; --scan reads every thread.")
+    hint("Found by the store's index, which covers titles and what index_text selects. --scan reads every thread.")
     return True
 
 
@@ -136,7 +131,6 @@ async def _by_scan(
     shown: _Shown,
     unread: list[tuple[Head, ClewError]],
 ) -> None:
-
     more = False
     with _working(shown.out) as tick:
         finding = scan(store, text, query, unreadable=lambda *both: unread.append(both), progress=tick)
@@ -147,15 +141,14 @@ async def _by_scan(
                     break
                 shown.add(one)
     if more:
-        hint(f"The first {limit}; there are more: --limit N.")
+        hint(f"These are the newest {limit}. For more: --limit N.")
     elif not shown.count:
-        hint("No thread of this store has it.")
+        hint("No thread of this store matches.")
 
 
 @contextmanager
 def _working(out: Console) -> Iterator[Progress]:
-    """A progress bar: on the standard error, or where results appear on a terminal too, below them."""
-
+    """Show a progress bar: below the results on a terminal, or else on the standard error."""
     if not out.is_terminal:
         with working("Searching") as tick:
             yield tick
@@ -170,8 +163,7 @@ def _working(out: Console) -> Iterator[Progress]:
 
 
 def _say_unread(unread: list[tuple[Head, ClewError]]) -> None:
-    """Threads that were not searched are no threads without it: the command fails, by the first of them."""
-
+    """Name the threads that could not be read, and exit with the code of the first: the result is not complete."""
     for head, error in unread:
         typer.echo(f"Error: thread {head.thread_id!r} could not be read: {error}", err=True)
     if unread:

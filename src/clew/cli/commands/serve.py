@@ -1,4 +1,4 @@
-"""`clew serve`: a store for other machines, over HTTP."""
+"""`clew serve`: offer a store to other machines over HTTP, with the inspector for browsers."""
 
 from __future__ import annotations
 
@@ -9,47 +9,47 @@ from typing import Annotated
 import typer
 
 from clew.checkpointers.registry import default_url
-from clew.cli.failures import told
+from clew.cli.failures import report_errors
 from clew.errors import MissingExtra
 
 __all__ = ["serve"]
 
 
-@told
+@report_errors
 def serve(
     store: Annotated[
-        str | None, typer.Option(metavar="URL", help="The store to serve; without it, the default one.")
+        str | None, typer.Option(metavar="URL", help="The store to serve. Default: CLEW_STORE, or a file of your own.")
     ] = None,
     host: Annotated[
-        str, typer.Option(help="The address to listen on. Without tokens, only one of this machine.")
+        str, typer.Option(help="The address to listen on. Without tokens, only a local one.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="The port to listen on; 0 takes any that is free.")] = 8420,
+    port: Annotated[int, typer.Option(help="The port to listen on; 0 is any free port.")] = 8420,
     token_file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Who may do what: a JSON object a line, as --new-token prints it."),
+        typer.Option(metavar="FILE", help="The tokens and their rights, a JSON line each, from --new-token."),
     ] = None,
-    rate: Annotated[float | None, typer.Option(help="Requests a second for each token; without it, no limit.")] = None,
+    rate: Annotated[float | None, typer.Option(help="Requests a second for each token. Default: no limit.")] = None,
     burst: Annotated[
-        int | None, typer.Option(help="Requests at once after a quiet time; without it, one second's.")
+        int | None, typer.Option(help="Requests at once after a pause. Default: those of one second.")
     ] = None,
     max_blob_mib: Annotated[int, typer.Option("--max-blob-mib", metavar="MIB", help="The largest blob.")] = 64,
     tls_cert: Annotated[Path | None, typer.Option(metavar="FILE", help="The certificate, with its chain.")] = None,
     tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="The key of the certificate.")] = None,
     grace: Annotated[
-        float, typer.Option(metavar="SECONDS", help="How long what is under way may take at the end.")
+        float, typer.Option(metavar="SECONDS", help="How long open requests may take to finish at the end.")
     ] = 30.0,
-    access_log: Annotated[bool, typer.Option(help="Write a JSON line for each request on the standard error.")] = True,
+    access_log: Annotated[bool, typer.Option(help="Write a JSON line for each request to the standard error.")] = True,
     new_token: Annotated[
-        bool, typer.Option("--new-token", help="Print a fresh token and its line for the file, and end.")
+        bool, typer.Option("--new-token", help="Print a new token and its line for the file, and exit.")
     ] = False,
-    namespace: Annotated[str, typer.Option(help="With --new-token: the tenant's namespace; * is all of them.")] = "",
+    namespace: Annotated[str, typer.Option(help="With --new-token: the namespace; * is all of them.")] = "",
     scopes: Annotated[str, typer.Option(help="With --new-token: some of read,write,admin.")] = "read,write",
     label: Annotated[str, typer.Option(help="With --new-token: its name in the access log.")] = "",
 ) -> None:
     """Serve a store over HTTP, with an inspector for people.
 
-    Clients open http://host:port with the token in CLEW_TOKEN, browsers with it in the form they are shown; on this machine
-    alone none is needed. Tokens may also be given in CLEW_SERVE_TOKENS.
+    Programs open the store as http://host:port with the token in CLEW_TOKEN; in a browser you enter it in a form. A
+    service that listens only on this machine needs no token. CLEW_SERVE_TOKENS can hold tokens instead of a file.
 
     \b
     Examples:
@@ -64,7 +64,7 @@ def serve(
 
 
 def _print_token(namespace: str, scopes: str, label: str) -> None:
-    """The secret is on the standard error, so that the standard output can be appended to the file as it is."""
+    """Print a new token's line to the standard output, to be appended to the file, and its secret to the standard error."""
     from clew.server.auth import new_token
 
     secret, line = new_token(namespace, scopes.split(","), label)
@@ -85,7 +85,6 @@ def _serve(
     grace: float,
     access_log: bool,
 ) -> None:
-
     try:
         from clew.server import Settings
         from clew.server import serve as run

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clew._runtime.text import ago, one_line, size
-from clew.cli.failures import told
+from clew.cli.failures import report_errors
 from clew.cli.options import Json
 from clew.cli.output.console import errors, print_json
 from clew.cli.output.tables import Cell, Column, print_table
@@ -22,7 +22,7 @@ __all__ = ["sessions"]
 _LONGEST_TITLE = 80
 
 
-@told
+@report_errors
 def sessions(
     provider: Annotated[
         list[str] | None,
@@ -30,20 +30,21 @@ def sessions(
             "--provider",
             "-p",
             metavar="NAME",
-            help="Only of claude_code, codex or opencode. May be given several times.",
+            help="Only those of claude_code, codex or opencode. Repeatable.",
         ),
     ] = None,
     cwd: Annotated[
-        str | None, typer.Option("--cwd", metavar="DIR", help="Only those that were held in this folder.")
+        str | None, typer.Option("--cwd", metavar="DIR", help="Only sessions that were started in this folder.")
     ] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, metavar="N", help="How many at most.")] = 30,
     json: Json = False,
 ) -> None:
     """List the sessions of Claude Code, Codex and opencode.
 
-    All on this machine, the newest first, whether Clew has seen them or not.
-    `clew adopt` takes one into a thread, `clew move` to another agent. Where
-    those of one agent cannot all be read, that is said, and it ends with 1.
+    Lists all sessions on this machine, the newest first, whether Clew has
+    seen them or not. `clew adopt` takes one into a thread, `clew move`
+    carries it to another agent. Exits with 1, and says why, if the sessions
+    of an agent could not all be read.
 
     \b
     Examples:
@@ -52,7 +53,7 @@ def sessions(
     """
     from clew.providers import discover
 
-    logging.getLogger("clew.providers").addHandler(logging.NullHandler())  # what it has to say is said below
+    logging.getLogger("clew.providers").addHandler(logging.NullHandler())  # the problems are printed below
     folder = None if cwd is None else folder_of(cwd, "--cwd")
     found = discover(provider or None, cwd=folder)
     shown = found.sessions[:limit]
@@ -81,6 +82,7 @@ def sessions(
 
 
 def _object(session: NativeSession) -> dict[str, Any]:
+    """Return a session as the object that --json prints."""
     return {
         "provider": session.provider,
         "id": session.key,
@@ -95,7 +97,7 @@ def _object(session: NativeSession) -> dict[str, Any]:
 
 
 def _row(session: NativeSession) -> list[Cell]:
-
+    """Return a session as a row of the table."""
     changed = session.updated_at or session.created_at
     return [
         Cell(session.provider, "cyan"),

@@ -1,4 +1,4 @@
-"""`clew show`: what was said and done on a thread."""
+"""`clew show`: print the conversation of a thread, its log, or its messages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 import typer
 
 from clew._runtime.text import ago, dollars, one_line, plural, short_number, size
-from clew.cli.failures import told
+from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store, ThreadId
 from clew.cli.output.console import console, print_json
 from clew.cli.output.conversation import Pen, entry_text, in_order, print_entry
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 __all__ = ["show"]
 
 _ENDINGS = frozenset({"crashed", "done", "failed", "interrupted", "waiting"})
-"""Marks that come after what was asked last, where that has no answer yet."""
+"""Marks about the end of the work. They are printed after a prompt that has no answer yet."""
 
 
-@told
+@report_errors
 def show(
     thread: ThreadId,
     turn: Annotated[
-        str | None, typer.Option("--turn", metavar="N", help="Only this turn, or these: 3, 2..5, 2.. or ..5.")
+        str | None, typer.Option("--turn", metavar="N", help="Only this turn or these turns: 3, 2..5, 2.. or ..5.")
     ] = None,
-    full: Annotated[bool, typer.Option("--full", help="Results and thinking in full, and the system prompt.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Results and thinking in full, with the system prompt.")] = False,
     raw: Annotated[bool, typer.Option("--raw", help="The messages that the model sees, as JSON, one a line.")] = False,
     entries: Annotated[bool, typer.Option("--entries", help="The log, entry by entry, with times.")] = False,
     json: Json = False,
@@ -45,9 +45,9 @@ def show(
 ) -> None:
     """Show a thread: what was said, done, and went wrong.
 
-    Prompts, answers, calls with their results, and where it crashed, was resumed, rewound or moved. Long results are
-    cut, and say how to see them. What was rewound is dim. Nothing is changed, and a thread that somebody works on can
-    be read too.
+    Prints prompts, answers and tool calls with their results, and where the thread crashed, was resumed, rewound or
+    moved. Long results are cut, with the option that shows them in full. Rewound turns are dim. Nothing is changed, and
+    a running thread can be shown too.
 
     \b
     Examples:
@@ -55,13 +55,11 @@ def show(
       clew show trip --turn 2..4 --full
       clew show report --entries
     """
-
     if entries and (raw or turn is not None):
         raise InvalidInput("--entries shows the whole log. Leave out --raw and --turn.")
     wanted = None if turn is None else _turns(turn)
 
     async def work(opened: Checkpointer) -> None:
-
         thread_id = await find_thread(opened, thread)
         if entries:
             await _entries(opened, thread_id, json)
@@ -79,19 +77,18 @@ def show(
 
 
 def _turns(given: str) -> tuple[int, int | None]:
-    """The first and the last turn that are meant; None is the last there is."""
-
+    """Read --turn: return the first and the last turn, where None is the last turn of the thread."""
     first, dots, last = given.partition("..")
     try:
         if not dots:
             return int(first), int(first)
         return int(first or 1), int(last) if last else None
     except ValueError:
-        raise InvalidInput(f"--turn {given!r} names no turns. Write a number, or 2..5, 2.. or ..5.") from None
+        raise InvalidInput(f"--turn {given!r} is not a turn. Write a number, or 2..5, 2.. or ..5.") from None
 
 
 def _positions(reader: TimelineReader, wanted: tuple[int, int | None] | None) -> tuple[int, int]:
-
+    """Return the range of timeline positions to show. `InvalidInput` if the thread has no such turns."""
     if wanted is None:
         return 0, reader.total
     turns = reader.checkpoint.turns
@@ -105,7 +102,6 @@ def _positions(reader: TimelineReader, wanted: tuple[int, int | None] | None) ->
 
 
 def _print(reader: TimelineReader, head: Head, start: int, stop: int, *, everything: bool, full: bool) -> None:
-
     timeline = reader.timeline(start, stop, abandoned=is_crashed(head))
     pen = Pen(console(), full=full)
     if everything:
@@ -125,7 +121,6 @@ def _print(reader: TimelineReader, head: Head, start: int, stop: int, *, everyth
 
 
 def _print_head(pen: Any, head: Head, timeline: Timeline, full: bool) -> None:
-
     from clew.agent.workspace import unkept
 
     sign, style = status_cell(shown_status(head))
@@ -149,7 +144,6 @@ def _print_head(pen: Any, head: Head, timeline: Timeline, full: bool) -> None:
 
 
 def _json(reader: TimelineReader, head: Head, start: int, stop: int, *, everything: bool) -> None:
-
     timeline = reader.timeline(start, stop, abandoned=is_crashed(head))
     turns = [turn for turn in timeline.turns if everything or not turn.rewound]
     print_json(
@@ -169,7 +163,10 @@ def _json(reader: TimelineReader, head: Head, start: int, stop: int, *, everythi
 
 
 def _exchanges(state: Checkpoint, status: Any) -> list[dict[str, Any]]:
-    """Each prompt of the current line of work with how it ended, why, and what it cost; null is what is not known."""
+    """Return the exchanges of the conversation as objects: the prompt, how it ended and why, and its usage and cost.
+
+    An unknown usage or cost is null.
+    """
     from clew.agent.exchanges import exchanges_in
 
     return [
@@ -189,13 +186,12 @@ def _exchanges(state: Checkpoint, status: Any) -> list[dict[str, Any]]:
 
 
 def _raw(state: Checkpoint, wanted: tuple[int, int | None] | None) -> None:
-
     for message in state.messages if wanted is None else _messages(state, wanted):
         print_json(plain_object(message))
 
 
 def _messages(state: Checkpoint, wanted: tuple[int, int | None]) -> list[Any]:
-    """What these turns added to the conversation."""
+    """Return the messages that these turns added to the conversation."""
 
     def places(turn: int) -> list[int]:
         return [place for start, stop in state.marks[turn] for place in range(start, stop)]
@@ -206,7 +202,7 @@ def _messages(state: Checkpoint, wanted: tuple[int, int | None]) -> list[Any]:
 
 
 async def _entries(store: Checkpointer, thread_id: str, json: bool) -> None:
-
+    """Print the log of a thread, entry by entry."""
     head = await store.head(thread_id)
     if head is None:
         raise ThreadNotFound(thread_id)

@@ -1,4 +1,4 @@
-"""`clew stats`: what the threads of a store add up to."""
+"""`clew stats`: add up the threads, tokens, dollars and storage of a store."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from clew._runtime.text import dollars, one_line, plural, short_number, size
 from clew.checkpointers import HeadQuery
 from clew.cli import quantities
-from clew.cli.failures import told
+from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store
 from clew.cli.output.console import hint, print_json
 from clew.cli.output.heads import status_style
@@ -30,7 +30,7 @@ _DAYS = 30
 _BAR = 24
 
 
-@told
+@report_errors
 def stats(
     since: Annotated[
         str | None, typer.Option("--since", metavar="TIME", help="Only threads changed since: 12h, 2d, 1w or a date.")
@@ -40,19 +40,17 @@ def stats(
 ) -> None:
     """Count threads, tokens, dollars and storage.
 
-    By status, by agent and by day, with the room that the store takes. What a thread cost counts for the day of its
-    last change. No log is read. What a store elsewhere takes is not known here.
+    Totals by status, by agent and by day, and the disk space of the store. The cost of a thread counts for the day of
+    its last change. Reads no logs. The space that a remote store takes is not known.
 
     \b
     Examples:
       clew stats
       clew stats --since 7d --json
     """
-
     query = HeadQuery(updated_after=quantities.since(since))
 
     async def work(opened: Checkpointer) -> None:
-
         totals = await add_up(Thread.list(opened, query))
         (_print_json if json else _print)(totals, stored_bytes(opened))
 
@@ -60,7 +58,6 @@ def stats(
 
 
 def _print_json(totals: Totals, stored: int | None) -> None:
-
     def listed(name: str, found: Mapping[Any, Total]) -> list[dict[str, Any]]:
         return [{name: key, **msgspec.structs.asdict(found[key])} for key in sorted(found)]
 
@@ -76,7 +73,6 @@ def _print_json(totals: Totals, stored: int | None) -> None:
 
 
 def _print(totals: Totals, stored: int | None) -> None:
-
     room = "" if stored is None else f" · {size(stored)} stored"
     whole = totals.all
     facts = [plural(whole.threads, "thread"), plural(whole.turns, "turn"), f"{_tokens(whole)} tokens", _money(whole)]
@@ -95,7 +91,6 @@ def _print(totals: Totals, stored: int | None) -> None:
 
 
 def _section(name: str, found: Sequence[tuple[Cell, Total]], bars: bool = False) -> None:
-
     columns = [
         Column(name, gives_way=True),
         Column("threads", right=True),
@@ -116,7 +111,7 @@ def _section(name: str, found: Sequence[tuple[Cell, Total]], bars: bool = False)
 
 
 def _heights(totals: Sequence[Total]) -> list[float]:
-    """How long each bar is, of 1: by dollars, or by tokens where nobody knows any price."""
+    """Return the length of each bar from 0 to 1, by cost, or by tokens if no cost is known."""
     values = [total.cost_usd for total in totals]
     if not any(values):
         values = [float(total.input_tokens + total.output_tokens) for total in totals]
@@ -130,18 +125,15 @@ def _bar(height: float) -> str:
 
 
 def _tokens(total: Total) -> str:
-
     return short_number(total.input_tokens + total.output_tokens)
 
 
 def _money(total: Total) -> str:
-    """With a sign where nobody knows what some of it cost."""
-
+    """Return the cost, with ` + ?` if the cost of some threads is not known."""
     if total.unpriced == total.threads:
         return dollars(None) if total.threads else dollars(0.0)
     return dollars(total.cost_usd) + (" + ?" if total.unpriced else "")
 
 
 def _name(agent: str) -> str:
-
     return one_line(agent) or "(no name)"

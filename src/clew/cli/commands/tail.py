@@ -1,4 +1,4 @@
-"""`clew tail`: follow a thread while somebody works on it, on this machine or any other."""
+"""`clew tail`: follow a thread while a process works on it, on this machine or any other."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 import typer
 
 from clew import advice
-from clew.cli.failures import told
+from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store, ThreadId
 from clew.cli.output.console import console, hint
 from clew.cli.output.conversation import Pen, in_order, print_entry
@@ -32,28 +32,29 @@ __all__ = ["Follower", "JsonView", "PrintView", "View", "tail"]
 
 
 _SHORTEST, _LONGEST = 0.1, 2.0
-"""Seconds between two looks at a thread: few while it moves, more while it does not."""
+"""Seconds between two reads of a thread: the shortest pause after a change, up to the longest without one."""
 _PATIENCE = 30.0
-"""Seconds that a store which is away is waited for, once it has been there."""
+"""Seconds to wait for a store that has become unreachable."""
 
 
-@told
+@report_errors
 def tail(
     thread: ThreadId,
     turns: Annotated[
-        int, typer.Option("--turns", "-n", min=0, metavar="N", help="Begin with so many turns that are there already.")
+        int, typer.Option("--turns", "-n", min=0, metavar="N", help="Begin with this many of the existing turns.")
     ] = 3,
-    wait: Annotated[bool, typer.Option("--wait", help="If there is no such thread yet, wait for it.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for the thread if it does not exist yet.")] = False,
     forever: Annotated[
-        bool, typer.Option("--forever", "-f", help="Go on when nobody works on it, until Ctrl+C.")
+        bool, typer.Option("--forever", "-f", help="Keep following when no process works on it, until Ctrl+C.")
     ] = False,
     json: Json = False,
     store: Store = None,
 ) -> None:
     """Follow a thread while another process works on it.
 
-    What is said and done appears as it goes on record, whoever works on it and wherever. Ends when nobody works on it
-    any more: done, failed, waiting for an answer, interrupted or crashed. With --json, each entry of the log.
+    Prints text, tool calls and results as they are stored, on whichever machine the work is done. Ends when no process
+    works on the thread any more: it is done, failed, waiting for an answer, interrupted or crashed. --json prints each
+    entry of the log.
 
     \b
     Examples:
@@ -62,7 +63,6 @@ def tail(
     """
 
     async def work(opened: Checkpointer) -> None:
-
         thread_id = await _found(opened, thread, wait)
 
         def begin() -> Follower:
@@ -77,7 +77,7 @@ def tail(
 
 
 async def _found(store: Checkpointer, given: str, wait: bool) -> str:
-
+    """Return the id of the thread; with `wait`, once it exists."""
     try:
         return await find_thread(store, given)
     except ThreadNotFound as absent:
@@ -93,8 +93,10 @@ async def _found(store: Checkpointer, given: str, wait: bool) -> str:
 
 
 async def _follow(store: Checkpointer, thread_id: str, begin: Callable[[], Follower], forever: bool) -> Head:
-    """Show what comes, until nobody works on it any more. A thread deleted and made again is followed from its start."""
+    """Show new frames until no process works on the thread, and return its head then.
 
+    A thread that is deleted and made again is followed from its start.
+    """
     follower, log_id, pause = begin(), "", _SHORTEST
     while True:
         head = await _patiently(store, thread_id)
@@ -112,53 +114,52 @@ async def _follow(store: Checkpointer, thread_id: str, begin: Callable[[], Follo
 
 
 async def _patiently(store: Checkpointer, thread_id: str) -> Head | None:
-    """The head, from a store that may be away for a moment."""
-
-    until, told_of_it = time.monotonic() + _PATIENCE, False
+    """Read the head; wait up to `_PATIENCE` seconds for a store that cannot be reached."""
+    until, hinted = time.monotonic() + _PATIENCE, False
     while True:
         try:
             return await store.head(thread_id)
         except Unavailable as error:
             if time.monotonic() > until:
                 raise
-            if not told_of_it:
+            if not hinted:
                 hint(f"Waiting for the store: {error}")
-                told_of_it = True
+                hinted = True
             await asyncio.sleep(_LONGEST)
 
 
 def _say_end(head: Head, store: str) -> None:
-
+    """Print the status of a thread that stopped before it was done, and the command that explains it."""
     status = shown_status(head)
     if status != "done":
-        hint(f"Nobody works on it now: it is {status}. To see what to do: {advice.why(head.thread_id, store=store)}")
+        hint(
+            f"No process works on it now: it is {status}. To see what to do: {advice.why(head.thread_id, store=store)}"
+        )
 
 
 class View(Protocol):
-    """Where what happens is shown."""
+    """Shows the frames of a thread that is followed."""
 
     async def begin(self, reader: TimelineReader, head: Head) -> None:
-        """All that was there when the following began has been read."""
+        """The frames that existed at the start have been read. Show the first turns."""
 
     def add(self, reader: TimelineReader, frame: Frame) -> None:
-        """A frame that has come since, for the reader to take in."""
+        """A new frame has come. Show it, and feed it to the reader."""
 
     def end(self, reader: TimelineReader, head: Head) -> None:
-        """Nobody works on the thread any more."""
+        """No process works on the thread any more."""
 
 
 class Follower:
-    """Reads a log up to its end, again and again."""
+    """Reads the new frames of a log, and passes them to a view."""
 
     def __init__(self, store: Checkpointer, thread_id: str, view: View) -> None:
-
         self._store = store
         self._view = view
         self._reader = TimelineReader(thread_id)
 
     async def catch_up(self, head: Head) -> bool:
-        """Show what is new as of this head; whether anything was."""
-
+        """Show the frames up to this head. Returns whether any was new."""
         reader = self._reader
         if head.frames == reader.frames:
             return False
@@ -175,46 +176,43 @@ class Follower:
 
 
 class JsonView:
-    """Each entry of the log, from the first of the turns to begin with."""
+    """Prints each entry of the log as JSON, from the first of the last `turns` turns on."""
 
     def __init__(self, store: Checkpointer, turns: int) -> None:
         self._store = store
         self._turns = turns
 
     async def begin(self, reader: TimelineReader, head: Head) -> None:
-
         turns = _last(reader, self._turns)
         start = turns[0].frame if turns else reader.frames if reader.total or not self._turns else 0
         async for line in read_lines(self._store, head, start):
             print_entry(line)
 
     def add(self, reader: TimelineReader, frame: Frame) -> None:
-
         for line in lines_of(reader.frames, frame):
             print_entry(line)
         reader.feed(frame)
 
     def end(self, reader: TimelineReader, head: Head) -> None:
-        """The entries have said all."""
+        """Do nothing: the entries say how the work ended."""
 
 
 class PrintView:
-    """The conversation. A call is told of when it is asked for, and again with its result."""
+    """Prints the conversation. A call is printed when the model asks for it, and again with its result."""
 
     def __init__(self, pen: Pen, turns: int) -> None:
         self._pen = pen
         self._turns = turns
-        self._told: dict[int, set[int]] = {}
-        """The calls whose results were shown, by the position of their turn."""
+        self._shown: dict[int, set[int]] = {}
+        """The indices of the calls whose results were shown, by the position of their turn."""
         self._streaming = ""
-        self._crash_told = False
+        self._crash_shown = False
 
     async def begin(self, reader: TimelineReader, head: Head) -> None:
-
-        self._crash_told = is_crashed(head)
+        self._crash_shown = is_crashed(head)
         start = max(0, reader.total - self._turns)
-        timeline = reader.timeline(start, abandoned=self._crash_told)
-        self._told = {turn.position: _with_result(turn) for turn in reader.timeline(max(0, reader.total - 1)).turns}
+        timeline = reader.timeline(start, abandoned=self._crash_shown)
+        self._shown = {turn.position: _with_result(turn) for turn in reader.timeline(max(0, reader.total - 1)).turns}
         for what in in_order(timeline.turns, timeline.marks if self._turns else ()):
             self._pen.happened(what)
         if self._turns:
@@ -223,7 +221,6 @@ class PrintView:
             self._pen.words(timeline.partial, reader.checkpoint.turns + 1)
 
     def add(self, reader: TimelineReader, frame: Frame) -> None:
-
         for entry in frame.entries:
             if isinstance(entry, MessageAdded) and isinstance(entry.message, System | User):
                 self._end_stream()
@@ -238,28 +235,26 @@ class PrintView:
                 self._turn(what)
 
     def end(self, reader: TimelineReader, head: Head) -> None:
-
         self._end_stream()
-        if is_crashed(head) and not self._crash_told:
+        if is_crashed(head) and not self._crash_shown:
             self._pen.mark(reader.timeline(-1, abandoned=True).marks[-1])
 
     def _turn(self, turn: TimelineTurn) -> None:
-        told = self._told.get(turn.position)
-        if told is None:
+        shown = self._shown.get(turn.position)
+        if shown is None:
             if not self._end_stream():
                 self._pen.heading(turn)
                 self._pen.words(turn.blocks, turn.number)
             for call in turn.calls:
                 self._pen.asked(call)
         for call in turn.calls:
-            if call.result is not None and call.index not in (told or ()):
+            if call.result is not None and call.index not in (shown or ()):
                 self._pen.call(call)
                 self._pen.result(call, turn.number)
-        self._told[turn.position] = _with_result(turn)
+        self._shown[turn.position] = _with_result(turn)
 
     def _stream(self, entry: Streamed, turn: int) -> None:
-        """Words as they come. The response that they become is not written again."""
-
+        """Print streamed text as it comes. The finished response is not printed again."""
         for block in entry.blocks:
             if isinstance(block, Text | Thinking):
                 kind = "text" if isinstance(block, Text) else "thinking"
@@ -272,7 +267,7 @@ class PrintView:
                 self._pen.piece(block.text, "" if kind == "text" else "dim italic")
 
     def _end_stream(self) -> bool:
-        """Whether there was one."""
+        """End the line of streamed text. Returns whether there was any."""
         if not self._streaming:
             return False
         self._streaming = ""

@@ -1,4 +1,4 @@
-"""`clew unlock`: a thread taken from whoever held it."""
+"""`clew unlock`: take the lease of a thread from the process that holds it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clew.cli.failures import told
+from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store, ThreadId, Yes
 from clew.cli.output.console import confirm, print_json
 from clew.cli.stores import find_thread, on_store
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
 __all__ = ["unlock"]
 
 
-@told
+@report_errors
 def unlock(
     thread: ThreadId,
-    force: Annotated[bool, typer.Option("--force", help="Also from a process that is alive; asks first.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also from a live process; asks first.")] = False,
     yes: Yes = False,
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Take a thread's lease from whoever has it.
+    """Take a thread's lease from the process that has it.
 
-    From a process that is gone, so that nobody has to wait for it to run out. A resume on the same machine does so by
-    itself. With --force also from a live process: it can write nothing more, and learns of it at its next step.
+    Takes it from a process that is gone, so that you need not wait until the lease expires. A resume on the same
+    machine does this by itself. With --force it also takes it from a live process, which then cannot write any more and
+    notices at its next step.
 
     \b
     Examples:
       clew unlock report
     """
-
-    logging.getLogger("clew.threads").addHandler(logging.NullHandler())  # whom it was taken from is said below
+    logging.getLogger("clew.threads").addHandler(logging.NullHandler())  # the old holder is printed below
     thread_id, lease, was_live = on_store(store, lambda opened: _unlock(opened, thread, force, yes))
     holder = None if lease is None else str(lease.owner)
     if json:
@@ -51,10 +51,9 @@ def unlock(
 
 
 async def _unlock(store: Checkpointer, given: str, force: bool, yes: bool) -> tuple[str, Lease | None, bool]:
-
     thread_id = await find_thread(store, given)
     head = await store.head(thread_id)
     was_live = head is not None and is_live(head.lease)
     if head is not None and head.lease is not None and was_live and force:
-        confirm(f"{thread_id} is held by {head.lease.owner}, which is alive. Take it all the same?", yes)
+        confirm(f"{thread_id} is held by {head.lease.owner}, which is alive. Take it anyway?", yes)
     return thread_id, await unlock_thread(store, thread_id, takeover=force), was_live

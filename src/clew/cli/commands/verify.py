@@ -1,4 +1,4 @@
-"""`clew verify`: is all that a store holds whole? And what can be saved of what is not."""
+"""`clew verify`: check every byte of the stored threads, and save what is intact of a damaged one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from clew import Thread, advice
 from clew._runtime.text import plural
-from clew.cli.failures import told
+from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store, Yes, complete_thread
 from clew.cli.output.console import agreed, hint, print_json, working
 from clew.cli.stores import find_any, free_id, on_store, shown_store
@@ -24,42 +24,39 @@ __all__ = ["verify"]
 _CORRUPT = 6
 
 
-@told
+@report_errors
 def verify(
     threads: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[ID...]", help="Threads; without any, all of the store.", autocompletion=complete_thread
-        ),
+        typer.Argument(metavar="[ID...]", help="Threads. Default: all of the store.", autocompletion=complete_thread),
     ] = None,
     repair: Annotated[
-        bool, typer.Option("--repair", help="Save what is whole of a damaged thread as a new one; asks first.")
+        bool, typer.Option("--repair", help="Save the intact part of a damaged thread as a new one; asks first.")
     ] = False,
     yes: Yes = False,
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Check that all that is stored is whole.
+    """Check that everything stored is intact.
 
-    Every byte of the threads is read, and what is wrong is said in a line for each. Nothing is changed. Ends with 6 if
-    anything is wrong.
-    With --repair a damaged thread is saved up to its last good frame, under another id, and stays as it is. One that is
-    encrypted, and whose key is not here, is left alone.
+    Reads every byte of the threads and prints a line for each problem. Nothing is changed. Exits with 6 if anything is
+    wrong.
+
+    With --repair, a damaged thread is copied to a new id up to its last good frame, and itself stays as it is. A thread
+    that is encrypted with a key that is not given is left alone.
 
     \b
     Examples:
       clew verify
       clew verify trip --json
     """
-
     damaged = on_store(store, lambda opened: _verify(opened, threads or [], repair, yes, json, store))
     if damaged:
         raise typer.Exit(_CORRUPT)
 
 
 async def _verify(store: Checkpointer, given: list[str], repair: bool, yes: bool, json: bool, url: str | None) -> int:
-    """How many threads are damaged, or cannot be read for want of a key."""
-
+    """Verify the threads and print the problems. Returns how many are damaged, or cannot be read without their key."""
     with working("Verifying") as tick:
         seen = [verdict async for verdict in _verdicts(store, given, tick)]
     for verdict in seen:
@@ -72,14 +69,13 @@ async def _verify(store: Checkpointer, given: list[str], repair: bool, yes: bool
         typer.secho(_summary(seen, given, repair, url), dim=True, err=True)
     damaged = [verdict for verdict in seen if not verdict.sound]
     for verdict in damaged if repair else ():
-        if not verdict.key_missing:  # what a key would open is not damaged
+        if not verdict.key_missing:  # it may be intact: only its key is missing
             await _repair(store, verdict, yes, json, url)
     return len(damaged)
 
 
 def _summary(seen: list[Verdict], given: list[str], repair: bool, url: str | None) -> str:
-    """The verdict without an id is about what no listing shows."""
-
+    """Return the last line of the report. A verdict without an id is about threads that no listing can show."""
     named = [verdict for verdict in seen if verdict.thread_id]
     locked = [verdict for verdict in named if verdict.key_missing]
     damaged = [verdict for verdict in named if not verdict.sound and not verdict.key_missing]
@@ -98,7 +94,7 @@ def _summary(seen: list[Verdict], given: list[str], repair: bool, url: str | Non
 async def _verdicts(
     store: Checkpointer, given: list[str], tick: Callable[[int, int | None], None]
 ) -> AsyncIterator[Verdict]:
-
+    """Verify the named threads, or all if none is named."""
     if not given:
         async for verdict in Thread.verify_all(store, progress=tick):
             yield verdict
@@ -110,7 +106,7 @@ async def _verdicts(
 
 
 async def _repair(store: Checkpointer, verdict: Verdict, yes: bool, json: bool, url: str | None) -> None:
-
+    """Save the intact part of a damaged thread under a new id, if the user agrees."""
     thread_id = verdict.thread_id
     if not thread_id:
         return

@@ -1,18 +1,16 @@
-"""`clew why`: what a thread is waiting for, and who holds it."""
+"""`clew why`: say what a thread waits for, who holds it, and how to go on."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from clew import advice
 from clew._runtime.text import ago, clock, elapsed, one_line
-from clew.cli.failures import told
+from clew.cli.failures import report_errors
 from clew.cli.options import Json, Store, ThreadId
 from clew.cli.output.console import console, print_json
-from clew.cli.output.conversation import Pen, call_text
+from clew.cli.output.conversation import Pen, call_text, json_text
 from clew.cli.output.heads import status_cell
 from clew.cli.stores import find_thread, on_store, shown_store
 from clew.threads.views.render import plain_object
@@ -26,13 +24,13 @@ __all__ = ["why"]
 _LONGEST = 400
 
 
-@told
+@report_errors
 def why(thread: ThreadId, json: Json = False, store: Store = None) -> None:
     """Say what a thread waits for, and what to do about it.
 
-    Answers, a model, a process that holds it; what is in doubt, what went wrong last. Ends with the one command that
-    goes on from there; for a thread of a program whose tools only that has, with the call that does so there. Nothing is
-    changed.
+    It may wait for an answer, for a model, or for a process that holds it. Also names tool calls whose outcome is
+    unknown, and what went wrong last. The last line is the command that goes on from there, or the Python call if only
+    a program has the thread's tools. Nothing is changed.
 
     \b
     Examples:
@@ -42,7 +40,6 @@ def why(thread: ThreadId, json: Json = False, store: Store = None) -> None:
     from clew.agent.way_forward import standing_of
 
     async def work(opened: Checkpointer) -> None:
-
         standing = await standing_of(opened, await find_thread(opened, thread))
         (_print_json if json else _print)(standing, shown_store(store))
 
@@ -50,7 +47,6 @@ def why(thread: ThreadId, json: Json = False, store: Store = None) -> None:
 
 
 def _print(standing: Standing, store: str) -> None:
-
     pen = Pen(console())
     pen.line(f"{one_line(standing.head.thread_id)}  {one_line(standing.title)}", "bold")
     _print_status(pen, standing)
@@ -75,7 +71,6 @@ def _print(standing: Standing, store: str) -> None:
 
 
 def _print_status(pen: Pen, standing: Standing) -> None:
-
     sign, style = status_cell(standing.status)
     last = standing.last
     if last is not None and last.kind in ("crashed", "failed", "interrupted", "waiting", "done"):
@@ -87,7 +82,6 @@ def _print_status(pen: Pen, standing: Standing) -> None:
 
 
 def _print_calls(pen: Pen, standing: Standing) -> None:
-
     for call in standing.calls:
         begun = "" if call.started_at is None else f", begun {_when(call.started_at)}"
         if call.status == "in doubt":
@@ -98,47 +92,38 @@ def _print_calls(pen: Pen, standing: Standing) -> None:
 
 
 def _print_questions(pen: Pen, standing: Standing, store: str) -> None:
-
     for question in standing.questions:
         pen.gap()
         pen.line(f"{question.tool} asks ({question.kind}): {one_line(question.text, _LONGEST)}", "yellow")
         if question.arguments:
-            pen.shortened(_as_json(question.arguments), standing.head.turns, "dim")
+            pen.shortened(json_text(question.arguments), standing.head.turns, "dim")
         pen.command("  Answer", f": {standing.way.answering(question, store)}", "")
 
 
 def _held(holder: Holder) -> str:
-
+    """Describe the process that holds the lease, or held it last."""
     who = f"{one_line(str(holder.owner))}"
     if not holder.is_live:
         return f"Held by nobody: {who} {'is gone' if holder.is_gone else 'let its lease run out'}."
     seen = "which is alive on this machine" if holder.is_here else "which cannot be seen from here"
-    return f"Held by {who}, {seen}; its lease ends {_when(holder.expires_at)} unless it goes on."
+    return f"Held by {who}, {seen}; its lease ends {_when(holder.expires_at)} unless it renews it."
 
 
 def _when(moment: Any) -> str:
-    """On the clock, and how far away that is."""
-
+    """Return a moment on the clock with its distance from now: `at 14:05:09 (3m ago)`."""
     now = datetime.now(UTC)
     away = f"in {elapsed((moment - now).total_seconds())}" if moment > now else f"{ago(moment, now)} ago"
     return f"at {clock(moment)} ({away})"
 
 
 def _next(standing: Standing, store: str) -> str:
-    """The one command that goes on from there."""
-
+    """Return the command that follows a running thread, or goes on with one that stopped."""
     if standing.status == "running":
         return advice.tail(standing.head.thread_id, store=store)
     return standing.way.command(store)
 
 
-def _as_json(value: Any) -> str:
-
-    return msgspec.json.encode(plain_object(value), enc_hook=repr).decode()
-
-
 def _print_json(standing: Standing, store: str) -> None:
-
     holder, last = standing.holder, standing.last
     print_json(
         {

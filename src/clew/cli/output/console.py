@@ -1,4 +1,7 @@
-"""What a command prints: tables and colours for people on a terminal, plain lines in pipes, JSON for programs."""
+"""Where a command prints: consoles, JSON lines, hints, progress bars, and questions to the user.
+
+rich is imported inside functions: it takes 50 ms, and a command whose output goes into a pipe does without it.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +22,12 @@ __all__ = ["agreed", "confirm", "console", "errors", "hint", "print_json", "work
 
 
 def console() -> Console:
-    """For what was asked for. Colour only on a terminal, and as wide as needed in a pipe."""
+    """Return the console for results, on the standard output. In a pipe it has no colours and breaks no lines."""
     from rich.console import Console
 
     class Output(Console):
         def on_broken_pipe(self) -> None:
-            """As all else that is written: an error, which ends the command without a word."""
+            """Raise the `BrokenPipeError`, which ends the command silently as with all other output."""
             raise
 
     made = Output(highlight=False)
@@ -34,14 +37,14 @@ def console() -> Console:
 
 
 def errors() -> Console:
-    """For all that was not: progress, hints, questions."""
+    """Return the console for progress, hints and questions, on the standard error."""
     from rich.console import Console
 
     return Console(stderr=True, highlight=False)
 
 
 def print_json(value: Any) -> None:
-    """One object, on a line of its own."""
+    """Write a value as JSON on a line of its own, and flush it."""
     import msgspec
 
     sys.stdout.write(msgspec.json.encode(value, enc_hook=str).decode() + "\n")
@@ -50,7 +53,7 @@ def print_json(value: Any) -> None:
 
 @contextmanager
 def working(what: str, total: int | None = None) -> Iterator[Any]:
-    """A progress bar on the standard error, where that is a terminal: `tick(done, total)` moves it."""
+    """Show a progress bar on the standard error, if that is a terminal. Yields `tick(done, total)`, which moves it."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
@@ -71,30 +74,31 @@ def working(what: str, total: int | None = None) -> Iterator[Any]:
 
 
 def hint(text: str) -> None:
-    """A line that helps, and that no program has to skip."""
+    """Print a dim line on the standard error, where it does not disturb programs that read the output."""
     typer.secho(text, err=True, dim=True)
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Return if the user agrees; else end the command, with nothing done."""
+    """Return if the user agrees; otherwise exit the command with 1. Nothing has been changed then."""
     if not agreed(question, yes):
         typer.echo("Nothing was changed.", err=True)
         raise typer.Exit(1)
 
 
 def agreed(question: str, yes: bool) -> bool:
-    """Whether the user says yes, or said so with `--yes`. Without a terminal nobody can be asked: that is an error that
-    names the option."""
+    """Ask the user, and return whether the answer is yes. `yes` is --yes, and answers without asking.
 
+    Raises `UsageError`, which names --yes, if there is no terminal to ask at.
+    """
     if yes:
         return True
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise UsageError(f"{question} There is no terminal to answer at: say --yes if it is meant.")
+        raise UsageError(f"{question} There is no terminal to ask at. Add --yes to agree.")
     return _answer(f"{question} [y/N] ").strip().lower() in ("y", "yes")
 
 
 def _answer(shown: str) -> str:
-    """Ctrl+C ends the question at once, also within an event loop, which would hear of it only after the answer."""
+    """Read a line from the user. Ctrl+C ends it at once: an event loop would handle the signal only after the answer."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         sys.stderr.write(shown)

@@ -1,4 +1,4 @@
-"""A conversation written for people: prompts, words, thinking, calls with their results, and what happened in between."""
+"""Print a conversation for people: prompts, text, thinking, tool calls with results, and events such as crashes."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from clew.threads.views.entries import Line
     from clew.threads.views.timeline import TimelineCall, TimelineTurn
 
-__all__ = ["Pen", "call_text", "entry_text", "in_order", "print_entry", "said_lines"]
+__all__ = ["Pen", "call_text", "entry_text", "in_order", "json_text", "print_entry", "said_lines"]
 
 
 _LINES = 8
 _LONGEST_LINE = 400
-"""How much of a result or of thinking is shown, unless all of it is asked for."""
+"""The most lines of a result or of thinking, and characters of a line, that are shown without --full."""
 _ARGUMENT, _ARGUMENTS = 60, 120
 
 _MARKS = {
@@ -53,17 +53,16 @@ _CALLS = {
 
 
 class Pen:
-    """Writes on a console, as wide as that is. Nothing that was said reaches the terminal as a command."""
+    """Prints parts of a conversation on a console. Escape sequences in them are removed, so that no terminal obeys them."""
 
     def __init__(self, out: Console, *, full: bool = False) -> None:
         self._out = out
         self._full = full
         self._last = ""
-        """What was written last: a part of a text, a mark, or an empty line."""
+        """What was printed last: `text`, `mark`, or empty for an empty line."""
 
     def line(self, text: str = "", style: str = "", indent: int = 0) -> None:
-        """Wrapped on a terminal; in a pipe lines stay as they are."""
-
+        """Print a line. On a terminal it is wrapped within its indent; in a pipe it stays one line."""
         self._last = "text" if text else ""
         whole = Styled(text, style)
         pad = " " * indent
@@ -75,34 +74,34 @@ class Pen:
             self._out.print(Styled(pad).append_text(wrapped), soft_wrap=True)
 
     def gap(self) -> None:
-        """An empty line, unless there is one."""
+        """Print an empty line, unless the last line is empty."""
         if self._last:
             self.line()
 
     def piece(self, text: str, style: str = "") -> None:
-        """A part of a line, as it comes."""
-
+        """Print a piece of a line that is still being streamed, without a line break."""
         self._last = "" if text.endswith("\n\n") else "text"
         self._out.print(Styled(clean(text), style), end="", soft_wrap=True)
 
     def command(self, label: str, words: str, style: str = "bold") -> None:
-        """A line with a command: never wrapped, so that it can be copied whole. It is quoted for a terminal already."""
-
+        """Print a line that ends with a command. It is never wrapped, so that it can be copied; `advice` has quoted it."""
         self._last = "text"
         self._out.print(Styled(label + words, style), soft_wrap=True)
 
     def text(self, text: str, style: str = "", indent: int = 2) -> None:
+        """Print a text of several lines, each of them indented."""
         for line in clean(text).strip("\n").expandtabs(4).split("\n"):
             self.line(line, style, indent)
 
     def happened(self, what: TimelineTurn | Mark) -> None:
-
+        """Print a turn or a mark of a timeline."""
         if isinstance(what, Mark):
             self.mark(what)
         else:
             self.turn(what)
 
     def mark(self, mark: Mark) -> None:
+        """Print an event between turns, such as a crash or a resume, with its time."""
         sign, style = _MARKS.get(mark.kind, ("─", "dim"))
         when = f" · {clock(mark.at)}" if mark.at is not None else ""
         pause = f" after {elapsed(mark.seconds)}" if mark.seconds is not None and mark.seconds >= 1 else ""
@@ -112,7 +111,7 @@ class Pen:
         self._last = "mark"
 
     def prompt(self, message: Message, style: str = "") -> None:
-
+        """Print a prompt: `> ` marks one of the user, `· ` a note of Clew or a system message."""
         from clew.agent.prompts import is_note
 
         by_user = isinstance(message, User) and not is_note(message)
@@ -124,7 +123,7 @@ class Pen:
             self.line(line, style, 2)
 
     def turn(self, turn: TimelineTurn) -> None:
-        """All of it, as it is now."""
+        """Print a whole turn: its prompts, heading, text, and calls with their results. A rewound turn is dim."""
         style = "dim" if turn.rewound else ""
         for message in turn.prompts:
             self.prompt(message, style)
@@ -135,6 +134,7 @@ class Pen:
             self.result(call, turn.number, style)
 
     def heading(self, turn: TimelineTurn) -> None:
+        """Print the number, time, duration, tokens and cost of a turn, as far as they are known."""
         self.gap()
         facts = [f"Turn {turn.number}"]
         facts += ["rewound"] if turn.rewound else []
@@ -147,8 +147,7 @@ class Pen:
         self.line(" · ".join(facts), "dim")
 
     def words(self, blocks: Iterable[Block], turn: int, style: str = "") -> None:
-        """What the model said and thought, without its calls."""
-
+        """Print the text and thinking of a response, without its tool calls."""
         for block in blocks:
             if isinstance(block, Thinking):
                 self.shortened(_words(block), turn, "dim italic")
@@ -156,10 +155,11 @@ class Pen:
                 self.text(text, style)
 
     def asked(self, call: TimelineCall) -> None:
-        """A call that nothing is known of yet but that it was asked for."""
+        """Print a call that the model has asked for and that has not started."""
         self.line(f"→ {call_text(call.call)}", "cyan", 2)
 
     def call(self, call: TimelineCall, style: str = "") -> None:
+        """Print a call with its status, attempts and duration."""
         sign, colour = _CALLS[call.status]
         if call.result is not None and call.result.is_error:
             sign, colour = "✗", "red"
@@ -175,7 +175,7 @@ class Pen:
             self.shortened(text, turn, style or ("red" if call.result.is_error else "dim"), indent=4)
 
     def shortened(self, text: str, turn: int, style: str, indent: int = 2) -> None:
-        """The beginning of it, and how to see the rest."""
+        """Print the beginning of a text, and the option that shows the rest. With `full` all of it is printed."""
         lines = clean(text).strip("\n").expandtabs(4).split("\n")
         shown = lines if self._full else [cut(line, _LONGEST_LINE) for line in lines[:_LINES]]
         for line in shown:
@@ -187,25 +187,24 @@ class Pen:
 
 
 def in_order(turns: Iterable[TimelineTurn], marks: Iterable[Mark]) -> list[TimelineTurn | Mark]:
-    """Each mark after the turns that it stands after."""
+    """Merge turns and marks into one list, each mark behind the turns that came before it."""
     placed: list[tuple[int, int, TimelineTurn | Mark]] = [(turn.position + 1, 0, turn) for turn in turns]
     placed += [(mark.position, 1, mark) for mark in marks]
     return [what for _, _, what in sorted(placed, key=lambda each: each[:2])]
 
 
 def call_text(call: Any) -> str:
-    """A call on one line, its arguments cut short: `look_up(city="Paris")`."""
+    """Return a call on one line, with long arguments cut: `look_up(city="Paris")`."""
     given = call.arguments
     if isinstance(given, dict):
-        text = ", ".join(f"{name}={cut(_json(value), _ARGUMENT)}" for name, value in given.items())
+        text = ", ".join(f"{name}={cut(json_text(value), _ARGUMENT)}" for name, value in given.items())
     else:
         text = one_line(str(given))
     return f"{one_line(call.name)}({cut(one_line(text), _ARGUMENTS)})"
 
 
 def said_lines(message: Message, longest: int) -> Iterator[str]:
-    """A message in few lines, each kind of block named."""
-
+    """Yield a line for each block of a message: its kind, and at most `longest` characters of its text."""
     for block in message.content:
         if isinstance(block, ToolCall):
             yield f"call: {call_text(block)}"
@@ -219,12 +218,11 @@ def said_lines(message: Message, longest: int) -> Iterator[str]:
 
 
 def _words(block: Any) -> str:
-    """A block in words; for what has none, what it is."""
-
+    """Return the text of a block, or a description in brackets for one without text, such as an image."""
     if isinstance(block, Text | Thinking):
         return block.text or ("(not shown by the vendor)" if isinstance(block, Thinking) else "")
     if isinstance(block, Json):
-        return _json(block.value)
+        return json_text(block.value)
     if isinstance(block, Image | File):
         named = block.name if isinstance(block, File) else ""
         where = size(len(block.data)) if block.data is not None else block.url or block.file_id or ""
@@ -235,34 +233,32 @@ def _words(block: Any) -> str:
     return ""
 
 
-def _json(value: Any) -> str:
-
+def json_text(value: Any) -> str:
+    """Return a value of a log as JSON on one line. What JSON cannot hold is written as Python shows it."""
     return msgspec.json.encode(plain_object(value), enc_hook=repr).decode()
 
 
 _WORDS, _LONGEST = 120, 160
 _PLACES = frozenset({"message", "index", "turn"})
-"""Numbers of which 0 says something."""
+"""Fields whose value 0 is printed, because it is a place and not an absence."""
 
 
 def print_entry(line: Line) -> None:
-    """As JSON, all of it."""
-
+    """Print an entry of the log as a JSON object, with its frame, time and kind."""
     print_json({"frame": line.frame, "at": line.at, "kind": line.kind, "entry": line.fields()})
 
 
 def entry_text(line: Line) -> str:
-    """Where it stands, when it was written, what it is, and the beginning of what it says."""
-
+    """Return an entry of the log on one line: its frame, time, kind, and the beginning of its content."""
     if isinstance(line.entry, MessageAdded):
         said = " · ".join(said_lines(line.entry.message, _WORDS))
     else:
-        said = msgspec.json.encode(_told(line.fields()), enc_hook=str).decode()[1:-1]
+        said = msgspec.json.encode(_filled(line.fields()), enc_hook=str).decode()[1:-1]
     moment = f"{line.at.astimezone():%Y-%m-%d %H:%M:%S.%f}"[:-3]
     return f"{line.frame:>5}  {moment}  {line.kind:<11} {cut(one_line(said), _LONGEST)}"
 
 
-def _told(fields: dict[str, Any]) -> dict[str, Any]:
-    """Without what says nothing."""
-    said = {name: _told(value) if isinstance(value, dict) else value for name, value in fields.items()}
+def _filled(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields without empty values, at every depth."""
+    said = {name: _filled(value) if isinstance(value, dict) else value for name, value in fields.items()}
     return {name: value for name, value in said.items() if value or value is False or name in _PLACES}

@@ -1,4 +1,4 @@
-"""How a thread's head is shown: its status by a sign and a colour, its holder, and all of it as JSON."""
+"""How commands show a thread's head: its status with a sign and a colour, its holder, and the head as JSON."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def status_style(status: str) -> str:
 
 
 def status_cell(status: str) -> Cell:
-    """A sign beside the word, so that colour is not the only thing that tells them apart."""
+    """Return the status with a sign beside it, so that colour is not the only difference between statuses."""
     sign, style = _SIGNS[status]
     return Cell(f"{sign} {status}", style)
 
 
 def holder(head: Head) -> str:
-    """The process that works on it now, in few words; empty if there is none."""
+    """Return the process that works on the thread as `host:pid (label)`; empty if there is none."""
     lease = _live(head)
     if lease is None:
         return ""
@@ -41,8 +41,10 @@ def holder(head: Head) -> str:
 
 
 def head_object(head: Head) -> dict[str, Any]:
-    """The keys are the same for every thread and every command. What a lease is proved by is a secret and not among
-    them."""
+    """Return a head as the object that --json prints, with the same keys in every command.
+
+    The lease token is left out: it is a secret.
+    """
     lease = _live(head)
     return {
         "thread_id": head.thread_id,
@@ -70,5 +72,4 @@ def head_object(head: Head) -> dict[str, Any]:
 
 
 def _live(head: Head) -> Lease | None:
-
     return head.lease if is_live(head.lease) else None

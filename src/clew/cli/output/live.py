@@ -1,4 +1,4 @@
-"""A run in view: on a terminal all of it, in a pipe the answer with the rest on stderr, or each event as JSON."""
+"""Show a run as it happens: all of it on a terminal, the answer alone on the output of a pipe, or each event as JSON."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ __all__ = ["Ended", "View", "live_view", "question_text"]
 _LONGEST = 160
 _STATUS = {"done": ("✓", "green"), "waiting": ("?", "yellow"), "interrupted": ("!", "magenta")}
 _SLOW = 1.0
-"""Seconds from which on it is said how long a call took."""
+"""Seconds. The duration of a call is shown from here on."""
 
 
 class Ended(NamedTuple):
-    """What a run came to. What was spent is of the whole thread."""
+    """The summary of a run. Turns, tokens and cost are those of the whole thread; `seconds` is this run's."""
 
     thread_id: str
     status: str
     resume: str
-    """The command that goes on with it, or the call in the program that made it."""
+    """The command that goes on with the thread, or the call to make in the program that made it."""
     reason: str = ""
     output: Any = None
     questions: tuple[Question, ...] = ()
@@ -50,35 +50,38 @@ class Ended(NamedTuple):
     seconds: float = 0.0
     drift: dict[str, Any] = {}  # noqa: RUF012 - never changed
     prompts: tuple[str, ...] = ()
-    """What is on record and is asked once the questions are answered."""
+    """Stored prompts that the agent gets after the questions are answered."""
     program_budget: dict[str, Any] | None = None
-    """The limits that a call in a program needs of its agent; None if the command says it all."""
+    """The budget that the agent in the program needs to go on; None if `resume` is complete."""
     go_on: str = ""
-    """How it goes on, in words that come after `To go on`; empty if the command says it all."""
+    """The words to print after `To go on`; empty for a colon and `resume`."""
 
 
 class View(Protocol):
-    """Who is told of a run."""
+    """Shows a run as it happens."""
 
     def begin(self, thread_id: str, words: str) -> None:
-        """It begins, or goes on."""
+        """The run of a thread begins or goes on. `words` say who works on it."""
 
     def show(self, event: Event) -> None:
-        """Something happens."""
+        """The agent has sent this event."""
 
     def note(self, text: str) -> None:
-        """Something to know beside it."""
+        """There is a remark for the user."""
 
     def pause(self) -> None:
-        """Somebody else is about to write: end the line that is open."""
+        """Other output follows: end the line that is being streamed."""
 
     def end(self, ended: Ended) -> None:
-        """It is over, for now."""
+        """The run has ended, waits for an answer, or was interrupted."""
 
 
 @contextmanager
 def live_view(json: bool) -> Iterator[View]:
-    """Whatever tools print meanwhile is no part of the answer: where that goes into a pipe, theirs goes to stderr."""
+    """Yield the view for this output: of JSON, of a terminal, or of a pipe.
+
+    Except on a terminal, what tools print goes to the standard error, so that it does not mix with the answer.
+    """
     if not json and sys.stdout.isatty():
         yield LiveView(console())
         return
@@ -88,23 +91,22 @@ def live_view(json: bool) -> Iterator[View]:
 
 
 class LiveView:
-    """For people. With an `answer` apart, what the model says before its last words is a remark among the rest."""
+    """Shows a run to people. With `answer`, the final answer goes there and all else to `out`."""
 
     def __init__(self, out: Console, answer: TextIO | None = None) -> None:
         self._out = out
         self._answer = answer
         self._line = ""
-        """What the open line is made of: text, thinking, or nothing."""
+        """What the line that is being streamed holds: `text`, `thinking`, or nothing."""
         self._held: list[str] = []
         self._said = False
-        """Whether words of the last turn were shown."""
+        """Whether text of the current turn was shown."""
         self._since: dict[str, float] = {}
 
     def begin(self, thread_id: str, words: str) -> None:
         self.note(f"{thread_id}: {words}")
 
     def show(self, event: Event) -> None:
-
         match event:
             case of.TextDelta(text):
                 self._text(text)
@@ -162,11 +164,10 @@ class LiveView:
             " · ".join([f"{sign} {said}", turns, tokens, dollars(ended.cost_usd), elapsed(ended.seconds)]), style
         )
         words = ended.go_on or f": {ended.resume}"
-        self._tell(f"{'To answer' if ended.questions else 'To go on'}{words}")
+        self._print_command(f"{'To answer' if ended.questions else 'To go on'}{words}")
 
-    def _tell(self, command: str) -> None:
-        """A line with a command, which is quoted for a terminal already, and is shown as it is."""
-
+    def _print_command(self, command: str) -> None:
+        """Print a line with a command as it is, without wrapping: `advice` has quoted it for a terminal."""
         self.pause()
         self._out.print(Styled(command, "dim"), soft_wrap=True)
 
@@ -178,14 +179,13 @@ class LiveView:
             self._held.append(text)
 
     def _remark(self) -> None:
-        """What was held back was not the answer."""
+        """Print held-back text as a remark, because more followed and so it was not the answer."""
         held, self._held = "".join(self._held), []
         if held.strip():
             self._stream(held.strip(), "text", "")
         self.pause()
 
     def _stream(self, text: str, kind: str, style: str) -> None:
-
         if self._line != kind:
             self.pause()
             text = text.lstrip("\n")
@@ -194,7 +194,6 @@ class LiveView:
             self._out.print(Styled(shown, style), end="", soft_wrap=True)
 
     def _result(self, event: ToolFinished | ToolReplayed) -> None:
-
         took = time.monotonic() - self._since.pop(event.call_id, time.monotonic())
         facts = ["from the record"] if isinstance(event, ToolReplayed) else [elapsed(took)] if took >= _SLOW else []
         words = one_line(_result_words(event.result), _LONGEST) or "(nothing)"
@@ -202,13 +201,12 @@ class LiveView:
         self._print(f"  {sign} {one_line(event.name)}: {words}" + "".join(f" · {fact}" for fact in facts), style)
 
     def _print(self, text: str, style: str) -> None:
-
         self.pause()
         self._out.print(Styled(clean(text), style), soft_wrap=True)
 
 
 class JsonView:
-    """For programs: `{"type": "started", …}`, the events as they come, and `{"type": "result", …}`, a line each."""
+    """Writes a JSON object a line: `{"type": "started", …}`, the events as they come, then `{"type": "result", …}`."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -217,8 +215,7 @@ class JsonView:
         self._write({"type": "started", "thread_id": thread_id})
 
     def show(self, event: Event) -> None:
-
-        if isinstance(event, RunStarted):  # `begin` has told the thread already
+        if isinstance(event, RunStarted):  # `begin` has written the thread's id
             return
         self._write({"type": event.__struct_config__.tag, **plain_object(event)})
 
@@ -229,27 +226,27 @@ class JsonView:
         pass
 
     def end(self, ended: Ended) -> None:
-
         questions = [{"id": question.id, **msgspec.to_builtins(question)} for question in ended.questions]
-        told = ended._asdict()
-        del told["go_on"]
-        self._write({"type": "result", **told, "questions": questions})
+        fields = ended._asdict()
+        del fields["go_on"]
+        self._write({"type": "result", **fields, "questions": questions})
 
     def _write(self, value: dict[str, Any]) -> None:
-
         self._out.write(msgspec.json.encode(value, enc_hook=str).decode() + "\n")
         self._out.flush()
 
 
 def question_text(question: Question) -> str:
-    """What is asked, and about which call."""
+    """Return what the agent asks, with the call that it is about."""
     about = f" {call_text(_Call(question.tool, question.arguments))}" if question.kind != "question" else ""
     return one_line(question.text, 1000) + about
 
 
 def _drift(drift: Mapping[str, Any]) -> Iterator[str]:
-    """What turned out to be other than on record. What the user asked to be so was said before, and so was which tools are
-    gone."""
+    """Describe what differs from the thread's record, a sentence each.
+
+    Options that changed and tools that are missing are left out: they were named before the run.
+    """
     if "files" in drift:
         yield "Its files were changed since the last turn; they are on record as they are now."
     if "files_turn" in drift:
@@ -267,7 +264,6 @@ class _Call(NamedTuple):
 
 
 def _result_words(result: ToolResult) -> str:
-
     parts = []
     for block in result.content:
         if isinstance(block, Text):
@@ -278,5 +274,4 @@ def _result_words(result: ToolResult) -> str:
 
 
 def _plain(value: Any) -> str:
-
     return value if isinstance(value, str) else msgspec.json.encode(value, enc_hook=str).decode()

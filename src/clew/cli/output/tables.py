@@ -1,4 +1,7 @@
-"""Rows in columns: as wide as the terminal at most, and in a pipe as wide as they are."""
+"""Print tables: fitted to the width of a terminal, and uncut in a pipe.
+
+rich is imported inside functions: it takes 50 ms, and a table in a pipe does not need its console.
+"""
 
 from __future__ import annotations
 
@@ -14,36 +17,40 @@ __all__ = ["Cell", "Column", "is_plain", "laid_out", "print_table", "styled"]
 
 _GAP = 2
 _NARROWEST = 20
-"""No column is cut to less."""
+"""A column is not cut to fewer characters than this."""
 _FORCING = ("FORCE_COLOR", "TTY_COMPATIBLE")
 
 
 class Column(NamedTuple):
+    """The heading of a column, and how it is laid out."""
+
     name: str
     right: bool = False
-    """Numbers end at the same place."""
+    """Whether the cells are aligned to the right, as numbers are."""
     gives_way: bool = False
-    """Is cut first where the terminal is narrow."""
+    """Whether this column is cut first on a narrow terminal."""
     spare: int = 0
-    """Is left out where that is not enough, the highest first; 0 never is."""
+    """Columns are left out if cutting is not enough, the one with the highest number first. 0 is never left out."""
 
 
 class Cell(NamedTuple):
+    """A piece of text with a style of rich."""
+
     text: str
     style: str = ""
 
 
 Line = list[Cell]
-"""Pieces of text, one after the other, the spaces between them included."""
+"""A line of a table as pieces of text, including the spaces between columns."""
 
 
 def is_plain() -> bool:
-    """Whether the standard output is surely no terminal: then rich, which takes longer to import than many a command to
-    run, is not needed to find that out."""
+    """Tell whether the output is certainly not a terminal, without importing rich, which takes long."""
     return not sys.stdout.isatty() and not any(map(os.environ.get, _FORCING))
 
 
 def print_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
+    """Print a heading and the rows: fitted and coloured on a terminal, plain and uncut in a pipe."""
     if is_plain():
         sys.stdout.write("".join(_plain(line) + "\n" for line in laid_out(columns, rows, None)))
         sys.stdout.flush()
@@ -66,7 +73,7 @@ def styled(line: Line) -> Text:
 
 
 def laid_out(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int | None) -> list[Line]:
-    """A heading and a line for each row, none longer than the width. Nothing is cut where there is none."""
+    """Return a heading and a line for each row, none of them wider than `width`. None is no limit."""
     from rich.cells import cell_len
 
     widths = [
@@ -79,7 +86,7 @@ def laid_out(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: i
 
 
 def _fitted(columns: Sequence[Column], widths: list[int], width: int | None) -> list[int]:
-    """Which columns are shown; their widths are made to fit."""
+    """Return the indices of the columns to show, and shrink `widths` in place until these fit."""
     shown = list(range(len(columns)))
     if width is None:
         return shown

@@ -1,4 +1,4 @@
-"""Budgets, as they are written on the command line."""
+"""The options that describe an agent: budgets as they are written on the command line."""
 
 from __future__ import annotations
 
@@ -39,5 +39,5 @@ def test_what_is_none_is_refused_with_how_to_write_one(written: str) -> None:
 
 
 def test_the_same_thing_said_twice_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="twice how many seconds"):
+    with pytest.raises(InvalidInput, match="limits seconds twice"):
         read_budget(["5min", "10s"])

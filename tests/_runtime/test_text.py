@@ -1,0 +1,80 @@
+"""Values as people read them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clew._runtime.text import ago, clean, clock, cut, dollars, elapsed, one_line, plural, short_number, size
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(-5, "0s"), (0, "0s"), (59, "59s"), (60, "1m"), (3_599, "59m"), (7_200, "2h"), (200_000, "2d")],
+)
+def test_an_age_is_in_its_largest_unit(seconds: int, shown: str) -> None:
+    assert ago(NOW - timedelta(seconds=seconds), NOW) == shown
+
+
+def test_a_clock_time_has_its_day_unless_that_is_today() -> None:
+    local = NOW.astimezone()
+    assert clock(NOW, NOW) == f"{local:%H:%M:%S}"
+    assert clock(NOW, NOW + timedelta(days=2)) == f"{local:%Y-%m-%d %H:%M:%S}"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (0, "0ms"),
+        (0.03, "30ms"),
+        (0.9994, "999ms"),
+        (0.9996, "1.0s"),
+        (9.94, "9.9s"),
+        (12, "12s"),
+        (250, "4m 10s"),
+        (7_500, "2h 5m"),
+    ],
+)
+def test_a_length_of_time_has_two_units_at_most(seconds: float, shown: str) -> None:
+    assert elapsed(seconds) == shown
+
+
+def test_money_below_a_cent_has_four_places_and_an_unknown_cost_is_not_zero() -> None:
+    assert [dollars(cost) for cost in (None, 0.0, 0.0042, 0.01, 1234.5)] == [
+        "?",
+        "$0.00",
+        "$0.0042",
+        "$0.01",
+        "$1234.50",
+    ]
+
+
+def test_numbers_and_sizes_are_short() -> None:
+    assert [short_number(number) for number in (950, 12_345, 4_500_000)] == ["950", "12.3k", "4.5M"]
+    assert [size(number) for number in (0, 1023, 1536, 3 * 2**20, 2**31)] == [
+        "0 B",
+        "1023 B",
+        "1.5 KiB",
+        "3.0 MiB",
+        "2.0 GiB",
+    ]
+    assert [plural(number, "file") for number in (0, 1, 2)] == ["0 files", "1 file", "2 files"]
+
+
+@given(st.text())
+def test_nothing_that_a_terminal_obeys_is_left(text: str) -> None:
+    assert not set(clean(text)) & {chr(number) for number in (*range(9), *range(11, 32), *range(127, 160))}
+    assert "\n" not in one_line(text)
+
+
+def test_sequences_go_as_a_whole_and_the_words_stay() -> None:
+    assert clean("\x1b[31mred\x1b[0m \x1b]0;title\x07and \x1b]8;;http://x\x1b\\link\r\n\tend") == "red and link\n\tend"
+
+
+def test_a_cut_is_told() -> None:
+    assert (cut("abcdef", 4), cut("abc", 3), cut("abc", None)) == ("abc…", "abc", "abc")
