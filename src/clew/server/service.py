@@ -21,8 +21,8 @@ from clew.server.settings import Settings
 __all__ = ["Server", "serve"]
 
 _KEEP_ALIVE = 75
-"""Seconds that an idle connection stays open. It is longer than clients keep one, so that the client is the one to close
-it: a request sent while the service closes a connection would be lost."""
+"""Seconds that an idle connection stays open. Clients close theirs sooner: a request that a client sends
+while the service closes the connection would be lost."""
 
 logger = logging.getLogger("clew.server")
 

@@ -10,7 +10,8 @@ from clew.checkpointers import Checkpointer, MemoryCheckpointer, open_checkpoint
 __all__ = ["Stores", "Use"]
 
 MOST_OPEN = 64
-"""The most checkpointers that stay open while unused. Without it, tenants could exhaust the server by inventing names."""
+"""Above this many open checkpointers, unused ones are closed, so that tenants cannot exhaust the server by inventing
+namespaces."""
 
 
 class _Open:

@@ -1,6 +1,7 @@
 """The routes that change something: login and logout, fork, rewind, answer, describe.
 
-Each is the form of a page and needs the proof that the page put into it. All but the login need a token that may write.
+Each is the form of a page and needs the proof that the page put into it. Every change of a thread
+needs a token with the scope `write`.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class Inspector:
         return with_session(headers)
 
     def refusal(self, failure: Failure, scope: Mapping[str, Any], headers: Mapping[bytes, bytes]) -> Answer:
-        """Return the page for a request that the gate refuses: the login if no token was given, else an error."""
+        """Return the page for a request that the gate refuses: the login if it has no known token, else an error."""
         if failure.code == "unauthenticated":
             query = scope.get("query_string", b"").decode("latin-1")
             here = scope["path"] + (f"?{query}" if query else "")

@@ -35,7 +35,7 @@ class _TreeRow(NamedTuple):
     level: str
     is_folder: bool = False
     url: str = ""
-    """Where the content of a file is shown; empty for what has none."""
+    """The address of the page that shows this file. Empty for folders, links and special files."""
     is_chosen: bool = False
     size: int = 0
 
@@ -45,7 +45,7 @@ class _File(NamedTuple):
     exists: bool = True
     size: int = 0
     text: str | None = None
-    """None for a file that is not text."""
+    """The content. None if the file is not UTF-8 text or too large to show."""
     command: str = ""
     """For a file too large to show: the command that writes it to a folder."""
 
@@ -57,19 +57,19 @@ class _Change(NamedTuple):
     added: int
     removed: int
     lines: list[tuple[str, str]]
-    """The lines of the diff, each with its CSS class. Empty if there is none to show."""
+    """The lines of the diff as (CSS class, text). Empty for a file that is not text or too long."""
 
 
 class _Shown(NamedTuple):
     turn: int
     turns: list[int]
     against: int
-    """The turn that is compared with; -1 for none."""
+    """The turn that the files are compared with; -1 compares with an empty folder."""
     others: list[int]
     tree: list[_TreeRow]
     file: _File | None
     changes: list[_Change] | None
-    """None if nothing differs."""
+    """The changes since the turn `against`. None if nothing differs, or if a file is shown instead."""
     changed: int
 
 

@@ -22,7 +22,7 @@ from clew.threads.views.timeline import Mark, TimelineTurn
 __all__ = ["Patch", "thread_events", "threads_events"]
 
 _PAUSE = 0.5
-"""Seconds between two looks at the store."""
+"""Seconds between two reads of the store for the news of a thread."""
 _LIST_PAUSE = 2.0
 _QUIET = 15.0
 """Seconds without news after which a comment is sent. Sending it is what reveals that the browser has gone."""

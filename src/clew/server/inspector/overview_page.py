@@ -29,7 +29,7 @@ _MOST_FRAMES = 20_000
 
 _WIDTH, _HEIGHT, _FOOT, _TOP = 600, 140, 18, 16
 _MARGIN = 60
-"""Half the width that the words for a value may need."""
+"""Half the width, in SVG units, that the label of the highest bar may need."""
 
 
 class Overview(msgspec.Struct, frozen=True):
@@ -48,7 +48,7 @@ class Overview(msgspec.Struct, frozen=True):
 
 
 class _Bar(NamedTuple):
-    """One bar. Lengths are texts, rounded as SVG needs them."""
+    """One bar of a chart. Places and sizes are SVG lengths, rounded and written out."""
 
     title: str
     column_x: str
@@ -58,7 +58,7 @@ class _Bar(NamedTuple):
 
 
 class _Peak(NamedTuple):
-    """The words for the largest value, and where they stand."""
+    """The label of the highest bar, and its place."""
 
     words: str
     x: str
@@ -66,7 +66,7 @@ class _Peak(NamedTuple):
 
 
 class _Chart(NamedTuple):
-    """A bar chart, ready to be drawn: the largest value is written above its bar, the first and the last name below."""
+    """A bar chart, ready for the template. It has a label over its highest bar, and the first and the last name below."""
 
     title: str
     bars: list[_Bar]
@@ -169,7 +169,7 @@ def _by_day(heads: tuple[Head, ...]) -> list[tuple[str, _Chart]]:
 
 
 def _bar_chart(title: str, values: Sequence[tuple[str, float, str]]) -> _Chart:
-    """Lay out a bar for each (name, value, words for the value)."""
+    """Lay out a bar chart. `values` has the name, the value and the label of each bar."""
     step = _WIDTH / max(1, len(values))
     most = max((value for _, value, _ in values), default=0) or 1
     bars = []
@@ -183,7 +183,7 @@ def _bar_chart(title: str, values: Sequence[tuple[str, float, str]]) -> _Chart:
 
 
 def _peak(values: Sequence[tuple[str, float, str]], step: float) -> _Peak | None:
-    """Place the words for the largest value over its bar, but within the picture. None if all values are 0."""
+    """Place the label of the highest bar above it, without leaving the picture. None if all values are 0."""
     if not any(value for _, value, _ in values):
         return None
     place = max(range(len(values)), key=lambda place: values[place][1])

@@ -1,4 +1,4 @@
-"""Numbers, times and values in the form in which people read them on the pages."""
+"""Times, counts and values in the form in which pages show them. Forms that the command shares are in `_runtime.text`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def count(number: int) -> str:
 
 
 class PageTime(NamedTuple):
-    """A time as the `<time>` element needs it."""
+    """The texts of a `<time>` element: what it shows, its tooltip and its machine-readable form."""
 
     shown: str
     """What the page says until its script replaces it with the time in the reader's own zone."""

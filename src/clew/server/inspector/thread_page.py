@@ -39,7 +39,7 @@ class _Facts(NamedTuple):
 class _Resume(NamedTuple):
     command: str
     program: str
-    """The program that the command is for; empty if it is for a shell."""
+    """Words for the program in which `command` is a call. Empty if it is a command for a shell."""
 
 
 class _Strip(NamedTuple):
@@ -91,7 +91,7 @@ def thread_page(
 
 
 def window_html(timeline: Timeline, thread_id: str, *, can_write: bool) -> Markup:
-    """Return a stretch of the timeline with links to the turns before and after it."""
+    """Return the turns of this part of a timeline, with links to the turns before and after it."""
     return part("turns.html", "window", _window(timeline, thread_id, can_write=can_write))
 
 

@@ -95,7 +95,7 @@ class _Row(NamedTuple):
     holder: Owner | None
     tags: list[tuple[str, str]]
     forks: int
-    """Forks of this thread among the threads of the same page."""
+    """How many threads on the same page are forks or children of this one."""
     forks_url: str
 
 

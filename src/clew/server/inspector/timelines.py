@@ -34,8 +34,8 @@ class Readers:
     async def read(self, store: Checkpointer, namespace: str, thread_id: str) -> tuple[TimelineReader, Head]:
         """Return a reader that has read the whole log of a thread, and the head as of then.
 
-        Reads only the frames that are new since the last call. An error, such as `ThreadNotFound` or `Corrupt`, removes
-        the thread from the cache.
+        Reads only the frames that are new since the last call. Raises `ThreadNotFound` if there is no such thread. An
+        error while reading, such as `Corrupt`, removes the thread from the cache.
         """
         head = await store.head(thread_id)
         if head is None or is_part(head):

@@ -43,22 +43,22 @@ __all__ = [
 ]
 
 _LONG = 1_200
-"""A text of more than three times this many characters is folded after the first of them."""
+"""How many characters of a long text are shown at once; the rest is folded. Long is more than three times as many."""
 _IMAGES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 _LARGEST_IMAGE = 4 * 2**20
 _NOTE = "[clew] "
 
 
 class _Part(NamedTuple):
-    """A block of a message."""
+    """A block of a message, as `message_block` in `turns.html` shows it."""
 
     kind: Literal["text", "long", "thinking", "code", "image", "attachment"]
     text: str
-    """The words, or the address of an image."""
+    """The text of the block, or the `data:` URL of an image."""
     rest: str = ""
-    """Of a long text: what is folded."""
+    """The folded rest of a long text."""
     more: int = 0
-    """Of a long text: how many characters are folded."""
+    """How many characters of a long text are folded."""
 
 
 class _Result(NamedTuple):
@@ -127,7 +127,7 @@ class Cell(NamedTuple):
 
 
 class Tick(NamedTuple):
-    """A mark in the strip at the top of the page."""
+    """A mark, such as a crash, in the strip at the top of the page."""
 
     id: str
     kind: str

@@ -27,7 +27,7 @@ def is_append(method: str, path: str) -> bool:
 
 
 async def answer(call: Call, path: str, headers: Headers, receive: Any) -> Answer:
-    """Append frames, refs and a head in one step, if the log ends where the body and the condition headers say.
+    """Append frames, refs and a head atomically, if the log ends where the body and the condition headers say.
 
     Repeating the very same append succeeds and changes nothing.
     """
