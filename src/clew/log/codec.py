@@ -197,7 +197,7 @@ def encode_frame(
 
 
 def new_nonce() -> bytes:
-    """Return 12 random bytes. They are drawn from the system 512 nonces at a time."""
+    """Return 12 random bytes. For speed, 512 nonces are drawn from the system at once."""
     while True:
         try:
             return _nonces.pop()

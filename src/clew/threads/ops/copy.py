@@ -197,7 +197,7 @@ async def _common(source: Source, head: Head, target: Checkpointer, there: Head,
 
 
 async def _common_entries(source: Source, head: Head, target: Checkpointer, there: Head) -> bytes | None:
-    """Do the same as `_common` for logs that are encrypted differently, by comparing entries and times."""
+    """Return the same as `_common`, for logs that are encrypted differently. Compares entries and times."""
     wanted = None if target.keys is None else target.keys.current
     previous = FIRST
     others = frames(target, there)

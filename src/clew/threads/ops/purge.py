@@ -114,7 +114,10 @@ def _copy_id(thread_id: str) -> str:
 
 
 async def _write_copy(checkpointer: Checkpointer, thread_id: str) -> tuple[Head, int]:
-    """Do step 1 under the thread's lease. Returns the copy's head and how many messages it lacks."""
+    """Take the thread's lease and write its trimmed state as the hidden copy: step 1 of `purge_rewound`.
+
+    Returns the copy's head, and how many messages the copy lacks.
+    """
     loaded = await load(checkpointer, thread_id)
     check_free(loaded.head)
     fenced = await fence(checkpointer, loaded.head, "purging what was rewound")
@@ -132,7 +135,7 @@ async def _write_copy(checkpointer: Checkpointer, thread_id: str) -> tuple[Head,
 
 
 async def _write_final(checkpointer: Checkpointer, thread_id: str, copy: Head) -> None:
-    """Do step 3, unless it is already done."""
+    """Write the new log from the hidden copy, unless that is already done: step 3 of `purge_rewound`."""
     log_id = copy.tags[_NEW_LOG]
     here = await checkpointer.head(thread_id)
     if here is None:

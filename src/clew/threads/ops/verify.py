@@ -375,7 +375,10 @@ async def _one_by_one(
 
 
 async def _damage_before(checkpointer: Checkpointer, thread_id: str, number: int) -> ClewError | None:
-    """Return the damage between a frame and the one before it, or None. Stores may keep more between frames."""
+    """Return the damage between a frame and the one before it, or None.
+
+    Stores may keep records of their own between frames, and these can be damaged too.
+    """
     try:
         await checkpointer.read(thread_id, start=number - 1, stop=number)
     except _DAMAGE:

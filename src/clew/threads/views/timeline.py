@@ -349,7 +349,7 @@ class TimelineReader:
         self._mark("rewound", f"rewound from turn {before} to turn {after}", to_turn=after, turn=before)
 
     def _said_about(self, entry: StateSet) -> None:
-        """Record metadata of the turn. Clew's own values are left out."""
+        """Record metadata that a tool set for the turn. Clew's own values are left out."""
         if entry.scope == "turn" and self._line and not entry.key.startswith("clew:"):
             self._line[-1].metadata[entry.key] = entry.value
             self._touch(self._line[-1])
