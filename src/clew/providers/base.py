@@ -139,7 +139,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ready(self) -> bool:
-        """Whether no reason is known why it would not work."""
+        """Whether nothing is known that would prevent its use."""
         works = self.program is not None and not self.program.problem and not self.outdated
         return works and self.logged_in is not False and self.answers is not False
 
@@ -198,12 +198,12 @@ class Provider(ABC):
 
     @abstractmethod
     def export(self, key: str, folder: Path) -> bool:
-        """Copy the conversation on this machine into a folder, which is created or brought up to date. Returns False if
-        the conversation is not here. A torn end is left out, and the program's own files are not changed."""
+        """Copy the conversation on this machine into an export folder, which is created or brought up to date. Returns
+        False if the conversation is not here. A torn end is left out, and the program's own files are not changed."""
 
     @abstractmethod
     def standing(self, key: str, folder: Path) -> Standing:
-        """Compare the conversation on this machine with the one in this folder."""
+        """Compare the conversation on this machine with the one in this export folder."""
 
     @abstractmethod
     def install_session(self, key: str, folder: Path) -> None:

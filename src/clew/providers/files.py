@@ -121,7 +121,7 @@ def is_draft(name: str) -> bool:
 
 
 def remembered(path: Path, ask: Callable[[], str]) -> str:
-    """Return what `ask` says about a file. Within this process it is called again only if the file has changed."""
+    """Return what `ask()` returns for a file. The answer is remembered in this process until the file changes."""
     status = path.stat()
     key = (str(path), status.st_mtime_ns, status.st_size)
     if key not in _known:

@@ -288,7 +288,7 @@ def _solid(text: str) -> str:
 
 
 def _covers(known: ProviderKey, state: Checkpoint) -> bool:
-    """Return whether what the provider kept then is everything that the thread holds now."""
+    """Return whether the provider's session, as last recorded, covers everything that the thread holds now."""
     return known.messages == _end(state)
 
 
@@ -311,13 +311,13 @@ def _without_last_prompts(conversation: Conversation, taken_back: int) -> Conver
 
 
 def _done_since(known: ProviderKey, state: Checkpoint) -> bool:
-    """Return whether responses or results on record are missing from what the provider kept then."""
+    """Return whether responses or results were added to the thread after the provider's session was last recorded."""
     return any(type(message) in (Assistant, Tool) for message in state.history[known.messages :])
 
 
 def _in_line(known: ProviderKey, state: Checkpoint, log_id: str) -> bool:
-    """Return whether the thread has only been continued since, without a rewind, and is not a fork or copy of
-    another."""
+    """Return whether the thread has only been continued since the provider's session was recorded: it was not rewound,
+    and is not a fork or copy of another."""
     if known.thread not in ("", log_id):
         return False
     start = state.view[-1][0] if state.view else 0

@@ -1,13 +1,13 @@
 """Where Claude Code keeps its sessions; copies them out of that place and back into it, and finds and lists them there.
 
-A session travels as a folder:
+A session is exported as a folder:
 
     session.jsonl            the rows of the conversation
     session/subagents/…      the rows of its sub-agents
     session/tool-results/…   outputs that were too long for a row
     tasks/…                  the model's to-do list
 
-The copies of files that the program keeps for its `/rewind` command do not travel: they name paths of one machine.
+The copies of files that the program keeps for its `/rewind` command are not exported: they name paths of one machine.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def locate(place: Place, key: str) -> Path | None:
 
 
 def main_file(folder: Path) -> Path:
-    """Return the path of the conversation's rows in a travelling folder. Raises `Corrupt` if there is none."""
+    """Return the path of the conversation's rows in an export folder. Raises `Corrupt` if there is none."""
     path = folder / MAIN
     if not path.is_file() or path.is_symlink():
         raise Corrupt(f"{folder} holds no session of Claude Code: there is no {MAIN} in it")
@@ -171,7 +171,7 @@ def main_file(folder: Path) -> Path:
 
 
 def export(place: Place, key: str, folder: Path) -> bool:
-    """Copy a session into a travelling folder, or bring that folder up to date. Returns False if the session is not
+    """Copy a session into an export folder, or bring that folder up to date. Returns False if the session is not
     here."""
     path = locate(place, key)
     if path is None:
@@ -197,14 +197,14 @@ def _fill_with_rows(source: Path, draft: Path) -> None:
 
 
 def write(session: bytes, folder: Path) -> None:
-    """Make a travelling folder that holds exactly these rows, without the side files of an earlier session."""
+    """Make an export folder that holds exactly these rows, without the side files of an earlier session."""
     for name in (_BESIDE, _TASKS):
         shutil.rmtree(folder / name, ignore_errors=True)
     put(folder / MAIN, session)
 
 
 def _session_files(place: Place, key: str, path: Path) -> dict[str, Path]:
-    """Map the names under which a session's files travel to their paths here. The conversation itself comes last."""
+    """Map the exported names of a session's files to their paths here. The conversation itself comes last."""
     tasks = tasks_dir(place, key)
     found: dict[str, Path] = {}
     for beside in (*side_folders(place, key), path.with_suffix("")):
@@ -238,7 +238,7 @@ def _under(key: str, folder: Path) -> Iterator[Path]:
 
 
 def standing(place: Place, key: str, folder: Path) -> Standing:
-    """Compare the session on this machine with the one in a travelling folder."""
+    """Compare the session on this machine with the one in an export folder."""
     with _under(checked(key), folder) as kept:
         return _standing(place, key, kept)
 
@@ -279,7 +279,7 @@ def _begin_alike(one: Path, other: Path, size: int) -> bool:
 
 
 def install_session(place: Place, key: str, folder: Path) -> None:
-    """Put the session of a travelling folder where the program looks for it.
+    """Put the session of an export folder where the program looks for it.
 
     If the session here is the beginning of the folder's, it is extended where it is. Any other session of this key is
     renamed aside, and the folder's session goes to the project of the place's working folder. The conversation file is

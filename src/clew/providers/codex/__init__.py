@@ -1,4 +1,4 @@
-"""Codex, OpenAI's coding agent: `codex exec`, and its rollouts."""
+"""Codex: OpenAI's coding agent, driven by its command `codex`."""
 
 from __future__ import annotations
 

@@ -373,8 +373,8 @@ class Meter:
 
 
 class _Turn:
-    """The usage, model and error in a part of a rollout. With `root`, only usage of sub-agents that worked for that
-    turn counts."""
+    """The usage, model and error in a part of a rollout. With `root`, the id of an exchange, only the usage of
+    sub-agents that worked for that exchange counts."""
 
     def __init__(self, data: bytes, root: str) -> None:
         self.id = ""

@@ -47,13 +47,13 @@ __all__ = [
     "new_key",
     "newest_first",
     "path_for",
+    "portable",
     "record_of",
     "records",
     "rollouts",
     "said_parts",
     "text_of",
     "title_of",
-    "travelling",
     "unpacked",
     "whole",
 ]
@@ -101,8 +101,8 @@ def whole(data: bytes) -> bytes:
     return data[: data.rfind(b"\n") + 1]
 
 
-def travelling(data: bytes) -> bytes:
-    """Return a rollout as it travels: complete lines, without the name of a model provider. Codex looks that name up in
+def portable(data: bytes) -> bytes:
+    """Return a rollout as it is exported: complete lines, without the name of a model provider. Codex looks that name up in
     its configuration, where another machine may not have it; without a name it uses the configured provider."""
     data = whole(data)
     if b'"model_provider' not in data:

@@ -1,6 +1,6 @@
 """Copies conversations of Codex out of its home and back into it, and finds and lists them there.
 
-A conversation travels as a folder with `rollout.jsonl`, and in `agents` the rollouts of its sub-agents, named by their
+A conversation is exported as a folder with `rollout.jsonl`, and in `agents` the rollouts of its sub-agents, named by their
 keys.
 """
 
@@ -28,11 +28,11 @@ from clew.providers.codex.rollout import (
     meta_of,
     newest_first,
     path_for,
+    portable,
     record_of,
     rollouts,
     text_of,
     title_of,
-    travelling,
 )
 from clew.providers.fields import parse_time, values
 from clew.providers.files import bring, put, sweep
@@ -46,8 +46,7 @@ _UUID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{1
 
 
 def export(home: Path, key: str, folder: Path) -> bool:
-    """Copy a conversation into a travelling folder, or bring that folder up to date. Returns False if it is not
-    here."""
+    """Copy a conversation into an export folder, or bring that folder up to date. Returns False if it is not here."""
     path = locate(home, checked(key))
     if path is None:
         return False
@@ -64,7 +63,7 @@ def export(home: Path, key: str, folder: Path) -> bool:
 
 
 def _fill(path: Path, draft: Path) -> None:
-    draft.write_bytes(travelling(contents(path)))
+    draft.write_bytes(portable(contents(path)))
 
 
 def _children(home: Path, key: str, copy: Path) -> Iterator[tuple[str, Path]]:
@@ -89,11 +88,11 @@ def _parent(path: Path) -> object:
 
 
 def standing(home: Path, key: str, folder: Path) -> Standing:
-    """Compare the rollout on this machine with the one in a travelling folder, byte by byte: rollouts only grow."""
+    """Compare the rollout on this machine with the one in an export folder, byte by byte: rollouts only grow."""
     path = locate(home, checked(key))
     if path is None:
         return "absent"
-    here, kept = travelling(contents(path)), _kept(folder, key)
+    here, kept = portable(contents(path)), _kept(folder, key)
     if here == kept:
         return "same"
     if kept.startswith(here):
@@ -102,7 +101,7 @@ def standing(home: Path, key: str, folder: Path) -> Standing:
 
 
 def rollout_in(folder: Path) -> Path:
-    """Return the path of the rollout in a travelling folder. Raises `Corrupt` if there is none."""
+    """Return the path of the rollout in an export folder. Raises `Corrupt` if there is none."""
     file = folder / ROLLOUT
     if not file.is_file() or file.is_symlink():
         raise Corrupt(f"{folder} holds no session of Codex: there is no {ROLLOUT} in it.")
@@ -113,7 +112,7 @@ def _kept(folder: Path, key: str) -> bytes:
     """Return the bytes of a folder's rollout, renamed to this key."""
     file = rollout_in(folder)
     own = str(meta_of(file)["id"])
-    data = travelling(contents(file))
+    data = portable(contents(file))
     return data if own == key else _renamed(data, own, key)
 
 
@@ -125,11 +124,11 @@ def _renamed(data: bytes, own: str, key: str) -> bytes:
 
 
 def install_session(home: Path, key: str, folder: Path) -> None:
-    """Put the rollouts of a travelling folder where Codex looks for them."""
+    """Put the rollouts of an export folder where Codex looks for them."""
     _place(home, checked(key), _kept(folder, key), meta_of(folder / ROLLOUT).get("timestamp"))
     for file in sorted((folder / _AGENTS).glob("*.jsonl")):
         if is_key(file.stem) and not file.is_symlink() and _standing_of(home, file) in ("absent", "behind"):
-            _place(home, file.stem, travelling(contents(file)), meta_of(file).get("timestamp"))
+            _place(home, file.stem, portable(contents(file)), meta_of(file).get("timestamp"))
 
 
 def _standing_of(home: Path, file: Path) -> Standing:
@@ -138,7 +137,7 @@ def _standing_of(home: Path, file: Path) -> Standing:
     path = locate(home, file.stem)
     if path is None:
         return "absent"
-    here, kept = travelling(contents(path)), travelling(contents(file))
+    here, kept = portable(contents(path)), portable(contents(file))
     return "behind" if here != kept and kept.startswith(here) else "apart"
 
 
@@ -147,7 +146,7 @@ def _place(home: Path, key: str, data: bytes, born: object) -> None:
     old = locate(home, key)
     if old is None:
         put(path_for(home, key, parse_time(born) or datetime.now(UTC)), data)
-    elif travelling(contents(old)) != data:
+    elif portable(contents(old)) != data:
         aside = old.with_name(f"{old.name}.{datetime.now(UTC):%Y%m%dT%H%M%S%f}.kept")
         try:
             os.link(old, aside)

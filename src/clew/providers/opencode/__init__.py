@@ -1,4 +1,4 @@
-"""opencode, whose conversations are rows of a database."""
+"""opencode: an open-source coding agent, driven by its command `opencode`."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def stored(message: Row, parts: Iterable[Row]) -> Stored:
 
 
 def read(folder: Path) -> Conversation:
-    """Read the conversation in a travelling folder, as opencode would continue it."""
+    """Read the conversation in an export folder, as opencode would continue it."""
     manifest = load(folder)
     sheet = manifest.sessions[0]
     session = next(row for table, row in manifest_rows(sheet) if table == "session")
@@ -262,7 +262,7 @@ def session_row(key: str, title: str, created: int, updated: int) -> Row:
 
 
 def write(conversation: Conversation, key: str, folder: Path) -> tuple[Loss, ...]:
-    """Write the conversation into a travelling folder and return what was lost. The same dated conversation and key
+    """Write the conversation into an export folder and return what was lost. The same dated conversation and key
     give the same folder."""
     writer = _Writer(conversation, checked(key))
     for at, message in enumerate(conversation.messages):

@@ -1,4 +1,4 @@
-"""Writes a session from a travelling folder into opencode's database."""
+"""Writes a session from an export folder into opencode's database."""
 
 from __future__ import annotations
 
@@ -78,8 +78,9 @@ def _own_rows(connection: sqlite3.Connection, sheet: Sheet, folder: Path) -> Ite
 
 
 def _harmless(session: Row) -> Row:
-    """Return the session row without the permissions that it grants. opencode applies a session's rules before its
-    settings, and the folder may come from an untrusted source. What the row denies stays denied."""
+    """Return the session row without the permissions that it grants. A session's rules take precedence over opencode's
+    settings, even those of the run, and the folder may come from an untrusted source. What the row denies stays
+    denied."""
     said = session.get("permission")
     try:
         rules = msgspec.json.decode(said) if isinstance(said, str) else []

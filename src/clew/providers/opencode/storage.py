@@ -1,4 +1,4 @@
-"""Copies conversations out of opencode's database into travelling folders, compares the two, and finds and lists
+"""Copies conversations out of opencode's database into export folders, compares the two, and finds and lists
 conversations.
 
     session.json                 the rows of the session, of its sub-agents' sessions, and of the smaller tables
@@ -179,7 +179,7 @@ def message_rows(
 
 
 def export(connection: sqlite3.Connection, key: str, folder: Path, outputs: Path) -> bool:
-    """Copy a conversation into a travelling folder, or bring that folder up to date. Returns False if there is no such
+    """Copy a conversation into an export folder, or bring that folder up to date. Returns False if there is no such
     session. `outputs` is where opencode keeps long tool results."""
     sessions = tree(connection, key)
     if not sessions:

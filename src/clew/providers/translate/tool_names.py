@@ -120,7 +120,8 @@ def _write(kind: str, fields: Fields, source: str, target: str, cwd: str) -> tup
 
 
 def _plain_change(fields: Fields, source: str, target: str, cwd: str) -> tuple[str, Fields] | None:
-    """Return a patch as the kind and fields of a call that writes or edits a file; None if it is more than that."""
+    """Return a patch as the kind and fields of a call that writes or edits one file; None if the patch does anything
+    else."""
     text = fields.get("patch")
     change = from_patch(text) if isinstance(text, str) else None
     if change is None:
@@ -213,8 +214,8 @@ class Change(msgspec.Struct, frozen=True):
 
 
 def from_patch(text: str) -> Written | Change | None:
-    """Return what a patch does, if that can be expressed as a written or edited file and turned back into the same
-    patch; otherwise None."""
+    """Return what a text for Codex's `apply_patch` does, if that is writing or editing one file and can be turned back
+    into the same text; otherwise None."""
     lines = text.split("\n")
     if lines[:1] != [_BEGIN] or lines[-2:] != [_END, ""] or len(lines) < 5:
         return None
@@ -229,7 +230,7 @@ def from_patch(text: str) -> Written | Change | None:
 
 
 def as_patch(change: Written | Change) -> str | None:
-    """Return the patch that does the same; None if the texts do not allow one."""
+    """Return the text for Codex's `apply_patch` that makes this change; None if the change cannot be expressed so."""
     if not change.path or change.path != change.path.strip() or "\n" in change.path:
         return None
     if isinstance(change, Written):
