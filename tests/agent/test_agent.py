@@ -383,6 +383,34 @@ async def test_a_run_that_is_dropped_stops_and_the_next_one_waits_for_that(store
     assert (result.output, bank.charged) == ("Done.", ["1"])
 
 
+async def test_a_stream_that_is_left_half_way_is_interrupted_on_record_and_has_no_result(
+    store: MemoryCheckpointer,
+) -> None:
+    agent = Agent(ScriptedModel([call("charge", order="1"), "Done."]), tools=[Bank().charge], checkpointer=store)
+    run = agent.stream("Go.", thread_id="t")
+    with pytest.raises(UsageError, match="has not begun"):
+        _ = run.result
+    async for _event in run:
+        break
+    with pytest.raises(UsageError, match="has not finished"):
+        _ = run.result
+    await run.aclose()
+    with pytest.raises(UsageError, match="stopped before its end"):
+        _ = run.result
+    head = await store.head("t")
+    assert head is not None
+    assert (head.status, head.lease) == ("interrupted", None)
+
+
+async def test_a_stream_that_is_read_half_way_and_then_awaited_goes_on_to_its_end(store: MemoryCheckpointer) -> None:
+    agent = Agent(ScriptedModel([call("charge", order="1"), "Done."]), tools=[Bank().charge], checkpointer=store)
+    run = agent.stream("Go.", thread_id="t")
+    async for _event in run:
+        break
+    assert (await run).output == "Done."
+    assert run.result is await run
+
+
 async def test_two_agents_do_not_run_one_thread(store: MemoryCheckpointer) -> None:
     release = asyncio.Event()
 

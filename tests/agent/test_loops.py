@@ -35,14 +35,14 @@ def _all_uses(agent: Any) -> list[Callable[[], Any]]:
     """Everything that works on a thread, by the agent or one of its sessions."""
     session = agent.start_session(thread_id="t")
     return [
-        lambda: agent.run("say x", thread_id="t").result(),
-        lambda: agent.resume("say x").result(),
-        lambda: agent.resume(thread_id="t").result(),
-        lambda: session.send("say x").result(),
-        lambda: session.resume().result(),
+        lambda: agent.run("say x", thread_id="t"),
+        lambda: agent.resume("say x"),
+        lambda: agent.resume(thread_id="t"),
+        lambda: session.send("say x"),
+        lambda: session.resume(),
         lambda: session.trajectory(),
         lambda: session.move_to("toy"),
-        lambda: agent.resume_session("t").send("say x").result(),
+        lambda: agent.resume_session("t").send("say x"),
     ]
 
 
@@ -59,7 +59,7 @@ def test_on_a_second_event_loop_it_is_the_agent_that_is_named_with_the_ways_out(
     kind: str, store: str | None, tmp_path: Path
 ) -> None:
     agent = _agent(kind, tmp_path, store and store.format(tmp_path))
-    _run(lambda: agent.run("say hi", thread_id="t").result())
+    _run(lambda: agent.run("say hi", thread_id="t"))
     for use in _all_uses(agent):
         with pytest.raises(
             UsageError, match=r"this agent was first used on another event loop\..*asyncio\.run.*clew\.sync"
@@ -73,9 +73,9 @@ def test_on_a_second_event_loop_it_is_the_agent_that_is_named_with_the_ways_out(
 
 def test_a_store_that_another_event_loop_used_is_named_where_it_is_the_store_that_was_used(tmp_path: Path) -> None:
     store = open_checkpointer(f"sqlite:///{tmp_path}/clew.db")
-    _run(lambda: _agent("built-in", tmp_path, store).run("Hi.", thread_id="t").result())
+    _run(lambda: _agent("built-in", tmp_path, store).run("Hi.", thread_id="t"))
     for use in (
-        lambda: _agent("built-in", tmp_path, store).run("Hi.", thread_id="t").result(),
+        lambda: _agent("built-in", tmp_path, store).run("Hi.", thread_id="t"),
         lambda: Thread.load(store, "t"),
     ):
         with pytest.raises(UsageError, match=r"SQLite checkpointer .* first used on another event loop.*asyncio\.run"):
@@ -87,7 +87,7 @@ def test_a_run_of_an_event_loop_that_has_ended_says_so_and_how_to_go_on(tmp_path
     agent = _agent("built-in", tmp_path, f"sqlite:///{tmp_path}/clew.db")
     run = agent.run("Hi.", thread_id="t")
     _run(lambda: anext(run))
-    for use in (run.result, lambda: anext(run)):
+    for use in (lambda: run, lambda: anext(run)):
         with pytest.raises(UsageError, match=r"interrupted when that ended.*agent\.resume\(thread_id='…'\)"):
             _run(use)
     _run(run.aclose)
@@ -96,7 +96,7 @@ def test_a_run_of_an_event_loop_that_has_ended_says_so_and_how_to_go_on(tmp_path
 
 def test_the_result_of_a_run_that_is_done_may_be_asked_for_on_any_event_loop(tmp_path: Path) -> None:
     run = _agent("built-in", tmp_path).run("Hi.", thread_id="t")
-    assert _run(run.result) is _run(run.result)
+    assert _run(lambda: run) is _run(lambda: run) is run.result
 
 
 @contextmanager
@@ -132,11 +132,11 @@ def test_what_goes_on_in_the_event_loop_of_another_thread_is_neither_waited_for_
             await anext(run)
 
         asyncio.run_coroutine_threadsafe(begin(), loop).result()
-        for use in (run.result, lambda: anext(run), run.aclose, session.cancel, session.end, agent.aclose):
+        for use in (lambda: run, lambda: anext(run), run.aclose, session.cancel, session.end, agent.aclose):
             with pytest.raises(UsageError, match="goes on in another event loop"):
                 _run(use)
         with pytest.raises(UsageError, match="this agent was first used on another event loop"):
-            _run(lambda: agent.run("Hi.").result())
+            _run(lambda: agent.run("Hi."))
         assert not run._task.done()
         asyncio.run_coroutine_threadsafe(agent.aclose(), loop).result()
         assert run._task.done()
@@ -151,7 +151,7 @@ from tests.agent.test_loops import _agent, _all_uses, _run
 kind, folder = sys.argv[1], Path(sys.argv[2])
 url = f"sqlite:///{folder}/clew.db"
 used, unused = _agent(kind, folder, url), _agent(kind, folder, url)
-_run(lambda: used.run("say hi", thread_id="t").result())
+_run(lambda: used.run("say hi", thread_id="t"))
 child = os.fork()
 if child:
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -167,7 +167,7 @@ try:
         else:
             raise AssertionError("it was not refused")
     _run(used.aclose)
-    assert _run(lambda: unused.run("say hi", thread_id="u").result()).status == "done"
+    assert _run(lambda: unused.run("say hi", thread_id="u")).status == "done"
     _run(unused.aclose)
 except BaseException as error:
     print(f"{type(error).__name__}: {error}", flush=True)

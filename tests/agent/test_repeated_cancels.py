@@ -71,7 +71,7 @@ async def test_that_a_run_was_cancelled_is_on_record_however_often_it_is_cancell
         await asyncio.Event().wait()
 
     agent = Agent(ScriptedModel([call("work")]), tools=[work], checkpointer=store)
-    run = asyncio.ensure_future(agent.run("Go.", thread_id="t").result())
+    run = asyncio.ensure_future(agent.run("Go.", thread_id="t"))
     await begun.wait()
     store.hold()
     run.cancel()
@@ -97,7 +97,7 @@ async def test_a_response_that_was_paid_for_is_on_record_however_often_the_run_i
 
     store, held = Held(), asyncio.Event()
     agent = Agent(Model(["The answer."]), checkpointer=store)
-    run = asyncio.ensure_future(agent.run("Go.", thread_id="t").result())
+    run = asyncio.ensure_future(agent.run("Go.", thread_id="t"))
     await held.wait()
     await store.waiting.wait()
     await cancelled_again(run, times)
@@ -126,7 +126,7 @@ async def test_a_cancelled_run_ends_after_its_tools_however_often_it_is_cancelle
             await settle(clean_up())
 
     agent = Agent(ScriptedModel([call("work")]), tools=[work], checkpointer=store)
-    run = asyncio.ensure_future(agent.run("Go.", thread_id="t").result())
+    run = asyncio.ensure_future(agent.run("Go.", thread_id="t"))
     await begun.wait()
     await cancelled_again(run, times)
     may_end.set()
@@ -209,7 +209,7 @@ BLOCKING = """
 from clew.sync import Agent
 
 with Agent(**setup()) as agent:
-    agent.run("Go.", thread_id="t").result()
+    agent.run("Go.", thread_id="t")
 """
 
 

@@ -193,7 +193,10 @@ def die(request):
     os._exit(1)
 
 agent = Agent(ScriptedModel(die), name="support", checkpointer=sys.argv[1])
-asyncio.run(agent.run("Go.", thread_id=sys.argv[2]).result())
+async def main():
+    await agent.run("Go.", thread_id=sys.argv[2])
+
+asyncio.run(main())
 """
 
 

@@ -223,7 +223,7 @@ async def test_a_cancelled_run_leaves_no_task_behind(store: MemoryCheckpointer) 
     before = asyncio.all_tasks()
     for wait in range(1, 12):
         run = asyncio.ensure_future(
-            Agent(ScriptedModel([call("look"), "Done."]), tools=[look], checkpointer=store).run("Go.").result()
+            Agent(ScriptedModel([call("look"), "Done."]), tools=[look], checkpointer=store).run("Go.")
         )
         for _ in range(wait):
             await asyncio.sleep(0)

@@ -120,7 +120,7 @@ async def test_a_second_cancel_does_not_abandon_the_last_snapshot(
 
     monkeypatch.setattr(Workspace, "snapshot", slow)
     agent = Agent(ScriptedModel(answer), tools=[write], checkpointer=store, workspace=tmp_path / "files")
-    run = asyncio.ensure_future(agent.run("Go.", thread_id="t").result())
+    run = asyncio.ensure_future(agent.run("Go.", thread_id="t"))
     await asked.wait()
     await keeping.wait()
     for _ in range(3):

@@ -27,7 +27,7 @@ async def test_files_of_a_stopped_prompt_are_there_on_another_machine(provider: 
                 with pytest.raises(ClewError, match="no more"):
                     await session.send("BREAK echo kept > note")
             else:
-                running = asyncio.ensure_future(session.send("RUN echo kept > note; sleep 600").result())
+                running = asyncio.ensure_future(session.send("RUN echo kept > note; sleep 600"))
                 async with asyncio.timeout(60):
                     while not (note.exists() and note.read_text()):
                         await asyncio.sleep(0.02)

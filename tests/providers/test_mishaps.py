@@ -139,7 +139,7 @@ async def test_a_turn_that_is_cancelled_while_it_is_captured_is_done_and_paid(tm
     session = agent.start_session()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tests.providers.toy.Toy", Slow)
-        running = asyncio.ensure_future(session.send("say done").result())
+        running = asyncio.ensure_future(session.send("say done"))
         await asyncio.to_thread(reached.wait)
         running.cancel()
         cancelled.set()
@@ -198,7 +198,7 @@ async def test_files_of_a_first_prompt_without_an_answer_travel(tmp_path: Path) 
     store = MemoryCheckpointer()
     here, there = toy_place(tmp_path / "a"), toy_place(tmp_path / "b")
     first = toy_agent(here, store, workspace=here.cwd).start_session()
-    running = asyncio.ensure_future(first.send("write notes.txt kept\nsleep 600").result())
+    running = asyncio.ensure_future(first.send("write notes.txt kept\nsleep 600"))
     while not (here.cwd / "notes.txt").exists():
         await asyncio.sleep(0.02)
     await first.cancel()
@@ -211,7 +211,7 @@ async def test_a_silent_program_is_ended_once_the_thread_has_another_holder(tmp_
     place, store = toy_place(tmp_path), MemoryCheckpointer()
     pids = place.cwd / "pids"
     session = toy_agent(place, store).start_session()
-    running = asyncio.ensure_future(session.send(f"spawn {pids}\ncall c1 Bash\nsleep 600").result())
+    running = asyncio.ensure_future(session.send(f"spawn {pids}\ncall c1 Bash\nsleep 600"))
     while not pids.exists() or not pids.read_text():
         await asyncio.sleep(0.02)
     async with Thread.open(store, session.thread_id, takeover=True) as other:
@@ -316,8 +316,8 @@ async def test_two_processes_without_a_store_in_common_are_kept_apart(tmp_path: 
 async def test_a_session_that_is_cancelled_before_it_began_does_not_begin(tmp_path: Path) -> None:
     store = MemoryCheckpointer()
     session = toy_agent(toy_place(tmp_path), store).start_session()
-    first = asyncio.ensure_future(session.send("sleep 600").result())
-    second = asyncio.ensure_future(session.send("say second").result())
+    first = asyncio.ensure_future(session.send("sleep 600"))
+    second = asyncio.ensure_future(session.send("say second"))
     while len(session._tasks) < 2:
         await asyncio.sleep(0)
     await session.cancel()
@@ -440,7 +440,7 @@ async def test_a_second_cancel_does_not_abandon_the_files_of_a_prompt(
     async for event in run:
         if isinstance(event, ToolStarted):
             break
-    ending = asyncio.ensure_future(run.result())
+    ending = asyncio.ensure_future(run)
     await asyncio.sleep(0)
     ending.cancel()
     await keeping.wait()

@@ -89,7 +89,7 @@ class Stub:
                 parts.append("*")
             star = star or parameter.kind in (parameter.KEYWORD_ONLY, parameter.VAR_POSITIONAL)
             parts.append(self._parameter(parameter, home))
-        returned = self._known(return_annotation(signature.return_annotation), home)
+        returned = self._known(return_annotation(name, signature.return_annotation), home)
         doc = inspect.getdoc(function) if name != "__init__" else None
         lines = (documentation(doc) or "").replace("\\", "\\\\").splitlines()
         text = "\n".join([lines[0], *((indent + INDENT + line).rstrip() for line in lines[1:])]) if lines else ""

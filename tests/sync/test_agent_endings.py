@@ -61,7 +61,9 @@ def interrupted(script: str, folder: Path, number: signal.Signals = signal.SIGIN
     return process.returncode, printed.splitlines(), errors.splitlines()
 
 
-@pytest.mark.parametrize("waiting", ["run.result()", "for event in run: pass", "next(run); run.result()"])
+@pytest.mark.parametrize(
+    "waiting", ["agent.run('Go.', thread_id='t')", "list(agent.stream('Go.', thread_id='t'))", "next(run); list(run)"]
+)
 @pytest.mark.parametrize("which", ["wait", "wait_in_a_thread"])
 def test_ctrl_c_is_on_record_and_the_lease_given_back_before_it_is_raised(
     which: str, waiting: str, tmp_path: Path
@@ -69,7 +71,8 @@ def test_ctrl_c_is_on_record_and_the_lease_given_back_before_it_is_raised(
     code, printed, errors = interrupted(
         f"""
         agent = make_agent({which!r})
-        run = agent.run("Go.", thread_id="t")
+        if {"next" in waiting}:
+            run = agent.stream("Go.", thread_id="t")
         try:
             {waiting}
         except KeyboardInterrupt:
@@ -81,7 +84,7 @@ def test_ctrl_c_is_on_record_and_the_lease_given_back_before_it_is_raised(
 
 
 def test_a_script_that_does_not_catch_ctrl_c_dies_of_it_with_all_on_record(tmp_path: Path) -> None:
-    code, _, errors = interrupted("with make_agent() as agent: agent.run('Go.', thread_id='t').result()", tmp_path)
+    code, _, errors = interrupted("with make_agent() as agent: agent.run('Go.', thread_id='t')", tmp_path)
     assert (code, errors[-1]) == (-signal.SIGINT, "KeyboardInterrupt")
     with open_checkpointer(f"sqlite:///{tmp_path}/c.db") as store:
         state = Thread.load(store, "t")
@@ -94,7 +97,7 @@ def test_a_handler_that_raises_does_as_ctrl_c_does(tmp_path: Path) -> None:
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
         agent = make_agent()
         try:
-            agent.run("Go.", thread_id="t").result()
+            agent.run("Go.", thread_id="t")
         finally:
             print(*state())
         """,
@@ -116,9 +119,9 @@ def test_after_ctrl_c_the_same_agent_goes_on_with_the_thread(tmp_path: Path) -> 
 
         with make_agent() as agent:
             try:
-                agent.run("Go.", thread_id="t").result()
+                agent.run("Go.", thread_id="t")
             except KeyboardInterrupt:
-                print(agent.run("Go.", thread_id="t").result().output)
+                print(agent.run("Go.", thread_id="t").output)
         """,
         tmp_path,
     )
@@ -138,7 +141,7 @@ def test_an_interpreter_exits_cleanly_with_an_agent_that_was_not_closed(
 
         agent = Agent(ScriptedModel([call("greet"), "Done."]), tools=[greet], checkpointer="sqlite:///c.db")
         session = agent.start_session()
-        print(session.run("Go.").result().output)
+        print(session.run("Go.").output)
         """),
         tmp_path,
         *options,
@@ -154,7 +157,7 @@ def test_an_exit_in_the_middle_of_a_run_is_on_record_and_gives_its_lease_back(
     run(
         AGENT
         + textwrap.dedent(f"""
-        going = make_agent({which!r}).run("Go.", thread_id="t")
+        going = make_agent({which!r}).stream("Go.", thread_id="t")
         while not isinstance(next(going), ToolStarted):
             pass
         """),
@@ -178,7 +181,7 @@ def test_an_exit_closes_what_an_agent_opened_once_its_run_has_been_stopped(tmp_p
             await really_close(self)
 
         really_close, SQLiteCheckpointer.close = SQLiteCheckpointer.close, close
-        going = make_agent().run("Go.", thread_id="t")
+        going = make_agent().stream("Go.", thread_id="t")
         while not isinstance(next(going), ToolStarted):
             pass
         """),
@@ -191,10 +194,10 @@ def test_an_exit_does_not_wait_for_a_daemon_that_waits_for_a_run(tmp_path: Path)
     run(
         AGENT
         + textwrap.dedent("""
-        going = make_agent().run("Go.", thread_id="t")
+        going = make_agent().stream("Go.", thread_id="t")
         while not isinstance(next(going), ToolStarted):
             pass
-        threading.Thread(target=going.result, daemon=True).start()
+        threading.Thread(target=list, args=(going,), daemon=True).start()
         """),
         tmp_path,
     )
@@ -212,20 +215,21 @@ def test_a_forked_child_is_refused_its_parents_agent_and_makes_one_of_its_own(tm
             return Agent(ScriptedModel(["One.", "Two."]), checkpointer="sqlite:///c.db")
 
         agent = answering()
-        going, session = agent.run("Go.", thread_id="t"), agent.start_session(thread_id="t")
+        going, session = agent.stream("Go.", thread_id="t"), agent.start_session(thread_id="t")
         child = os.fork()
         if child == 0:
-            for use in (lambda: agent.run("Go."), lambda: going.result(), lambda: next(going), lambda: session.run("Go.")):
+            for use in (lambda: agent.run("Go."), lambda: going.result, lambda: next(going), lambda: session.run("Go.")):
                 try:
                     use()
                 except UsageError as error:
                     assert f"forked child {os.getpid()}" in str(error), error
                     print("refused", flush=True)
             with answering() as own:
-                print(own.run("Go.", thread_id="t").result().output, flush=True)
+                print(own.run("Go.", thread_id="t").output, flush=True)
             sys.exit()
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        print(going.result().output)
+        list(going)
+        print(going.result.output)
         """),
         tmp_path,
     )

@@ -71,7 +71,7 @@ def test_a_class_has_the_same_names_and_signatures(original: Any, form: Any) -> 
         ours, theirs = getattr(form, OWN_METHODS.get(name, name)), getattr(original, name)
         if inspect.isroutine(theirs):
             signature = inspect.signature(theirs)
-            result = return_annotation(signature.return_annotation)
+            result = return_annotation(name, signature.return_annotation)
             assert inspect.signature(ours) == signature.replace(return_annotation=result)
             assert "Async" not in result
             assert not inspect.iscoroutinefunction(ours)
@@ -136,14 +136,15 @@ def test_a_type_checker_sees_blocking_types(tmp_path: Path) -> None:
         "    with Agent('openai:gpt-5', name='child') as child:\n"
         "        assert_type(child, Agent)\n"
         "    agent = Agent('openai:gpt-5', tools=[look, child], checkpointer=store)\n"
-        "    assert_type(agent.run('x'), Run[RunResult])\n"
-        "    assert_type(agent.run('x').result(), RunResult)\n"
-        "    assert_type(agent.resume(thread_id='t', answer=True).result(), RunResult)\n"
-        "    assert_type([event for event in agent.run('x')], list[Event])\n"
+        "    assert_type(agent.stream('x'), Run[RunResult])\n"
+        "    assert_type(agent.stream('x').result, RunResult)\n"
+        "    assert_type(agent.run('x'), RunResult)\n"
+        "    assert_type(agent.resume(thread_id='t', answer=True), RunResult)\n"
+        "    assert_type([event for event in agent.stream('x')], list[Event])\n"
         "    assert_type(agent.aclose, Callable[[], None])\n"
         "    with agent.session(resume=True) as session:\n"
         "        assert_type(session, Session)\n"
-        "        assert_type(session.run('x').result(), RunResult)\n"
+        "        assert_type(session.run('x'), RunResult)\n"
         "    assert_type(agent.resume_session(agent.start_session().resume_handle), Session)\n"
     )
     run = subprocess.run(

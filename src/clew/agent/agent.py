@@ -310,6 +310,26 @@ class Agent:
 
         return Run(work)
 
+    def stream(
+        self,
+        prompt: str | None = None,
+        *,
+        thread_id: str | None = None,
+        prompt_id: str | None = None,
+        answer: Any = None,
+        max_turns: int | None = None,
+        timeout: float | None = None,
+    ) -> Run[RunResult]:
+        """Ask as `run` does and iterate the events: `async for event in agent.stream("…")`. Its `result` is there after the
+        last event. Without a prompt it goes on with a thread as `resume` does, with the `answer` if one is given."""
+        if prompt is None:
+            return self.resume(
+                thread_id=thread_id, prompt_id=prompt_id, answer=answer, max_turns=max_turns, timeout=timeout
+            )
+        if answer is not None:
+            raise UsageError("answer= is for a stream that goes on without a prompt: leave the prompt out.")
+        return self.run(prompt, thread_id=thread_id, prompt_id=prompt_id, max_turns=max_turns, timeout=timeout)
+
     async def _last_thread(self) -> tuple[Agent, str]:
         """The thread that `resume` means when it is given none, and this agent in the folder and store of that thread."""
         found, agent = await self._last.or_newest(self.name, self._store, self._settings), copy.copy(self)

@@ -1,4 +1,4 @@
-"""What happens while an agent runs, for those who watch: `async for event in agent.run(...)`."""
+"""What happens while an agent runs, for those who watch: `async for event in agent.stream(…)`."""
 
 from __future__ import annotations
 

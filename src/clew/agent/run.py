@@ -1,4 +1,4 @@
-"""A run of an agent: await it for its result, or iterate it for what happens."""
+"""Runs of agents and their results."""
 
 from __future__ import annotations
 
@@ -121,9 +121,20 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Run(Generic[T]):
-    """Lazy: nothing happens before its result is asked for or it is iterated, and it runs once.
+    """A run of an agent. Await it for its result, or iterate it for its events. It runs once.
 
-    One that is iterated and then dropped is cancelled: it stops at its next barrier, records that, and gives its lease back.
+        result = await agent.run("Send the invoices.")
+
+        run = agent.stream("Send the invoices.")
+        async for event in run:
+            print(event)
+        print(run.result.output)
+
+    Nothing happens before it is awaited or iterated. A run that is dropped before that warns that nothing happened.
+
+    A run that is iterated and then dropped, for instance by `break`, is cancelled: it stops at its next barrier, records
+    that it was interrupted, gives its lease back, and can be resumed. `await run.aclose()` does the same and returns once
+    that is on record. A run that is iterated only in part and then awaited goes on to its end.
     """
 
     def __init__(self, work: Callable[[Emit], Awaitable[T]]) -> None:
@@ -133,10 +144,27 @@ class Run(Generic[T]):
         self._used = False
 
     def __await__(self) -> Generator[Any, None, T]:
-        return self.result().__await__()
+        return self._finish().__await__()
 
-    async def result(self) -> T:
-        """Run it to its end, if it is not there yet, and say what it came to. May be asked again, and after the events."""
+    @property
+    def result(self) -> T:
+        """The result of a run that has finished. It starts nothing and waits for nothing.
+
+        Raises `UsageError` if the run has not finished or was stopped, and the run's own error if it failed.
+        """
+        if self._task is None:
+            raise UsageError("this run has not begun, so it has no result yet. Await it, or iterate it to its end.")
+        if self._task.cancelled():
+            raise UsageError(
+                "this run was stopped before its end, so it has no result. What it did is on record: "
+                f"{advice.resume_in_program('…')}"
+            )
+        if not self._task.done():
+            raise UsageError("this run has not finished, so it has no result yet. Await it, or iterate it to its end.")
+        return self._task.result()
+
+    async def _finish(self) -> T:
+        """Run it to its end, if it is not there yet, and return its result. May be awaited again, and after the events."""
         task = self._task or self._start(lambda event: None)
         if task.cancelled() or not task.done():
             _check_loop(task)
@@ -191,7 +219,7 @@ class Run(Generic[T]):
     def __del__(self) -> None:
         if not self._used and not sys.is_finalizing():
             warnings.warn(
-                "a run was dropped unused, so nothing happened: await agent.run(…), or in clew.sync agent.run(…).result()",
+                "a run was dropped unused, so nothing happened: await agent.run(…), or iterate agent.stream(…)",
                 RuntimeWarning,
                 stacklevel=2,
             )

@@ -104,6 +104,25 @@ class Session(ABC):
         """Go on with what was stopped, or waits: `answer` is for what it waits for. A `prompt` is asked as by `send`: with a
         `prompt_id`, once."""
 
+    def stream(
+        self,
+        prompt: str | None = None,
+        *,
+        prompt_id: str | None = None,
+        answer: Any = None,
+        max_turns: int | None = None,
+        timeout: float | None = None,
+    ) -> Run[RunResult]:
+        """Ask as `send` does and iterate the events: `async for event in session.stream("…")`. Its `result` is there after
+        the last event. Without a prompt it goes on as `resume` does, with the `answer` if one is given."""
+        if prompt is None:
+            return self.resume(prompt_id=prompt_id, answer=answer, max_turns=max_turns, timeout=timeout)
+        if answer is not None or max_turns is not None:
+            raise UsageError(
+                "answer= and max_turns= are for a stream that goes on without a prompt: leave the prompt out."
+            )
+        return self.send(prompt, prompt_id=prompt_id, timeout=timeout)
+
     @abstractmethod
     async def cancel(self) -> None:
         """Stop what is under way, as Ctrl+C does, and return once that is on record. The session can go on."""

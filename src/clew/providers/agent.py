@@ -34,6 +34,7 @@ from clew.errors import (
     ProviderMissing,
     SessionNotFound,
     ThreadNotFound,
+    UsageError,
 )
 from clew.log import Checkpoint
 from clew.providers.base import Permissions, Place, Program, Provider
@@ -41,7 +42,7 @@ from clew.providers.native_sync import adopt_into, take_in
 from clew.providers.placement import staging_folder
 from clew.providers.prompt import Sending
 from clew.providers.registry import BUILT_IN_AGENT, find_provider, provider_name
-from clew.providers.session import GO_ON, ProviderSession, with_notes
+from clew.providers.session import GO_ON, ProviderSession, refuse_turns, with_notes
 from clew.providers.settings import ProviderSettings, make_settings
 from clew.providers.status import outdated
 from clew.threads import Thread
@@ -174,9 +175,11 @@ class ProviderAgent:
         *,
         thread_id: str | None = None,
         prompt_id: str | None = None,
+        max_turns: int | None = None,
         timeout: float | None = None,
     ) -> Run[RunResult]:
         """Ask on a thread, a new one if it is not named: `start_session(thread_id=…).send(prompt, prompt_id=…)`."""
+        refuse_turns(max_turns=max_turns)
         return self.start_session(thread_id=thread_id).send(prompt, prompt_id=prompt_id, timeout=timeout)
 
     def resume(
@@ -185,6 +188,8 @@ class ProviderAgent:
         *,
         thread_id: str | None = None,
         prompt_id: str | None = None,
+        answer: Any = None,
+        max_turns: int | None = None,
         timeout: float | None = None,
     ) -> Run[RunResult]:
         """Go on with a thread. A `prompt` is asked as by `run`: with a `prompt_id`, once.
@@ -193,6 +198,7 @@ class ProviderAgent:
         An agent object that has run nothing takes the newest thread of its name, which the first event, `RunStarted`,
         tells; if several threads of that name are unfinished, a `UsageError` lists them and nothing is run.
         """
+        refuse_turns(answer=answer, max_turns=max_turns)
         check_resumed(prompt, prompt_id)
         check_timeout(timeout)
 
@@ -202,6 +208,26 @@ class ProviderAgent:
             return await session.ask(GO_ON if prompt is None else prompt, timeout, emit, prompt_id)
 
         return Run(work)
+
+    def stream(
+        self,
+        prompt: str | None = None,
+        *,
+        thread_id: str | None = None,
+        prompt_id: str | None = None,
+        answer: Any = None,
+        max_turns: int | None = None,
+        timeout: float | None = None,
+    ) -> Run[RunResult]:
+        """Ask as `run` does and iterate the events: `async for event in agent.stream("…")`. Its `result` is there after the
+        last event. Without a prompt it goes on with a thread as `resume` does, with the `answer` if one is given."""
+        if prompt is None:
+            return self.resume(
+                thread_id=thread_id, prompt_id=prompt_id, answer=answer, max_turns=max_turns, timeout=timeout
+            )
+        if answer is not None:
+            raise UsageError("answer= is for a stream that goes on without a prompt: leave the prompt out.")
+        return self.run(prompt, thread_id=thread_id, prompt_id=prompt_id, max_turns=max_turns, timeout=timeout)
 
     async def _last_thread(self) -> tuple[ProviderAgent, str]:
         """The thread that `resume` means when it is given none, and this agent in the folder and store of that thread."""

@@ -26,7 +26,7 @@ from clew.providers.registry import BUILT_IN_AGENT
 if TYPE_CHECKING:
     from clew.providers.agent import ProviderAgent, Ready
 
-__all__ = ["GO_ON", "ProviderSession", "with_notes"]
+__all__ = ["GO_ON", "ProviderSession", "refuse_turns", "with_notes"]
 
 log = logging.getLogger("clew.providers")
 
@@ -122,8 +122,7 @@ class ProviderSession(Session):
     ) -> Run[RunResult]:
         """Go on where it was stopped: `ThreadNotFound` if nothing was begun yet. Providers ask nothing that could be
         answered later, and count no turns."""
-        if answer is not None or max_turns is not None:
-            raise UsageError("answer= and max_turns= are for the built-in agent: a provider runs a loop of its own.")
+        refuse_turns(answer=answer, max_turns=max_turns)
         check_resumed(prompt, prompt_id)
         check_timeout(timeout)
         said = GO_ON if prompt is None else prompt
@@ -224,6 +223,15 @@ class ProviderSession(Session):
         known = journal.thread.checkpoint.provider_keys.get(name)
         if known is not None:
             self._provider, self._key = name, known
+
+
+def refuse_turns(*, answer: Any = None, max_turns: int | None = None) -> None:
+    """Raise `UsageError` for an answer or a limit of turns, which a provider's program cannot be given."""
+    if answer is not None or max_turns is not None:
+        raise UsageError(
+            "answer= and max_turns= are for the built-in agent: a provider's program runs a loop of its own, asks nothing "
+            "that could be answered later, and counts no turns. Limit it by timeout= or budget=."
+        )
 
 
 def with_notes(failures: list[ProviderError]) -> ProviderError:

@@ -78,7 +78,7 @@ class Agent:
     """Runs a conversation between a model and tools, each step on record before the next depends on it.
 
         agent = Agent("anthropic:claude-opus-4-7", tools=[send_invoice], checkpointer="sqlite:///clew.db")
-        result = agent.run("Send the invoices of May.", thread_id="user-42").result()
+        result = agent.run("Send the invoices of May.", thread_id="user-42")
 
     Killed at any point, the same call in a new process goes on where it stopped: no response on record is asked for again,
     and no tool that must not run twice does.
@@ -152,7 +152,7 @@ class Agent:
         answer: Any = None,
         max_turns: int | None = None,
         timeout: float | None = None,
-    ) -> Run[RunResult]:
+    ) -> RunResult:
         """Go on with a thread. `answer` is for what it waits for; if it waits for several answers, a dict by call id. A
         `prompt` is asked as by `run`: with a `prompt_id`, once.
 
@@ -177,7 +177,7 @@ class Agent:
         prompt_id: str | None = None,
         max_turns: int | None = None,
         timeout: float | None = None,
-    ) -> Run[RunResult]:
+    ) -> RunResult:
         """Ask the agent. On a thread with an unfinished run, what that had begun is settled first, and then this is asked.
 
         With a `prompt_id` the prompt is asked once on its thread: the same id again goes on with it, or returns its answer,
@@ -204,7 +204,7 @@ class Agent:
         clear_cache_on_success: bool = True,
         cache_on_interrupt: bool = True,
     ) -> Session:
-        """Several prompts on one thread: `with agent.session(...) as session: session.run(...).result()`.
+        """Several prompts on one thread: `with agent.session(...) as session: session.run(...)`.
 
         Without a `thread_id` the first prompt is the task. With `resume=True` the thread is named by the agent, the task and
         the folder, so that the same script run again goes on where it was. Its n-th prompt is the n-th on record: if that
@@ -220,6 +220,19 @@ class Agent:
     @property
     def store_url(self) -> str:
         """The URL of the store, if it was given as one."""
+
+    def stream(
+        self,
+        prompt: str | None = None,
+        *,
+        thread_id: str | None = None,
+        prompt_id: str | None = None,
+        answer: Any = None,
+        max_turns: int | None = None,
+        timeout: float | None = None,
+    ) -> Run[RunResult]:
+        """Ask as `run` does and iterate the events: `for event in agent.stream("…")`. Its `result` is there after the
+        last event. Without a prompt it goes on with a thread as `resume` does, with the `answer` if one is given."""
 
     def task_id(self, task: str, *, workspace: str | os.PathLike[str] | None = None) -> str:
         """The id of the thread that `session(resume=True)` keeps a task in, known before it runs.
@@ -569,9 +582,20 @@ class RedisCheckpointer(Checkpointer):
         """Open `redis://host:6379/0?prefix=clew:&ttl=86400`. Use `rediss://` for TLS and `?cluster=true` for a cluster."""
 
 class Run(Generic[T]):
-    """Lazy: nothing happens before its result is asked for or it is iterated, and it runs once.
+    """A run of an agent. Await it for its result, or iterate it for its events. It runs once.
 
-    One that is iterated and then dropped is cancelled: it stops at its next barrier, records that, and gives its lease back.
+        result = agent.run("Send the invoices.")
+
+        run = agent.stream("Send the invoices.")
+        for event in run:
+            print(event)
+        print(run.result.output)
+
+    Nothing happens before it is awaited or iterated. A run that is dropped before that warns that nothing happened.
+
+    A run that is iterated and then dropped, for instance by `break`, is cancelled: it stops at its next barrier, records
+    that it was interrupted, gives its lease back, and can be resumed. `run.aclose()` does the same and returns once
+    that is on record. A run that is iterated only in part and then awaited goes on to its end.
     """
 
     def __init__(self, work: Callable[[Emit], Awaitable[T]]) -> None: ...
@@ -580,8 +604,11 @@ class Run(Generic[T]):
     def aclose(self) -> None:
         """Stop it, and return once all is on record."""
 
+    @property
     def result(self) -> T:
-        """Run it to its end, if it is not there yet, and say what it came to. May be asked again, and after the events."""
+        """The result of a run that has finished. It starts nothing and waits for nothing.
+
+        Raises `UsageError` if the run has not finished or was stopped, and the run's own error if it failed."""
 
 class SQLiteCheckpointer(Checkpointer):
     """A store in one SQLite file, in WAL mode with `synchronous = FULL`: an acknowledged append is on the disk.
@@ -646,7 +673,7 @@ class Session:
         answer: Any = None,
         max_turns: int | None = None,
         timeout: float | None = None,
-    ) -> Run[RunResult]:
+    ) -> RunResult:
         """Go on with what was stopped, or waits: `answer` is for what it waits for. A `prompt` is asked as by `send`: with a
         `prompt_id`, once."""
 
@@ -656,16 +683,28 @@ class Session:
         and leads back to the session once that prompt is on record; until then it is `ThreadNotFound`. Whoever has it can go
         on with the conversation, so keep it as you would a password."""
 
-    def run(self, prompt: str, *, prompt_id: str | None = None, timeout: float | None = None) -> Run[RunResult]:
+    def run(self, prompt: str, *, prompt_id: str | None = None, timeout: float | None = None) -> RunResult:
         """The same as `send`."""
 
-    def send(self, prompt: str, *, prompt_id: str | None = None, timeout: float | None = None) -> Run[RunResult]:
+    def send(self, prompt: str, *, prompt_id: str | None = None, timeout: float | None = None) -> RunResult:
         """Ask, and go on until the agent has the last word; or for `timeout` seconds. With a `prompt_id` the prompt is asked
         once: the same id again goes on with it or returns its answer, another id with the same words is a new prompt."""
 
     @property
     def session_id(self) -> str:
         """The same as `thread_id`."""
+
+    def stream(
+        self,
+        prompt: str | None = None,
+        *,
+        prompt_id: str | None = None,
+        answer: Any = None,
+        max_turns: int | None = None,
+        timeout: float | None = None,
+    ) -> Run[RunResult]:
+        """Ask as `send` does and iterate the events: `for event in session.stream("…")`. Its `result` is there after
+        the last event. Without a prompt it goes on as `resume` does, with the `answer` if one is given."""
 
     @property
     def thread_id(self) -> str:

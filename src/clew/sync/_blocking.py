@@ -1,7 +1,8 @@
 """From an async class or function to its blocking form, by looking at it: what is added to one is there in the other.
 
 An object's methods and properties run in the loop's thread, because that is the only place where they may be used. What
-they return is turned too: an async iterator to an iterator, an object of an async class to its blocking form. `async with`
+they return is turned too: an async iterator to an iterator, an object of an async class to its blocking form. A method that
+returns a run blocks until it has the run's result, except for `stream`, which returns the run to be iterated. `async with`
 becomes `with`: entered in one task and left in another, so an async class must not keep a task group open in between.
 """
 
@@ -42,7 +43,9 @@ ASYNC_CLASSES: tuple[type, ...] = (Agent, Checkpointer, Run, Session, Thread, Wo
 OWN_METHODS = {"__aenter__": "__enter__", "__aexit__": "__exit__", "__aiter__": "__iter__", "__anext__": "__next__"}
 _ASYNC_RETURNS = re.compile(r"\bAsync(Iterator|Iterable)\b")
 _COROUTINE = re.compile(r"Coroutine\[Any, Any, (.*)\]")
-_AWAITED_RUN = re.compile(r"\bawait (\w+\.(?:run|send|resume)\([^)]*\))")
+_RUN = re.compile(r"\bRun\[(\w+)\]")
+_STREAM = "stream"
+"""The method that returns a run to be iterated. All other methods that return a run block until they have its result."""
 _ASYNC_WORDS = re.compile(r"\b(?:an async |async (?=with|for)|await )")
 _NESTING = (list, tuple, set, frozenset)
 _END = object()
@@ -81,16 +84,16 @@ def public_names(cls: type) -> list[str]:
     return [name for name in dir(cls) if not name.startswith("_") or name in OWN_METHODS]
 
 
-def return_annotation(annotation: str) -> str:
-    """What is said of a blocking form's result, given what is said of the original's."""
-    return _COROUTINE.sub(r"\1", _ASYNC_RETURNS.sub(r"\1", annotation))
+def return_annotation(name: str, annotation: str) -> str:
+    """Return the annotation of a blocking method's result, given the original method's name and annotation."""
+    blocking = annotation if name == _STREAM else _RUN.sub(r"\1", annotation)
+    return _COROUTINE.sub(r"\1", _ASYNC_RETURNS.sub(r"\1", blocking))
 
 
 def documentation(text: str | None) -> str | None:
     """What is said of a blocking form, given what is said of the original."""
     if not text:
         return text
-    text = _AWAITED_RUN.sub(r"\1.result()", text)
     return _ASYNC_WORDS.sub(lambda found: "a " if found[0] == "an async " else "", text)
 
 
@@ -172,10 +175,27 @@ def _method(name: str, original: Callable[..., Any], *, attribute: bool = False)
         elif name == "__anext__":
             result = _advanced(origin)
         else:
-            result = call(getattr(origin, name), *map(_origin, args), **_origins(kwargs))
+            method = (
+                getattr(origin, name) if name == _STREAM or name in OWN_METHODS else _finishing(getattr(origin, name))
+            )
+            result = call(method, *map(_origin, args), **_origins(kwargs))
         return self if result is origin else _turned(result)
 
     return _dressed(forward, original)
+
+
+def _finishing(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the method as it is, except that a run which it returns is run to its end."""
+
+    def begin(*args: Any, **kwargs: Any) -> Any:
+        result = method(*args, **kwargs)
+        return _finished(result) if isinstance(result, Run) else result
+
+    return begin
+
+
+async def _finished(run: Run[Any]) -> Any:
+    return await run
 
 
 def _entered(origin: Any) -> Any:
@@ -214,7 +234,9 @@ def _dressed(forward: Callable[..., Any], original: Any) -> Callable[..., Any]:
     functools.update_wrapper(forward, original)
     signature = inspect.signature(original)
     if isinstance(signature.return_annotation, str):
-        signature = signature.replace(return_annotation=return_annotation(signature.return_annotation))
+        signature = signature.replace(
+            return_annotation=return_annotation(original.__name__, signature.return_annotation)
+        )
     forward.__signature__ = signature  # type: ignore[attr-defined]
     forward.__doc__ = documentation(forward.__doc__)
     forward.__name__ = OWN_METHODS.get(forward.__name__, forward.__name__)
