@@ -12,6 +12,7 @@ from functools import partial
 from typing import TypeVar
 
 from clew._runtime.aio import WorkerPool, cancel_and_wait
+from clew._runtime.batches import batches
 from clew._runtime.files import write_all
 from clew.checkpointers import Checkpointer
 from clew.log.blobs import unpack_blob
@@ -78,12 +79,12 @@ class _Applying:
         self.pool = WorkerPool("clew-restore", 1, partial(Folders, root), Folders.close)
 
     async def run(self) -> tuple[Skipped, ...]:
-        batches = _batches(self._plan.files)
-        first = next(batches, [])
+        files = batches(self._plan.files, _BATCH_FILES, size=_weight, largest=_BATCH_BYTES)
+        first = next(files, [])
         data = await self._load(first)
         kept = await self._run(partial(_clear, self._plan))
         if first:
-            await self._write_all(first, data, batches)
+            await self._write_all(first, data, files)
         await self._run(partial(_finish, self._plan))
         return kept
 
@@ -100,14 +101,14 @@ class _Applying:
         return await asyncio.to_thread(lambda: [unpack_file(work.path, work.item, packed, keys) for work in batch])
 
     async def _write_all(
-        self, first: Sequence[FileWork], data: Sequence[Sequence[bytes]], batches: Iterator[Sequence[FileWork]]
+        self, first: Sequence[FileWork], data: Sequence[Sequence[bytes]], others: Iterator[Sequence[FileWork]]
     ) -> None:
         async def write_first() -> None:
             await self._write(first, data)
             await write_more()
 
         async def write_more() -> None:
-            for batch in batches:
+            for batch in others:
                 await self._write(batch, await self._load(batch))
 
         lanes = [asyncio.create_task(write_first()), *(asyncio.create_task(write_more()) for _ in range(1, _LANES))]
@@ -146,21 +147,9 @@ def _unpack(leaves: Sequence[str], packed: Mapping[str, bytes], keys: Keyring | 
     return [unpack_blob(digest, packed[digest], keys) for digest in leaves]
 
 
-def _batches(files: Sequence[FileWork]) -> Iterator[list[FileWork]]:
-    """Split files into batches that are fetched and written together. A large file is a batch of its own."""
-    batch: list[FileWork] = []
-    size = 0
-    for work in files:
-        if batch and (_is_large(work) or size + work.size > _BATCH_BYTES or len(batch) == _BATCH_FILES):
-            yield batch
-            batch, size = [], 0
-        batch.append(work)
-        size += work.size
-        if _is_large(work):
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
+def _weight(work: FileWork) -> int:
+    """Return the size that a file has for batches. A large file is always too large to share one."""
+    return _BATCH_BYTES + 1 if _is_large(work) else work.size
 
 
 def _is_large(work: FileWork) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from clew._runtime.aio import settle, settling
+from clew._runtime.batches import batches
 from clew.checkpointers.base import Checkpointer
 from clew.checkpointers.checks import (
     Guard,
@@ -144,12 +145,12 @@ class HTTPCheckpointer(Checkpointer):
     async def put_blobs(self, blobs: Mapping[str, bytes]) -> None:
         self._guard.enter()
         check_blobs(blobs)
-        for batch in _batches(blobs):
+        for batch in batches(blobs.items(), _BATCH_COUNT, size=lambda blob: len(blob[1]), largest=_BATCH):
             if len(batch) == 1:
-                [(digest, data)] = batch.items()
+                [(digest, data)] = batch
                 await self._ask("PUT", f"/v1/blobs/{digest}", bytes(data), kind=OCTETS)
             else:
-                await self._ask("POST", "/v1/blobs", _encode(Blobs(batch)))
+                await self._ask("POST", "/v1/blobs", _encode(Blobs(dict(batch))))
 
     async def get_blobs(self, digests: Collection[str]) -> dict[str, bytes]:
         self._guard.enter()
@@ -276,17 +277,3 @@ def _path(thread_id: str) -> str:
 
 def _micros(time: timedelta) -> int:
     return min(time // timedelta(microseconds=1), _MOST)
-
-
-def _batches(blobs: Mapping[str, bytes]) -> Iterator[dict[str, bytes]]:
-    """Split blobs into batches for one request each. A large blob is a batch of its own."""
-    batch: dict[str, bytes] = {}
-    size = 0
-    for digest, data in blobs.items():
-        if batch and (size + len(data) > _BATCH or len(batch) == _BATCH_COUNT):
-            yield batch
-            batch, size = {}, 0
-        batch[digest] = data
-        size += len(data)
-    if batch:
-        yield batch

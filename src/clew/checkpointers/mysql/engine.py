@@ -12,15 +12,15 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from clew._runtime import forks
 from clew._runtime.aio import Calls, Job, new_job
 from clew.checkpointers.mysql import schema, statements
 from clew.checkpointers.mysql.address import Address
 from clew.checkpointers.mysql.wire import LATE, LOST, TOO_LARGE, Connection, Failure, connect
+from clew.checkpointers.sql.engines import Engines
 from clew.checkpointers.sql.heads import Append
 from clew.errors import ClewError, Corrupt, InvalidInput, Unavailable
 
-__all__ = ["Engine", "close_engine", "open_engine"]
+__all__ = ["Engine", "engines"]
 
 log = logging.getLogger("clew.checkpointers.mysql")
 
@@ -252,24 +252,4 @@ _HINTS = {
 }
 
 
-_engines: dict[tuple[asyncio.AbstractEventLoop, int, Address], Engine] = {}
-
-
-def open_engine(address: Address, loop: asyncio.AbstractEventLoop) -> Engine:
-    """Return the engine of this store on this event loop. All checkpointers of the same store share one."""
-    for stale in [key for key in _engines if key[0].is_closed()]:
-        del _engines[stale]
-    key = loop, forks.generation, address
-    engine = _engines.get(key)
-    if engine is None:
-        engine = _engines[key] = Engine(address, loop)
-    engine.users += 1
-    return engine
-
-
-async def close_engine(engine: Engine) -> None:
-    """Release an engine. The last user to release it closes its connections."""
-    engine.users -= 1
-    if not engine.users:
-        _engines.pop((engine.loop, forks.generation, engine.address), None)
-        await engine.stop()
+engines: Engines[Address, Engine] = Engines(Engine)

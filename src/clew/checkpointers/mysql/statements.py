@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 
+from clew._runtime.batches import batches
 from clew.checkpointers.heads import HeadQuery, micros
 from clew.checkpointers.mysql.wire import Connection, fill, literal, literals
 from clew.checkpointers.sql.heads import MOST, Append, after_prefix, mark, refusal, tags_column, title_column
@@ -19,7 +20,7 @@ _ORDER = {"updated": b"updated DESC, thread_key DESC", "created": b"created DESC
 
 
 class Statements:
-    """The statements of one namespace of a store, all but appends. Each method returns one statement with its values."""
+    """The statements of one namespace of a store, all but appends. Its methods return SQL with the values filled in."""
 
     def __init__(self, prefix: str, space: bytes) -> None:
         self._prefix = prefix.encode()
@@ -141,6 +142,8 @@ class Statements:
 
 MAX_FRAMES, MAX_BYTES = 16, 2**18
 """The most frames and bytes of an ordinary append: one that takes a single round trip."""
+MAX_REFS = 1000
+"""The most refs in one statement."""
 PACKET = 2**20
 """About how many bytes of frames go into one packet. A single larger frame goes alone."""
 
@@ -204,8 +207,8 @@ async def _write_slowly(connection: Connection, prefix: bytes, append: Append) -
     look = b"SELECT id, log, frames FROM %bheads WHERE space = %b AND thread_key = %b FOR UPDATE"
     found = await connection.run(
         b"BEGIN",
-        *[statements.lock(part) for part in _parts(append.refs)],
-        *[statements.touch(part) for part in _parts(append.refs)],
+        *[statements.lock(part) for part in batches(append.refs, MAX_REFS)],
+        *[statements.touch(part) for part in batches(append.refs, MAX_REFS)],
         look % (prefix, literal(append.space), literal(append.key)),
     )
     here = {digest for result in found[1:-1] for (digest,) in result.rows}
@@ -223,7 +226,8 @@ async def _write_slowly(connection: Connection, prefix: bytes, append: Append) -
         await connection.run(b"ROLLBACK")
         return refused
     head = b"INSERT " + _insert(prefix, append) if thread is None else _update(prefix, append)
-    for packet in _packets([head, *_frames(prefix, append), *_refs(prefix, append), b"COMMIT"]):
+    changes = [head, *_frames(prefix, append), *_refs(prefix, append), b"COMMIT"]
+    for packet in batches(changes, size=len, largest=PACKET):
         await connection.run(*packet)
     return None
 
@@ -244,34 +248,13 @@ def _text(value: str | bytes) -> str:
 
 
 def _frames(prefix: bytes, append: Append) -> Iterator[bytes]:
-    rows: list[bytes] = []
-    size = 0
-    for number, frame in enumerate(append.frames, start=append.at):
-        if rows and size + len(frame) > PACKET:
-            yield b"INSERT INTO %bframes VALUES %b" % (prefix, b",".join(rows))
-            rows, size = [], 0
-        rows.append(fill(b"(LAST_INSERT_ID(),%b,%b)", number, frame))
-        size += len(frame)
-    if rows:
-        yield b"INSERT INTO %bframes VALUES %b" % (prefix, b",".join(rows))
+    numbered = enumerate(append.frames, start=append.at)
+    for part in batches(numbered, size=lambda frame: len(frame[1]), largest=PACKET):
+        rows = b",".join([fill(b"(LAST_INSERT_ID(),%b,%b)", number, frame) for number, frame in part])
+        yield b"INSERT INTO %bframes VALUES %b" % (prefix, rows)
 
 
 def _refs(prefix: bytes, append: Append) -> Iterator[bytes]:
-    for part in _parts(append.refs):
+    for part in batches(append.refs, MAX_REFS):
         rows = b",".join([b"(LAST_INSERT_ID(),%b)" % literal(digest) for digest in part])
         yield b"INSERT IGNORE INTO %brefs VALUES %b" % (prefix, rows)
-
-
-def _packets(statements: Sequence[bytes]) -> Iterator[list[bytes]]:
-    """Group statements, in order, into packets of about `PACKET` bytes. A larger statement is a packet of its own."""
-    packet: list[bytes] = []
-    for statement in statements:
-        if packet and sum(map(len, packet)) + len(statement) > PACKET:
-            yield packet
-            packet = []
-        packet.append(statement)
-    yield packet
-
-
-def _parts(digests: Sequence[bytes]) -> list[Sequence[bytes]]:
-    return [digests[start : start + 1000] for start in range(0, len(digests), 1000)]

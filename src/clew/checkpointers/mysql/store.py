@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequen
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from clew._runtime.batches import batches
 from clew.checkpointers.base import Checkpointer
 from clew.checkpointers.checks import (
     Guard,
@@ -60,12 +61,12 @@ class MySQLCheckpointer(Checkpointer):
         check_namespace(namespace)
         try:
             from clew.checkpointers.mysql.address import parse
-            from clew.checkpointers.mysql.engine import close_engine, open_engine
+            from clew.checkpointers.mysql.engine import engines
             from clew.checkpointers.mysql.statements import Statements
         except ImportError as error:
             raise MissingExtra("the MySQL store", "mysql") from error
         self._address = parse(url, prefix, connections)
-        self._open_engine, self._close_engine = open_engine, close_engine
+        self._engines = engines
         self._space = mark(namespace)
         self._where = f"{self._address.name}, tables {self._address.prefix}*"
         self.place = f"mysql:{self._address.name}?prefix={self._address.prefix}#{namespace}"
@@ -119,7 +120,7 @@ class MySQLCheckpointer(Checkpointer):
             listing.end()
             return
         keys = [key for (key,) in await engine.read(self._statements.listed_keys(query))]  # all of one moment
-        for page in _parts(keys, _PAGE):
+        for page in batches(keys, _PAGE):
             found = {key: row for key, *row in await engine.read(self._statements.heads(page))}
             for head in listing.sound([found[key] for key in page if key in found]):
                 yield head
@@ -139,22 +140,13 @@ class MySQLCheckpointer(Checkpointer):
     async def put_blobs(self, blobs: Mapping[str, bytes]) -> None:
         engine = self._use()
         check_blobs(blobs)
-        part: dict[bytes, bytes] = {}
-        size = 0
-        for digest in sorted(blobs):
-            data = blobs[digest]
-            if part and (size + len(data) > _PUT_BYTES or len(part) == _PUT_MOST):
-                await self._put(engine, part)
-                part, size = {}, 0
-            part[bytes.fromhex(digest)] = data
-            size += len(data)
-        if part:
-            await self._put(engine, part)
+        for part in batches(sorted(blobs), _PUT_MOST, size=lambda digest: len(blobs[digest]), largest=_PUT_BYTES):
+            await self._put(engine, {bytes.fromhex(digest): blobs[digest] for digest in part})
 
     async def _put(self, engine: Engine, blobs: dict[bytes, bytes]) -> None:
         async def work(connection: Connection) -> None:
             await connection.run(b"BEGIN", self._statements.put(list(blobs)))
-            for rows in _rows_of(blobs):
+            for rows in batches(_rows_of(blobs), size=lambda row: len(row[2]), largest=_PART):
                 await connection.run(self._statements.put_data(rows))
             await connection.run(b"COMMIT")
 
@@ -164,7 +156,7 @@ class MySQLCheckpointer(Checkpointer):
         engine = self._use()
         check_digests(digests)
         found: dict[str, bytes] = {}
-        for part in _parts([bytes.fromhex(digest) for digest in dict.fromkeys(digests)], _GET_MOST):
+        for part in batches([bytes.fromhex(digest) for digest in dict.fromkeys(digests)], _GET_MOST):
             rows = await engine.read(self._statements.get(part))
             for digest, pieces in itertools.groupby(rows, lambda row: row[0]):
                 data = b"".join([piece for _, piece in pieces])
@@ -176,7 +168,7 @@ class MySQLCheckpointer(Checkpointer):
         engine = self._use()
         check_digests(digests)
         missing: set[str] = set()
-        for part in _parts(sorted({bytes.fromhex(digest) for digest in digests}), _TOUCH_MOST):
+        for part in batches(sorted({bytes.fromhex(digest) for digest in digests}), _TOUCH_MOST):
             missing |= {digest.hex() for digest in part} - await self._touch(engine, part)
         return missing
 
@@ -201,7 +193,7 @@ class MySQLCheckpointer(Checkpointer):
         engine = self._use()
         check_digests(digests)
         check_grace(untouched_for)
-        for part in _parts(sorted({bytes.fromhex(digest) for digest in digests}), _PUT_MOST):
+        for part in batches(sorted({bytes.fromhex(digest) for digest in digests}), _PUT_MOST):
             await self._write(engine, self._statements.sweep(part, _grace(untouched_for)))
 
     async def _write(self, engine: Engine, *statements: bytes) -> list[Result]:
@@ -210,33 +202,20 @@ class MySQLCheckpointer(Checkpointer):
     async def close(self) -> None:
         if self._guard.close() and self._engine is not None:
             engine, self._engine = self._engine, None
-            await self._close_engine(engine)
+            await self._engines.close(engine)
 
     def _use(self) -> Engine:
         loop = self._guard.enter()
         if self._engine is None:
-            self._engine = self._open_engine(self._address, loop)
+            self._engine = self._engines.open(self._address, loop)
         return self._engine
 
 
-def _rows_of(blobs: dict[bytes, bytes]) -> Iterator[list[tuple[bytes, int, bytes]]]:
-    """Split blobs into rows of digest, part number and data. Yields lists of rows, each list of about `_PART` bytes. An
-    empty blob is one empty row."""
-    rows: list[tuple[bytes, int, bytes]] = []
-    size = 0
+def _rows_of(blobs: dict[bytes, bytes]) -> Iterator[tuple[bytes, int, bytes]]:
+    """Split blobs into rows of digest, part number and data. An empty blob is one empty row."""
     for digest, data in blobs.items():
         for part, start in enumerate(range(0, max(1, len(data)), _PART)):
-            piece = data[start : start + _PART]
-            if rows and size + len(piece) > _PART:
-                yield rows
-                rows, size = [], 0
-            rows.append((digest, part, piece))
-            size += len(piece)
-    yield rows
-
-
-def _parts(whole: Sequence[bytes], size: int) -> Iterator[Sequence[bytes]]:
-    return (whole[start : start + size] for start in range(0, len(whole), size))
+            yield digest, part, data[start : start + _PART]
 
 
 def _grace(untouched_for: timedelta) -> int:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from clew._runtime.aio import Calls
+from clew._runtime.batches import batches
 from clew.checkpointers.base import Checkpointer
 from clew.checkpointers.checks import (
     Guard,
@@ -160,7 +161,7 @@ class OracleCheckpointer(Checkpointer):
         keys = [key for (key,) in await self._rows(calls, *self._statements.listed_keys(self._space, query))]
         left = MOST if query.limit is None else query.limit
         listing = Listing(self._where)
-        for page in _parts(keys, _PAGE):
+        for page in batches(keys, _PAGE):
             if left <= 0:
                 break
             rows = await self._rows(calls, self._statements.heads(len(page)), self._binds_of(page))
@@ -193,7 +194,7 @@ class OracleCheckpointer(Checkpointer):
         calls = self._use()
         check_digests(digests)
         found: dict[str, bytes] = {}
-        for part in _parts([bytes.fromhex(digest) for digest in dict.fromkeys(digests)], _GET_MOST):
+        for part in batches([bytes.fromhex(digest) for digest in dict.fromkeys(digests)], _GET_MOST):
             for digest, data in await self._rows(calls, self._statements.blobs(len(part)), self._binds_of(part)):
                 check_stored_blob(digest.hex(), data or b"", self._where)
                 found[digest.hex()] = data or b""
@@ -203,7 +204,7 @@ class OracleCheckpointer(Checkpointer):
         calls = self._use()
         check_digests(digests)
         missing: set[str] = set()
-        for part in _parts(sorted({bytes.fromhex(digest) for digest in digests}), _TOUCH_MOST):
+        for part in batches(sorted({bytes.fromhex(digest) for digest in digests}), _TOUCH_MOST):
             found = await self._write(calls, self._statements.touch, self._refs_of(part), b_missing=bytes)
             missing |= {digest.hex() for digest in _digests_of(found["b_missing"])}
         return missing
@@ -221,7 +222,7 @@ class OracleCheckpointer(Checkpointer):
         calls = self._use()
         check_digests(digests)
         check_grace(untouched_for)
-        for part in _parts(sorted({bytes.fromhex(digest) for digest in digests}), _TOUCH_MOST):
+        for part in batches(sorted({bytes.fromhex(digest) for digest in digests}), _TOUCH_MOST):
             await self._write(calls, self._statements.sweep, {**self._refs_of(part), "b_grace": _grace(untouched_for)})
 
     async def close(self) -> None:
@@ -369,10 +370,6 @@ def _may_help_again(error: Exception) -> bool:
 def _digests_of(joined: bytes | None) -> Iterator[bytes]:
     joined = joined or b""
     return (joined[start : start + 32] for start in range(0, len(joined), 32))
-
-
-def _parts(whole: Sequence[bytes], size: int) -> Iterator[Sequence[bytes]]:
-    return (whole[start : start + size] for start in range(0, len(whole), size))
 
 
 def _grace(untouched_for: timedelta) -> int:

@@ -13,16 +13,16 @@ from typing import Any
 
 from psycopg import pq
 
-from clew._runtime import forks
 from clew._runtime.aio import Job, new_job
 from clew.checkpointers.postgres.address import Address
 from clew.checkpointers.postgres.schema import DETAILS, VERSION, lock_and_create
 from clew.checkpointers.postgres.statements import Append, AppendStatements, outcomes
 from clew.checkpointers.postgres.values import Statement
 from clew.checkpointers.postgres.wire import LATE, LOST, Connection, Failure, connect, rows_of
+from clew.checkpointers.sql.engines import Engines
 from clew.errors import ClewError, Corrupt, InvalidInput, NewerFormat, Unavailable
 
-__all__ = ["Engine", "close_engine", "open_engine"]
+__all__ = ["Engine", "engines"]
 
 log = logging.getLogger("clew.checkpointers.postgres")
 
@@ -364,24 +364,4 @@ _HINTS = {
 }
 
 
-_engines: dict[tuple[asyncio.AbstractEventLoop, int, Address], Engine] = {}
-
-
-def open_engine(address: Address, loop: asyncio.AbstractEventLoop) -> Engine:
-    """Return the engine of this store on this event loop. All checkpointers of the same store share one."""
-    for stale in [key for key in _engines if key[0].is_closed()]:
-        del _engines[stale]
-    key = loop, forks.generation, address
-    engine = _engines.get(key)
-    if engine is None:
-        engine = _engines[key] = Engine(address, loop)
-    engine.users += 1
-    return engine
-
-
-async def close_engine(engine: Engine) -> None:
-    """Release an engine. The last user to release it closes its connections."""
-    engine.users -= 1
-    if not engine.users:
-        _engines.pop((engine.loop, forks.generation, engine.address), None)
-        await engine.stop()
+engines: Engines[Address, Engine] = Engines(Engine)

@@ -75,7 +75,7 @@ class Statements:
 
     def listed_keys(self, namespace: bytes, query: HeadQuery) -> tuple[Statement, list[bytes]]:
         """Return the statement, with its values, for the keys of the heads that match a query. The keys come joined in one
-        value, so that all are of one moment, however many they are."""
+        value, so that they are one consistent list, however many they are."""
         conditions, types, values = _conditions(namespace, query)
         sql = (
             f"SELECT string_agg(key, '' ORDER BY {_ORDER[query.order]}) FROM (SELECT * FROM {self._heads} "  # noqa: S608

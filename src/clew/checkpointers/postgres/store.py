@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from clew._runtime.batches import batches
 from clew.checkpointers.base import Checkpointer
 from clew.checkpointers.checks import (
     Guard,
@@ -59,11 +60,11 @@ class PostgresCheckpointer(Checkpointer):
         check_namespace(namespace)
         try:
             from clew.checkpointers.postgres.address import parse
-            from clew.checkpointers.postgres.engine import close_engine, open_engine
+            from clew.checkpointers.postgres.engine import engines
         except ImportError as error:
             raise MissingExtra("the PostgreSQL store", "postgres") from error
         self._address = parse(url, schema, connections)
-        self._open_engine, self._close_engine = open_engine, close_engine
+        self._engines = engines
         self._space = namespace.encode()
         self._where = f"{self._address.name}, schema {self._address.schema}"
         self.place = f"postgresql:{self._address.name}?schema={self._address.schema}#{namespace}"
@@ -136,7 +137,7 @@ class PostgresCheckpointer(Checkpointer):
             return
         statement, values = self._statements.listed_keys(self._space, query)
         [[keys]] = await engine.read(statement, *values)
-        for page in _parts(_digests_of(keys), _PAGE):
+        for page in batches(_digests_of(keys), _PAGE):
             for head in listing.sound(await engine.read(self._statements.heads, self._space, bytes_list(page))):
                 yield head
         listing.end()
@@ -155,26 +156,16 @@ class PostgresCheckpointer(Checkpointer):
     async def put_blobs(self, blobs: Mapping[str, bytes]) -> None:
         engine = self._use()
         check_blobs(blobs)
-        part: list[str] = []
-        size = 0
-        for digest in sorted(blobs):
-            if part and (size + len(blobs[digest]) > _PUT_BYTES or len(part) == _PUT_MOST):
-                await self._put(engine, {digest: blobs[digest] for digest in part})
-                part, size = [], 0
-            part.append(digest)
-            size += len(blobs[digest])
-        if part:
-            await self._put(engine, {digest: blobs[digest] for digest in part})
-
-    async def _put(self, engine: Engine, blobs: Mapping[str, bytes]) -> None:
-        digests = bytes_list([bytes.fromhex(digest) for digest in blobs])
-        await engine.write(self._statements.put, self._space, digests, bytes_list(list(blobs.values())))
+        for part in batches(sorted(blobs), _PUT_MOST, size=lambda digest: len(blobs[digest]), largest=_PUT_BYTES):
+            digests = bytes_list([bytes.fromhex(digest) for digest in part])
+            data = bytes_list([blobs[digest] for digest in part])
+            await engine.write(self._statements.put, self._space, digests, data)
 
     async def get_blobs(self, digests: Collection[str]) -> dict[str, bytes]:
         engine = self._use()
         check_digests(digests)
         found: dict[str, bytes] = {}
-        for part in _parts([bytes.fromhex(digest) for digest in dict.fromkeys(digests)], _GET_MOST):
+        for part in batches([bytes.fromhex(digest) for digest in dict.fromkeys(digests)], _GET_MOST):
             for digest, data in await engine.read(self._statements.get, self._space, bytes_list(part)):
                 name = (digest or b"").hex()
                 check_stored_blob(name, data or b"", self._where)
@@ -185,7 +176,7 @@ class PostgresCheckpointer(Checkpointer):
         engine = self._use()
         check_digests(digests)
         missing: set[str] = set()
-        for part in _parts(sorted({bytes.fromhex(digest) for digest in digests}), _TOUCH_MOST):
+        for part in batches(sorted({bytes.fromhex(digest) for digest in digests}), _TOUCH_MOST):
             result = await engine.write(self._statements.touch, bytes_list([self._space] * len(part)), bytes_list(part))
             missing |= {part[place - 1].hex() for place in numbers_of(result.get_value(0, 0) or b"")}
         return missing
@@ -208,28 +199,24 @@ class PostgresCheckpointer(Checkpointer):
         engine = self._use()
         check_digests(digests)
         check_grace(untouched_for)
-        for part in _parts(sorted({bytes.fromhex(digest) for digest in digests}), _PUT_MOST):
+        for part in batches(sorted({bytes.fromhex(digest) for digest in digests}), _PUT_MOST):
             await engine.write(self._statements.sweep, self._space, bytes_list(part), _grace(untouched_for))
 
     async def close(self) -> None:
         if self._guard.close() and self._engine is not None:
             engine, self._engine = self._engine, None
-            await self._close_engine(engine)
+            await self._engines.close(engine)
 
     def _use(self) -> Engine:
         loop = self._guard.enter()
         if self._engine is None:
-            self._engine = self._open_engine(self._address, loop)
+            self._engine = self._engines.open(self._address, loop)
         return self._engine
 
 
 def _digests_of(joined: bytes | None) -> list[bytes]:
     joined = joined or b""
     return [joined[start : start + _DIGEST] for start in range(0, len(joined), _DIGEST)]
-
-
-def _parts(whole: Sequence[bytes], size: int) -> Iterator[Sequence[bytes]]:
-    return (whole[start : start + size] for start in range(0, len(whole), size))
 
 
 def _grace(untouched_for: timedelta) -> bytes:

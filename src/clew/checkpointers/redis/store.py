@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
-from itertools import islice
 from typing import Any
 from zlib import crc32
 
 import msgspec
 
 from clew._runtime.aio import settle
+from clew._runtime.batches import batches
 from clew.checkpointers.base import Checkpointer
 from clew.checkpointers.checks import (
     Guard,
@@ -211,7 +211,7 @@ class RedisCheckpointer(Checkpointer):
             for digest, data in blobs.items():
                 if len(data) > MOST_BLOB:
                     raise InvalidInput(f"blob {digest} has {len(data)} bytes; a Redis store takes up to {MOST_BLOB}.")
-            for part in _parts(blobs):
+            for part in batches(blobs, 16 * _BATCH, size=lambda digest: len(blobs[digest]), largest=_PAGE):
                 calls = [
                     self._about_blobs(scripts.PUT, digests, [blobs[digest] for digest in digests])
                     for digests in self._layout.by_shard(part).values()
@@ -222,8 +222,7 @@ class RedisCheckpointer(Checkpointer):
         with self._engine.use():
             check_digests(digests)
             found: dict[str, bytes] = {}
-            left = iter(dict.fromkeys(digests))
-            while part := list(islice(left, _BATCH)):
+            for part in batches(dict.fromkeys(digests), _BATCH):
                 datas = await self._engine.commands([("GET", self._layout.blob(digest)) for digest in part])
                 for digest, data in zip(part, datas, strict=True):
                     if data is not None:
@@ -300,20 +299,6 @@ class RedisCheckpointer(Checkpointer):
 
 def _cut(digests: bytes) -> Iterator[str]:
     return (digests[at : at + KEY].hex() for at in range(0, len(digests), KEY))
-
-
-def _parts(blobs: Mapping[str, bytes]) -> Iterator[list[str]]:
-    """Split blobs into batches to send together. Yields the digests of each batch."""
-    part: list[str] = []
-    size = 0
-    for digest, data in blobs.items():
-        if part and (size + len(data) > _PAGE or len(part) >= 16 * _BATCH):
-            yield part
-            part, size = [], 0
-        part.append(digest)
-        size += len(data)
-    if part:
-        yield part
 
 
 def _micros(time: timedelta) -> int:

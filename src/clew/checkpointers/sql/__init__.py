@@ -1,1 +1,1 @@
-"""Code that the SQL stores (SQLite, PostgreSQL, MySQL, Oracle) share: heads as columns, and reading a log in pages."""
+"""Code that the SQL stores (SQLite, PostgreSQL, MySQL, Oracle) share: heads as columns, paged reads of logs, engines."""

@@ -1,0 +1,51 @@
+"""Share one engine, and so its connections, among all checkpointers of the same store on one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable
+from typing import Any, Generic, Protocol, TypeVar
+
+from clew._runtime import forks
+
+__all__ = ["Engines"]
+
+
+class Shareable(Protocol):
+    """An engine that counts its users, and closes its connections in `stop`."""
+
+    address: Any
+    loop: asyncio.AbstractEventLoop
+    users: int
+
+    async def stop(self) -> None: ...
+
+
+A = TypeVar("A", bound=Hashable)
+E = TypeVar("E", bound=Shareable)
+
+
+class Engines(Generic[A, E]):
+    """The open engines of this process, by event loop and address. A forked child never gets an engine of its parent."""
+
+    def __init__(self, make: Callable[[A, asyncio.AbstractEventLoop], E]) -> None:
+        self._make = make
+        self._open: dict[tuple[asyncio.AbstractEventLoop, int, A], E] = {}
+
+    def open(self, address: A, loop: asyncio.AbstractEventLoop) -> E:
+        """Return the engine of this store on this event loop. Release it with `close`."""
+        for stale in [key for key in self._open if key[0].is_closed()]:
+            del self._open[stale]
+        key = loop, forks.generation, address
+        engine = self._open.get(key)
+        if engine is None:
+            engine = self._open[key] = self._make(address, loop)
+        engine.users += 1
+        return engine
+
+    async def close(self, engine: E) -> None:
+        """Release an engine. The last user to release it closes its connections."""
+        engine.users -= 1
+        if not engine.users:
+            self._open.pop((engine.loop, forks.generation, engine.address), None)
+            await engine.stop()
