@@ -9,8 +9,10 @@ import msgspec
 from clew.threads.heads import new_head, without_lease
 from clew.threads.leases import is_crashed, new_lease, shown_status
 
-HELD = msgspec.structs.replace(new_head("door", "running"), lease=new_lease())
-EXPIRED = msgspec.structs.replace(new_lease(), expires_at=datetime.now(UTC) - timedelta(seconds=1))
+DAY = timedelta(days=1)
+LIVE = msgspec.structs.replace(new_lease(), expires_at=datetime.now(UTC) + DAY)
+EXPIRED = msgspec.structs.replace(new_lease(), expires_at=datetime.now(UTC) - DAY)
+HELD = msgspec.structs.replace(new_head("door", "running"), lease=LIVE)
 
 
 def test_a_thread_that_a_live_process_runs_has_not_crashed() -> None:

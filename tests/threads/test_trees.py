@@ -84,7 +84,7 @@ async def test_a_snapshot_that_is_not_in_the_store_is_refused_and_the_thread_goe
     async with store, Thread.open(store, "t") as thread:
         with pytest.raises(MissingBlob):
             await thread.append(WorkspaceSnapshot("ab" * 32))
-        with pytest.raises(InvalidInput, match="no digest"):
+        with pytest.raises(InvalidInput, match="not a digest"):
             await thread.append(WorkspaceSnapshot("my files"))
         assert thread.checkpoint.workspace is None
         await thread.append(*turn(1))
