@@ -183,12 +183,12 @@ class WorkerPool:
 class Calls:
     """The tasks that one store has started on one event loop, so that `drain` can wait for them."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        return self._keep(self._loop.create_task(work))
+        """Start this coroutine as a task."""
+        return self._keep(asyncio.get_running_loop().create_task(work))
 
     async def settle(self, work: Coroutine[Any, Any, T]) -> T:
         """Run this to its end and return its result. If the caller is cancelled, the cancellation is raised when the

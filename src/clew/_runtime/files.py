@@ -7,9 +7,15 @@ import os
 import secrets
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from clew.errors import ClewError, InvalidInput, Unavailable
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
 
 __all__ = [
     "WAIT",
@@ -36,8 +42,6 @@ _NETWORK = {
 def sync(fd: int) -> None:
     """Write this file's data to the disk, and past the drive's own cache where the system can do that."""
     if sys.platform == "darwin":
-        import fcntl
-
         fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
     elif sys.platform == "win32":
         os.fsync(fd)
@@ -156,9 +160,6 @@ _FIRST_NAP = 0.0005
 _LONGEST_NAP = 0.025
 
 if sys.platform == "win32":
-    import msvcrt
-    from contextlib import suppress
-
     _BYTE = 2**31 - 2  # Windows locks also prevent reads, so lock a byte that is beyond the end of every file
 
     def _try(fd: int, shared: bool) -> bool:
@@ -175,7 +176,6 @@ if sys.platform == "win32":
             msvcrt.locking(fd, msvcrt.LK_UNLCK, 1)
 
 else:
-    import fcntl
 
     def _try(fd: int, shared: bool) -> bool:
         try:

@@ -33,7 +33,8 @@ class Checkpointer(ABC):
     - **Namespaces** share nothing, not even blobs.
     - Bad input raises `InvalidInput`. Use after `close`, in a forked child or on a second event loop raises `UsageError`.
 
-    A store connects on first use, so constructing one does not need a running server.
+    Blobs are deleted only by gc, and only if they were not touched for a grace period. A store connects on first use, so
+    constructing one does not need a running server.
     """
 
     keys: Keyring | None = None
@@ -92,7 +93,7 @@ class Checkpointer(ABC):
     @abstractmethod
     async def put_blobs(self, blobs: Mapping[str, bytes]) -> None:
         """Store blobs under their digests, durably. Raises `InvalidInput` and stores nothing if a digest is not the
-        blake3 of its bytes. A blob that is already stored is touched."""
+        blake3 of its bytes. A blob that is already stored is touched: its time of last use is set to now."""
 
     @abstractmethod
     async def get_blobs(self, digests: Collection[str]) -> dict[str, bytes]:

@@ -254,7 +254,8 @@ class Checkpointer:
     - **Namespaces** share nothing, not even blobs.
     - Bad input raises `InvalidInput`. Use after `close`, in a forked child or on a second event loop raises `UsageError`.
 
-    A store connects on first use, so constructing one does not need a running server.
+    Blobs are deleted only by gc, and only if they were not touched for a grace period. A store connects on first use, so
+    constructing one does not need a running server.
     """
 
     def __enter__(self) -> Self: ...
@@ -318,7 +319,7 @@ class Checkpointer:
     def place(self) -> str: ...
     def put_blobs(self, blobs: Mapping[str, bytes]) -> None:
         """Store blobs under their digests, durably. Raises `InvalidInput` and stores nothing if a digest is not the
-        blake3 of its bytes. A blob that is already stored is touched."""
+        blake3 of its bytes. A blob that is already stored is touched: its time of last use is set to now."""
 
     def read(self, thread_id: str, *, start: int = 0, stop: int | None = None) -> list[bytes]:
         """Return the frames from number `start` up to, not including, `stop`, in order. Numbers past the end of the log are

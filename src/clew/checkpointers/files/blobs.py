@@ -73,7 +73,7 @@ class BlobFiles:
         return found
 
     def touch(self, digests: Iterable[str]) -> set[str]:
-        """Touch these blobs, and return the digests of blobs that do not exist.
+        """Touch these blobs: set their time of last use to now. Returns the digests of blobs that do not exist.
 
         The name of an existing blob is synced unless this process knows that it is durable: another process may have put it
         just before and not synced yet.

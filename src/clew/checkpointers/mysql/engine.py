@@ -55,7 +55,7 @@ class Engine:
         self._busy_threads: set[tuple[bytes, bytes]] = set()
         self._batches = 0
         self._woken = False
-        self._calls = Calls(loop)
+        self._calls = Calls()
         self._idle: list[Connection] = []
         self._room = asyncio.Semaphore(address.connections)
         self._preparing = asyncio.Lock()

@@ -8,7 +8,15 @@ from collections.abc import Iterator, Sequence
 from clew._runtime.batches import batches
 from clew.checkpointers.heads import HeadQuery, micros
 from clew.checkpointers.mysql.wire import Connection, fill, literal, literals
-from clew.checkpointers.sql.heads import MOST, Append, after_prefix, mark, refusal, tags_column, title_column
+from clew.checkpointers.sql.heads import (
+    UNLIMITED,
+    Append,
+    after_prefix,
+    refusal,
+    tags_column,
+    text_digest,
+    title_column,
+)
 from clew.errors import ClewError
 
 __all__ = ["NOW", "Statements", "write"]
@@ -50,7 +58,7 @@ class Statements:
         return self._listing(b"thread_key", query)
 
     def _listing(self, columns: bytes, query: HeadQuery) -> bytes:
-        limit = MOST if query.limit is None else min(query.limit, MOST)
+        limit = UNLIMITED if query.limit is None else min(query.limit, UNLIMITED)
         selected = b"SELECT %b FROM %bheads WHERE " % (columns, self._prefix)
         return selected + b"%b ORDER BY %b LIMIT %d" % (self._conditions(query), _ORDER[query.order], limit)
 
@@ -62,9 +70,9 @@ class Statements:
         if (statuses := query.statuses()) is not None:
             where.append(b"status IN (%b)" % (literals([status.encode() for status in statuses]) or b"NULL"))
         if query.agent is not None:
-            where.append(fill(b"agent = %b", mark(query.agent)))
+            where.append(fill(b"agent = %b", text_digest(query.agent)))
         if query.parent is not None:
-            where.append(fill(b"parent = %b", mark(query.parent)))
+            where.append(fill(b"parent = %b", text_digest(query.parent)))
         if query.title:
             where.append(fill(b"LOCATE(%b, title) > 0", title_column(query.title)))
         for name, value in query.tags.items():

@@ -22,7 +22,7 @@ from clew.checkpointers.checks import (
     check_thread_id,
 )
 from clew.checkpointers.heads import Head, HeadQuery, thread_digest
-from clew.checkpointers.sql.heads import MOST, Listing, decode_head, make_append, mark
+from clew.checkpointers.sql.heads import UNLIMITED, Listing, decode_head, make_append, text_digest
 from clew.checkpointers.sql.reads import Stretch, read_frames
 from clew.errors import MissingExtra
 
@@ -67,7 +67,7 @@ class MySQLCheckpointer(Checkpointer):
             raise MissingExtra("the MySQL store", "mysql") from error
         self._address = parse(url, prefix, connections)
         self._engines = engines
-        self._space = mark(namespace)
+        self._space = text_digest(namespace)
         self._where = f"{self._address.name}, tables {self._address.prefix}*"
         self.place = f"mysql:{self._address.name}?prefix={self._address.prefix}#{namespace}"
         self._guard = Guard(f"the MySQL checkpointer of {self._where}")
@@ -219,4 +219,4 @@ def _rows_of(blobs: dict[bytes, bytes]) -> Iterator[tuple[bytes, int, bytes]]:
 
 
 def _grace(untouched_for: timedelta) -> int:
-    return min(untouched_for // timedelta(microseconds=1), MOST)
+    return min(untouched_for // timedelta(microseconds=1), UNLIMITED)

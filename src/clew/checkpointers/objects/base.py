@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from blake3 import blake3
 
-from clew._runtime.aio import settle, settling
+from clew._runtime.aio import Calls
 from clew.checkpointers.base import Checkpointer
 from clew.checkpointers.checks import (
     Guard,
@@ -60,7 +60,7 @@ class BucketCheckpointer(Checkpointer):
         self._guard = Guard(f"the checkpointer of {where}")
         self._opening = asyncio.Lock()
         self._opened = False
-        self._under_way: set[asyncio.Task[Any]] = set()
+        self._calls = Calls()
         self._swept = -SWEEP_EVERY
 
     def __repr__(self) -> str:
@@ -139,8 +139,7 @@ class BucketCheckpointer(Checkpointer):
 
     async def close(self) -> None:
         if self._guard.close():
-            while self._under_way:
-                await asyncio.wait(self._under_way)
+            await self._calls.drain()
             await self._driver.close()
 
     async def _delete_blobs(self, digests: Collection[str], untouched_for: timedelta) -> None:
@@ -170,10 +169,7 @@ class BucketCheckpointer(Checkpointer):
                 raise
             return await work
 
-        task = settling(opened())
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
-        return await settle(task)
+        return await self._calls.settle(opened())
 
 
 LEFTOVER = 86_400_000_000

@@ -45,8 +45,8 @@ writes it again."""
 OWNED = 60_000_000
 """Microseconds for which a dead record belongs to the process that wrote it."""
 IN_TIME = 20.0
-"""Seconds within which that process sends its deletions. A request takes at most 30 s, so they end before the minute
-does."""
+"""Seconds within which the process that wrote a dead record sends its deletions. A request takes at most 30 s, so they
+end before the minute does."""
 UNCERTAIN = 4_000_000
 """The most microseconds by which the time in a record and the store's time of its last change differ."""
 UNNAMED = 3600.0
@@ -81,7 +81,7 @@ class ObjectBlobs:
         return {digest: data for digest, data in zip(wanted, found, strict=True) if data is not None}
 
     async def touch(self, digests: Iterable[str]) -> set[str]:
-        """Touch these blobs, and return the digests of blobs that do not exist."""
+        """Touch these blobs: set their time of last use to now. Returns the digests of blobs that do not exist."""
         wanted = list(dict.fromkeys(digests))
         there = await together([self._ask(digest) for digest in wanted])
         return {digest for digest, is_there in zip(wanted, there, strict=True) if not is_there}

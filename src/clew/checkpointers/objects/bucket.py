@@ -81,8 +81,8 @@ class Bucket(Protocol):
         object does not exist."""
 
     async def put(self, key: str, data: bytes, when: Tag | Literal["absent"] | None = None) -> Tag:
-        """Write an object atomically, and return its new tag. With `when`, raise `Refused` unless the object is in that
-        state or absent."""
+        """Write an object atomically, and return its new tag. With `when`, raise `Refused` unless the object is in the state
+        of that tag, or does not exist for `"absent"`."""
 
     async def delete(self, keys: Sequence[str]) -> None:
         """Delete these objects. Objects that do not exist are ignored."""

@@ -85,7 +85,7 @@ class Blobs:
         return found
 
     async def touch(self, digests: Iterable[str]) -> set[str]:
-        """Touch these blobs, and return the digests of blobs that do not exist."""
+        """Touch these blobs: set their time of last use to now. Returns the digests of blobs that do not exist."""
         missing: set[str] = set()
         for batch in batches(dict.fromkeys(digests), BATCH):
             left = batch

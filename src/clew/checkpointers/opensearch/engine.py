@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
-from clew._runtime.aio import settle, settling
+from clew._runtime.aio import Calls
 from clew.checkpointers.urls import count, given_options, is_loopback, number, truth, why_unparsed, without_password
 from clew.errors import ClewError, Corrupt, InvalidInput, MissingExtra, Unavailable, UsageError
 
@@ -62,7 +62,7 @@ class Engine:
         self._opened = False
         self._door = asyncio.Lock()
         self._room = asyncio.Semaphore(AT_ONCE)
-        self._under_way: set[asyncio.Task[Any]] = set()
+        self._calls = Calls()
         self._asking = 0
         self._idle = asyncio.Event()
         self._closed = False
@@ -253,10 +253,12 @@ class Engine:
         if isinstance(error, errors.ConnectionTimeout):
             return Unavailable(f"{self._address}: no answer within {self._options.timeout:g} s; try again.")
         if isinstance(error, errors.SSLError) or isinstance(getattr(error, "info", None), ssl.SSLError):
-            return Unavailable(f"{self._address}: TLS failed ({_told(error)}): check tls and ca_file in the URL.")
+            return Unavailable(
+                f"{self._address}: TLS failed ({_network_error(error)}): check tls and ca_file in the URL."
+            )
         if isinstance(error, errors.ConnectionError):
             return Unavailable(
-                f"{self._address}: {_told(error)}: check that it runs and can be reached, then try again."
+                f"{self._address}: {_network_error(error)}: check that it runs and can be reached, then try again."
             )
         if isinstance(error, errors.TransportError):
             info = error.info if isinstance(error.info, dict) else {}
@@ -270,14 +272,10 @@ class Engine:
 
     async def settle(self, work: Coroutine[Any, Any, T]) -> T:
         """Run this to its end even if the caller is cancelled, and return its result. `close` waits for it too."""
-        task = settling(work)
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
-        return await settle(task)
+        return await self._calls.settle(work)
 
     async def close(self) -> None:
-        while self._under_way:
-            await asyncio.wait(self._under_way)
+        await self._calls.drain()
         while self._asking:
             self._idle.clear()
             await self._idle.wait()
@@ -295,7 +293,7 @@ _LARGE = 2**19
 _encode = msgspec.json.Encoder().encode
 
 
-def _told(error: Exception) -> str:
+def _network_error(error: Exception) -> str:
     """Return the text of the network error inside an error of the client."""
     inner = getattr(error, "info", None)
     return str(inner) or type(inner).__name__ if isinstance(inner, Exception) else str(error)

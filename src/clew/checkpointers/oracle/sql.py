@@ -8,7 +8,7 @@ the database. All blocks lock blobs before threads, and blobs in the order of th
 from __future__ import annotations
 
 from clew.checkpointers.heads import HeadQuery, micros
-from clew.checkpointers.sql.heads import MOST, after_prefix, mark
+from clew.checkpointers.sql.heads import UNLIMITED, after_prefix, text_digest
 
 __all__ = ["VERSION", "Statements"]
 
@@ -281,9 +281,9 @@ class Statements:
             names = {f"b_status{place}": status for place, status in enumerate(statuses)}
             add(f"status IN ({', '.join(f':{name}' for name in names)})" if names else "1 = 0", **names)
         if query.agent is not None:
-            add("agent = :b_agent", b_agent=mark(query.agent))
+            add("agent = :b_agent", b_agent=text_digest(query.agent))
         if query.parent is not None:
-            add("parent = :b_parent", b_parent=mark(query.parent))
+            add("parent = :b_parent", b_parent=text_digest(query.parent))
         if query.updated_after is not None:
             add("updated >= :b_after", b_after=micros(query.updated_after))
         if query.updated_before is not None:
@@ -298,7 +298,7 @@ class Statements:
         sql = f"{self._keys} {' AND '.join(where)} ORDER BY {query.order} DESC, thread_key DESC"
         if query.limit is not None and not query.title and not query.tags:
             sql += " FETCH FIRST :b_limit ROWS ONLY"
-            binds["b_limit"] = min(query.limit, MOST)
+            binds["b_limit"] = min(query.limit, UNLIMITED)
         return sql, binds
 
 

@@ -27,7 +27,7 @@ from clew.checkpointers.checks import (
 from clew.checkpointers.heads import Head, HeadQuery, thread_digest
 from clew.checkpointers.oracle import address
 from clew.checkpointers.oracle.sql import VERSION, Statements
-from clew.checkpointers.sql.heads import MOST, Append, Listing, decode_head, make_append, mark, refusal
+from clew.checkpointers.sql.heads import UNLIMITED, Append, Listing, decode_head, make_append, refusal, text_digest
 from clew.checkpointers.sql.reads import Stretch, read_frames
 from clew.errors import ClewError, Corrupt, MissingExtra, NewerFormat, Unavailable
 
@@ -66,7 +66,7 @@ class OracleCheckpointer(Checkpointer):
             raise MissingExtra("the Oracle store", "oracle") from error
         self._driver = oracledb
         self._address = address.parse(url, prefix, connections)
-        self._space = mark(namespace)
+        self._space = text_digest(namespace)
         self._where = f"{self._address.name}, tables {self._address.prefix}*"
         self.place = f"oracle:{self._address.name}?prefix={self._address.prefix}#{namespace}"
         self._guard = Guard(f"the Oracle checkpointer of {self._where}")
@@ -159,7 +159,7 @@ class OracleCheckpointer(Checkpointer):
         calls = self._use()
         check_query(query)
         keys = [key for (key,) in await self._rows(calls, *self._statements.listed_keys(self._space, query))]
-        left = MOST if query.limit is None else query.limit
+        left = UNLIMITED if query.limit is None else query.limit
         listing = Listing(self._where)
         for page in batches(keys, _PAGE):
             if left <= 0:
@@ -245,9 +245,9 @@ class OracleCheckpointer(Checkpointer):
     # The driver
 
     def _use(self) -> Calls:
-        loop = self._guard.enter()
+        self._guard.enter()
         if self._calls is None:
-            self._calls = Calls(loop)
+            self._calls = Calls()
         return self._calls
 
     async def _write(self, calls: Calls, block: str, binds: dict[str, Any], **outs: type) -> dict[str, Any]:
@@ -373,4 +373,4 @@ def _digests_of(joined: bytes | None) -> Iterator[bytes]:
 
 
 def _grace(untouched_for: timedelta) -> int:
-    return min(untouched_for // timedelta(microseconds=1), MOST)
+    return min(untouched_for // timedelta(microseconds=1), UNLIMITED)

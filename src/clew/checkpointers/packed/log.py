@@ -75,12 +75,12 @@ class Log(NamedTuple, Generic[S]):
 
     @property
     def size(self) -> int:
-        """About how many bytes of memory it takes."""
+        """About how many bytes of memory this log takes."""
         return self.tail.size + 128 * len(self.tail.packs) + 1024
 
 
 class Records(Protocol[S]):
-    """The primitives of a packed store."""
+    """The operations that a packed store supplies: load and commit the record of a thread, and explain a lost pack."""
 
     async def load(self, key: str) -> Log[S] | None:
         """Read and check the record of the thread with this key. Returns None if the thread does not exist."""
@@ -139,7 +139,7 @@ class PackedLogs(Generic[S]):
         self._largest_tail = largest_tail
         self._most_rewritten = most_rewritten
         self.locks = Locks()
-        """Held by key while this process changes a thread."""
+        """One lock for each thread's key, held while this process changes the thread."""
         self._logs: OrderedDict[str, Log[S]] = OrderedDict()
         self._size = 0
 

@@ -20,7 +20,7 @@ from clew.checkpointers.postgres.values import (
     number_list,
     numbers_of,
 )
-from clew.checkpointers.sql.heads import MOST, tags_column, title_column
+from clew.checkpointers.sql.heads import UNLIMITED, tags_column, title_column
 from clew.errors import ClewError, Conflict, MissingBlob
 
 __all__ = ["Append", "AppendStatements", "Statements", "outcomes"]
@@ -88,7 +88,7 @@ _ORDER = {"updated": "bucket DESC, updated DESC, key DESC", "created": "created 
 
 
 def _limit(query: HeadQuery) -> bytes:
-    return number(MOST if query.limit is None else min(query.limit, MOST))
+    return number(UNLIMITED if query.limit is None else min(query.limit, UNLIMITED))
 
 
 def _conditions(namespace: bytes, query: HeadQuery) -> tuple[str, list[int], list[bytes]]:
@@ -176,7 +176,7 @@ class AppendStatements:
         if len(appends) == 1 and len(append.frames) == 1 and not append.refs:
             row = append.row
             ids = (row[0], row[1], row[2], row[3], number(row[4]), number(row[5]), row[6], row[7], row[8])
-            return self._one, (*append.place, append.log_id, number(min(append.at, MOST)), *ids, append.frames[0])
+            return self._one, (*append.place, append.log_id, number(min(append.at, UNLIMITED)), *ids, append.frames[0])
         return self._many, _values(appends)
 
 
@@ -192,7 +192,7 @@ def _values(appends: Sequence[Append]) -> list[bytes]:
         bytes_list([append.place[0] for append in appends]),
         bytes_list([append.place[1] for append in appends]),
         bytes_list([append.log_id for append in appends]),
-        number_list([min(append.at, MOST) for append in appends]),
+        number_list([min(append.at, UNLIMITED) for append in appends]),
         number_list([len(append.frames) for append in appends]),
         bytes_list(ids),
         bytes_list(statuses),

@@ -23,7 +23,7 @@ from clew.checkpointers.checks import (
 from clew.checkpointers.heads import Head, HeadQuery, micros, thread_digest
 from clew.checkpointers.postgres.statements import Append, Statements
 from clew.checkpointers.postgres.values import bytes_list, number, numbers_of
-from clew.checkpointers.sql.heads import MOST, Listing, decode_head, tags_column, title_column, with_sum
+from clew.checkpointers.sql.heads import UNLIMITED, Listing, decode_head, tags_column, title_column, with_sum
 from clew.checkpointers.sql.reads import Stretch, read_frames
 from clew.errors import MissingExtra
 
@@ -220,4 +220,4 @@ def _digests_of(joined: bytes | None) -> list[bytes]:
 
 
 def _grace(untouched_for: timedelta) -> bytes:
-    return number(min(untouched_for // timedelta(microseconds=1), MOST))
+    return number(min(untouched_for // timedelta(microseconds=1), UNLIMITED))

@@ -18,20 +18,20 @@ from clew.checkpointers.heads import Head, micros, thread_digest, unlisted
 from clew.errors import ClewError, Conflict, Corrupt, MissingBlob
 
 __all__ = [
-    "MOST",
+    "UNLIMITED",
     "Append",
     "Listing",
     "after_prefix",
     "decode_head",
     "make_append",
-    "mark",
     "refusal",
     "tags_column",
+    "text_digest",
     "title_column",
     "with_sum",
 ]
 
-MOST = 2**62
+UNLIMITED = 2**62
 """Stands for "no limit" in SQL: no log and no clock reaches it, and a 64-bit integer still has room for sums with it."""
 _SUM = 4
 _decode = msgspec.msgpack.Decoder(Head).decode
@@ -71,14 +71,14 @@ def make_append(
         id=thread_id,
         space=space,
         key=thread_digest(thread_id),
-        log=mark(head.log_id),
+        log=text_digest(head.log_id),
         at=at,
         frames=frames,
         refs=sorted({bytes.fromhex(digest) for digest in refs}) if refs else (),
         thread_id=thread_id.encode(),
         status=head.status,
-        agent=mark(head.agent),
-        parent=mark(head.parent[0]) if head.parent else None,
+        agent=text_digest(head.agent),
+        parent=text_digest(head.parent[0]) if head.parent else None,
         created=micros(head.created_at),
         updated=micros(head.updated_at),
         title=title_column(head.title),
@@ -105,7 +105,7 @@ def with_sum(encoded: bytes) -> bytes:
 
 
 @functools.lru_cache(4096)
-def mark(text: str) -> bytes:
+def text_digest(text: str) -> bytes:
     """Return a 16-byte digest of this text, for columns that are only compared for equality."""
     return blake3(text.encode()).digest(16)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from clew.checkpointers.sql.heads import MOST
+from clew.checkpointers.sql.heads import UNLIMITED
 from clew.errors import Corrupt
 
 __all__ = ["Stretch", "read_frames"]
@@ -35,8 +35,8 @@ async def read_frames(
     log: object = None
     page = _FIRST
     while True:
-        first = min(start, MOST) + len(frames)
-        last = min(MOST if stop is None else stop, first + page)
+        first = min(start, UNLIMITED) + len(frames)
+        last = min(UNLIMITED if stop is None else stop, first + page)
         found = await fetch(first, last)
         if found is None:
             return []
@@ -48,6 +48,6 @@ async def read_frames(
         if len(found.frames) != max(0, min(last, found.length) - first):
             raise Corrupt(f"thread {thread_id!r} in {where} lacks frames from {first} to {last}. Restore a copy.")
         frames += found.frames
-        if first + page >= min(found.length, MOST if stop is None else stop):
+        if first + page >= min(found.length, UNLIMITED if stop is None else stop):
             return frames
         page = max(16, min(_MOST_ROWS, _BYTES * len(found.frames) // (sum(map(len, found.frames)) + 1)))

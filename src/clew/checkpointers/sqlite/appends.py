@@ -184,7 +184,7 @@ def frames_of(db: sqlite3.Cursor, log: int, start: int, stop: int) -> list[bytes
 
 
 def touch(db: sqlite3.Cursor, namespace: str, digests: Sequence[bytes]) -> list[bytes]:
-    """Touch these blobs, and return the digests of blobs that do not exist."""
+    """Touch these blobs: set their time of last use to now. Returns the digests of blobs that do not exist."""
     moment = now()
     statement = "UPDATE blobs SET touched = ? WHERE ns = ? AND digest = ?"
     return [digest for digest in digests if not db.execute(statement, (moment, namespace, digest)).rowcount]

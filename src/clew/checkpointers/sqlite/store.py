@@ -25,7 +25,7 @@ from clew.checkpointers.checks import (
     check_thread_id,
 )
 from clew.checkpointers.heads import Head, HeadQuery, micros, thread_digest
-from clew.checkpointers.sql.heads import MOST, Listing, decode_head, with_sum
+from clew.checkpointers.sql.heads import UNLIMITED, Listing, decode_head, with_sum
 from clew.checkpointers.sqlite.appends import Append, frames_of, now, touch
 from clew.checkpointers.sqlite.backup import Backup, backup
 from clew.checkpointers.sqlite.engine import Engine, close_engine, open_engine
@@ -280,9 +280,9 @@ def _listing(namespace: str, query: HeadQuery) -> tuple[str, list[object]]:
     statement = f"SELECT head, thread_id FROM heads WHERE {' AND '.join(where)} ORDER BY {query.order} DESC, key DESC"  # noqa: S608
     if query.limit is not None and _decided_by_sql(query):
         statement += " LIMIT ?"
-        values.append(min(query.limit, MOST))
+        values.append(min(query.limit, UNLIMITED))
     return statement, values
 
 
 def _before(untouched_for: timedelta) -> int:
-    return now() - min(untouched_for // timedelta(microseconds=1), MOST)
+    return now() - min(untouched_for // timedelta(microseconds=1), UNLIMITED)
