@@ -63,7 +63,7 @@ class _Node(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class FileNode(_Node, tag="file", frozen=True):
-    """A regular file. Its bytes are `inline`, or the next `chunks` leaves of the tree, joined."""
+    """A regular file. Its bytes are `inline`, or in as many blobs as `chunks` says: the next digests in `Tree.leaves`."""
 
     size: int = 0
     chunks: int = 0
@@ -76,7 +76,7 @@ class FileNode(_Node, tag="file", frozen=True):
 
 
 class FolderNode(_Node, tag="folder", frozen=True):
-    """A folder. Its content is the next of the trees that the tree with this node points at."""
+    """A folder. Its content is another tree: the next digest in `Tree.trees` of the tree with this node."""
 
 
 class LinkNode(_Node, tag="link", frozen=True):

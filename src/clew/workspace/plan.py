@@ -99,7 +99,7 @@ class Plan:
 
 
 class _Pair(NamedTuple):
-    """A folder that is in both snapshots or in one of them."""
+    """A folder to compare between the snapshot before the restore and the target. It may be in only one of them."""
 
     path: bytes
     before: str
@@ -118,6 +118,8 @@ async def make_plan(checkpointer: Checkpointer, before: Root | None, target: Roo
 
 
 class _Planner:
+    """Makes one plan, by comparing two snapshots folder by folder."""
+
     def __init__(self, checkpointer: Checkpointer, limits: Limits) -> None:
         self._checkpointer = checkpointer
         self._limits = limits

@@ -205,6 +205,8 @@ class _Own:
 
 
 class _Walk:
+    """Reads folders one by one during a walk, and counts their names."""
+
     def __init__(self, root: Root, limits: Limits, own: _Own) -> None:
         self.found = Scan()
         self._root = root

@@ -96,6 +96,8 @@ class StatCache(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Stored(msgspec.Struct, frozen=True, array_like=True):
+    """A cache as it is saved: with the boot it is valid for, and the folder, store and key that it belongs to."""
+
     boot: str
     whose: bytes
     cache: StatCache

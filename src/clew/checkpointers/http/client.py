@@ -319,6 +319,8 @@ class Pool:
 
 
 class _Connection:
+    """One connection to the server, for one request at a time."""
+
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer

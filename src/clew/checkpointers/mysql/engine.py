@@ -145,8 +145,8 @@ class Engine:
     # Connections
 
     async def _try(self, work: Callable[[Connection], Awaitable[T]]) -> T:
-        """Call `work` with a connection and return its result. Repeats it with another connection after a failure that may
-        pass."""
+        """Call `work` with a connection and return its result. Repeats it after a temporary failure, with another
+        connection."""
         attempt = 0
         while True:
             if attempt:  # a random pause, so that two conflicting transactions do not retry in step

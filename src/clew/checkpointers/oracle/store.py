@@ -289,7 +289,7 @@ class OracleCheckpointer(Checkpointer):
         return None
 
     async def _try(self, work: Callable[[Any], Awaitable[T]]) -> T:
-        """Call `work` with a connection of the pool and return its result. Repeats it once after a failure that may pass."""
+        """Call `work` with a connection of the pool and return its result. Repeats it once after a temporary failure."""
         try:
             return await self._once(work)
         except self._driver.Error as error:

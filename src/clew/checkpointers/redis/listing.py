@@ -32,7 +32,7 @@ Decode = Callable[[object, str], Head]
 
 
 class Listing:
-    """Runs one query. `heads` yields the matching heads."""
+    """Runs one query; `heads` yields the matching heads. A place is a thread's position in a listing, as sortable bytes."""
 
     def __init__(self, engine: Engine, layout: Layout, decode: Decode, query: HeadQuery) -> None:
         self._engine = engine
@@ -69,7 +69,7 @@ class Listing:
         return sorted(found, key=self._query.position, reverse=True)
 
     async def _places(self, size: int) -> tuple[list[bytes], bytes]:
-        """Return the newest places of each shard, up to `size`, sorted from the oldest on.
+        """Return the places (positions in the listing) of the newest threads, up to `size` from each shard, oldest first.
 
         Also returns the place down to which the result is complete. It is empty if no place was left out.
         """
@@ -88,7 +88,7 @@ class Listing:
         return sorted(place for place in places if place >= complete_to), complete_to
 
     def _bounds(self) -> tuple[bytes, bytes]:
-        """Return the newest and the oldest place that a match can have, as Redis writes bounds."""
+        """Return the newest and the oldest place that a match can have, in the form of range bounds of Redis."""
         query = self._query
         below: list[bytes] = []
         oldest = b"-"

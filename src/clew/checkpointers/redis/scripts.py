@@ -156,8 +156,8 @@ end
 return 1
 """
 )
-"""Remove places from the listings if they are no longer the thread's places. KEYS: head, updated, created. ARGV: the places
-found by update and by creation, each may be empty."""
+"""Remove a thread's old places from the listings, unless they are its places again. KEYS: head, updated, created. ARGV: the
+place in the listing by update and in that by creation. Each may be empty."""
 
 TOUCH = Script(
     _NOW
