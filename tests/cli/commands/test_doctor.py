@@ -118,7 +118,7 @@ def test_a_program_that_is_too_old_is_named_with_its_version_and_what_to_run_and
     env = _with_codex(tmp_path, f"touch {tmp_path / 'asked'}; exit 1", "0.99.0")
     found = _by_check(clew("doctor", "--json", store="memory://", env=env))["codex"]
     assert (found["level"], "0.99.0" in found["what"]) == ("warning", True)
-    assert "older than 0.120.0" in found["advice"]
+    assert "before 0.120.0" in found["advice"]
     assert "npm install -g @openai/codex@latest" in found["advice"]
     run = clew("doctor", "--live", "--provider", "codex", "--json", store="memory://", env=env)
     assert (run.returncode, _by_check(run)["codex"]["level"]) == (1, "problem")

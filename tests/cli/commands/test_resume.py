@@ -345,7 +345,7 @@ async def test_a_thread_goes_on_at_the_provider_that_had_it_and_at_another_if_as
     prompts = [plain_text(message) for message in state.messages if message.__struct_config__.tag == "user"]
     assert prompts == ["say hello", "say again", "say there", "And?"]
     refused = shop.clew("resume", "t", "--provider", "toy", "--answer", "yes")
-    assert (refused.returncode, "--answer: toy asks nothing" in refused.stderr) == (2, True)
+    assert (refused.returncode, "--answer: toy asks no questions" in refused.stderr) == (2, True)
 
 
 @pytest.mark.slow

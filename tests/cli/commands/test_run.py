@@ -178,7 +178,7 @@ async def test_tools_of_an_mcp_server_are_found_again_by_a_resume_and_its_secret
     tmp_path: Path,
 ) -> None:
     shop = Workshop(tmp_path)
-    server = Path(__file__).parents[1] / "tools" / "mcp_server.py"
+    server = Path(__file__).parents[2] / "tools" / "mcp_server.py"
     asks = {"call": {"name": "environment", "arguments": {"name": "SHOP_TOKEN"}}}
     model = shop.script("mcp", asks, "Done.", asks, "Done again.")
     command = f"SHOP_TOKEN=$MY_TOKEN {shlex.quote(sys.executable)} {shlex.quote(str(server))} stdio"
