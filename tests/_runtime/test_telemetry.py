@@ -88,7 +88,7 @@ def test_an_agent_tells_of_its_calls_and_nothing_of_what_is_in_them(
     caplog.set_level(logging.DEBUG, "clew")
     model = ScriptedModel([call("look", word=SECRET), f"It is {SECRET}."])
     with clew.sync.Agent(model, name="ada", tools=[look], checkpointer=None) as agent:
-        assert SECRET in agent.run(f"Look for {SECRET}.", thread_id="t").result().output
+        assert SECRET in agent.run(f"Look for {SECRET}.", thread_id="t").output
     found = {span.name: dict(span.attributes or {}) for span in spans.get_finished_spans()}
     assert found["clew.model_call"]["clew.model"] == "scripted"
     assert found["clew.tool_call"] == {

@@ -328,7 +328,11 @@ async def charge() -> str:
     return "charged"
 
 agent = Agent(ScriptedModel([call("keep"), call("charge"), "Done."]), tools=[keep, charge], checkpointer=sys.argv[1])
-asyncio.run(agent.run("Charge it.", thread_id="t").result())
+
+async def main() -> None:
+    await agent.run("Charge it.", thread_id="t")
+
+asyncio.run(main())
 """
 
 
