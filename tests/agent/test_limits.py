@@ -110,7 +110,7 @@ async def test_a_run_that_takes_too_long_is_interrupted_and_can_be_resumed(store
         {"compact_at": 1.5},
         {"compact_at": "half"},
         {"on_overflow": "ignore"},
-        {"checkpoint_every_n_iterations": 0},
+        {"snapshot_every": 0},
         {"durability": "never"},
         {"name": 7},
         {"name": "a\0b"},

@@ -45,7 +45,7 @@ async def test_continue_said_twice_in_a_session_is_asked_twice_and_replayed_when
 ) -> None:
     async def script(prompts: int) -> list[str]:
         agent, model = writer(store)
-        async with agent.session(workspace=tmp_path, resume=True, clear_cache_on_success=False) as session:
+        async with agent.session(workspace=tmp_path, resume=True, delete_when_done=False) as session:
             told = [str((await session.run("Continue.")).output) for _ in range(prompts)]
         asked.append(model.calls)
         return told

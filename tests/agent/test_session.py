@@ -44,7 +44,7 @@ async def test_a_prompt_that_is_refused_does_not_name_the_thread_of_a_session(
 ) -> None:
     agent = Agent(ScriptedModel(["Done."]), checkpointer=store)
     for resume in (True, False):
-        async with agent.session(workspace=tmp_path, resume=resume, clear_cache_on_success=False) as session:
+        async with agent.session(workspace=tmp_path, resume=resume, delete_when_done=False) as session:
             with pytest.raises(InvalidInput, match="timeout is a number of seconds above 0, not 0"):
                 session.send("Another task.", timeout=0)
             with pytest.raises(UsageError, match="named by its task"):
@@ -123,7 +123,7 @@ async def test_a_task_goes_on_where_it_was_and_is_cleared_once_it_is_done(
         result = await session.run("Do all of it.")
     assert (result.output, result.resumed_from, ran) == ("Done.", 1, ["a"])
     assert await _threads(store) == []
-    async with again.session(workspace=tmp_path / "out", resume=True, clear_cache_on_success=False) as session:
+    async with again.session(workspace=tmp_path / "out", resume=True, delete_when_done=False) as session:
         await session.run("Do all of it.")
     assert await _threads(store) == [kept]
 
@@ -174,7 +174,7 @@ async def test_a_task_that_another_process_works_on_is_not_deleted(store: Memory
     agent = Agent(ScriptedModel(["Hi."]), name="ada", checkpointer=store)
     thread_id = task_id("ada", "Do it.", tmp_path)
     async with Thread.open(store, thread_id):
-        async with agent.session(workspace=tmp_path, resume=True, cache_on_interrupt=False) as session:
+        async with agent.session(workspace=tmp_path, resume=True, keep_when_stopped=False) as session:
             with pytest.raises(ThreadBusy):
                 await session.run("Do it.")
         assert await _threads(store) == [thread_id]
@@ -228,11 +228,11 @@ async def test_a_task_that_was_interrupted_is_forgotten_where_nothing_is_to_be_k
 ) -> None:
     script: list[Response] = [call("nothing"), RuntimeError("down")]
     agent = Agent(ScriptedModel(script), name="ada", checkpointer=store, **stop)
-    async with agent.session(output_dir=tmp_path / "out", resume=True, cache_on_interrupt=False) as session:
+    async with agent.session(output_dir=tmp_path / "out", resume=True, keep_when_stopped=False) as session:
         with suppress(RuntimeError):
             await session.run("Do all of it.")
     assert await _threads(store) == []
-    async with agent.session(thread_id="mine", cache_on_interrupt=False) as session:
+    async with agent.session(thread_id="mine", keep_when_stopped=False) as session:
         with suppress(RuntimeError):
             await session.run("Do all of it.")
     assert await _threads(store) == ["mine"], "a thread that the user named is never deleted"

@@ -61,7 +61,7 @@ async def test_an_error_after_which_files_cannot_be_kept_says_which_turn_they_ar
         tools=[write, ruin],
         checkpointer=store,
         workspace=tmp_path / "files",
-        checkpoint_every_n_iterations=every,
+        snapshot_every=every,
     )
     with pytest.raises(RuntimeError, match="down") as failed:
         await agent.run("Go.", thread_id="t")
@@ -155,7 +155,7 @@ async def test_what_a_turn_wrote_that_waits_for_a_person_is_on_record(
         tools=[write, pay],
         checkpointer=store,
         workspace=tmp_path / "files",
-        checkpoint_every_n_iterations=5,
+        snapshot_every=5,
     )
     assert (await agent.run("Go.", thread_id="t")).status == "waiting"
     elsewhere = Agent(
@@ -235,7 +235,7 @@ async def test_a_rewound_thread_knows_which_turn_its_files_are_of(store: MemoryC
         tools=[write],
         checkpointer=store,
         workspace=tmp_path / "files",
-        checkpoint_every_n_iterations=2,
+        snapshot_every=2,
     )
     await agent.run("Go.", thread_id="t")
     found = [(await Thread.load(store, "t", at_turn=turn)).files_turn for turn in range(6)]
@@ -271,7 +271,7 @@ async def test_a_prompt_that_is_answered_from_the_record_still_brings_its_files(
     async def work() -> tuple[Any, int]:
         model = ScriptedModel([call("write", name="report"), "Written."])
         agent = Agent(model, tools=[write], checkpointer=store)
-        session = agent.session(resume=True, workspace=tmp_path / "files", clear_cache_on_success=False)
+        session = agent.session(resume=True, workspace=tmp_path / "files", delete_when_done=False)
         async with session:
             return (await session.run("Write the report.")).output, model.calls
 

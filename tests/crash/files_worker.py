@@ -86,7 +86,7 @@ def make_agent(job: Job, model: Any, files: Path, store: Any, hanging: Callable[
         await asyncio.Event().wait()
         return "never"
 
-    more.setdefault("checkpoint_every_n_iterations", job.every)
+    more.setdefault("snapshot_every", job.every)
     return Agent(model, tools=[write, hang], checkpointer=store, workspace=files, **more)
 
 

@@ -127,7 +127,7 @@ class Agent:
         max_turns: int = 50,
         budget: Budget | None = None,
         durability: Durability = "sync",
-        checkpoint_every_n_iterations: int = 1,
+        snapshot_every: int = 1,
         max_tokens: int | None = None,
         options: Mapping[str, Any] | None = None,
         prices: Mapping[str, Price] | None = None,
@@ -153,7 +153,7 @@ class Agent:
         `workspace` is the folder that tools work in. Tools that need one, such as `DEFAULT_TOOLS`, are refused without it;
         None says that there is none here and that each `session(workspace=…)` brings its own.
 
-        `checkpoint_every_n_iterations` is how often the workspace is snapshotted, in turns that called tools. Responses,
+        The workspace is snapshotted after every `snapshot_every` turns that called tools. Responses,
         intents and outcomes are always recorded before anything depends on them.
 
         `output` is a type that the last answer is to have; the model is told where its answer does not fit. `finish=True`
@@ -191,7 +191,7 @@ class Agent:
         check_folder("workspace", None if workspace is ... else workspace)
         check_folder("data_dir", data_dir)
         check_count("max_turns", max_turns)
-        check_count("checkpoint_every_n_iterations", checkpoint_every_n_iterations)
+        check_count("snapshot_every", snapshot_every)
         check_count("warn_turns", warn_turns, 0)
         check_count("max_tokens", max_tokens, optional=True)
         check_count("context_window", context_window, optional=True)
@@ -220,7 +220,7 @@ class Agent:
             workspace=None if workspace is None or workspace is ... else absolute(workspace),
             max_turns=max_turns,
             budget=budget or Budget(),
-            snapshot_every=checkpoint_every_n_iterations,
+            snapshot_every=snapshot_every,
             max_tokens=max_tokens,
             options=options or {},
             prices=prices,
@@ -343,15 +343,15 @@ class Agent:
         resume: bool = False,
         workspace: str | os.PathLike[str] | None = None,
         output_dir: str | os.PathLike[str] | None = None,
-        clear_cache_on_success: bool = True,
-        cache_on_interrupt: bool = True,
+        delete_when_done: bool = True,
+        keep_when_stopped: bool = True,
     ) -> Session:
         """Several prompts on one thread: `async with agent.session(...) as session: await session.run(...)`.
 
         Without a `thread_id` the first prompt is the task. With `resume=True` the thread is named by the agent, the task and
         the folder, so that the same script run again goes on where it was. Its n-th prompt is the n-th on record: if that
         was answered, its answer is returned, and equal words further on are asked. Once the task is done its thread is
-        deleted, unless `clear_cache_on_success=False`; with `cache_on_interrupt=False` also once it was interrupted or has
+        deleted, unless `delete_when_done=False`; with `keep_when_stopped=False` also once it was interrupted or has
         failed. A thread that the user named is never deleted. `workspace`, or `output_dir`, is the folder that tools work
         in, for this session in place of the agent's own.
         """
@@ -364,8 +364,8 @@ class Agent:
             thread_id,
             folder=agent._folder,
             resume=resume,
-            clear_done=clear_cache_on_success,
-            keep_stopped=cache_on_interrupt,
+            clear_done=delete_when_done,
+            keep_stopped=keep_when_stopped,
         )
 
     def task_id(self, task: str, *, workspace: str | os.PathLike[str] | None = None) -> str:

@@ -97,7 +97,7 @@ class Agent:
         max_turns: int = 50,
         budget: Budget | None = None,
         durability: Durability = "sync",
-        checkpoint_every_n_iterations: int = 1,
+        snapshot_every: int = 1,
         max_tokens: int | None = None,
         options: Mapping[str, Any] | None = None,
         prices: Mapping[str, Price] | None = None,
@@ -201,15 +201,15 @@ class Agent:
         resume: bool = False,
         workspace: str | os.PathLike[str] | None = None,
         output_dir: str | os.PathLike[str] | None = None,
-        clear_cache_on_success: bool = True,
-        cache_on_interrupt: bool = True,
+        delete_when_done: bool = True,
+        keep_when_stopped: bool = True,
     ) -> Session:
         """Several prompts on one thread: `with agent.session(...) as session: session.run(...)`.
 
         Without a `thread_id` the first prompt is the task. With `resume=True` the thread is named by the agent, the task and
         the folder, so that the same script run again goes on where it was. Its n-th prompt is the n-th on record: if that
         was answered, its answer is returned, and equal words further on are asked. Once the task is done its thread is
-        deleted, unless `clear_cache_on_success=False`; with `cache_on_interrupt=False` also once it was interrupted or has
+        deleted, unless `delete_when_done=False`; with `keep_when_stopped=False` also once it was interrupted or has
         failed. A thread that the user named is never deleted. `workspace`, or `output_dir`, is the folder that tools work
         in, for this session in place of the agent's own."""
 
