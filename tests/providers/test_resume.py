@@ -48,8 +48,8 @@ async def test_a_providers_agent_goes_on_in_the_folder_and_store_of_what_it_resu
     async with ProviderAgent(provider="toy", env=place.env, cwd=place.cwd) as agent:
         await agent.resume_session(handle, trust=True).send("say two")
         assert (await agent.resume("echo")).thread_id == session.thread_id
-        assert agent._last.ran is not None
-        assert agent._last.ran.settings.place.cwd == elsewhere.cwd
+        assert agent._worked_on.ran is not None
+        assert agent._worked_on.ran.settings.place.cwd == elsewhere.cwd
 
 
 async def test_the_first_event_of_a_prompt_to_a_provider_says_its_thread(tmp_path: Path) -> None:

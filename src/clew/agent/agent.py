@@ -72,6 +72,8 @@ _ASKED_AFTER_ANSWER = (
     "are given with resume(answer=…)"
 )
 _ASKED_ON_RESUME = "the prompt was not asked yet. It is on record, and a resume asks it"
+_KINDS = {"provider": "clew.providers.agent:ProviderAgent"}
+"""Kinds of agents that other packages bring, found by name because this package does not import them."""
 _running: ContextVar[Agent] = ContextVar("clew_running_agent")
 """The agent whose tools run here: its children work on its store, and keep to what it keeps to."""
 
@@ -105,14 +107,12 @@ class Agent:
     and no tool that must not run twice does.
     """
 
-    def __new__(cls, *args: Any, provider: str | Sequence[str] | None = None, **settings: Any) -> Any:
-        """With a `provider`, an agent that works through that one's program; its class is none that this module knows."""
-        if provider is None:
+    def __new__(cls, *args: Any, provider: str | Sequence[str] | None = None, **settings: Any) -> Self:
+        """With a `provider`, make the subclass of `Agent` that works through that provider's program."""
+        if provider is None or cls is not Agent:
             return super().__new__(cls)
-        made = find(
-            "provider", {"provider": "clew.providers.agent:ProviderAgent"}, "clew.agents", "an agent of a provider"
-        )
-        return made(*args, provider=provider, **settings)
+        kind: type[Self] = find("provider", _KINDS, "clew.agents", "an agent of a provider")
+        return super().__new__(kind)
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class Agent:
         durability: Durability = "sync",
         snapshot_every: int = 1,
         max_tokens: int | None = None,
-        options: Mapping[str, Any] | None = None,
+        options: Mapping[str, Any] | Sequence[str] | None = None,
         prices: Mapping[str, Price] | None = None,
         output: Any = None,
         finish: bool | AnyTool | Callable[..., Any] = False,
@@ -179,7 +179,9 @@ class Agent:
         `provider` makes an agent that works through Claude Code, Codex or opencode instead: `clew.providers.ProviderAgent`
         says what `model`, `cwd`, `env`, `permissions`, `timeout` and `options` are then.
         """
-        if any(given is not None for given in (provider, cwd, env, permissions, timeout)):
+        if provider is not None:
+            raise InvalidInput("a subclass of Agent has no provider=. Derive it from clew.providers.ProviderAgent.")
+        if any(given is not None for given in (cwd, env, permissions, timeout)):
             raise InvalidInput("cwd, env, permissions and timeout are for Agent(provider=…); here, use workspace=")
         if isinstance(model, Mapping) or not model:
             raise InvalidInput(
@@ -222,7 +224,7 @@ class Agent:
             budget=budget or Budget(),
             snapshot_every=snapshot_every,
             max_tokens=max_tokens,
-            options=options or {},
+            options={} if not isinstance(options, Mapping) else options,
             prices=prices,
             output=answer,
             finish=ending,
@@ -404,7 +406,7 @@ class Agent:
         """A name for a thread that nobody has."""
         return f"{self.name or 'run'}-{secrets.token_hex(6)}"
 
-    async def run_on(self, thread_id: str, prompt: str | None, emit: Emit, **how: Any) -> RunResult:
+    async def _run_on(self, thread_id: str, prompt: str | None, emit: Emit, **how: Any) -> RunResult:
         """The work of `run` and `resume`, told to `emit` as it happens; for sessions."""
         return await self._run(_Job(thread_id, prompt, **how), emit)
 
@@ -430,7 +432,7 @@ class Agent:
         agent._store = self._trusted.setdefault(handle.store, Store(handle.store))
         return agent
 
-    async def moved(self, thread_id: str, provider: str, settings: dict[str, Any]) -> Session:
+    async def _moved(self, thread_id: str, provider: str, settings: dict[str, Any]) -> Session:
         """A session of another agent on the same thread; for sessions."""
         await self.check_thread(thread_id)
         if provider == "clew":
@@ -444,9 +446,7 @@ class Agent:
 
     def _as_child(self, child: Agent) -> AnyTool:
         """Another agent as a tool of this one: on this one's store, unless it was given its own."""
-        if not child.name:
-            raise InvalidInput("an agent that is a tool needs a name: Agent(…, name=…)")
-        _check_folder(child._settings, "As a tool of another agent it needs its own: Agent(…, workspace=…)")
+        child._check_as_tool()
 
         async def work(ctx: ToolContext, thread_id: str, task: str, answers: Any) -> RunResult:
             above, made = _running.get(), copy.copy(child)
@@ -461,18 +461,24 @@ class Agent:
         self._children.append(child)
         return child_tool(child.name, child._settings.system_prompt[:1000], work)
 
+    def _check_as_tool(self) -> None:
+        """Raise `InvalidInput` if this agent cannot be a tool of another one."""
+        if not self.name:
+            raise InvalidInput("an agent that is a tool needs a name: Agent(…, name=…)")
+        _check_folder(self._settings, "As a tool of another agent it needs its own: Agent(…, workspace=…)")
+
     def _once(self) -> list[str]:
         """The tools that must not run twice, those of its children included."""
         own = [tool.name for tool in self._settings.tools.values() if tool.effect == "once"]
         return [*own, *(f"{child.name}'s {name}" for child in self._children for name in child._once())]
 
-    async def forget(self, thread_id: str) -> None:
+    async def _forget(self, thread_id: str) -> None:
         """Delete a thread, and those of its children."""
         store = self._store.open()
         children = [head.thread_id async for head in store.heads(HeadQuery(parent=thread_id)) if is_child(head)]
         await store.delete(thread_id)
         for child in children:
-            await self.forget(child)
+            await self._forget(child)
 
     def _in(self, workspace: Path) -> Agent:
         """The same agent, working in another folder."""

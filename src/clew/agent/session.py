@@ -255,7 +255,7 @@ class OwnSession(Session):
             try:
                 if must_exist or self._must_exist:
                     await self._agent.check_thread(thread_id)
-                result = await self._agent.run_on(thread_id, prompt, emit, nth=nth, **how)
+                result = await self._agent._run_on(thread_id, prompt, emit, nth=nth, **how)
             except BaseException as error:
                 self._note_error(error)
                 if prompt is not None and nth is not None:
@@ -282,7 +282,7 @@ class OwnSession(Session):
 
     async def move_to(self, provider: str, **settings: Any) -> Session:
         await self.cancel()
-        return await self._agent.moved(self.thread_id, provider, settings)
+        return await self._agent._moved(self.thread_id, provider, settings)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -302,7 +302,7 @@ class OwnSession(Session):
     async def _clear(self, thread_id: str) -> None:
         """That it could not be deleted is no reason to lose what was done."""
         try:
-            await settle(self._agent.forget(thread_id))
+            await settle(self._agent._forget(thread_id))
         except Unavailable as error:
             log.warning(
                 "thread %r: its task is %s, and it could not be cleared: %s", thread_id, self._ended_with, error

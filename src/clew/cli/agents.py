@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from clew.agent.settings import Setup
     from clew.checkpointers import Checkpointer
     from clew.log import Checkpoint
-    from clew.providers import ProviderAgent
     from clew.tools import AnyTool, MCPTools
 
 __all__ = ["ToolsMissing", "check_server", "find_tools", "importing_from", "make_agent", "open_server", "own_tools"]
@@ -61,7 +60,7 @@ async def make_agent(
     stopped: Callable[[str], str],
     *,
     without_tools: bool = False,
-) -> tuple[Agent | ProviderAgent, Setup, list[str]]:
+) -> tuple[Agent, Setup, list[str]]:
     """Make the agent of a setup. Returns the agent, the setup with the names of its tools, and notes for the user.
 
     The agent and its MCP servers are closed with `stack`. `before` is the state of the thread that goes on, None for a new
@@ -81,7 +80,7 @@ async def make_agent(
     if setup.provider:
         common |= {"workspace": setup.workspace} if setup.workspace else {"cwd": setup.folder}
         common["permissions"] = setup.permissions or "edit"
-        made: Any = Agent(setup.model, provider=setup.provider, **common)
+        made = Agent(setup.model, provider=setup.provider, **common)
     else:
         tools = await _tools(setup, stack)
         _check_folder(setup, tools)

@@ -9,8 +9,8 @@ import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
-from types import EllipsisType, TracebackType
-from typing import Any, NamedTuple, Self
+from types import EllipsisType
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -58,7 +58,7 @@ class Ready(NamedTuple):
     program: Program
 
 
-class ProviderAgent:
+class ProviderAgent(Agent):
     """An outside coding agent, durable: `Agent(provider="claude_code")`, or a list to fall back on, or `"auto"`.
 
         session = Agent(provider="claude_code", checkpointer="sqlite:///clew.db").start_session()
@@ -107,7 +107,7 @@ class ProviderAgent:
         check_redact(redact)
         check_signals(handle_signals)
         check_flags(takeover=takeover)
-        self._settings = make_settings(
+        self._provided = make_settings(
             provider,
             model,
             name=name,
@@ -126,26 +126,21 @@ class ProviderAgent:
         self._takeover = takeover
         self._handle_signals = handle_signals
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._last = LastRun[ProviderSettings]()
+        self._worked_on = LastRun[ProviderSettings]()
         self._trusted: dict[str, Store] = {}
         """Stores that handles hinted at, opened here, by their URLs."""
 
     @property
     def name(self) -> str:
-        return self._settings.name
+        return self._provided.name
 
     @property
     def settings(self) -> ProviderSettings:
-        return self._settings
+        return self._provided
 
     @property
     def store(self) -> Checkpointer:
         return self._store.open()
-
-    @property
-    def store_url(self) -> str:
-        """The URL of the store, if it was given as one."""
-        return self._store.url
 
     def start_session(self, *, thread_id: str | None = None) -> ProviderSession:
         """A session on a new thread, or on the one of this id, whoever worked on it before. Its handle can be kept before
@@ -165,9 +160,38 @@ class ProviderAgent:
         found = read_handle(handle, key=key)
         agent = self._trusting(found) if trust else self
         name = provider_name(found.provider)
-        mine = name if name in agent._settings.providers else agent._first()
+        mine = name if name in agent._provided.providers else agent._first()
         resume_key = found.resume_key if name == mine else ""
         return ProviderSession(agent, found.session_id, provider=mine, key=resume_key, origin=found)
+
+    def session(
+        self,
+        *,
+        thread_id: str | None = None,
+        resume: bool = False,
+        workspace: str | os.PathLike[str] | None = None,
+        output_dir: str | os.PathLike[str] | None = None,
+        delete_when_done: bool = True,
+        keep_when_stopped: bool = True,
+    ) -> Session:
+        """Always raises `UsageError`: a script whose prompts are known by their numbers needs the built-in agent."""
+        raise UsageError(
+            "agent.session(…) numbers the prompts of a script, which only the built-in agent does. With a provider use "
+            "agent.start_session(thread_id=…), agent.resume_session(handle), and prompt_id= to ask a prompt once."
+        )
+
+    def task_id(self, task: str, *, workspace: str | os.PathLike[str] | None = None) -> str:
+        """Always raises `UsageError`: only sessions of the built-in agent name their thread by the task."""
+        raise UsageError(
+            "agent.task_id(…) names the thread of agent.session(resume=True), which only the built-in agent has. With a "
+            "provider name the thread yourself: agent.start_session(thread_id=…)."
+        )
+
+    def _check_as_tool(self) -> None:
+        raise InvalidInput(
+            f"an agent of a provider ({', '.join(self._provided.providers)}) cannot be a tool of another agent. Call it "
+            "from a tool of your own: await agent.run(…)."
+        )
 
     def run(
         self,
@@ -209,35 +233,15 @@ class ProviderAgent:
 
         return Run(work)
 
-    def stream(
-        self,
-        prompt: str | None = None,
-        *,
-        thread_id: str | None = None,
-        prompt_id: str | None = None,
-        answer: Any = None,
-        max_turns: int | None = None,
-        timeout: float | None = None,
-    ) -> Run[RunResult]:
-        """Ask as `run` does and iterate the events: `async for event in agent.stream("…")`. Its `result` is there after the
-        last event. Without a prompt it goes on with a thread as `resume` does, with the `answer` if one is given."""
-        if prompt is None:
-            return self.resume(
-                thread_id=thread_id, prompt_id=prompt_id, answer=answer, max_turns=max_turns, timeout=timeout
-            )
-        if answer is not None:
-            raise UsageError("answer= is for a stream that goes on without a prompt: leave the prompt out.")
-        return self.run(prompt, thread_id=thread_id, prompt_id=prompt_id, max_turns=max_turns, timeout=timeout)
-
     async def _last_thread(self) -> tuple[ProviderAgent, str]:
         """The thread that `resume` means when it is given none, and this agent in the folder and store of that thread."""
-        found, agent = await self._last.or_newest(self.name, self._store, self._settings), copy.copy(self)
-        agent._store, agent._settings = found.store, found.settings
+        found, agent = await self._worked_on.or_newest(self.name, self._store, self._provided), copy.copy(self)
+        agent._store, agent._provided = found.store, found.settings
         return agent, found.thread_id
 
     def new_id(self) -> str:
         """A name for a thread that nobody has."""
-        return f"{self.name or self._settings.providers[0]}-{secrets.token_hex(6)}"
+        return f"{self.name or self._provided.providers[0]}-{secrets.token_hex(6)}"
 
     async def aclose(self) -> None:
         """Stop what still runs, and close the store, if this agent opened it. In a forked child nothing is done."""
@@ -246,14 +250,6 @@ class ProviderAgent:
         await stop_all(self._tasks)
         for store in (self._store, *self._trusted.values()):
             await store.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
     # For sessions.
 
@@ -272,7 +268,7 @@ class ProviderAgent:
 
     def began(self, thread_id: str) -> None:
         """Remember that this agent has begun to work on a thread, so that `resume` finds it."""
-        self._last.ran = Ran(thread_id, self._store, self._settings)
+        self._worked_on.ran = Ran(thread_id, self._store, self._provided)
 
     def stops(self, thread_id: str) -> AbstractContextManager[None]:
         """How signals end a prompt."""
@@ -282,7 +278,7 @@ class ProviderAgent:
 
     def order(self, first: str) -> list[str]:
         """The providers to try, from the one that has the conversation on."""
-        return list(dict.fromkeys([first, *self._settings.providers]))
+        return list(dict.fromkeys([first, *self._provided.providers]))
 
     def ready(self, name: str) -> Ready:
         """A provider that can be asked: `ProviderMissing` if it is not installed, or too old. Where another could take over,
@@ -295,14 +291,14 @@ class ProviderAgent:
             raise ProviderMissing(name, provider.install, program.problem)
         if (too_old := outdated(provider, program)) is not None:
             raise too_old
-        if len(self._settings.providers) > 1:
+        if len(self._provided.providers) > 1:
             health = provider.check(program)
             if health.logged_in is False:
                 raise NotLoggedIn(name, health.problem, advice="")
         return Ready(provider, program)
 
     def provider(self, name: str) -> Provider:
-        return find_provider(name)(self._settings.place)
+        return find_provider(name)(self._provided.place)
 
     def first_ready(self, names: Sequence[str]) -> Ready:
         """The first of these that can be asked; if none can, the last says why, and why not the others."""
@@ -316,7 +312,7 @@ class ProviderAgent:
 
     def sending(self, ready: Ready, journal: Journal, emit: Emit) -> Sending:
         """For one prompt."""
-        return Sending(self._settings, ready.provider, ready.program, self.store, journal, emit, self._redact)
+        return Sending(self._provided, ready.provider, ready.program, self.store, journal, emit, self._redact)
 
     @property
     def redact(self) -> Redact | None:
@@ -325,10 +321,6 @@ class ProviderAgent:
     def enter(self) -> None:
         """Allow work to begin, or raise `UsageError`: after close, in a forked child, or on a second event loop."""
         self._store.enter()
-
-    async def check_thread(self, thread_id: str) -> None:
-        """Raise `ThreadNotFound` unless the store has this thread. Nothing is made by asking."""
-        await self._store.check(thread_id)
 
     async def check_origin(self, thread_id: str, origin: Handle | None) -> None:
         """Check, before anything is written, that there is something to go on from, in the store or on this machine."""
@@ -360,9 +352,9 @@ class ProviderAgent:
 
     async def take_in(self, journal: Journal) -> None:
         """Put on record what was done in the provider's own program since the last prompt."""
-        await take_in(journal, self.store, self._settings.place, natively=self._redact is None)
+        await take_in(journal, self.store, self._provided.place, natively=self._redact is None)
 
-    async def trajectory(self, thread_id: str, provider: str, key: str) -> tuple[Trajectory, str]:
+    async def trajectory_and_key(self, thread_id: str, provider: str, key: str) -> tuple[Trajectory, str]:
         """What is on record of a thread, with its sub-agents; and what the provider knows it by, if the record says so."""
         try:
             found, state = await read_trajectory(self.store, thread_id)
@@ -389,9 +381,9 @@ class ProviderAgent:
             return None
         return answer_on_record(thread_id, state, found)
 
-    def moved(self, provider: str, settings: dict[str, Any]) -> ProviderAgent:
+    def moved_to(self, provider: str, settings: dict[str, Any]) -> ProviderAgent:
         """The same agent at another provider."""
-        mine = self._settings
+        mine = self._provided
         kept = {
             "name": mine.name,
             "system_prompt": mine.system_prompt,
@@ -416,14 +408,14 @@ class ProviderAgent:
         if not settings.get("model"):
             raise InvalidInput("the built-in agent needs a model: move_to('clew', model='anthropic:…')")
         await self.check_thread(thread_id)
-        made = {"checkpointer": self.store, "system_prompt": self._settings.system_prompt, "name": self.name}
-        if self._settings.workspace is not None:
-            made["workspace"] = self._settings.workspace
+        made = {"checkpointer": self.store, "system_prompt": self._provided.system_prompt, "name": self.name}
+        if self._provided.workspace is not None:
+            made["workspace"] = self._provided.workspace
         return Agent(**{**made, **settings}).start_session(thread_id=thread_id)
 
     def _first(self) -> str:
         """The first provider that is there and, as far as can be told, logged in; the first of all if none is."""
-        names = self._settings.providers
+        names = self._provided.providers
         if len(names) == 1:
             return names[0]
         try:
@@ -436,7 +428,7 @@ class ProviderAgent:
         agent = copy.copy(self)
         if handle.store and self._store.is_default:
             agent._store = self._trusted.setdefault(handle.store, Store(handle.store))
-        if handle.cwd and os.path.isdir(handle.cwd) and self._settings.workspace is None:
-            place = Place(Path(handle.cwd), self._settings.place.env)
-            agent._settings = msgspec.structs.replace(self._settings, place=place)
+        if handle.cwd and os.path.isdir(handle.cwd) and self._provided.workspace is None:
+            place = Place(Path(handle.cwd), self._provided.place.env)
+            agent._provided = msgspec.structs.replace(self._provided, place=place)
         return agent

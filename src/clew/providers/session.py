@@ -139,7 +139,7 @@ class ProviderSession(Session):
 
     async def trajectory(self) -> Trajectory:
         """What was done so far, read from the record; empty if the store knows nothing of the session."""
-        found, self._key = await self._agent.trajectory(self._thread_id, self._provider, self._key)
+        found, self._key = await self._agent.trajectory_and_key(self._thread_id, self._provider, self._key)
         return found
 
     async def move_to(self, provider: str, **settings: Any) -> Session:
@@ -153,7 +153,7 @@ class ProviderSession(Session):
                 await self._agent.adopt_origin(journal, provider, self._origin)
                 await self._agent.take_in(journal)
             return await self._agent.moved_home(self._thread_id, settings)
-        agent = self._agent.moved(provider, settings)
+        agent = self._agent.moved_to(provider, settings)
         name = agent.settings.providers[0]
         target = (await asyncio.to_thread(agent.ready, name)).provider
         async with self._lock, agent.thread(self._thread_id) as thread, Journal(thread) as journal:

@@ -99,7 +99,7 @@ class Agent:
         durability: Durability = "sync",
         snapshot_every: int = 1,
         max_tokens: int | None = None,
-        options: Mapping[str, Any] | None = None,
+        options: Mapping[str, Any] | Sequence[str] | None = None,
         prices: Mapping[str, Price] | None = None,
         output: Any = None,
         finish: bool | AnyTool | Callable[..., Any] = False,
@@ -128,12 +128,6 @@ class Agent:
 
     def check_thread(self, thread_id: str) -> None:
         """Raise `ThreadNotFound` unless the store has this thread. Nothing is made by asking."""
-
-    def forget(self, thread_id: str) -> None:
-        """Delete a thread, and those of its children."""
-
-    def moved(self, thread_id: str, provider: str, settings: dict[str, Any]) -> Session:
-        """A session of another agent on the same thread; for sessions."""
 
     @property
     def name(self) -> str: ...
@@ -190,9 +184,6 @@ class Agent:
 
         `max_turns` is for this run in place of the agent's own. After `timeout` seconds the run is interrupted, in the
         middle of whatever it does, and can be resumed."""
-
-    def run_on(self, thread_id: str, prompt: str | None, emit: Emit, **how: Any) -> RunResult:
-        """The work of `run` and `resume`, told to `emit` as it happens; for sessions."""
 
     def session(
         self,

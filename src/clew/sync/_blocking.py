@@ -19,7 +19,6 @@ from typing import Any
 from clew.agent import Agent, Run, Session
 from clew.checkpointers import Checkpointer
 from clew.errors import UsageError
-from clew.providers.agent import ProviderAgent
 from clew.sync._portal import call, close_at_exit, stop_at_exit
 from clew.threads import Thread
 from clew.workspace import Workspace
@@ -35,8 +34,6 @@ __all__ = [
     "return_annotation",
 ]
 
-AGENTS = (Agent, ProviderAgent)
-"""`Agent(provider=…)` makes one of the second."""
 ASYNC_CLASSES: tuple[type, ...] = (Agent, Checkpointer, Run, Session, Thread, Workspace)
 """Those whose objects live on an event loop. All others are the same in `clew` and in `clew.sync`."""
 
@@ -130,7 +127,7 @@ def _bind(form: Blocking, origin: Any) -> None:
     form._origin, form._pid = origin, os.getpid()
     if isinstance(origin, Checkpointer):
         close_at_exit(origin)
-    elif isinstance(origin, AGENTS):
+    elif isinstance(origin, Agent):
         stop_at_exit(origin)
 
 
