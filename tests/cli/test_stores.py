@@ -23,7 +23,7 @@ def test_a_store_that_is_not_there_is_3_and_is_not_made(scheme: str, tmp_path: P
         run = clew(*command, "--store", f"{scheme}{place}")
         assert (run.returncode, run.stdout) == (3, ""), command
         assert run.stderr.startswith(f"Error: there is no store at {place}. "), command
-        assert "A new one is made by the first run" in run.stderr
+        assert "a new store is made by the first run" in run.stderr
     assert clew("ls", store=f"{scheme}{place}").returncode == 3
     assert clew("copy", f"{scheme}{place}", f"{scheme}{place}-copy").returncode == 3
     assert not any(path.name == "typo" for path in tmp_path.iterdir())

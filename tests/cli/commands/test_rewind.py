@@ -107,7 +107,7 @@ def test_what_cannot_be_rewound_is_said_in_a_line(tmp_path: Path) -> None:
         (("trip", "--turn", "9"), 2, "turns 0 to 5"),
         (("trip", "--turn", "2"), 2, "--workspace DIR"),
         (("trip", "--turn", "2", "--workspace", "trip"), 2, "--yes"),
-        (("trip", "--turn", "2", "--files", "--conversation"), 2, "neither for both"),
+        (("trip", "--turn", "2", "--files", "--conversation"), 2, "Leave out both"),
         (("trip", "--frame", "2"), 2, "--files"),
         (("visa", "--turn", "1", "--files"), 2, "no files on record"),
         (("nobody", "--turn", "1"), 3, "'nobody'"),
