@@ -8,8 +8,8 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from pathlib import Path
 from types import EllipsisType, TracebackType
@@ -18,7 +18,6 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from clew._runtime.aio import settle
 from clew._runtime.plugins import find
 from clew.agent.arguments import (
     check_budget,
@@ -26,52 +25,50 @@ from clew.agent.arguments import (
     check_count,
     check_flags,
     check_folder,
+    check_has_folder,
     check_mapping,
     check_name,
+    check_price,
     check_redact,
     check_signals,
     check_text,
     check_timeout,
     check_tools,
+    make_folder,
+    refuse_once,
+    tools_by_name,
+    window_of,
 )
 from clew.agent.events import Question, RunStarted
-from clew.agent.exchanges import exchange_of, last_exchange, reason_of, standing_of
+from clew.agent.exchanges import standing_of
 from clew.agent.handles import Handle, read_handle
 from clew.agent.journal import Journal
-from clew.agent.loop import Ending, Loop, read_answer
+from clew.agent.loop import Loop
+from clew.agent.outcomes import answer_in, find_answer, result_of, run_recorded
 from clew.agent.output import Output, finish_tool
-from clew.agent.prompts import Asked, asked, check_prompt, check_resumed, prompts_waiting
+from clew.agent.prompts import asked, check_prompt, check_resumed
 from clew.agent.questions import answers_to, open_questions
 from clew.agent.run import Emit, Run, RunResult, stop_all
 from clew.agent.session import OwnSession, Session, task_id
-from clew.agent.settings import Budget, Overflow, PriceUnknown, Settings
+from clew.agent.settings import Budget, Overflow, Settings
 from clew.agent.signals import by_id, same_command, stops_with_a_signal
 from clew.agent.stores import LastRun, Ran, Store
 from clew.agent.subagents import child_tool, is_child
-from clew.agent.trajectory import Trajectory, answer_on_record, done_since, read_trajectory
-from clew.agent.workspace import Files, lacks_files
+from clew.agent.trajectory import Trajectory, read_trajectory
+from clew.agent.workspace import lacks_files
 from clew.checkpointers import Checkpointer, HeadQuery
-from clew.errors import InvalidInput, ThreadNotFound, UsageError
-from clew.log import Checkpoint, StatusChanged, Usage
-from clew.models import Model, Price, cost_of, resolve_model
-from clew.models.windows import context_window
+from clew.errors import InvalidInput, UsageError
+from clew.models import Model, Price, resolve_model
 from clew.threads import Thread
 from clew.threads.redact import Redact, both
 from clew.threads.thread import Durability
-from clew.tools import AnyTool, Tool, ToolContext, as_tool
+from clew.tools import AnyTool, ToolContext
 from clew.workspace import Workspace
 from clew.workspace.folders import absolute
 
 __all__ = ["Agent"]
 
 log = logging.getLogger("clew.agent")
-_LIMITS = ("max_turns: ", "budget: ", "timeout: ")
-"""How the reason begins of a run that was interrupted and returned a result."""
-_ASKED_AFTER_ANSWER = (
-    "not asked yet: the thread waits for answers to questions of an earlier prompt. It is on record, and is asked once they "
-    "are given with resume(answer=…)"
-)
-_ASKED_ON_RESUME = "the prompt was not asked yet. It is on record, and a resume asks it"
 _KINDS = {"provider": "clew.providers.agent:ProviderAgent"}
 """Kinds of agents that other packages bring, found by name because this package does not import them."""
 _running: ContextVar[Agent] = ContextVar("clew_running_agent")
@@ -218,7 +215,7 @@ class Agent:
             name=name,
             model=resolved,
             system_prompt=system_prompt,
-            tools=_by_name(given_tools if ending is None else [*given_tools, ending]),
+            tools=tools_by_name(given_tools if ending is None else [*given_tools, ending]),
             workspace=None if workspace is None or workspace is ... else absolute(workspace),
             max_turns=max_turns,
             budget=budget or Budget(),
@@ -229,19 +226,19 @@ class Agent:
             output=answer,
             finish=ending,
             warn_turns=warn_turns,
-            window=_window(resolved, context_window, compact_at),
+            window=window_of(resolved, context_window, compact_at),
             on_overflow=on_overflow,
             restore_files=restore_files,
         )
-        _check_budget(self._settings)
+        check_price(self._settings)
         if workspace is ...:
-            _check_folder(
+            check_has_folder(
                 self._settings,
                 "Give it one: Agent(…, workspace='.'). If each agent.session(workspace=…) brings its own, say so: "
                 "Agent(…, workspace=None)",
             )
         if durability == "exit" and not allow_repeats:
-            _refuse_once(self._once())
+            refuse_once(self._once())
         self._own_model = isinstance(model, str)
         self._store = Store.given(checkpointer, data_dir)
         self._durability = durability
@@ -465,7 +462,7 @@ class Agent:
         """Raise `InvalidInput` if this agent cannot be a tool of another one."""
         if not self.name:
             raise InvalidInput("an agent that is a tool needs a name: Agent(…, name=…)")
-        _check_folder(self._settings, "As a tool of another agent it needs its own: Agent(…, workspace=…)")
+        check_has_folder(self._settings, "As a tool of another agent it needs its own: Agent(…, workspace=…)")
 
     def _once(self) -> list[str]:
         """The tools that must not run twice, those of its children included."""
@@ -533,8 +530,8 @@ class Agent:
         settings = self._settings
         if job.max_turns is not None:
             settings = msgspec.structs.replace(settings, max_turns=job.max_turns)
-        _check_folder(settings, "Give one: agent.session(workspace=…), or Agent(…, workspace=…)")
-        _make_folder(settings.workspace)
+        check_has_folder(settings, "Give one: agent.session(workspace=…), or Agent(…, workspace=…)")
+        make_folder(settings.workspace)
         opening = time.perf_counter()
         store = self._store.open()
         if job.answer is not None:  # a mistake in it is told before the thread is touched
@@ -542,7 +539,7 @@ class Agent:
         prompt = None
         if job.prompt is not None:
             prompt = asked(job.prompt, self._redact, prompt_id=job.prompt_id, number=job.nth)
-            if (answered := await _answer_to(store, job.thread_id, settings, prompt)) is not None:
+            if (answered := await find_answer(store, job.thread_id, settings, prompt)) is not None:
                 self._last.ran = Ran(job.thread_id, self._store, self._settings)
                 emit(RunStarted(job.thread_id))
                 return answered
@@ -561,7 +558,7 @@ class Agent:
                 await journal.record(*answers_to(job.thread_id, before, job.answer))
             workspace = None if settings.workspace is None else Workspace(settings.workspace, store)
             loop = Loop(settings, journal, workspace, emit)
-            answered = None if prompt is None else _answered(job.thread_id, before, settings, prompt)
+            answered = None if prompt is None else answer_in(job.thread_id, before, settings, prompt)
             if (
                 answered is not None
             ):  # its files are not here, or another process has answered it since it was looked for
@@ -569,183 +566,10 @@ class Agent:
                     await loop.files.bring()
                 await journal.record(standing_of(before))
                 return answered
-            ending = await _recorded(journal, loop.files, loop.run(prompt), job.timeout)
-            return _result(journal, before, loop, ending, prompt)
+            ending = await run_recorded(journal, loop.files, loop.run(prompt), job.timeout)
+            return result_of(journal, before, loop, ending, prompt)
 
     async def questions(self, thread_id: str) -> list[Question]:
         """What a thread waits for."""
         await self.check_thread(thread_id)
         return open_questions(await Thread.load(self._store.open(), thread_id))
-
-
-async def _recorded(
-    journal: Journal, files: Files, running: Coroutine[Any, Any, Ending], timeout: float | None
-) -> Ending:
-    """Run to the end. A run that fails, is cancelled or takes too long first puts its files and how it ended on record,
-    however often it is cancelled meanwhile."""
-    try:
-        async with asyncio.timeout(timeout) as limit:
-            return await running
-    except asyncio.CancelledError as error:
-        with suppress(asyncio.CancelledError):  # once more: the first goes on below
-            await settle(_record_end(journal, files, StatusChanged("interrupted", "cancelled"), error))
-        raise
-    except Exception as error:
-        if limit.expired() and isinstance(error, TimeoutError):
-            return await settle(_record_timeout(journal, files, f"timeout: {timeout:g} s"))
-        await settle(_record_end(journal, files, StatusChanged("failed", reason_of(error)), error))
-        raise
-
-
-async def _record_timeout(journal: Journal, files: Files, reason: str) -> Ending:
-    unkept = await files.settle()
-    ending = Ending("interrupted", f"{reason}; {unkept}" if unkept else reason)
-    await journal.record(StatusChanged(ending.status, ending.reason))
-    return ending
-
-
-async def _record_end(journal: Journal, files: Files, ending: StatusChanged, error: BaseException) -> None:
-    """Keep the files, then record how the run ended. What cannot be kept or recorded is told by the error itself."""
-    if unkept := await files.settle(error):
-        error.add_note(unkept)
-        ending = StatusChanged(ending.status, f"{ending.reason}; {unkept}")
-    try:
-        await journal.record(ending)
-    except Exception as second:  # noqa: BLE001 - the error that ended the run is the one to raise
-        if str(second) != str(error):  # one who lost the thread is told so once
-            error.add_note(f"that the run is {ending.status} could not be recorded: {second}")
-
-
-def _result(journal: Journal, before: Checkpoint, loop: Loop, ending: Ending, prompt: Asked | None) -> RunResult:
-    thread = journal.thread
-    state = thread.checkpoint
-    words, prompt_id, reason = _worked_on(state, ending, prompt)
-    return RunResult(
-        output=loop.output if ending.status == "done" else None,
-        prompt=words,
-        prompt_id=prompt_id,
-        model=state.model,
-        thread_id=thread.thread_id,
-        session_id=thread.thread_id,
-        status=ending.status,
-        reason=reason,
-        questions=ending.questions,
-        usage=journal.spent.usage,
-        cost=journal.spent.cost,
-        turns=state.turns,
-        resumed_from=before.turns if before.history else None,
-        drift=loop.drift,
-        waited=journal.waited,
-        duration=round(state.seconds - before.seconds, 6),
-        blocks=done_since(before, state),
-    )
-
-
-def _worked_on(state: Checkpoint, ending: Ending, prompt: Asked | None) -> tuple[str, str, str]:
-    """The words and the id of the prompt that a run is the result of, and the reason of its status.
-
-    It is the prompt that the run was given, so that nobody takes the result of another prompt for its answer: not if it was
-    asked together with later ones, and not if it was not asked at all, because what was begun before it waits for an answer
-    or was stopped. Without a prompt it is the one that the thread went on with.
-    """
-    reason = "" if ending.status == "waiting" else ending.reason
-    given = None if prompt is None else prompt.among(prompts_waiting(state))
-    if given is not None and ending.status == "waiting":
-        return given.text, given.id, _ASKED_AFTER_ANSWER
-    if given is not None:
-        return given.text, given.id, f"{reason}; {_ASKED_ON_RESUME}"
-    found = exchange_of(state, prompt.id) if prompt is not None and prompt.is_exact else None
-    found = found or last_exchange(state)
-    return ("", "", reason) if found is None else (found.prompt, found.prompt_id, reason)
-
-
-async def _answer_to(store: Checkpointer, thread_id: str, settings: Settings, prompt: Asked) -> RunResult | None:
-    """The answer to a prompt that is on record already; None if it is to be asked, or if files are to be restored first.
-    Takes no lease."""
-    if not prompt.is_exact:
-        return None
-    try:
-        state = await Thread.load(store, thread_id)
-    except ThreadNotFound:
-        return None
-    return None if lacks_files(settings.workspace, state) else _answered(thread_id, state, settings, prompt)
-
-
-def _answered(thread_id: str, state: Checkpoint, settings: Settings, prompt: Asked) -> RunResult | None:
-    """The answer to a prompt that is on record, at no cost; None if it is to be asked, or to be gone on with.
-
-    A session's script that was told that a prompt waits or has reached a limit, and went on with another one, is told the
-    same again. A prompt that raised an error or was cut off told the script nothing, and is asked again.
-    """
-    if not prompt.is_exact:
-        return None
-    if (waiting := prompt.among(prompts_waiting(state))) is not None:
-        prompt.check_words(thread_id, waiting.text)
-    found = exchange_of(state, prompt.id)
-    if found is None:
-        return None
-    prompt.check_words(thread_id, found.prompt)
-    was_told = found.status == "waiting" or (found.status == "interrupted" and found.reason.startswith(_LIMITS))
-    left_behind = prompt.is_numbered and not found.is_last and was_told
-    if found.status != "done" and not left_behind:
-        return None
-    then = (state.history[found.place], *found.up_to_answer)
-    at_its_end = Checkpoint(history=then, view=((0, len(then)),))
-    output, correction = read_answer(settings, at_its_end) if found.status == "done" else (None, "")
-    if correction and found.is_last:  # the model is asked for an answer of the type that it is to have now
-        return None
-    if correction:
-        raise InvalidInput(
-            f"thread {thread_id!r}: the prompt {prompt.id!r} was answered when the agent had another output= or finish=, "
-            "and its answer on record does not fit this one's. Other prompts came after it, so the model cannot be asked to "
-            "correct it. Read it with an agent as it was then, or ask again with another prompt_id."
-        )
-    return msgspec.structs.replace(answer_on_record(thread_id, state, found), output=output)
-
-
-def _check_folder(settings: Settings, way_out: str) -> None:
-    """Refuse tools that need a folder where there is none: the model would be told of it call by call."""
-    named = ", ".join(tool.name for tool in settings.tools.values() if tool.needs_workspace)
-    if settings.workspace is None and named:
-        who = f"the agent {settings.name!r}" if settings.name else "this agent"
-        raise InvalidInput(f"{who} has no folder to work in, and these tools need one: {named}. {way_out}")
-
-
-def _make_folder(workspace: Path | None) -> None:
-    """Before the thread is touched: a path that can be no folder is a mistake, and nothing that happened to the run."""
-    try:
-        if workspace is not None:
-            workspace.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InvalidInput(
-            f"the workspace {workspace} cannot be made: {error.strerror}. Choose another folder."
-        ) from error
-
-
-def _by_name(tools: Iterable[AnyTool | Callable[..., Any]]) -> dict[str, AnyTool]:
-    found: dict[str, AnyTool] = {}
-    for given in tools:
-        made = given if isinstance(given, Tool) else as_tool(given)
-        if made.name in found:
-            raise InvalidInput(f"two tools are called {made.name!r}. Give one another name: @tool(name=…)")
-        found[made.name] = made
-    return found
-
-
-def _check_budget(settings: Settings) -> None:
-    if settings.budget.usd is not None and cost_of(settings.model.name, Usage(1, 1), settings.prices) is None:
-        raise PriceUnknown(settings.model.name, "Give its price: Agent(…, prices={name: Price(input, output)})")
-
-
-def _window(model: Model, given: int | None, share: float | None) -> int | None:
-    """How many tokens the conversation may fill before it is compacted."""
-    window = context_window(model.name) if given is None else given
-    return None if window is None or share is None else int(window * share)
-
-
-def _refuse_once(once: list[str]) -> None:
-    if once:
-        raise InvalidInput(
-            f"with durability='exit' nothing is on record before the run ends, and {', '.join(once)} must not run twice. "
-            "Use durability='sync', say effect='none' or 'idempotent' where that is true, or accept it: allow_repeats=True."
-        )

@@ -1,15 +1,20 @@
-"""Checks of the arguments that agents are made with: a wrong one is refused before anything is opened or recorded."""
+"""Arguments that agents are made with: a wrong one is refused before anything is opened or recorded."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
-from clew.agent.settings import Budget
+from clew.agent.settings import Budget, PriceUnknown, Settings
 from clew.checkpointers.checks import check_thread_id
 from clew.errors import InvalidInput
+from clew.log import Usage
+from clew.models import Model, cost_of
+from clew.models.windows import context_window
 from clew.threads.redact import redactor
+from clew.tools import AnyTool, Tool, as_tool
 
 __all__ = [
     "check_budget",
@@ -17,13 +22,19 @@ __all__ = [
     "check_count",
     "check_flags",
     "check_folder",
+    "check_has_folder",
     "check_mapping",
     "check_name",
+    "check_price",
     "check_redact",
     "check_signals",
     "check_text",
     "check_timeout",
     "check_tools",
+    "make_folder",
+    "refuse_once",
+    "tools_by_name",
+    "window_of",
 ]
 
 
@@ -126,3 +137,51 @@ def check_budget(budget: object) -> None:
     """Raise `InvalidInput` unless the budget is a `Budget` or None."""
     if budget is not None and not isinstance(budget, Budget):
         raise InvalidInput(f"budget is a Budget such as Budget(usd=2), or None, not {budget!r}")
+
+
+def check_has_folder(settings: Settings, way_out: str) -> None:
+    """Refuse tools that need a folder where there is none: the model would be told of it call by call."""
+    named = ", ".join(tool.name for tool in settings.tools.values() if tool.needs_workspace)
+    if settings.workspace is None and named:
+        who = f"the agent {settings.name!r}" if settings.name else "this agent"
+        raise InvalidInput(f"{who} has no folder to work in, and these tools need one: {named}. {way_out}")
+
+
+def make_folder(workspace: Path | None) -> None:
+    """Before the thread is touched: a path that can be no folder is a mistake, and nothing that happened to the run."""
+    try:
+        if workspace is not None:
+            workspace.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidInput(
+            f"the workspace {workspace} cannot be made: {error.strerror}. Choose another folder."
+        ) from error
+
+
+def tools_by_name(tools: Iterable[AnyTool | Callable[..., Any]]) -> dict[str, AnyTool]:
+    found: dict[str, AnyTool] = {}
+    for given in tools:
+        made = given if isinstance(given, Tool) else as_tool(given)
+        if made.name in found:
+            raise InvalidInput(f"two tools are called {made.name!r}. Give one another name: @tool(name=…)")
+        found[made.name] = made
+    return found
+
+
+def check_price(settings: Settings) -> None:
+    if settings.budget.usd is not None and cost_of(settings.model.name, Usage(1, 1), settings.prices) is None:
+        raise PriceUnknown(settings.model.name, "Give its price: Agent(…, prices={name: Price(input, output)})")
+
+
+def window_of(model: Model, given: int | None, share: float | None) -> int | None:
+    """How many tokens the conversation may fill before it is compacted."""
+    window = context_window(model.name) if given is None else given
+    return None if window is None or share is None else int(window * share)
+
+
+def refuse_once(once: list[str]) -> None:
+    if once:
+        raise InvalidInput(
+            f"with durability='exit' nothing is on record before the run ends, and {', '.join(once)} must not run twice. "
+            "Use durability='sync', say effect='none' or 'idempotent' where that is true, or accept it: allow_repeats=True."
+        )
