@@ -76,7 +76,7 @@ _running: ContextVar[Agent] = ContextVar("clew_running_agent")
 
 
 class _Job(msgspec.Struct, frozen=True):
-    """What one run is to do."""
+    """The work of one run."""
 
     thread_id: str
     prompt: str | None
@@ -396,7 +396,7 @@ class Agent:
 
     @property
     def _folder(self) -> Path:
-        """Where its tasks are at home."""
+        """The folder that names its tasks: the workspace, or else the current folder."""
         return self._settings.workspace or Path.cwd()
 
     def new_id(self) -> str:
@@ -520,7 +520,7 @@ class Agent:
         return result
 
     def _stops(self, job: _Job) -> AbstractContextManager[None]:
-        """How signals end this run."""
+        """Return the context in which signals end this run, as `handle_signals` asks for."""
         if self._handle_signals is False:
             return nullcontext()
         resume = same_command if job.named else by_id

@@ -26,7 +26,7 @@ from clew.threads import Thread
 __all__ = ["answer_in", "find_answer", "result_of", "run_recorded"]
 
 _LIMITS = ("max_turns: ", "budget: ", "timeout: ")
-"""How the reason begins of a run that was interrupted and returned a result."""
+"""How the `reason` begins if a limit interrupted a run. Such a run returns a result and raises nothing."""
 _ASKED_AFTER_ANSWER = (
     "not asked yet: the thread waits for answers to questions of an earlier prompt. It is on record, and is asked once they "
     "are given with resume(answer=…)"
@@ -61,7 +61,7 @@ async def _record_timeout(journal: Journal, files: Files, reason: str) -> Ending
 
 
 async def _record_end(journal: Journal, files: Files, ending: StatusChanged, error: BaseException) -> None:
-    """Keep the files, then record how the run ended. What cannot be kept or recorded is told by the error itself."""
+    """Store the files, then record how the run ended. If either fails, a note on `error` says so."""
     if unkept := await files.settle(error):
         error.add_note(unkept)
         ending = StatusChanged(ending.status, f"{ending.reason}; {unkept}")

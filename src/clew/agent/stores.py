@@ -34,7 +34,7 @@ _WAYS_OUT = WaysOut(
     loop="Every asyncio.run has its own: put all of it into one, make an agent in each, or use clew.sync.",
 )
 _LISTED = 10
-"""Of many unfinished threads, so many are listed."""
+"""How many unfinished threads an error lists at most."""
 _UNFINISHED = tuple(status for status in STATUSES if status != "done")
 
 
@@ -66,7 +66,7 @@ class LastRun(Generic[S]):
 
 
 class Store:
-    """One for an agent and all forms of it: those in another folder, and its children that have none of their own."""
+    """The store of an agent. Copies of the agent for another folder share it, and so do sub-agents without their own."""
 
     def __init__(self, given: Checkpointer | str | EllipsisType | None) -> None:
         """A store, its URL, nothing said (the default store), or None: nothing is kept beyond the process."""
@@ -83,7 +83,7 @@ class Store:
     def given(
         cls, checkpointer: Checkpointer | str | EllipsisType | None, data_dir: str | os.PathLike[str] | None
     ) -> Store:
-        """As an agent's user says it: a store, or a folder to keep everything in."""
+        """Return the store for the arguments `checkpointer=` and `data_dir=` of an agent. Only one of them may be given."""
         if data_dir is None:
             return cls(checkpointer)
         if checkpointer is not ...:
@@ -99,7 +99,7 @@ class Store:
 
     @property
     def is_default(self) -> bool:
-        """Whether nobody said which."""
+        """Whether no store was given, so that the default store is used."""
         return self._given is ...
 
     def enter(self) -> None:
@@ -118,7 +118,7 @@ class Store:
         return self._guard is not None and self._guard.is_inherited
 
     def open(self) -> Checkpointer:
-        """The store, opened if it is not yet."""
+        """Return the checkpointer, and open it on first use."""
         self.enter()
         if self._opened is None:
             if isinstance(self._given, Checkpointer):
@@ -182,7 +182,7 @@ class Store:
         return f"the store {shown}" if shown else "this store"
 
     async def close(self) -> None:
-        """Close what was opened here; a store that was given is its giver's."""
+        """Close the checkpointer if it was opened here. One that the user opened and gave is left open."""
         self._guarded().close()
         if self._opened is not None and self._opened is not self._given:
             opened, self._opened = self._opened, None
