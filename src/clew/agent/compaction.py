@@ -1,6 +1,7 @@
-"""When a conversation no longer fits: a summary takes the place of what came before, or the last turn is unwound.
+"""Shorten a conversation that no longer fits the model's window: by a summary, or by removing the last turn.
 
-Both are entries, and for the model alone: the history stays whole on record, and a rewind brings back what it saw then.
+Both are recorded as entries, and change only what the model sees. The history keeps every message, and a rewind to an
+earlier turn brings back what the model saw then.
 """
 
 from __future__ import annotations
@@ -30,12 +31,18 @@ _ASK = (
 _UNWOUND = "Your last response and the results of its calls did not fit, and were removed. "
 _LONGEST_PART = 2_000
 _LONGEST, _SHORTEST = 200_000, 4_000
-"""Characters of one message, and of all of them, that the model is given to sum up; and where trying with fewer ends."""
+"""Limits for a request to sum up, in characters: `_LONGEST_PART` of one message, `_LONGEST` of all messages.
+
+If the request does not fit, it is tried again with a quarter of `_LONGEST`, and so on down to `_SHORTEST`.
+"""
 
 
 async def make_room(settings: Settings, journal: Journal) -> CompactedEvent | Unwound:
-    """Make the conversation shorter, first in the way the agent was told, else in the other; `ContextTooLong` if neither
-    helps."""
+    """Shorten the conversation, and return the event that says how.
+
+    Tries the way that `settings.on_overflow` names, and then the other one. Raises `ContextTooLong` if neither is
+    possible.
+    """
     for way in (compact, _unwind) if settings.on_overflow == "compact" else (_unwind, compact):
         done = await way(settings, journal)
         if done is not None:
@@ -44,8 +51,10 @@ async def make_room(settings: Settings, journal: Journal) -> CompactedEvent | Un
 
 
 async def compact(settings: Settings, journal: Journal) -> CompactedEvent | None:
-    """Replace all but the newest messages, for the model, by a summary; None if there is nothing to replace. The model is
-    about to be asked again then, which is on record too."""
+    """Let a summary replace all but the newest messages for the model. Returns None if there is nothing to replace.
+
+    The start of the next model call is recorded together with the summary.
+    """
     state = journal.thread.checkpoint
     keep = _to_keep(state.messages)
     older = state.messages[: len(state.messages) - keep]
@@ -60,8 +69,11 @@ async def compact(settings: Settings, journal: Journal) -> CompactedEvent | None
 
 
 async def _unwind(settings: Settings, journal: Journal) -> Unwound | None:
-    """Take back the last response and its results, with the turn's metadata, and tell the model so: the calls were made.
-    None if there is no such turn, or if this was done just before and did not help."""
+    """Remove the last response, its results and the turn's metadata for the model.
+
+    A note tells the model which calls were made, so that it does not repeat their effects. Returns None if the
+    conversation does not end with such a turn, or if a turn was unwound just before and that did not help.
+    """
     state = journal.thread.checkpoint
     before, response = len(state.messages) - 2, state.messages[-2] if len(state.messages) > 2 else None
     if type(response) is not Assistant or type(state.messages[-1]) is not Tool:
@@ -78,7 +90,7 @@ async def _unwind(settings: Settings, journal: Journal) -> Unwound | None:
 
 
 def _to_keep(messages: tuple[Message, ...]) -> int:
-    """The last response with its results, or the last prompt: what the model is about to answer."""
+    """Count the newest messages that must stay: from the last response or prompt on, whichever is later."""
     for count, message in enumerate(reversed(messages), 1):
         if type(message) is Assistant or is_prompt(message):
             return count
@@ -88,12 +100,15 @@ def _to_keep(messages: tuple[Message, ...]) -> int:
 async def _summary_of(
     settings: Settings, journal: Journal, messages: tuple[Message, ...]
 ) -> tuple[ModelResponse, float | None]:
-    """The model's summary of these; of less and less of them, while that is too long too."""
+    """Ask the model for a summary of these messages, and return its response and the cost.
+
+    While the request is too long, messages are left out of it. Raises `ContextTooLong` if even the shortest does not fit.
+    """
     told = [_told(message) for message in messages]
     longest = _LONGEST
     while True:
         while len(told) > 2 and sum(map(len, told)) > longest:
-            del told[len(told) // 3]  # the task stands at the beginning, and what matters most now at the end
+            del told[len(told) // 3]  # the start holds the task and the end what matters most now
         request = ModelRequest(messages=(user("\n\n".join([_ASK, *told])),), max_tokens=settings.max_tokens)
         await journal.ask_again(settings.model.name)
         try:

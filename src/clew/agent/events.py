@@ -1,4 +1,4 @@
-"""What happens while an agent runs, for those who watch: `async for event in agent.stream(…)`."""
+"""The events that `async for event in agent.stream(…)` gives while an agent runs, and the questions of a waiting run."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ __all__ = [
 
 
 class RunStarted(msgspec.Struct, frozen=True, tag="run-started"):
-    """The first event of every run: the thread that it works on, or whose record answers it."""
+    """The first event of every run. Names the thread that the run works on, or whose record already has the answer."""
 
     thread_id: str
 
 
 class TurnStarted(msgspec.Struct, frozen=True, tag="turn-started"):
-    """The model is asked for its next response."""
+    """The model is about to be asked for its next response. `turn` is the number of that response."""
 
     turn: int
 
 
 class TurnFinished(msgspec.Struct, frozen=True, tag="turn-finished"):
-    """A response and all calls it asked for are done."""
+    """The model has responded, and all tool calls of the response have a result."""
 
     turn: int
 
 
 class ToolStarted(msgspec.Struct, frozen=True, tag="tool-started"):
-    """A tool's body is about to run; its intent is durable."""
+    """The body of a tool is about to run. The intent to run it is already durable."""
 
     name: str
     call_id: str
@@ -60,7 +60,7 @@ class ToolStarted(msgspec.Struct, frozen=True, tag="tool-started"):
 
 
 class ToolFinished(msgspec.Struct, frozen=True, tag="tool-finished"):
-    """A call's result is on record."""
+    """A tool call has ended, and its result is on record."""
 
     name: str
     call_id: str
@@ -68,7 +68,7 @@ class ToolFinished(msgspec.Struct, frozen=True, tag="tool-finished"):
 
 
 class ToolReplayed(msgspec.Struct, frozen=True, tag="tool-replayed"):
-    """A call of the open turn that was done before the run was stopped: its result stands, and its body does not run."""
+    """A call of the resumed turn was done before the run was stopped. Its recorded result is used; its body does not run."""
 
     name: str
     call_id: str
@@ -76,7 +76,7 @@ class ToolReplayed(msgspec.Struct, frozen=True, tag="tool-replayed"):
 
 
 class ToolInDoubt(msgspec.Struct, frozen=True, tag="tool-in-doubt"):
-    """A call whose intent is on record and whose outcome is not, and what becomes of it."""
+    """A run was stopped during this call: its intent is on record, but no outcome. `becomes` says how that is resolved."""
 
     name: str
     call_id: str
@@ -84,25 +84,25 @@ class ToolInDoubt(msgspec.Struct, frozen=True, tag="tool-in-doubt"):
 
 
 class Compacted(msgspec.Struct, frozen=True, tag="compacted"):
-    """The conversation no longer fitted: for the model, a summary stands in place of what came before. History is whole."""
+    """The conversation no longer fitted, so the model now sees a summary of the older messages. The history keeps them."""
 
     turn: int
 
 
 class Unwound(msgspec.Struct, frozen=True, tag="unwound"):
-    """The conversation no longer fitted: for the model, its last response and the results are gone. History is whole."""
+    """The conversation no longer fitted, so the model no longer sees its last turn. The history keeps that turn."""
 
     turn: int
 
 
 class CheckpointSaved(msgspec.Struct, frozen=True, tag="checkpoint-saved"):
-    """A response and the results of its calls are durable: a crash from now on is resumed from there."""
+    """A response and the results of its calls are durable. After a crash, a resume goes on from here."""
 
     turn: int
 
 
 class SnapshotSaved(msgspec.Struct, frozen=True, tag="snapshot-saved"):
-    """The files of the workspace, as of the end of a turn, are in the store."""
+    """The files of the workspace, as they were at the end of a turn, are in the store."""
 
     turn: int
     digest: str
@@ -111,11 +111,11 @@ class SnapshotSaved(msgspec.Struct, frozen=True, tag="snapshot-saved"):
 
 Kind = Literal["question", "approval", "in doubt"]
 QUESTIONS = "clew:questions"
-"""The thread's value that holds what it waits for."""
+"""The key in the thread's state that holds its open questions."""
 
 
 class Question(msgspec.Struct, frozen=True):
-    """What a run waits for. Answer it with `agent.resume(thread_id=…, answer=…)`, in any process and at any time."""
+    """A question that a run waits for. Answer with `agent.resume(thread_id=…, answer=…)`, in any process, at any time."""
 
     kind: Kind
     tool: str
@@ -125,16 +125,16 @@ class Question(msgspec.Struct, frozen=True):
     message: int = -1
     index: int = -1
     key: str = ""
-    """Where the answer is recorded: the call, and the step of it."""
+    """The step under which the answer is recorded. `message` and `index` name the tool call that the step is part of."""
 
     @property
     def id(self) -> str:
-        """What tells this question from every other of its thread: the key of its answer, where several are given."""
+        """Identifies this question within its thread. It is the key in a dict that answers several questions."""
         return f"{self.message}:{self.index}:{self.key}"
 
 
 class Waiting(msgspec.Struct, frozen=True, tag="waiting"):
-    """The run ends here, until there are answers."""
+    """The run ends here, and a resume with answers to these questions goes on."""
 
     questions: tuple[Question, ...]
 

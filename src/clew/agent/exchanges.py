@@ -1,4 +1,8 @@
-"""Exchanges: one prompt and everything up to its answer. What is on record of each, beside its messages."""
+"""Read and record exchanges. An exchange is one prompt and everything up to its answer.
+
+Beside its messages, the record of an exchange holds the provider, the model, the prompt's id, how it ended and what it
+cost.
+"""
 
 from __future__ import annotations
 
@@ -43,15 +47,15 @@ __all__ = [
 
 _LONGEST_REASON = 500
 OWN = "clew"
-"""The provider of exchanges that the built-in agent worked on."""
+"""The provider name of exchanges that the built-in agent worked on."""
 JOINED = "joined"
-"""The status on record of a prompt that is answered together with the next one. It is told as the status of that one."""
+"""The recorded status of a prompt that is answered together with the next one. Readers see the status of the next one."""
 NO_END = "its process stopped before it could record an end"
 SUPERSEDED = "another prompt was asked before it was answered"
 
 
 class Spent(msgspec.Struct, frozen=True):
-    """Tokens, dollars and seconds. None for what nobody knows; never 0 for that."""
+    """Tokens, dollars and seconds that were spent. An unknown amount is None, never 0."""
 
     usage: Usage | None = Usage()
     cost: float | None = 0.0
@@ -63,7 +67,10 @@ class Spent(msgspec.Struct, frozen=True):
         return Spent(usage, cost, self.seconds + other.seconds)
 
     def minus(self, other: Spent) -> Spent:
-        """The difference. Unknown if it is less than nothing: then both are not of the same thread."""
+        """Return the difference. Usage and cost are unknown if a token count would be negative.
+
+        A negative count shows that the two are not from the same thread.
+        """
         usage = None if self.usage is None or other.usage is None else _added(self.usage, other.usage, -1)
         if usage is None or min(msgspec.structs.astuple(usage)) < 0:
             return Spent(None, None, max(0.0, self.seconds - other.seconds))
@@ -71,7 +78,10 @@ class Spent(msgspec.Struct, frozen=True):
         return Spent(usage, cost, max(0.0, self.seconds - other.seconds))
 
     def unless_lost(self, lost: bool) -> Spent:
-        """Unknown, if all that is known of is a request whose response never came: it may have been charged."""
+        """Return this spend, or unknown usage and cost if a model call was lost and no tokens are counted.
+
+        The response of a lost call never came, but the call may have been charged.
+        """
         return Spent(None, None, self.seconds) if lost and self.usage == Usage() else self
 
 
@@ -84,19 +94,19 @@ def _added(one: Usage, other: Usage, sign: int = 1) -> Usage:
 
 
 def spent_on(entry: Logged) -> Spent | None:
-    """What an entry says was spent; None if it says nothing of that."""
+    """Return what was spent according to a log entry, or None if the entry does not say."""
     if isinstance(entry, MessageAdded | Compacted) and entry.usage is not None:
         return Spent(entry.usage, entry.cost_usd)
     return Spent(entry.usage, entry.cost_usd, entry.seconds) if isinstance(entry, Spend) else None
 
 
 class _Record(msgspec.Struct, frozen=True, array_like=True):
-    """What is kept of a prompt beside the messages. New fields come last, so that old logs stay readable."""
+    """The stored record of an exchange, beside its messages. New fields come last, so that old logs stay readable."""
 
     provider: str = ""
     model: str = ""
     end: int = -1
-    """How long the history was when it ended; -1 while it is worked on."""
+    """The number of messages in the history when the exchange ended, or -1 if no end is recorded."""
     status: str = "interrupted"
     reason: str = ""
     usage: Usage | None = None
@@ -104,11 +114,15 @@ class _Record(msgspec.Struct, frozen=True, array_like=True):
     seconds: float = 0.0
     prompt_id: str = ""
     thread: tuple[Usage, float | None, float] | None = None
-    """What the whole thread had spent when this was written, where what is spent from then on can be told from that."""
+    """What the whole thread had spent when this record was written.
+
+    While the exchange is open, what was spent since then is the difference to the present totals. None once it has ended,
+    and for outside agents.
+    """
 
     @property
     def spent(self) -> Spent:
-        """What was known to be spent when this was written."""
+        """What had been spent on the exchange when this record was written, as far as known."""
         unknown = self.usage is None or (self.usage == Usage() and self.cost_usd is None)
         return Spent(None, None, self.seconds) if unknown else Spent(self.usage, self.cost_usd, self.seconds)
 
@@ -117,21 +131,23 @@ _ID = _Record.__struct_fields__.index("prompt_id")
 
 
 class ExchangeSpan(msgspec.Struct, frozen=True, kw_only=True):
-    """One prompt, and everything up to its answer or to the next prompt."""
+    """An exchange as read from the log: one prompt, and everything up to its answer or to the next prompt."""
 
     place: int
-    """Where the prompt stands in the history."""
+    """The index of the prompt in the thread's history."""
     prompt: str
     messages: tuple[Message, ...]
-    """What followed it: responses, results, and notes."""
+    """The messages after the prompt: responses, tool results, and notes from Clew."""
     is_last: bool
     is_open: bool
-    """Whether no end of it is on record."""
+    """True if the end of the exchange is not on record."""
     is_recorded: bool
-    """Whether more than the prompt and its messages is on record."""
+    """True if the log holds a record of the exchange, and not only its messages."""
     answered_with: tuple[Message, ...] | None = None
-    """What followed the next prompt, if both are answered together: then status and reason are those of the next. None if
-    it is answered alone."""
+    """The messages after the next prompt, if both prompts are answered together; otherwise None.
+
+    In that case `status` and `reason` are those of the next exchange.
+    """
     prompt_id: str
     provider: str
     model: str
@@ -141,12 +157,15 @@ class ExchangeSpan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def up_to_answer(self) -> tuple[Message, ...]:
-        """What followed the prompt up to its answer, also if that is the answer to a later prompt too."""
+        """All messages from the prompt to its answer, even if a later prompt is answered together with it."""
         return self.messages + (self.answered_with or ())
 
 
 def exchanges_in(state: Checkpoint) -> list[ExchangeSpan]:
-    """All exchanges of the current line of work. Those that a summary stands for are among them, rewound ones are not."""
+    """Return all exchanges of the current line of work, oldest first.
+
+    Exchanges that a summary replaced for the model are included. Rewound ones are not.
+    """
     places, records = line_of_work(state), _records(state)
     prompts = [number for number, place in enumerate(places) if is_prompt(state.history[place])]
     found: list[ExchangeSpan] = []
@@ -157,7 +176,7 @@ def exchanges_in(state: Checkpoint) -> list[ExchangeSpan]:
 
 
 def last_exchange(state: Checkpoint) -> ExchangeSpan | None:
-    """The exchange that a thread is to go on with, or has ended with."""
+    """Return the last exchange of the current line of work, or None if it has no prompt."""
     places = line_of_work(state)
     prompts = (number for number in range(len(places) - 1, -1, -1) if is_prompt(state.history[places[number]]))
     number = next(prompts, None)
@@ -165,7 +184,7 @@ def last_exchange(state: Checkpoint) -> ExchangeSpan | None:
 
 
 def exchange_of(state: Checkpoint, prompt_id: str) -> ExchangeSpan | None:
-    """The exchange of this id; if it was asked again, the last."""
+    """Return the exchange with this prompt id, or None. If the id was asked more than once, the last one is returned."""
     asked = {_place(fact) for fact in state.facts if _is_record(fact) and _id_in(fact) == prompt_id}
     places = line_of_work(state) if asked else []
     number = next((number for number in range(len(places) - 1, -1, -1) if places[number] in asked), None)
@@ -173,7 +192,7 @@ def exchange_of(state: Checkpoint, prompt_id: str) -> ExchangeSpan | None:
 
 
 def _exchange_at(state: Checkpoint, places: list[int], number: int) -> ExchangeSpan:
-    """The exchange whose prompt has this number among the places of the line of work."""
+    """Return the exchange whose prompt is `history[places[number]]`. `places` are those of the line of work."""
     following = number + 1
     while following < len(places) and not is_prompt(state.history[places[following]]):
         following += 1
@@ -185,7 +204,10 @@ def _exchange_at(state: Checkpoint, places: list[int], number: int) -> ExchangeS
 
 
 def _join(first: ExchangeSpan, following: ExchangeSpan) -> ExchangeSpan:
-    """Tell of a prompt that is answered with the next one: its own messages and cost, and the status of the next."""
+    """Complete an exchange that is answered together with the following one.
+
+    It keeps its own messages and cost, and takes status and reason from the following one.
+    """
     return msgspec.structs.replace(
         first,
         answered_with=following.up_to_answer,
@@ -196,7 +218,7 @@ def _join(first: ExchangeSpan, following: ExchangeSpan) -> ExchangeSpan:
 
 
 def reason_of(error: BaseException) -> str:
-    """Say why a run failed, for its record: an error of Clew in its own words, any other with the name of its type."""
+    """Describe why a run failed, for the record. The type's name is added unless the error is one of Clew's own."""
     said = str(error)
     if isinstance(error, ClewError) and said:
         return said[:_LONGEST_REASON]
@@ -205,7 +227,10 @@ def reason_of(error: BaseException) -> str:
 
 
 def standing_of(state: Checkpoint) -> StatusChanged:
-    """How a thread stands that was only looked at: as its last exchange does."""
+    """Return the status entry for a thread that was opened without doing work.
+
+    It is the status of the last exchange, or `interrupted` if that exchange has not ended.
+    """
     last = last_exchange(state)
     if last is None or last.is_open or last.status == "running":
         return StatusChanged("interrupted")
@@ -241,8 +266,12 @@ def _exchange(state: Checkpoint, record: _Record | None, places: list[int], is_l
 
 
 def _standing(state: Checkpoint, record: _Record, is_last: bool) -> tuple[str, str]:
-    """The status and its reason. Without an end on record it is as the thread is: under way, or stopped without a word. So
-    it is if the prompt that it was answered with was rewound."""
+    """Return the status of a recorded exchange and the reason for it.
+
+    If the last exchange has no recorded end, the thread's status decides; the process may still work on it, or have
+    stopped without recording anything. The thread's status also decides if the last exchange was to be answered together
+    with a later prompt and that prompt was rewound, or if it waited for an answer and the thread no longer does.
+    """
     if is_last and (record.status == JOINED or (record.status == "waiting" and state.status != "waiting")):
         return state.status, state.reason
     if record.end >= 0:
@@ -255,7 +284,7 @@ def _standing(state: Checkpoint, record: _Record, is_last: bool) -> tuple[str, s
 
 
 def _unrecorded(state: Checkpoint, messages: tuple[Message, ...], is_last: bool) -> tuple[str, str]:
-    """The status and its reason, for a prompt that was recorded without more: by hand, or by a program of its own."""
+    """Return status and reason of an exchange without a record, for example if a program appended its own messages."""
     if not is_last:
         return ("done", "") if messages and _is_answer(messages[-1]) else ("interrupted", "")
     return ("done", "") if state.done_at == len(state.history) else (state.status, state.reason)
@@ -266,8 +295,11 @@ def _is_answer(message: Message) -> bool:
 
 
 def _spent(state: Checkpoint, record: _Record, place: int) -> Spent:
-    """What the last exchange has cost so far: for one that is under way or was killed, read from the thread's totals. If
-    other prompts were asked meanwhile and rewound, that cannot be told apart."""
+    """Return what the last exchange has cost so far.
+
+    For an open exchange, the growth of the thread's totals is added to the record. Usage and cost are unknown if other
+    prompts were asked since and rewound, because the totals include them.
+    """
     if record.end >= 0 or record.thread is None:
         return record.spent
     if any(is_prompt(message) for message in state.history[place + 1 :]):
@@ -301,30 +333,33 @@ def _record(fact: Fact) -> _Record:
 
 
 def _id_in(fact: Fact) -> str:
-    """The prompt's id, without reading the whole record; records of old logs have none."""
+    """Return the prompt's id without decoding the whole record. Old logs have no id: then it is empty."""
     return str(fact.value[_ID]) if len(fact.value) > _ID else ""
 
 
 def begun(place: int, provider: str, model: str, prompt_id: str) -> StateSet:
-    """On record with a prompt to an outside agent, which alone knows what it spends."""
+    """Return the entry that opens an exchange with an outside agent, recorded together with its prompt.
+
+    It holds no totals of the thread: only the outside agent knows what it spends.
+    """
     return _kept(place, _Record(provider, model, prompt_id=prompt_id))
 
 
 def joined(place: int, model: str, prompt_id: str) -> StateSet:
-    """On record with a prompt that is answered together with the next one, which has what both cost."""
+    """Return the entry for a prompt that is answered together with the next one. The next one carries the cost of both."""
     return ended(place, place + 1, OWN, model, prompt_id, JOINED, "", Spent())
 
 
 def ended(
     place: int, end: int, provider: str, model: str, prompt_id: str, status: str, reason: str, spent: Spent
 ) -> StateSet:
-    """On record when an exchange has ended, however it did."""
+    """Return the entry that records the end of an exchange, whether it succeeded or not."""
     record = _Record(provider, model, end, status, reason, spent.usage, spent.cost, round(spent.seconds, 6), prompt_id)
     return _kept(place, record)
 
 
 def closed(found: ExchangeSpan, end: int, reason: str = NO_END, status: str = "interrupted") -> StateSet:
-    """The end of an exchange that somebody else worked on, and that has none on record."""
+    """Return the entry that ends an exchange on behalf of another process, which left it without an end on record."""
     return ended(found.place, end, found.provider, found.model, found.prompt_id, status, reason, found.spent)
 
 
@@ -341,21 +376,25 @@ class Working(msgspec.Struct, frozen=True):
     model: str
     prompt_id: str
     before: Spent
-    """What was spent on it before this run."""
+    """What was spent on the exchange before this run."""
     start: Spent
-    """What this run had spent when it began to work on it."""
+    """What this run had already spent when it began to work on the exchange."""
     is_open: bool = True
-    """Whether it is on record as being worked on, by this run or by one that was killed."""
+    """True if the record says that the exchange is being worked on, by this run or by a run that was killed."""
     is_noted: bool = True
-    """Whether it is so by this run."""
+    """True if this run has recorded that it works on the exchange."""
     is_done: bool = False
-    """Whether an earlier run brought it to its end."""
+    """True if an earlier run has finished the exchange."""
     was_lost: bool = False
-    """Whether all that earlier runs bought for it is a request that was lost."""
+    """True if earlier runs got no response for the exchange, and a model call of theirs was lost."""
 
     @staticmethod
     def on(found: ExchangeSpan, start: Spent) -> Working:
-        """Go on with an exchange. Where no response is on record yet nothing was counted, whatever a lost request cost."""
+        """Continue an exchange that is on record. `start` is what this run has spent so far.
+
+        If the exchange has no response yet, its earlier usage and cost count as zero, although a lost model call may have
+        been charged.
+        """
         unanswered = found.provider == OWN and not any(type(message) is Assistant for message in found.messages)
         before = Spent(seconds=found.spent.seconds) if unanswered else found.spent
         return Working(
@@ -372,7 +411,10 @@ class Working(msgspec.Struct, frozen=True):
         )
 
     def begun(self, now: Spent, thread: Checkpoint) -> StateSet:
-        """On record with the prompt, and again when a later run goes on with it."""
+        """Return the entry that says that the exchange is being worked on.
+
+        It is recorded with the prompt, and again when a later run continues the exchange.
+        """
         spent = self._spent(now)
         record = _Record(
             self.provider,
@@ -386,7 +428,7 @@ class Working(msgspec.Struct, frozen=True):
         return _kept(self.place, record)
 
     def ended(self, end: int, status: str, reason: str, now: Spent, lost: bool) -> StateSet:
-        """On record with the status of the thread when a run ends, or another prompt takes its place."""
+        """Return the entry that ends the exchange: when the run ends, or when another prompt takes its place."""
         spent = self._spent(now).unless_lost(lost or self.was_lost)
         return ended(self.place, end, self.provider, self.model, self.prompt_id, status, reason, spent)
 
