@@ -1,11 +1,16 @@
-"""Handles: strings from which any process can go on with a session, of the built-in agent or of a provider.
+"""Write and read handles: strings with which any process can continue a session, of the built-in agent or of a provider.
 
     {"version": 1, "provider": "codex", "session_id": "thread-7", "resume_key": "0199…"}
 
-The four fields are the whole of it, in any order; other programs store handles, and may make them. `cwd` and `store` are
-hints. `expires` is a time with its zone. `signature` is the hex of HMAC-SHA256, under the user's key, over `clew-handle`,
-a line break, and all other fields as JSON: keys sorted, no spaces, nothing escaped that needs not be. What a reader does not
-know is covered by it too. A handle is a secret like a password: reading one that cannot be taken shows nothing of it.
+These four fields are required, in any order, and they are enough. Other programs store handles, and may write them.
+There are four optional fields: `cwd` and `store` are hints, `expires` is a time with its zone, and `signature` proves
+where the handle comes from.
+
+The signature is the HMAC-SHA256, in hex, with the user's key. It covers `clew-handle`, a line break, and all other fields
+as JSON with sorted keys, no spaces, and no escapes that JSON does not require. Fields that the reader does not know are
+covered too.
+
+A handle is a secret like a password. The error for a handle that is refused never quotes its ids, key or hints.
 """
 
 from __future__ import annotations
@@ -28,9 +33,9 @@ VERSION = 1
 LONGEST = 16 * 1024
 _DOMAIN = b"clew-handle\n"
 _PATHS = frozenset({"file", "memory", "sqlite"})
-"""Schemes whose URLs are a path and nothing else."""
+"""Schemes whose URLs hold only a path, and so no secret."""
 _BUCKETS = frozenset({"az", "gs", "oci", "s3"})
-"""Schemes whose URLs have no place for a user: an @ in them is part of a name."""
+"""Schemes whose URLs never hold a user: an @ in such a URL is part of a name."""
 _HARMLESS = frozenset(
     {
         *("account", "auth", "ca_file", "cluster", "config_dir", "connections", "dsn", "endpoint", "host", "port"),
@@ -38,20 +43,20 @@ _HARMLESS = frozenset(
         *("wallet_location", "wait_replicas", "timeout"),
     }
 )
-"""Options of stores that say where they are and how they work. Whatever else stands in a URL may be a secret."""
+"""Options in a store's URL that are never secret. Every other option is treated as one."""
 
 
 class Handle(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a handle says. A bare session id is one without provider and key."""
+    """The content of a handle. For a bare session id, `provider` and `resume_key` are empty."""
 
     version: int
     provider: str
     session_id: str
     resume_key: str
     cwd: str = ""
-    """A hint: the folder that was worked in."""
+    """A hint: the folder in which the session worked."""
     store: str = ""
-    """A hint: the URL of the store that has the thread, without user, password or any other secret."""
+    """A hint: the URL of the store that holds the thread, without user, password or any other secret."""
     expires: datetime | None = None
     signature: str = ""
 
@@ -66,8 +71,11 @@ def write_handle(
     expires: datetime | None = None,
     key: str | bytes | None = None,
 ) -> str:
-    """A handle as text. With `key` it is signed, with `expires` it is refused from then on; credentials in the store's URL
-    are left out."""
+    """Return a handle as text.
+
+    With `key` it is signed. With `expires` it is refused from that time on. Credentials in the URL of the store are left
+    out.
+    """
     if not provider or not session_id:
         raise InvalidInput("a handle needs a provider and a session id that are not empty.")
     if expires is not None:
@@ -93,9 +101,9 @@ def write_handle(
 
 
 def read_handle(text: str, *, key: str | bytes | None = None, now: datetime | None = None) -> Handle:
-    """What a handle says, or a bare session id. `InvalidInput` says why one cannot be taken.
+    """Read a handle or a bare session id. Raises `InvalidInput`, with the reason, if it is refused.
 
-    With `key`, only what was signed with it is taken. One that has expired is refused, signed or not.
+    With `key`, only a handle that was signed with this key is accepted. An expired handle is refused, signed or not.
     """
     if not isinstance(text, str):
         raise InvalidInput(f"a handle is a text, and not of type {type(text).__name__}.")
@@ -176,8 +184,10 @@ def _canonical(fields: dict[str, Any], *, sort: bool = True) -> bytes:
 
 
 def without_credentials(url: str) -> str:
-    """The URL of a store without user, password and whatever else in it may be a secret; empty where that cannot be told
-    apart for sure."""
+    """Return the URL of a store without user, password and anything else that may be a secret.
+
+    Returns an empty string if it is not certain which parts of the URL are secret.
+    """
     scheme, colon, rest = url.partition(":")
     if not colon:
         return ""

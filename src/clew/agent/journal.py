@@ -1,4 +1,4 @@
-"""What the loop puts on record, and how long it waits for that to be durable."""
+"""The journal of a run: writes entries to the thread's log, and counts time, spend and waits for the store."""
 
 from __future__ import annotations
 
@@ -40,28 +40,28 @@ log = logging.getLogger("clew.agent")
 E = TypeVar("E", bound=Logged)
 
 PATIENCE = 20.0
-"""Seconds that a store which is away is waited for: less than a lease lasts."""
+"""How many seconds to wait for a store that cannot be reached. Less than a lease lasts."""
 _LONGEST_REFUSAL = 300
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 
 
 class Journal:
-    """A thread's log, as the loop writes to it: what is recorded, in the order it was said, and what waits for that.
+    """Writes the log of a thread for a run. Entries are recorded in the order in which they are given.
 
-    Whatever ends a piece of work says how long was worked, so that a budget of time outlives a crash.
+    Entries that end a piece of work are recorded together with the seconds worked, so that a time budget survives a crash.
     """
 
     def __init__(self, thread: Thread) -> None:
         self.thread = thread
         self.waited = 0.0
-        """Seconds in which something waited for the record, those that waited at the same time counted once."""
+        """Seconds that the run spent waiting for the record to be durable. Simultaneous waits are counted once."""
         self._waiting = 0
         self._since = 0.0
         self._counted = time.monotonic()
         self._behind: set[asyncio.Task[Any]] = set()
         self._spent = Spent()
         self._lost = False
-        """Whether the model was asked, and neither a response nor a refusal is on record yet."""
+        """True while the model was asked and neither a response nor a refusal is on record."""
         self._exchange: Working | None = None
 
     async def __aenter__(self) -> Self:
@@ -70,17 +70,23 @@ class Journal:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """What was started ends before the thread is given back, however often this is cancelled."""
+        """Wait for all background writes, so that they end before the thread is released, even if this is cancelled."""
         await settle(self.catch_up())
 
     async def record(self, *entries: Logged) -> None:
-        """Barriers are durable when this returns, with all that was said before: a response, an intent, an outcome, a step,
-        a status. All else follows behind."""
+        """Record these entries. If one of them is a barrier, they and all earlier entries are durable on return.
+
+        Barriers are responses, intents, outcomes, steps and statuses, for example. Other entries are written in the
+        background. A thread's durability can demand more (`sync`) or less (`exit`).
+        """
         with self.wait():
             await self._patiently(self.thread.append(*self._completed(entries)))
 
     async def _patiently(self, writing: Awaitable[None]) -> None:
-        """A store that is away for a moment, restarted say, is waited for: what was said is kept, and goes out then."""
+        """Await this write, and retry for up to `PATIENCE` seconds while the store is unavailable, e.g. restarting.
+
+        The entries are kept meanwhile, and are sent by the retry.
+        """
         end, pause = time.monotonic() + PATIENCE, _FIRST_PAUSE
         while True:
             try:
@@ -94,29 +100,39 @@ class Journal:
             writing = self.thread.flush()
 
     async def keep_lease(self) -> None:
-        """Before an effect: a process that slept past its lease finds out first whether the thread is still its own."""
+        """Renew the lease if it has expired. Raises `LeaseLost` if another process has taken over the thread.
+
+        Call this before an effect: the process may have slept past its lease.
+        """
         lease = self.thread.head.lease
         if lease is not None and lease.expires_at <= datetime.now(UTC) and self._keeps:
             await self.thread.renew()
 
     @property
     def spent(self) -> Spent:
-        """What was bought since this journal was opened, as far as it is on record; unknown if all there is is a request to
-        the model that was lost."""
+        """What was spent since this journal was opened, as far as it is on record.
+
+        Unknown if there was no response, only a model call that was lost.
+        """
         return self._spent.unless_lost(self._lost)
 
     def begin_exchange(self, place: int, prompt_id: str, model: str) -> StateSet:
-        """What is recorded right after a prompt, which stands at this place: from then on the work is for that prompt."""
+        """Begin work on a new prompt at this index of the history.
+
+        Returns the entry that must be recorded right after the prompt.
+        """
         self._exchange = Working(place, OWN, model, prompt_id, Spent(), self._spent)
         return self._exchange.begun(self._spent, self.thread.checkpoint)
 
     def go_on_with(self, found: ExchangeSpan | None) -> None:
-        """From now on the work is for this prompt, which is on record."""
+        """Continue work on an exchange that is on record, or on none."""
         self._exchange = None if found is None else Working.on(found, self._spent)
 
     def note_work(self, model: str) -> None:
-        """Say on record, with what comes next, that this run works on the prompt. So a stop without a word shows as one,
-        whatever an earlier run said."""
+        """Hold an entry which says that this run works on the exchange, unless that is recorded already.
+
+        If the run is then killed, the exchange shows as interrupted, whatever status an earlier run recorded.
+        """
         if self._exchange is not None and not self._exchange.is_noted:
             self._exchange = msgspec.structs.replace(
                 self._exchange, provider=OWN, model=model, is_open=True, is_noted=True
@@ -124,11 +140,11 @@ class Journal:
             self.hold(self._exchange.begun(self._spent, self.thread.checkpoint))
 
     def leave_exchange(self, *, done: bool) -> list[Logged]:
-        """What is recorded when another prompt takes the place of the one that was worked on.
+        """Return the entries that end the current exchange when another prompt takes its place. `done`: it was answered.
 
-        Without an answer, but with responses of its own, the one that is left is answered together with the new prompt: the
-        model has both before it, with the results of all calls. Delivered again, it must not be asked again, as its calls
-        would be repeated. A prompt that the model has not responded to is interrupted, and may be asked again.
+        If it was not answered but has responses, it is recorded as answered together with the new prompt: the model sees
+        both prompts and the results of all calls. The same prompt delivered again must then not be asked again, because
+        its calls would be repeated. A prompt without any response is recorded as interrupted, and may be asked again.
         """
         left, self._exchange = self._exchange, None
         if left is None or not left.is_open:
@@ -147,8 +163,11 @@ class Journal:
 
     @contextmanager
     def asking(self) -> Iterator[None]:
-        """Around a request to the model, whose start is on record. If the vendor refuses it for certain, that goes on record
-        with what comes next, so that the request does not count as one that was lost and may have been paid for."""
+        """Wrap a request to the model whose start is on record.
+
+        If the vendor refused the request for certain, the refusal is held for the next write. The request then does not
+        count as lost, and so not as possibly charged.
+        """
         try:
             yield
         except ModelError as error:
@@ -157,7 +176,7 @@ class Journal:
             raise
 
     async def ask_again(self, model: str) -> None:
-        """Record the start of a further request, unless one is on record already that has not ended."""
+        """Record the start of another model call, unless the last recorded call is still without response or refusal."""
         if not self._lost:
             await self.record(ModelCallStarted(model))
 
@@ -165,54 +184,64 @@ class Journal:
         return self.as_recorded(StatusChanged("interrupted", reason)).reason
 
     def hold(self, *entries: Logged) -> None:
-        """To be durable with what comes next, in one write: a response with the intents of its calls, an outcome with what
-        else has ended."""
+        """Record these entries, and make them durable in one write with the entries that follow.
+
+        A response is held for the intents of its calls, for example.
+        """
         self.thread.hold(*self._completed(entries))
 
     async def write(self) -> bool:
-        """Make all that was said so far durable, beside the work: an outcome is durable before the next effect, as that
-        waits for its intent, and the model needs not wait for it. It begins at once, whatever else is about to run. Returns
-        whether it is durable."""
+        """Make everything recorded so far durable, while other work goes on.
+
+        Returns False if the store is unavailable or the lease is lost.
+
+        The model need not wait for the outcome of a call. The next effect does, because it waits for its own intent,
+        which is written after the outcome. The write begins at once, whatever else is about to run. With durability
+        `exit`, nothing is written and True is returned.
+        """
         if self._keeps:
             try:
                 await self._patiently(self.thread.flush())
-            except (LeaseLost, Unavailable) as error:  # whoever waits for what is recorded next is told
+            except (LeaseLost, Unavailable) as error:  # raised again by the next write that is waited for
                 log.warning("thread %r: not yet durable: %s", self.thread.thread_id, error)
                 return False
         return True
 
     def follow(self, tasks: Iterable[asyncio.Task[Any]]) -> None:
-        """These are still writing, beside the work: see to it that they end before the thread is given back."""
+        """Register tasks that still write in the background. The journal waits for them before the thread is released."""
         self._behind |= set(tasks)
         self._behind = {task for task in self._behind if not task.done()}
 
     async def catch_up(self) -> None:
-        """Let those that wrote beside the work say so, before anything new is told."""
+        """Wait for the background writes, so that their events are emitted before any new ones."""
         if self._behind:
             await asyncio.wait(self._behind)
 
     def count_since(self, moment: float) -> None:
-        """From this moment, of `time.perf_counter`, up to now something waited for the record."""
+        """Add the time since this moment to `waited`. The moment is a value of `time.perf_counter`."""
         self.waited += time.perf_counter() - moment
 
     async def flush(self) -> None:
-        """All that was said so far is durable when this returns."""
+        """Return once everything recorded so far is durable. With durability `exit`, returns at once."""
         if self._keeps:
             with self.wait():
                 await self._patiently(self.thread.flush())
 
     def as_recorded(self, entry: E) -> E:
-        """This entry as it would be on record, with what must not be there taken out."""
+        """Return this entry as it would be recorded: redacted."""
         (kept,) = self.thread.redacted([entry])
         return cast(E, kept)
 
     @property
     def _keeps(self) -> bool:
-        """Whether anything is to be durable before the run ends."""
+        """False with durability `exit`: then nothing is written before the run ends."""
         return self.thread.durability != "exit"
 
     def _completed(self, entries: tuple[Logged, ...]) -> tuple[Logged, ...]:
-        """These, with the seconds of the work that they end, and with the end of the exchange that their status ends."""
+        """Return these entries with those that belong to them: the seconds worked, and the end of the exchange.
+
+        The exchange ends if the entries set a status other than `running`.
+        """
         timed = self._with_time(entries)
         for entry in timed:
             self._count(entry)
@@ -237,7 +266,7 @@ class Journal:
             self._lost = False
 
     def _with_time(self, entries: tuple[Logged, ...]) -> tuple[Logged, ...]:
-        """These, and if they end a piece of work the seconds since that was last said."""
+        """Return these entries. If they end a piece of work, put an entry in front with the seconds since the last one."""
         if not any(map(_ends_work, entries)):
             return entries
         before, self._counted = self._counted, time.monotonic()
@@ -245,7 +274,7 @@ class Journal:
 
     @contextmanager
     def wait(self) -> Iterator[None]:
-        """Around whatever is awaited only so that the record is durable."""
+        """Count the time inside this block as waiting for the record to be durable."""
         if not self._waiting:
             self._since = time.perf_counter()
         self._waiting += 1
@@ -268,7 +297,7 @@ def _ends_work(entry: Logged) -> bool:
 
 
 class CallJournal:
-    """The steps of one call."""
+    """Records the steps of one tool call, and looks up recorded ones."""
 
     def __init__(self, journal: Journal, call: Call) -> None:
         self._journal = journal
@@ -285,7 +314,10 @@ class CallJournal:
         await self._record(StepOutcome(self._message, self._index, key, value))
 
     async def _record(self, entry: Logged) -> None:
-        """If the record is out of reach, that is no error of the tool, which would be told to the model: the run stops."""
+        """Record this entry. Raises `Stopped`, which stops the run, if the store is unavailable or the lease is lost.
+
+        Any other error would be taken for an error of the tool, and be passed on to the model.
+        """
         try:
             await self._journal.record(entry)
         except (LeaseLost, Unavailable) as error:

@@ -1,4 +1,4 @@
-"""One call of the model, from a request to its response and what that cost."""
+"""Call the model once: send a request, and return the response and its cost."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ __all__ = ["ask"]
 
 
 async def ask(settings: Settings, request: ModelRequest, emit: Emit) -> tuple[ModelResponse, float | None]:
-    """The response, and its price in dollars if that is known. What is streamed before it goes to `emit`."""
+    """Return the model's response and its cost in dollars, or None if the cost is unknown.
+
+    The events that the model streams before its response go to `emit`.
+    """
     model = settings.model
     response: ModelResponse | None = None
     with span("clew.model_call", model=model.name, messages=len(request.messages)) as current:
         try:
-            async for event in model.stream(request):  # to its end, so that its connection is given back now
+            async for event in model.stream(request):  # read to the end, so that the connection is released now
                 if isinstance(event, ModelResponse):
                     response = event
                 else:
@@ -37,7 +40,10 @@ async def ask(settings: Settings, request: ModelRequest, emit: Emit) -> tuple[Mo
 
 
 def _storable(response: ModelResponse) -> ModelResponse:
-    """A model may end a text with half a character, which no store can keep: what was paid for is kept without it."""
+    """Return the response with question marks in place of lone surrogates.
+
+    A model may end a text with half a surrogate pair, which no store can keep. The rest was paid for, and is kept.
+    """
     try:
         msgspec.msgpack.encode(response.message)
     except UnicodeEncodeError:

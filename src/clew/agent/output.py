@@ -1,4 +1,4 @@
-"""Structured output: the last words of the model as a value of the type that was asked for."""
+"""Structured output: read the model's answer as a value of the wanted type, from its text or from the finish tool."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ _FENCED = re.compile(r"\s*```(?:json)?\s*\n(.*?)\n?```\s*", re.DOTALL)
 
 
 class Output:
-    """A type that the model's answer is to have: a msgspec struct, a dataclass, a TypedDict, a pydantic model, any of
-    Python's own."""
+    """The type that the model's answer must have, with its JSON schema.
+
+    It can be a msgspec struct, a dataclass, a TypedDict, a pydantic model, or a type of Python's own.
+    """
 
     def __init__(self, wanted: Any) -> None:
         self.wanted = wanted
@@ -32,7 +34,7 @@ class Output:
             raise InvalidInput(f"output={wanted!r} is no type that an answer can have: {error}") from error
 
     def read(self, text: str) -> tuple[Any, str]:
-        """The value; or what to tell the model, if its words are none."""
+        """Read the model's text as JSON. Returns the value and "", or None and a correction to send to the model."""
         fenced = _FENCED.fullmatch(text)
         words = fenced[1] if fenced else text
         if self._adapter is not None:
@@ -54,7 +56,11 @@ class Output:
 
 
 def finish_tool(given: bool | AnyTool | Callable[..., Any], output: Output | None) -> AnyTool | None:
-    """The tool that ends a run: Clew's own, which takes the answer, or the user's, whose result is the answer."""
+    """Return the tool with which the model ends a run, or None if `given` is False.
+
+    For True it is Clew's own tool, which takes the answer as its argument. Otherwise it is the user's tool `given`, whose
+    result is the answer.
+    """
     if given is False:
         return None
     if given is True:
@@ -72,7 +78,7 @@ def _own(answer: Any) -> AnyTool:
 
 
 def finished_with(state: Checkpoint, finish: AnyTool | None) -> ToolResult | None:
-    """The result of the finish tool, if the last turn called it and it was no error."""
+    """Return the result of the finish tool if the last turn called it without an error; otherwise None."""
     if finish is None or len(state.messages) < 2:
         return None
     response, results = state.messages[-2:]
@@ -85,7 +91,10 @@ def finished_with(state: Checkpoint, finish: AnyTool | None) -> ToolResult | Non
 
 
 def value_of(result: ToolResult, output: Output | None) -> tuple[Any, str]:
-    """The answer in a result of the finish tool; and what to tell the model, if it is not what was asked for."""
+    """Read the answer from a result of the finish tool.
+
+    Returns the answer and "", or None and a correction to send to the model if the answer does not have the wanted type.
+    """
     json = next((block.value for block in result.content if isinstance(block, Json)), None)
     text = "\n".join(block.text for block in result.content if isinstance(block, Text))
     if output is None or output.wanted is str:
@@ -94,5 +103,5 @@ def value_of(result: ToolResult, output: Output | None) -> tuple[Any, str]:
 
 
 def not_finished(finish: AnyTool) -> str:
-    """What a model is told that stops without calling it."""
+    """Return the note for a model that stopped without calling the finish tool."""
     return f"Nothing ends the task but a call of {finish.name}. Go on; when you are done, call it with your answer."

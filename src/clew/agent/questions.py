@@ -1,4 +1,4 @@
-"""What a person answered, and what the record has answered already."""
+"""Find the open questions of a thread, and record a person's answers to them."""
 
 from __future__ import annotations
 
@@ -17,17 +17,27 @@ from clew.threads.maintenance import upkeep
 __all__ = ["answers_to", "open_questions", "record_answer"]
 
 _ANSWERED = "clew:answered"
-"""The thread's value that holds the last answers, by question: the same ones, given again after a stop, are no mistake."""
+"""The key in the thread's state that holds the last answers, by question id.
+
+With it, the same answers are accepted when they are given again after a stop.
+"""
 _ID = re.compile(r"\d+:\d+:.+")
 
 
 def open_questions(state: Checkpoint) -> list[Question]:
-    """What a thread waits for."""
+    """Return the questions that a thread waits for."""
     return msgspec.convert(state.state.get(QUESTIONS) or [], list[Question])
 
 
 def answers_to(thread_id: str, state: Checkpoint, answer: Any) -> list[Logged]:
-    """A person's answers as outcomes of steps of the calls that asked, to be recorded while nobody else can."""
+    """Return the entries that record a person's answer to a thread's open questions.
+
+    Each answer becomes the outcome of a step of the call that asked. `answer` is the answer itself, or a dict by question
+    id, which is required if there are several questions. Returns an empty list if there are no questions and the last
+    answers were the same. Record the entries while you hold the thread, so that nobody else answers meanwhile.
+
+    Raises `InvalidInput` if the answer does not fit the questions, and `UsageError` if no answer is waited for.
+    """
     questions = {question.id: question for question in open_questions(state)}
     by_id = (
         isinstance(answer, dict) and bool(answer) and all(isinstance(key, str) and _ID.fullmatch(key) for key in answer)
@@ -51,8 +61,11 @@ def answers_to(thread_id: str, state: Checkpoint, answer: Any) -> list[Logged]:
 
 
 async def record_answer(checkpointer: Checkpointer, thread_id: str, answer: Any) -> None:
-    """Put a person's answer on record, for whoever has no agent at hand: the next resume goes on with it. As with
-    `agent.resume(answer=…)`, several questions take a dict by id. A mistake in it is told before the thread is touched."""
+    """Record a person's answer without an agent, and without going on: the next resume does that.
+
+    As with `agent.resume(answer=…)`, give a dict by question id if there are several questions. A wrong answer is refused
+    before the thread is touched.
+    """
     answers_to(thread_id, await Thread.load(checkpointer, thread_id), answer)
     async with upkeep(checkpointer, thread_id, "answering") as thread:
         if entries := answers_to(thread_id, thread.checkpoint, answer):
