@@ -7,9 +7,7 @@ import copy
 import logging
 import os
 import secrets
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from pathlib import Path
 from types import EllipsisType, TracebackType
@@ -30,40 +28,34 @@ from clew.agent.arguments import (
     check_name,
     check_price,
     check_redact,
+    check_share,
     check_signals,
     check_text,
-    check_timeout,
     check_tools,
-    make_folder,
     refuse_once,
     tools_by_name,
     window_of,
 )
 from clew.agent.events import Question, RunStarted
-from clew.agent.exchanges import standing_of
 from clew.agent.handles import Handle, read_handle
-from clew.agent.journal import Journal
-from clew.agent.loop import Loop
-from clew.agent.outcomes import answer_in, find_answer, result_of, run_recorded
+from clew.agent.job import Job, run_job
 from clew.agent.output import Output, finish_tool
-from clew.agent.prompts import asked, check_prompt, check_resumed
-from clew.agent.questions import answers_to, open_questions
+from clew.agent.prompts import check_prompt, check_resumed
+from clew.agent.questions import open_questions
 from clew.agent.run import Emit, Run, RunResult, stop_all
 from clew.agent.session import OwnSession, Session, task_id
 from clew.agent.settings import Budget, Overflow, Settings
-from clew.agent.signals import by_id, same_command, stops_with_a_signal
+from clew.agent.signals import stops_for
 from clew.agent.stores import LastRun, Ran, Store
-from clew.agent.subagents import child_tool, is_child
+from clew.agent.subagents import child_tool
 from clew.agent.trajectory import Trajectory, read_trajectory
-from clew.agent.workspace import lacks_files
-from clew.checkpointers import Checkpointer, HeadQuery
+from clew.checkpointers import Checkpointer
 from clew.errors import InvalidInput, UsageError
 from clew.models import Model, Price, resolve_model
 from clew.threads import Thread
 from clew.threads.redact import Redact, both
 from clew.threads.thread import Durability
 from clew.tools import AnyTool, ToolContext
-from clew.workspace import Workspace
 from clew.workspace.folders import absolute
 
 __all__ = ["Agent"]
@@ -73,25 +65,6 @@ _KINDS = {"provider": "clew.providers.agent:ProviderAgent"}
 """Kinds of agents that other packages bring, found by name because this package does not import them."""
 _running: ContextVar[Agent] = ContextVar("clew_running_agent")
 """The agent whose tools run here: its children work on its store, and keep to what it keeps to."""
-
-
-class _Job(msgspec.Struct, frozen=True):
-    """The work of one run."""
-
-    thread_id: str
-    prompt: str | None
-    answer: Any = None
-    max_turns: int | None = None
-    timeout: float | None = None
-    named: bool = False
-    """Whether the same program, run again, finds this thread again."""
-    nth: int | None = None
-    """Which prompt of its session this is, where that is what it is known by."""
-    prompt_id: str | None = None
-
-    def __post_init__(self) -> None:
-        check_count("max_turns", self.max_turns, optional=True)
-        check_timeout(self.timeout)
 
 
 class Agent:
@@ -145,36 +118,33 @@ class Agent:
         permissions: Literal["read", "edit", "full"] | None = None,
         timeout: float | None = None,
     ) -> None:
-        """`checkpointer` is a store or its URL; left out, it is the default store; None keeps nothing beyond the process.
-
-        `workspace` is the folder that tools work in. Tools that need one, such as `DEFAULT_TOOLS`, are refused without it;
-        None says that there is none here and that each `session(workspace=…)` brings its own.
-
-        The workspace is snapshotted after every `snapshot_every` turns that called tools. Responses,
-        intents and outcomes are always recorded before anything depends on them.
-
-        `output` is a type that the last answer is to have; the model is told where its answer does not fit. `finish=True`
-        gives the model a tool to end the task with, and nothing else ends it then; or the user's own tool, whose result is
-        the answer. Another agent among the `tools` works on a thread of its own, which is resumed with this one's.
-
-        The model is told when `warn_turns` turns are left, and at the last; 0 tells it nothing. When a share `compact_at` of
-        its context window is full (`context_window`, for models that Clew does not know), or when the vendor says that the
-        conversation is too long, a summary takes the place of what came before; with `on_overflow="unwind"` the last turn is
-        taken back instead.
-
-        A resume restores the workspace's files if the folder is gone or empty, and with `restore_files=True` always: what is
-        there then is snapshotted first. `takeover=True` takes a thread from a live process. `durability="exit"` refuses
-        tools of effect `once`, unless `allow_repeats=True` says that they may be repeated after a crash.
-
-        `handle_signals=True`, for programs: SIGTERM does as Ctrl+C does; the run records that and its files, the command
-        that resumes it is printed to stderr, and the process exits with 130. A function from the thread's id gives other
-        words for that command. A second signal ends the process at once, and prints which turn the files on record are of
-        if they are older than the conversation.
-
+        """`checkpointer` is a store or its URL. Left out, it is the default store; None keeps nothing beyond the process.
         `data_dir` is a folder to keep everything in, in place of a `checkpointer`.
 
-        `provider` makes an agent that works through Claude Code, Codex or opencode instead: `clew.providers.ProviderAgent`
-        says what `model`, `cwd`, `env`, `permissions`, `timeout` and `options` are then.
+        `workspace` is the folder that tools work in. Tools that need a folder, such as `DEFAULT_TOOLS`, are refused without
+        it. None says that every `session(workspace=…)` brings its own. The folder is snapshotted after every
+        `snapshot_every` turns that called tools. A resume restores the files if the folder is gone or empty, and always with
+        `restore_files=True`, after a snapshot of what is there.
+
+        `output` is the type of the last answer; an answer that does not fit is returned to the model. With `finish=True` the
+        model ends the task by calling a tool, and in no other way; `finish` can also be your own tool, whose result is the
+        answer. An agent among the `tools` works on a thread of its own, which is resumed with this agent's.
+
+        The model is warned when `warn_turns` turns are left and at the last one; 0 turns the warning off. When the share
+        `compact_at` of the context window is used (give `context_window` for a model that Clew does not know), or when the
+        vendor refuses the conversation as too long, a summary replaces the earlier messages. With `on_overflow="unwind"`
+        the last turn is taken back instead.
+
+        `takeover=True` takes a thread from a live process. `durability="exit"` refuses tools of effect `once`, unless
+        `allow_repeats=True` says that they may be repeated after a crash.
+
+        `handle_signals=True` is for programs: SIGTERM acts like Ctrl+C. The run records its end and its files, prints the
+        command that resumes it to stderr, and exits with 130. Give a function from the thread's id to print another
+        command. A second signal ends the process at once and says which turn the files on record are of, if they are
+        older than the conversation.
+
+        `provider` makes an agent that works through Claude Code, Codex or opencode. `clew.providers.ProviderAgent` describes
+        `model`, `cwd`, `env`, `permissions`, `timeout` and `options` for it.
         """
         if provider is not None:
             raise InvalidInput("a subclass of Agent has no provider=. Derive it from clew.providers.ProviderAgent.")
@@ -202,10 +172,7 @@ class Agent:
         check_redact(redact)
         check_signals(handle_signals)
         check_flags(restore_files=restore_files, takeover=takeover, allow_repeats=allow_repeats)
-        if compact_at is not None and (not isinstance(compact_at, int | float) or not 0 < compact_at <= 1):
-            raise InvalidInput(
-                f"compact_at is a share of the context window, more than 0 and at most 1, or None, not {compact_at!r}"
-            )
+        check_share("compact_at", compact_at)
         resolved = resolve_model(model)
         answer = None if output is None else Output(output)
         ending = finish_tool(finish, answer)
@@ -279,7 +246,7 @@ class Agent:
         check_prompt(prompt, prompt_id)
         found = self.new_id() if thread_id is None else thread_id
         named = thread_id is not None
-        job = _Job(found, prompt, max_turns=max_turns, timeout=timeout, named=named, prompt_id=prompt_id)
+        job = Job(found, prompt, max_turns=max_turns, timeout=timeout, named=named, prompt_id=prompt_id)
         return Run(lambda emit: self._run(job, emit))
 
     def resume(
@@ -300,7 +267,7 @@ class Agent:
         if several threads of that name are unfinished, a `UsageError` lists them and nothing is run.
         """
         check_resumed(prompt, prompt_id)
-        job = _Job(thread_id or "", prompt, answer, max_turns, timeout, prompt_id=prompt_id)
+        job = Job(thread_id or "", prompt, answer, max_turns, timeout, prompt_id=prompt_id)
 
         async def work(emit: Emit) -> RunResult:
             agent, found = (self, thread_id) if thread_id is not None else await self._last_thread()
@@ -405,7 +372,7 @@ class Agent:
 
     async def _run_on(self, thread_id: str, prompt: str | None, emit: Emit, **how: Any) -> RunResult:
         """The work of `run` and `resume`, told to `emit` as it happens; for sessions."""
-        return await self._run(_Job(thread_id, prompt, **how), emit)
+        return await self._run(Job(thread_id, prompt, **how), emit)
 
     @property
     def store_url(self) -> str:
@@ -453,7 +420,7 @@ class Agent:
             made._handle_signals = False
             made._last = LastRun()
             made._settings = msgspec.structs.replace(child._settings, parent=(ctx.thread_id, ctx.turn))
-            return await made._run(_Job(thread_id, task, answers, nth=0), lambda event: None)
+            return await made._run(Job(thread_id, task, answers, nth=0), lambda event: None)
 
         self._children.append(child)
         return child_tool(child.name, child._settings.system_prompt[:1000], work)
@@ -468,14 +435,6 @@ class Agent:
         """The tools that must not run twice, those of its children included."""
         own = [tool.name for tool in self._settings.tools.values() if tool.effect == "once"]
         return [*own, *(f"{child.name}'s {name}" for child in self._children for name in child._once())]
-
-    async def _forget(self, thread_id: str) -> None:
-        """Delete a thread, and those of its children."""
-        store = self._store.open()
-        children = [head.thread_id async for head in store.heads(HeadQuery(parent=thread_id)) if is_child(head)]
-        await store.delete(thread_id)
-        for child in children:
-            await self._forget(child)
 
     def _in(self, workspace: Path) -> Agent:
         """The same agent, working in another folder."""
@@ -504,7 +463,7 @@ class Agent:
     ) -> None:
         await self.aclose()
 
-    async def _run(self, job: _Job, emit: Emit) -> RunResult:
+    async def _run(self, job: Job, emit: Emit) -> RunResult:
         self._store.enter()
         lock = self._running.setdefault(job.thread_id, asyncio.Lock())
         task = asyncio.current_task()
@@ -512,62 +471,28 @@ class Agent:
         self._tasks.add(task)
         _running.set(self)
         try:
-            with self._stops(job):
+            with stops_for(job.thread_id, self._handle_signals, is_named=job.named):
                 async with lock:
                     result = await self._run_alone(job, emit)
         finally:
             self._tasks.discard(task)
         return result
 
-    def _stops(self, job: _Job) -> AbstractContextManager[None]:
-        """Return the context in which signals end this run, as `handle_signals` asks for."""
-        if self._handle_signals is False:
-            return nullcontext()
-        resume = same_command if job.named else by_id
-        return stops_with_a_signal(job.thread_id, resume if self._handle_signals is True else self._handle_signals)
-
-    async def _run_alone(self, job: _Job, emit: Emit) -> RunResult:
-        settings = self._settings
-        if job.max_turns is not None:
-            settings = msgspec.structs.replace(settings, max_turns=job.max_turns)
-        check_has_folder(settings, "Give one: agent.session(workspace=…), or Agent(…, workspace=…)")
-        make_folder(settings.workspace)
-        opening = time.perf_counter()
-        store = self._store.open()
-        if job.answer is not None:  # a mistake in it is told before the thread is touched
-            answers_to(job.thread_id, await Thread.load(store, job.thread_id), job.answer)
-        prompt = None
-        if job.prompt is not None:
-            prompt = asked(job.prompt, self._redact, prompt_id=job.prompt_id, number=job.nth)
-            if (answered := await find_answer(store, job.thread_id, settings, prompt)) is not None:
-                self._last.ran = Ran(job.thread_id, self._store, self._settings)
-                emit(RunStarted(job.thread_id))
-                return answered
-        durability: Durability = "exit" if self._durability == "exit" else "async"
-        holding = self._store.thread(job.thread_id, takeover=self._takeover, durability=durability, redact=self._redact)
-        async with holding as thread, Journal(thread) as journal:
+    async def _run_alone(self, job: Job, emit: Emit) -> RunResult:
+        def began() -> None:
             self._last.ran = Ran(job.thread_id, self._store, self._settings)
             emit(RunStarted(job.thread_id))
-            journal.count_since(opening)
-            before = thread.checkpoint
-            if job.prompt is None and not before.messages:
-                raise UsageError(
-                    f"thread {job.thread_id!r} has no prompt to go on from. Give one: agent.run(prompt, …)"
-                )
-            if job.answer is not None:
-                await journal.record(*answers_to(job.thread_id, before, job.answer))
-            workspace = None if settings.workspace is None else Workspace(settings.workspace, store)
-            loop = Loop(settings, journal, workspace, emit)
-            answered = None if prompt is None else answer_in(job.thread_id, before, settings, prompt)
-            if (
-                answered is not None
-            ):  # its files are not here, or another process has answered it since it was looked for
-                if lacks_files(settings.workspace, before):
-                    await loop.files.bring()
-                await journal.record(standing_of(before))
-                return answered
-            ending = await run_recorded(journal, loop.files, loop.run(prompt), job.timeout)
-            return result_of(journal, before, loop, ending, prompt)
+
+        return await run_job(
+            job,
+            self._settings,
+            self._store,
+            durability="exit" if self._durability == "exit" else "async",
+            redact=self._redact,
+            takeover=self._takeover,
+            began=began,
+            emit=emit,
+        )
 
     async def questions(self, thread_id: str) -> list[Question]:
         """What a thread waits for."""

@@ -27,6 +27,7 @@ __all__ = [
     "check_name",
     "check_price",
     "check_redact",
+    "check_share",
     "check_signals",
     "check_text",
     "check_timeout",
@@ -51,6 +52,14 @@ def check_count(argument: str, value: object, least: int = 1, *, optional: bool 
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise InvalidInput(
             f"{argument} is a whole number, {least} or more{', or None' if optional else ''}, not {value!r}"
+        )
+
+
+def check_share(argument: str, value: object) -> None:
+    """Raise `InvalidInput` unless the value is a share of the context window, or None."""
+    if value is not None and (not isinstance(value, int | float) or not 0 < value <= 1):
+        raise InvalidInput(
+            f"{argument} is a share of the context window, more than 0 and at most 1, or None, not {value!r}"
         )
 
 

@@ -302,7 +302,7 @@ class OwnSession(Session):
     async def _clear(self, thread_id: str) -> None:
         """That it could not be deleted is no reason to lose what was done."""
         try:
-            await settle(self._agent._forget(thread_id))
+            await settle(self._agent._store.forget(thread_id))
         except Unavailable as error:
             log.warning(
                 "thread %r: its task is %s, and it could not be cleared: %s", thread_id, self._ended_with, error

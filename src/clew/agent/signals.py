@@ -8,17 +8,31 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from types import FrameType
 from typing import Any
 
 from clew import advice
 from clew.errors import UsageError
 
-__all__ = ["EXIT_CODE", "by_id", "same_command", "stops_with_a_signal", "when_killed"]
+__all__ = ["EXIT_CODE", "by_id", "same_command", "stops_for", "stops_with_a_signal", "when_killed"]
 
 EXIT_CODE = 130
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def stops_for(
+    thread_id: str, handle_signals: bool | Callable[[str], str], *, is_named: bool
+) -> AbstractContextManager[None]:
+    """Return the context in which signals end a run, as `handle_signals` asks for.
+
+    With True, the printed command is the program itself if the same program finds the thread again (`is_named`), else a
+    resume by the thread's id.
+    """
+    if handle_signals is False:
+        return nullcontext()
+    usual = same_command if is_named else by_id
+    return stops_with_a_signal(thread_id, usual if handle_signals is True else handle_signals)
 
 
 @contextmanager

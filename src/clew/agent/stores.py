@@ -171,6 +171,14 @@ class Store:
                 thread_id, self._words, advice or "If it is in another store, give that one: Agent(…, checkpointer=…)"
             )
 
+    async def forget(self, thread_id: str) -> None:
+        """Delete a thread and the threads of its sub-agents."""
+        store = self.open()
+        children = [head.thread_id async for head in store.heads(HeadQuery(parent=thread_id)) if is_child(head)]
+        await store.delete(thread_id)
+        for child in children:
+            await self.forget(child)
+
     @property
     def _words(self) -> str:
         """The store as error messages name it."""

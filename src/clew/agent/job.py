@@ -1,0 +1,99 @@
+"""One run of the built-in agent on one thread: from taking the thread to the result that the caller gets."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from clew.agent.arguments import check_count, check_has_folder, check_timeout, make_folder
+from clew.agent.exchanges import standing_of
+from clew.agent.journal import Journal
+from clew.agent.loop import Loop
+from clew.agent.outcomes import answer_in, find_answer, result_of, run_recorded
+from clew.agent.prompts import asked
+from clew.agent.questions import answers_to
+from clew.agent.run import Emit, RunResult
+from clew.agent.settings import Settings
+from clew.agent.stores import Store
+from clew.agent.workspace import lacks_files
+from clew.errors import UsageError
+from clew.threads import Thread
+from clew.threads.redact import Redact
+from clew.threads.thread import Durability
+from clew.workspace import Workspace
+
+__all__ = ["Job", "run_job"]
+
+
+class Job(msgspec.Struct, frozen=True):
+    """The work of one run."""
+
+    thread_id: str
+    prompt: str | None
+    answer: Any = None
+    max_turns: int | None = None
+    timeout: float | None = None
+    named: bool = False
+    """Whether the same program, run again, finds this thread again."""
+    nth: int | None = None
+    """The number of the prompt in its session, if the prompt is known by its number."""
+    prompt_id: str | None = None
+
+    def __post_init__(self) -> None:
+        check_count("max_turns", self.max_turns, optional=True)
+        check_timeout(self.timeout)
+
+
+async def run_job(
+    job: Job,
+    settings: Settings,
+    where: Store,
+    *,
+    durability: Durability,
+    redact: Redact | None,
+    takeover: bool,
+    began: Callable[[], None],
+    emit: Emit,
+) -> RunResult:
+    """Carry out the job and return its result. A prompt that is answered on record already is not asked again.
+
+    `began` is called once, as soon as it is certain that the run is on this thread. A mistake in the job is raised before
+    the thread is touched.
+    """
+    if job.max_turns is not None:
+        settings = msgspec.structs.replace(settings, max_turns=job.max_turns)
+    check_has_folder(settings, "Give one: agent.session(workspace=…), or Agent(…, workspace=…)")
+    make_folder(settings.workspace)
+    opening = time.perf_counter()
+    store = where.open()
+    if job.answer is not None:
+        answers_to(job.thread_id, await Thread.load(store, job.thread_id), job.answer)
+    prompt = None
+    if job.prompt is not None:
+        prompt = asked(job.prompt, redact, prompt_id=job.prompt_id, number=job.nth)
+        if (answered := await find_answer(store, job.thread_id, settings, prompt)) is not None:
+            began()
+            return answered
+    holding = where.thread(job.thread_id, takeover=takeover, durability=durability, redact=redact)
+    async with holding as thread, Journal(thread) as journal:
+        began()
+        journal.count_since(opening)
+        before = thread.checkpoint
+        if job.prompt is None and not before.messages:
+            raise UsageError(f"thread {job.thread_id!r} has no prompt to go on from. Give one: agent.run(prompt, …)")
+        if job.answer is not None:
+            await journal.record(*answers_to(job.thread_id, before, job.answer))
+        workspace = None if settings.workspace is None else Workspace(settings.workspace, store)
+        loop = Loop(settings, journal, workspace, emit)
+        answered = None if prompt is None else answer_in(job.thread_id, before, settings, prompt)
+        if answered is not None:
+            # Its files are not here, or another process has answered it since it was looked for.
+            if lacks_files(settings.workspace, before):
+                await loop.files.bring()
+            await journal.record(standing_of(before))
+            return answered
+        ending = await run_recorded(journal, loop.files, loop.run(prompt), job.timeout)
+        return result_of(journal, before, loop, ending, prompt)
