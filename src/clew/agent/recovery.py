@@ -1,4 +1,6 @@
-"""What a crash left of a prompt to a provider: kept as it was, told to the model with the next prompt, never dropped."""
+"""Recovery of a stopped prompt to a provider: what it left behind stays on record, and the next prompt tells the model
+of it.
+"""
 
 from __future__ import annotations
 
@@ -21,27 +23,29 @@ _LONGEST_TEXT = 4000
 
 
 class Left(msgspec.Struct, frozen=True):
-    """What is to be recorded before the thread goes on, and what the model is to be told."""
+    """What a stopped prompt left behind: entries to record before the thread goes on, and facts to tell the model."""
 
     entries: tuple[Logged, ...] = ()
     in_doubt: tuple[ToolCall, ...] = ()
     words: str = ""
-    """What was streamed of an answer that was never whole."""
+    """The text, so far, of an answer that was cut off."""
     prompt: str = ""
-    """What was asked last, if whoever worked on it was stopped."""
+    """The last prompt, if the work on it was stopped; else empty."""
 
     @property
     def was_stopped(self) -> bool:
         return bool(self.prompt or self.in_doubt or self.words)
 
     def with_calls(self, calls: Sequence[ToolCall]) -> Left:
-        """With calls that are known from elsewhere to have begun, those among them that are not known here."""
+        """Return a copy in which these calls are in doubt too. A call with the name and arguments of a call that is in
+        doubt already is not added.
+        """
         known = [(call.name, call.arguments) for call in self.in_doubt]
         more = [call for call in calls if (call.name, call.arguments) not in known]
         return msgspec.structs.replace(self, in_doubt=(*self.in_doubt, *more))
 
     def note(self, prompt: str) -> User | None:
-        """For the model, in front of the next prompt; None if there is nothing to tell."""
+        """Return the note to the model that goes in front of the next `prompt`, or None if there is nothing to say."""
         parts = []
         if self.prompt and self.prompt != prompt:
             parts.append(f"The program was stopped while it worked on this prompt: {self.prompt[:_LONGEST_TEXT]!r}.")
@@ -59,7 +63,7 @@ class Left(msgspec.Struct, frozen=True):
 
 
 def left_over(state: Checkpoint) -> Left:
-    """Read from the state a thread was left in. Nothing, if its last prompt was answered."""
+    """Return what a stopped prompt left in this state of a thread. It is empty if the last prompt was answered."""
     entries: list[Logged] = []
     stopped = _stopped(state)
     doubtful = [call.call for call in state.calls if call.status != "done"]
@@ -76,7 +80,7 @@ def left_over(state: Checkpoint) -> Left:
         doubtful += calls
         words = plain_text(message)[-_LONGEST_TEXT:]
     waits = bool(state.calls and state.state.get(QUESTIONS))
-    if waits:  # its calls are not run any more
+    if waits:  # the calls that ask these questions are not run any more
         entries.append(StateSet(QUESTIONS, None))
     if stopped is None:
         if waits and (last := last_exchange(state)) is not None and last.is_recorded:
@@ -91,7 +95,7 @@ def left_over(state: Checkpoint) -> Left:
 
 
 def _stopped(state: Checkpoint) -> ExchangeSpan | None:
-    """The last prompt, if it is on record that the work on it was begun, and the work was stopped since."""
+    """Return the last exchange if the record shows that work on it began and was then stopped; else None."""
     last = last_exchange(state)
     if last is None or not last.is_recorded or not (last.is_open or last.status == "interrupted"):
         return None
@@ -99,7 +103,7 @@ def _stopped(state: Checkpoint) -> ExchangeSpan | None:
 
 
 def merged(pieces: tuple[Block, ...]) -> tuple[Block, ...]:
-    """Pieces of text, and of thinking, put together."""
+    """Join adjacent pieces of text into one block, and adjacent pieces of thinking up to a signature."""
     found: list[Block] = []
     for piece in pieces:
         last = found[-1] if found else None
@@ -118,7 +122,7 @@ def _unknown(call: ToolCall) -> ToolResult:
 
 
 def shown_call(call: ToolCall) -> str:
-    """A call as the model is told of it: its name, and its arguments up to a length."""
+    """Return a call as text for the model: its name and its arguments, cut off if they are long."""
     arguments: Any = call.arguments
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
     return f"{call.name}({text if len(text) <= _LONGEST_CALL else text[:_LONGEST_CALL] + '…'})"

@@ -1,4 +1,4 @@
-"""A thread back at the end of an earlier turn: its conversation, its files, or both from the same point."""
+"""Rewind of a thread to the end of an earlier turn: its conversation, its files, or both from the same point."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ __all__ = ["RewindDone", "rewind"]
 
 
 class RewindDone(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rewind did, and what it takes to undo it."""
+    """What a rewind did, and the numbers that are needed to undo it."""
 
     thread_id: str
     turns: int
-    """Turns of the thread before."""
+    """How many turns the thread had before the rewind."""
     frames: int
-    """Frames of its log before the rewind itself: `state_after` this many is what the thread was."""
+    """How many frames the log had before the rewind itself. `state_after` this many frames is the state before it."""
     restored: Restored | None = None
-    """What was done to the files."""
+    """What was done to the files; None if no files were restored."""
 
 
 async def rewind(
@@ -35,12 +35,14 @@ async def rewind(
     files: WorkspaceSnapshot | None = None,
     workspace: Workspace | None = None,
 ) -> RewindDone:
-    """Go back: with `to_turn`, in the conversation; with `files` and a `workspace`, in the folder.
+    """Rewind a thread: with `to_turn`, its conversation; with `files` and a `workspace`, its files.
 
-    What the folder holds is on record before it is touched, so that the thread's log leads back to it for good. Files come
-    first: where they cannot be restored the conversation stays where it is. Cut short in between, the same call again ends
-    right. The thread must be free, else `ThreadBusy`. After a rewind of the conversation it is interrupted, and a resume
-    goes on from there; files alone leave it as it stood.
+    The current content of the folder is recorded before it is touched, so that the thread's log always leads back to
+    it. The files are restored first: if that fails, the conversation stays where it is. If the process stops in
+    between, the same call again completes the rewind.
+
+    Raises `ThreadBusy` unless the thread is free. After a rewind of the conversation the thread is interrupted, and a
+    resume goes on from there. A rewind of the files alone leaves its status as it was.
     """
     if (files is None) != (workspace is None):
         raise InvalidInput("files go into a workspace: give both, or neither.")
@@ -62,7 +64,7 @@ async def rewind(
 
 
 async def _keep(thread: Thread, state: Checkpoint, workspace: Workspace) -> None:
-    """What the folder holds, on record unless it is already."""
+    """Record a snapshot of the folder, unless the folder is empty or the same snapshot is on record already."""
     if not workspace.path.is_dir() or not any(workspace.path.iterdir()):
         return
     taken = await workspace.snapshot()

@@ -1,4 +1,4 @@
-"""Runs of agents and their results."""
+"""Runs of agents, their results, and how runs are stopped."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ _END = object()
 
 
 async def stop_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel these, all but the one that asks for it, and return once they have ended.
+    """Cancel these tasks, except the one that calls this, and return once they have ended.
 
-    Raises `UsageError` for one that runs on another event loop; with a loop that has ended, its tasks have too.
+    Raises `UsageError` for a task that runs on another event loop. Tasks of a closed loop are skipped: they ended with
+    it.
     """
     others = [task for task in tasks if task is not asyncio.current_task() and not task.done()]
     running = [task for task in others if not task.get_loop().is_closed()]
@@ -39,7 +40,7 @@ async def stop_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
 
 
 class ToolUse(msgspec.Struct, frozen=True):
-    """A call of a tool, and its result; None where it has none on record."""
+    """A tool call and its result. `result` is None if no result is on record."""
 
     name: str
     arguments: Any
@@ -47,7 +48,7 @@ class ToolUse(msgspec.Struct, frozen=True):
 
     @property
     def output(self) -> str:
-        """The words of the result."""
+        """The text of the result; empty if there is no result."""
         return (
             ""
             if self.result is None
@@ -60,44 +61,50 @@ class ToolUse(msgspec.Struct, frozen=True):
 
 
 class RunResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run came to."""
+    """The result of a run: how it ended, what was said and done, and what it cost."""
 
     output: Any = None
-    """The model's last words; None if it did not get that far."""
+    """The model's final answer; None if the run ended before there was one."""
     thread_id: str
     prompt: str = ""
     prompt_id: str = ""
-    """What the prompt is known by: the id it was given, or one that was made for it."""
+    """The id of the prompt: the one that was given, or one that was made for it."""
     provider: str = "clew"
-    """Who worked on it: the built-in agent, or an outside one."""
+    """Who worked on the prompt: `clew` (the built-in agent) or the name of an outside agent."""
     model: str = ""
     session_id: str = ""
-    """What the session that this was part of is known by: the thread's id, for an agent of Clew's own."""
+    """The id of the session that the run was part of. For the built-in agent it is the thread id."""
     status: Literal["done", "waiting", "interrupted", "failed", "running"]
-    """`failed` and `running` only where it is told of later, in a trajectory: the caller of a run gets the error itself."""
+    """How the run ended. `failed` and `running` occur only in a trajectory: the caller of a failed run gets the
+    exception.
+    """
     reason: str = ""
-    """Why it was interrupted: `max_turns: …`, `budget: …`, `timeout: …`. Or that the prompt was not asked yet, because what
-    was begun before it waits for an answer or was interrupted: it is on record, and is asked once the thread goes on."""
+    """Why the run was interrupted: `max_turns: …`, `budget: …` or `timeout: …`. It may also say that the prompt was not
+    asked yet, because earlier work on the thread waits for an answer or was interrupted. Such a prompt is on record,
+    and is asked once the thread goes on.
+    """
     questions: tuple[Question, ...] = ()
-    """What it waits for."""
+    """The questions to people that have to be answered before the thread goes on."""
     usage: Usage | None = Usage()
-    """Tokens that this run bought; None if that is not known. The thread's totals are `trajectory.usage` and its head's."""
+    """Tokens that this run used; None if not known. Totals of the thread are in `trajectory.usage` and in its head."""
     cost: float | None = 0.0
-    """Dollars that this run cost; None if that is not known, because a price or the usage is not."""
+    """What this run cost in dollars; None if a price or the usage is not known."""
     turns: int = 0
-    """Responses of the whole thread."""
+    """How many turns the whole thread has had."""
     resumed_from: int | None = None
     """The turn that the thread had reached when this run began; None for a new thread."""
     drift: Mapping[str, tuple[Any, Any]] = {}
-    """What differs from the record, and was applied: what it was, and what it is."""
+    """What differed from the record and was applied, by name: the value before and the value now."""
     waited: float = 0.0
-    """Seconds that the run waited for its record: to be opened, and to be durable. Giving it back comes after the result."""
+    """Seconds that the run waited for its record: to open it, and to make it durable. Releasing the thread is not
+    counted, because that happens after the result.
+    """
     duration: float = 0.0
-    """Seconds that it took."""
+    """Seconds that the run took."""
     blocks: tuple[Block, ...] = ()
-    """What was said and done, in its order: text, thinking, tool calls and their results."""
+    """What was said and done, in order: text, thinking, tool calls and their results."""
     losses: tuple[Loss, ...] = ()
-    """What of the conversation did not fit the provider, if it came from another."""
+    """Parts of the conversation that did not fit the provider, if the conversation came from another provider."""
 
     @property
     def result(self) -> Any:
@@ -106,8 +113,11 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tool_uses(self) -> tuple[ToolUse, ...]:
-        """The tool calls among the blocks, each with what it came to. Vendors may give several calls the same id: a result
-        belongs to the first call before it that has its id and no result yet."""
+        """The tool calls among the blocks, each with its result.
+
+        Vendors may give several calls the same id. A result belongs to the first call before it that has its id and no
+        result yet.
+        """
         uses: list[ToolUse] = []
         open_calls: dict[str, list[int]] = {}
         for block in self.blocks:
@@ -164,7 +174,9 @@ class Run(Generic[T]):
         return self._task.result()
 
     async def _finish(self) -> T:
-        """Run it to its end, if it is not there yet, and return its result. May be awaited again, and after the events."""
+        """Run to the end, unless that was done already, and return the result. It can be awaited again, and after the
+        events.
+        """
         task = self._task or self._start(lambda event: None)
         if task.cancelled() or not task.done():
             _check_loop(task)
@@ -186,7 +198,7 @@ class Run(Generic[T]):
         return event  # type: ignore[no-any-return]
 
     async def aclose(self) -> None:
-        """Stop it, and return once all is on record."""
+        """Stop the run, and return once everything that it did is on record."""
         if self._task is None:
             self._used = True
             return
@@ -203,7 +215,9 @@ class Run(Generic[T]):
         return events
 
     def _start(self, emit: Emit) -> asyncio.Task[T]:
-        """Run it beside whoever waits; it does not hold on to the run, so that a run nobody has any more can be told."""
+        """Start the work in a task of its own. The task holds no reference to this run, so that a run which nobody
+        holds any more is noticed and cancelled.
+        """
         self._begin()
         work = self._work
 
@@ -226,7 +240,9 @@ class Run(Generic[T]):
 
 
 def _check_loop(task: asyncio.Task[Any]) -> None:
-    """Raise `UsageError` for a run of another event loop, in place of asyncio's own errors, or a wait that never ends."""
+    """Raise `UsageError` if the run belongs to another event loop. Otherwise asyncio would raise errors of its own, or
+    wait for ever.
+    """
     loop = task.get_loop()
     if loop is asyncio.get_running_loop():
         return
@@ -247,6 +263,6 @@ def _cancel(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any]) -> None:
 
 
 def _retrieve(task: asyncio.Task[Any]) -> None:
-    """Nobody may be left to ask how a run ended that was dropped."""
+    """Mark the exception of a run as seen, so that asyncio does not warn about a run that was dropped."""
     if not task.cancelled():
         task.exception()

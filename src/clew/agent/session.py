@@ -1,4 +1,4 @@
-"""Sessions: one thread over several prompts, whoever works on it."""
+"""Sessions: one thread over several prompts. `Session` is the interface, `OwnSession` is the one of the built-in agent."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ __all__ = ["OwnSession", "Session", "task_id"]
 class Session(ABC):
     """A thread of an agent, over several prompts. Made by `agent.session`, `start_session` and `resume_session`.
 
-    All of it is on record as it happens, so a session needs no saving: its handle leads any process back to it.
+    Everything is recorded as it happens, so a session needs no saving: any process can go on with it from its handle.
     """
 
     @property
     @abstractmethod
     def thread_id(self) -> str:
-        """The thread that it is kept in."""
+        """The id of the thread that holds this session."""
 
     @property
     def session_id(self) -> str:
@@ -48,26 +48,31 @@ class Session(ABC):
 
     @property
     def provider(self) -> str:
-        """Who works on it now: `clew`, the built-in agent, or an outside one."""
+        """Who works on the session now: `clew` (the built-in agent) or the name of an outside agent."""
         return "clew"
 
     @property
     def losses(self) -> tuple[Loss, ...]:
-        """What of the conversation did not fit the provider that it was last moved to."""
+        """Parts of the conversation that did not fit the provider to which the session was moved last."""
         return ()
 
     @property
     def resume_handle(self) -> str:
-        """A string from which any process can go on: `agent.resume_session(handle)`. It can be kept before the first prompt,
-        and leads back to the session once that prompt is on record; until then it is `ThreadNotFound`. Whoever has it can go
-        on with the conversation, so keep it as you would a password."""
+        """A string from which any process can go on: `agent.resume_session(handle)`.
+
+        It can be taken before the first prompt. Until that prompt is on record, going on from the handle raises
+        `ThreadNotFound`. Everybody who has the handle can go on with the conversation, so keep it as you would a
+        password.
+        """
         return self.handle()
 
     def handle(
         self, *, key: str | bytes | None = None, expires_in: timedelta | None = None, hints: bool = False
     ) -> str:
-        """A handle with more to it: signed with a `key`, refused after some time, or with the folder and the store, without
-        its credentials, as `hints` for whoever resumes it."""
+        """Return a handle that is signed with `key`, is refused after `expires_in`, or carries `hints`.
+
+        Hints tell the process that resumes the session the folder, and the store without its credentials.
+        """
         cwd, store = self._whereabouts() if hints else ("", "")
         expires = None if expires_in is None else datetime.now(UTC) + expires_in
         return write_handle(
@@ -76,16 +81,19 @@ class Session(ABC):
 
     @abstractmethod
     def _resume_key(self) -> str:
-        """What the provider knows the conversation by."""
+        """Return the id by which the provider knows the conversation."""
 
     @abstractmethod
     def _whereabouts(self) -> tuple[str, str]:
-        """The folder that is worked in, and the store's URL."""
+        """Return the folder in which the agent works, and the URL of the store."""
 
     @abstractmethod
     def send(self, prompt: str, *, prompt_id: str | None = None, timeout: float | None = None) -> Run[RunResult]:
-        """Ask, and go on until the agent has the last word; or for `timeout` seconds. With a `prompt_id` the prompt is asked
-        once: the same id again goes on with it or returns its answer, another id with the same words is a new prompt."""
+        """Ask a prompt, and work until the agent has answered, or for `timeout` seconds.
+
+        With a `prompt_id` the prompt is asked once: the same id again goes on with it or returns its answer. Another id
+        with the same words is a new prompt.
+        """
 
     def run(self, prompt: str, *, prompt_id: str | None = None, timeout: float | None = None) -> Run[RunResult]:
         """The same as `send`."""
@@ -101,8 +109,9 @@ class Session(ABC):
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> Run[RunResult]:
-        """Go on with what was stopped, or waits: `answer` is for what it waits for. A `prompt` is asked as by `send`: with a
-        `prompt_id`, once."""
+        """Go on with work that was stopped, or that waits for an `answer`. A `prompt` is asked as by `send`: with a
+        `prompt_id`, once.
+        """
 
     def stream(
         self,
@@ -113,8 +122,11 @@ class Session(ABC):
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> Run[RunResult]:
-        """Ask as `send` does and iterate the events: `async for event in session.stream("…")`. Its `result` is there after
-        the last event. Without a prompt it goes on as `resume` does, with the `answer` if one is given."""
+        """Ask as `send` does, and iterate the events: `async for event in session.stream("…")`.
+
+        The `result` is available after the last event. Without a prompt the session goes on as `resume` does, with the
+        `answer` if one is given.
+        """
         if prompt is None:
             return self.resume(prompt_id=prompt_id, answer=answer, max_turns=max_turns, timeout=timeout)
         if answer is not None or max_turns is not None:
@@ -125,10 +137,12 @@ class Session(ABC):
 
     @abstractmethod
     async def cancel(self) -> None:
-        """Stop what is under way, as Ctrl+C does, and return once that is on record. The session can go on."""
+        """Stop the work that is under way, as Ctrl+C does, and return once that is on record. The session can go on
+        afterwards.
+        """
 
     async def end(self) -> None:
-        """Stop what is under way. The session stays on record, and can be resumed by its handle."""
+        """Stop the work that is under way. The session stays on record, and can be resumed from its handle."""
         await self.cancel()
 
     @abstractmethod
@@ -137,9 +151,11 @@ class Session(ABC):
 
     @abstractmethod
     async def move_to(self, provider: str, **settings: Any) -> Session:
-        """Go on at another provider, with the whole conversation; `settings` are those of `Agent(provider=…)` that are to be
-        others than here. For the built-in agent, `move_to("clew", model=…)`. The session that is returned is the one to go
-        on with."""
+        """Go on at another provider with the whole conversation. Return the session to use from now on.
+
+        `settings` are the arguments of `Agent(provider=…)` that are to change. `move_to("clew", model=…)` goes on with
+        the built-in agent.
+        """
 
     async def __aenter__(self) -> Self:
         return self
@@ -153,7 +169,7 @@ class Session(ABC):
 log = logging.getLogger("clew.agent")
 
 _NOT_OURS = (InvalidInput, LeaseLost, ThreadBusy, Unavailable, UsageError)
-"""Errors that say nothing of the task: somebody else has the thread, or nobody had it."""
+"""Errors that say nothing about the task: the call was wrong, the store is away, or another process has the thread."""
 
 
 class OwnSession(Session):
@@ -170,7 +186,7 @@ class OwnSession(Session):
         keep_stopped: bool = True,
         must_exist: bool = False,
     ) -> None:
-        """`must_exist`: a prompt on a thread that the store does not have is `ThreadNotFound`, and makes none."""
+        """With `must_exist`, a prompt raises `ThreadNotFound` if the store does not have the thread, and creates none."""
         self._agent = agent
         self._thread_id = thread_id
         self._is_script = resume
@@ -183,11 +199,11 @@ class OwnSession(Session):
         self._tasks: set[asyncio.Task[Any]] = set()
         self._asked = 0
         self._raised: tuple[str, int] | None = None
-        """The prompt that raised an error last and its number, until another one is asked."""
+        """The last prompt that raised an error, with its number, until another prompt is asked."""
         self._ended_with = ""
-        """The status of the last run, once that had the thread for itself."""
+        """How the last run ended. Empty before the first run, and after an error that says nothing about the task."""
         self._reason = ""
-        """Why it was interrupted."""
+        """Why the last run was interrupted."""
 
     @property
     def thread_id(self) -> str:
@@ -204,12 +220,16 @@ class OwnSession(Session):
         return str(self._folder), self._agent.store_url
 
     def send(self, prompt: str, *, prompt_id: str | None = None, timeout: float | None = None) -> Run[RunResult]:
-        """Ask, and go on until the agent has the last word. With a `prompt_id` the prompt is asked once, as by `agent.run`.
+        """Ask a prompt, and work until the agent has answered. With a `prompt_id` the prompt is asked once, as by
+        `agent.run`.
 
-        The first prompt is the task that names the thread, if nobody has named it: the same agent in the same folder goes
-        on where it was. In a session with `resume=True` a prompt without an id is known by its number: the n-th prompt of
-        the script, run again, is answered from the record if it was answered, and gone on with if it was not. The same
-        words right after a prompt that raised an error are the same prompt, tried again: it keeps its number."""
+        In a session with `resume=True` and without a `thread_id`, the first prompt is the task that names the thread: the
+        same agent with the same task in the same folder goes on where it was.
+
+        In a session with `resume=True` a prompt without an id is known by its number. When the script runs again, its
+        n-th prompt is answered from the record if it was answered before, and is continued if it was not. The same words
+        right after a prompt that raised an error are the same prompt, tried again: it keeps its number.
+        """
         check_prompt(prompt, prompt_id)
         check_timeout(timeout)
         if self._thread_id is None:
@@ -233,7 +253,9 @@ class OwnSession(Session):
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> Run[RunResult]:
-        """Go on with this session's thread, as `agent.resume` does: `ThreadNotFound` if it has none yet."""
+        """Go on with this session's thread, as `agent.resume` does. Raises `ThreadNotFound` if there is no such thread
+        yet.
+        """
         check_resumed(prompt, prompt_id)
         check_timeout(timeout)
         how = {
@@ -287,7 +309,9 @@ class OwnSession(Session):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """All is on record as it happens. A task's thread that is of no more use is deleted; one that was named stays."""
+        """Leave the session. Everything is on record already. If the thread was named by its task and is not needed any
+        more, it is deleted. A thread that was named by its user stays.
+        """
         if not self._is_task or self._thread_id is None:
             return
         if self._ended_with == "done":
@@ -300,7 +324,9 @@ class OwnSession(Session):
             log.info("thread %r: all of it is kept; %s", self._thread_id, _how_to_go_on(self._reason))
 
     async def _clear(self, thread_id: str) -> None:
-        """That it could not be deleted is no reason to lose what was done."""
+        """Delete the thread. If the store is unreachable, only log a warning: the result of the work must not be lost for
+        that.
+        """
         try:
             await settle(self._agent._store.forget(thread_id))
         except Unavailable as error:
@@ -312,14 +338,14 @@ class OwnSession(Session):
 
 
 def _how_to_go_on(reason: str) -> str:
-    """A run that a limit stopped would be stopped by the same limit again at once."""
+    """Advise how to go on. After a limit stopped the run, name a larger one: the same limit would stop it again at once."""
     limit = next((name for name in ("max_turns", "budget") if reason.startswith(f"{name}: ")), "")
     larger = f", with a larger {limit} ({reason})," if limit else ""
     return f"run the same task again{larger} to go on"
 
 
 def task_id(agent: str, task: str, folder: Path) -> str:
-    """The name of the thread of a task: the same for the same agent, words and folder."""
+    """Return the id of the thread of a task: the same for the same agent, words and folder."""
     words = "\0".join((agent, task, os.path.abspath(folder)))
     digest = blake3(words.encode("utf-8", "surrogateescape")).hexdigest()[:24]
     return f"task:{agent or 'agent'}:{digest}"

@@ -1,4 +1,4 @@
-"""How an agent works, and how that differs from what a thread has on record."""
+"""The settings of an agent, its budget, and the setup from which the command line goes on with a thread."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ __all__ = [
 
 
 Overflow = Literal["compact", "unwind"]
-"""What is tried first when a conversation no longer fits."""
+"""What is tried first when a conversation no longer fits into the model's context window."""
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
-    """What a thread may spend, all runs on it together. None: as much as it takes."""
+    """What a thread may spend, over all runs on it together. None means no limit."""
 
     tokens: int | None = None
-    """Input and output."""
+    """Input and output tokens together."""
     usd: float | None = None
     seconds: float | None = None
-    """Of work, looked at between turns: time in which no run was under way does not count."""
+    """Seconds of work, checked between turns. Time in which no run was under way does not count."""
 
     def __post_init__(self) -> None:
         for name, value in msgspec.structs.asdict(self).items():
@@ -59,7 +59,9 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
         return {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
 
     def exceeded(self, state: Checkpoint) -> str | None:
-        """What has been spent, if it is all or more."""
+        """Return the reason to stop if a limit is used up, or if dollars are limited and the cost is not known. Return
+        None if the thread may go on.
+        """
         spent = state.usage.input_tokens + state.usage.output_tokens
         if self.tokens is not None and spent >= self.tokens:
             return f"budget: {spent} of {self.tokens} tokens"
@@ -81,7 +83,7 @@ class PriceUnknown(InvalidInput):
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What an `Agent` was made with, checked."""
+    """The arguments of an `Agent`, checked."""
 
     name: str
     model: Model
@@ -102,11 +104,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     on_overflow: Overflow = "compact"
     restore_files: bool = False
     parent: tuple[str, int] | None = None
-    """The thread and turn that a new thread is the child of."""
+    """The thread and turn that called a sub-agent, for the new thread of that sub-agent."""
 
 
 def started(settings: Settings, state: Checkpoint) -> ThreadStarted:
-    """The entry that says who works on a thread and with what."""
+    """Return the log entry that says which agent works on a thread, and with which settings."""
     return ThreadStarted(
         agent=settings.name,
         model=settings.model.name,
@@ -118,10 +120,11 @@ def started(settings: Settings, state: Checkpoint) -> ThreadStarted:
 
 
 def drift_of(state: Checkpoint, now: ThreadStarted) -> dict[str, tuple[Any, Any]]:
-    """Return what a resume changes, as it was and as it is now: it is never silently mixed.
+    """Return what a resume changes: for each setting that differs, its value on record and its value now.
 
-    `tools` is there only if tools were added or are gone, with the names before and now. `changed tools` names those that
-    have kept their name and not their description, parameters or effect.
+    A resume reports these changes and never mixes settings silently. `tools` is there only if tools were added or
+    removed, with the names before and now. `changed tools` names the tools that kept their name while their
+    description, parameters or effect changed.
     """
     if not state.model and not state.history:
         return {}
@@ -138,22 +141,26 @@ def drift_of(state: Checkpoint, now: ThreadStarted) -> dict[str, tuple[Any, Any]
 
 
 SETUP = "clew:setup"
-"""The thread's value that holds it. A rewind brings back the one of then, and a fork has its own."""
+"""The key of the thread's value that holds its `Setup`. A rewind brings back the setup of that time. A fork has its
+own.
+"""
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Never holds a key or any other secret."""
+    """How the command line set up the agent of a thread. It is on record, so it never holds a key or any other secret."""
 
     model: str = ""
-    """As `Agent` takes it; at a provider, in that one's own words, or empty."""
+    """The model as `Agent` takes it. With a provider, its own name for the model, or empty."""
     provider: str = ""
-    """Empty for the built-in agent."""
+    """The name of the provider; empty for the built-in agent."""
     tools: tuple[str, ...] = ()
     """Each as `module:function`."""
     mcp: tuple[str, ...] = ()
     """MCP servers: URLs, or commands with $NAME where a variable of the environment is meant."""
     folder: str = ""
-    """Where the command was given: modules are looked for there, and a provider without a workspace works there."""
+    """The folder in which the command was given. Modules are searched there, and a provider without a workspace works
+    there.
+    """
     workspace: str = ""
     permissions: str = ""
     system: str = ""
@@ -161,16 +168,16 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_turns: int | None = None
     budget: Budget = Budget()
     supplies: tuple[str, ...] = ()
-    """The names of the tools that all this brought when it was last used."""
+    """The names of all tools that this setup provided when it was last used."""
 
 
 async def keep_setup(checkpointer: Checkpointer, thread_id: str, setup: Setup) -> None:
-    """Put it on record, before the thread is worked on. `ThreadBusy` if somebody does that already."""
+    """Record the setup, before work on the thread begins. Raises `ThreadBusy` if another process works on it already."""
     await put_aside(checkpointer, thread_id, StateSet(SETUP, msgspec.to_builtins(setup)))
 
 
 def kept_setup(state: Checkpoint) -> Setup | None:
-    """What was put on record; None for a thread that a program made."""
+    """Return the setup on record; None for a thread that a program made. Raises `Corrupt` if it cannot be read."""
     kept = state.state.get(SETUP)
     try:
         return None if kept is None else msgspec.convert(kept, Setup)
@@ -179,8 +186,9 @@ def kept_setup(state: Checkpoint) -> Setup | None:
 
 
 def setup_of(state: Checkpoint) -> Setup:
-    """With what a thread goes on: as it was put on record, else as far as the rest of the record tells. Whoever worked on
-    it last is meant: a thread may have been moved since."""
+    """Return the setup with which a thread goes on: the one on record, else one derived from the rest of the record. If
+    the thread was moved since, it is adapted to the agent that worked on it last.
+    """
     kept = kept_setup(state)
     found = _guessed(state) if kept is None else kept
     provider = str(state.limits.get("provider") or "")
@@ -202,7 +210,9 @@ def _moved(setup: Setup, state: Checkpoint, provider: str) -> Setup:
 
 
 def _guessed(state: Checkpoint) -> Setup:
-    """From what every agent puts on record. Where its tools are is not among that, unless they are Clew's own."""
+    """Derive a setup from what every agent records. The record does not say where tools are, so only Clew's own tools
+    are included.
+    """
     limits = state.limits
     provider = str(limits.get("provider") or "")
     spend = {name: limits[name] for name in ("usd", "tokens", "seconds") if limits.get(name) is not None}

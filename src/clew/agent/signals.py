@@ -1,4 +1,6 @@
-"""Signals: with `handle_signals`, SIGTERM does as Ctrl+C does, and both end the process once files and end are on record."""
+"""Signals: with `handle_signals`, SIGTERM stops a run as Ctrl+C does. Both end the process once the run's files and its
+end are on record.
+"""
 
 from __future__ import annotations
 
@@ -37,9 +39,12 @@ def stops_for(
 
 @contextmanager
 def stops_with_a_signal(thread_id: str, resume: Callable[[str], str]) -> Iterator[None]:
-    """Around a run: the first SIGINT or SIGTERM cancels it, and once it has recorded that and its files, the command that
-    resumes it is printed to stderr and the process exits with 130. What could not be recorded is printed too. A second
-    signal ends the process at once, and prints what is not on record then."""
+    """Stop the run inside this context on a signal, and then exit the process.
+
+    The first SIGINT or SIGTERM cancels the run. Once the run has recorded that and its files, the command that resumes it
+    is printed to stderr and the process exits with 130. What could not be recorded is printed too. A second signal ends
+    the process at once, and prints what is not on record at that time.
+    """
     task = _running.enter()
     try:
         yield
@@ -50,29 +55,31 @@ def stops_with_a_signal(thread_id: str, resume: Callable[[str], str]) -> Iterato
         said = f"Stopped, but {missing.rstrip('.')}." if missing else "Stopped; all is on record."
         print(f"{said} To go on: {resume(thread_id)}", file=sys.stderr, flush=True)
         if _running.others(task):
-            raise  # those have still to record that they were stopped
+            raise  # the other runs have yet to record that they were stopped to record that they were stopped
         raise SystemExit(EXIT_CODE) from None
     finally:
         _running.leave(task)
 
 
 def when_killed(standing: Callable[[], str]) -> None:
-    """For the run of this task: what a second signal prints as not on record, if anything."""
+    """Register a function for the run of the current task. It returns what a second signal prints as not on record, if
+    anything.
+    """
     _running.watch(asyncio.current_task(), standing)
 
 
 def same_command(thread_id: str) -> str:
-    """How a program that names its thread is resumed: by running it again."""
+    """Return the advice for a thread that the program names: run the program again."""
     return advice.run_again()
 
 
 def by_id(thread_id: str) -> str:
-    """How a thread is resumed that nobody named."""
+    """Return the advice for a thread that was not named by its program: resume it by its id."""
     return advice.resume_in_program(thread_id)
 
 
 class _Running:
-    """The runs that a signal stops. The handlers stand while there is one."""
+    """The runs that a signal stops. The signal handlers are installed while there is at least one run."""
 
     def __init__(self) -> None:
         self.stopped = False
@@ -117,7 +124,7 @@ class _Running:
                 loop.call_soon_threadsafe(task.cancel)
 
     def _last_words(self) -> str:
-        """What is said of runs that are given no time to end. Nothing may go wrong here: the process is about to end."""
+        """Return what to print about runs that get no time to end. Ignores all errors: the process is about to end."""
         missing: list[str] = []
         for task in self._tasks:
             with suppress(Exception):

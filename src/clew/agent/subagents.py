@@ -1,4 +1,6 @@
-"""An agent as a tool of another: it works on a thread of its own, which is resumed with the call that asked for it."""
+"""An agent as a tool of another agent. It works on a thread of its own, which is resumed together with the call that
+asked.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +16,18 @@ from clew.tools import AnyTool, Stopped, ToolContext, ToolError, tool
 __all__ = ["Work", "child_tool", "handed_up_key", "is_child"]
 
 Work = Callable[[ToolContext, str, str, Any], Awaitable[RunResult]]
-"""Goes on with the child's thread, given the call, the thread's name, the task, and answers to what it waits for."""
+"""Starts or goes on with the child's thread, given the call, the thread's id, the task, and answers to its questions."""
 
 
 def child_tool(name: str, description: str, work: Work) -> AnyTool:
-    """The thread is named by the call, so that the call run again after a crash goes on where the child was. What the child
-    asks a person, its parent asks; the answers reach the child when the parent is resumed with them.
+    """Return the tool that lets an agent call a child agent, which `work` runs.
 
-    What ends a child that can be resumed, a model or a store that is away or somebody else who works on it, ends its parent
-    too, and is resumed with it. Other failures of the child are told to the parent's model.
+    The thread of the child is named by the call. So if the call is run again after a crash, the child goes on where it
+    was. The parent asks the questions that the child has for a person, and the child gets the answers when the parent is
+    resumed with them.
+
+    If the model or the store is away, or another process works on the child, the parent ends with the same error, and
+    both can be resumed. All other failures of the child are reported to the parent's model.
     """
 
     async def ask(task: str, ctx: ToolContext) -> Any:
@@ -45,15 +50,17 @@ def child_tool(name: str, description: str, work: Work) -> AnyTool:
 
 
 def child_id(parent: str, name: str, key: str) -> str:
-    """The name of a child's thread: the same for every attempt at the call. `is_child` knows it by its form."""
+    """Return the id of a child's thread. It is the same for every attempt at the call. `is_child` knows it by its form."""
     return f"{parent}/{name}:{key[:16]}"
 
 
 def handed_up_key(asked: Question) -> str:
-    """The key under which a parent asks a question of its child; that of a grandchild's ends with it."""
+    """Return the key under which a parent asks a question of its child. The key for a question of a grandchild ends with
+    the key that the child uses for it.
+    """
     return f"clew:child:{asked.id}"
 
 
 def _answer(ctx: ToolContext, name: str, asked: Question) -> Any:
-    """The person's answer to a question of the child, if the parent's record has it; else the parent asks."""
+    """Return the person's answer to a question of the child if it is on the parent's record; else make the parent ask."""
     return ctx._answer(handed_up_key(asked), f"{name}: {asked.text}", kind=asked.kind, arguments=asked.arguments)

@@ -1,4 +1,4 @@
-"""What a session has done so far, prompt by prompt: read from the record, so that any process sees the same."""
+"""Trajectories: what a session has done so far, prompt by prompt, read from the record. Every process reads the same."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ __all__ = ["Exchange", "Trajectory", "answer_on_record", "done_since", "read_tra
 
 
 class Exchange(RunResult, frozen=True, kw_only=True):
-    """One prompt, and all that was done on it until it was answered or stopped.
+    """One prompt, and everything that was done for it until it was answered or stopped.
 
-    In a trajectory `usage`, `cost` and `duration` are of all runs that worked on this prompt, those that crashed included;
-    None for what is not known. `status` is how it ended: `running` while somebody works on it, and `interrupted` if its
-    process stopped without recording an end.
+    In a trajectory `usage`, `cost` and `duration` cover all runs that worked on this prompt, crashed ones included. They
+    are None if not known. `status` is how the exchange ended: `running` while a process works on it, and `interrupted` if
+    its process stopped without recording an end.
     """
 
 
 class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
-    """A session from its beginning, rewinds applied."""
+    """All exchanges of a session from its beginning. Exchanges that were rewound are not included."""
 
     thread_id: str
     exchanges: tuple[Exchange, ...] = ()
-    """Every prompt with what was done on it, in the order in which they were asked."""
+    """Every prompt with what was done for it, in the order in which the prompts were asked."""
     usage: Usage = Usage()
-    """Of the whole thread, what was rewound included: it was spent."""
+    """Tokens of the whole thread, including turns that were rewound: they were spent."""
     cost: float | None = 0.0
-    """Dollars, likewise; None if a price is not known."""
+    """Dollars of the whole thread, including turns that were rewound; None if a price is not known."""
     duration: float = 0.0
-    """Seconds of work."""
+    """Seconds of work on the thread."""
     metadata: dict[int, dict[str, Any]] = {}
-    """What tools said about each response of the model and its calls (`ctx.metadata`), by its number from 1."""
+    """What tools noted about each turn (`ctx.metadata`), by the number of the turn from 1."""
     sub_agents: tuple[Trajectory, ...] = ()
-    """What the sub-agents did that its turns called, in the order in which they ended."""
+    """The trajectories of the sub-agents that its turns called, in the order in which they ended."""
 
     @property
     def num_exchanges(self) -> int:
@@ -49,13 +49,16 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def said_in(messages: tuple[Message, ...]) -> tuple[Block, ...]:
-    """The blocks of all responses and results among these."""
+    """Return the blocks of all model responses and tool results among these messages."""
     return tuple(block for message in messages if type(message) in (Assistant, Tool) for block in message.content)
 
 
 def done_since(before: Checkpoint, state: Checkpoint) -> tuple[Block, ...]:
-    """The blocks that came to a thread between these two states. A call that was open before and is settled since is among
-    them, in front of its result; one whose result was on record before is not, and neither is that result."""
+    """Return the blocks that were added to a thread between these two states.
+
+    A call that was open before and has a result since is included, in front of its result. A call whose result was on
+    record before is not included, and neither is that result.
+    """
     settled = [call.call for call in before.calls if call.result is None]
     said = list(said_in(state.history[len(before.history) :]))
     if state.open_message >= 0:
@@ -67,7 +70,7 @@ def done_since(before: Checkpoint, state: Checkpoint) -> tuple[Block, ...]:
 
 
 async def read_trajectory(store: Checkpointer, thread_id: str) -> tuple[Trajectory, Checkpoint]:
-    """What was done on a thread, with what its sub-agents did; and the state that it was read from."""
+    """Read the trajectory of a thread and those of its sub-agents. Return it with the state from which it was read."""
     state = await Thread.load(store, thread_id)
     children = [
         _trajectory(head.thread_id, await Thread.load(store, head.thread_id))
@@ -79,7 +82,7 @@ async def read_trajectory(store: Checkpointer, thread_id: str) -> tuple[Trajecto
 
 
 def _trajectory(thread_id: str, state: Checkpoint) -> Trajectory:
-    """Read it from a thread's state, whoever worked on it."""
+    """Make the trajectory from the state of a thread, no matter which agent worked on it."""
     turns, found = 0, []
     for exchange in exchanges_in(state):
         turns += sum(type(message) is Assistant for message in exchange.messages)
@@ -95,7 +98,9 @@ def _trajectory(thread_id: str, state: Checkpoint) -> Trajectory:
 
 
 def answer_on_record(thread_id: str, state: Checkpoint, span: ExchangeSpan) -> RunResult:
-    """Return the recorded end of an exchange as the result of a new run, which spent nothing: nobody was asked again."""
+    """Return the recorded end of an exchange as the result of a new run. That run spent nothing, because no model was
+    asked.
+    """
     told = msgspec.structs.asdict(exchange_result(thread_id, state, span, state.turns))
     return RunResult(
         **{**told, "usage": Usage(), "cost": 0.0, "duration": 0.0, "resumed_from": state.turns},

@@ -594,7 +594,7 @@ class Run(Generic[T]):
     def __iter__(self) -> Iterator[Event]: ...
     def __next__(self) -> Event: ...
     def aclose(self) -> None:
-        """Stop it, and return once all is on record."""
+        """Stop the run, and return once everything that it did is on record."""
 
     @property
     def result(self) -> T:
@@ -625,7 +625,7 @@ class SQLiteCheckpointer(Checkpointer):
 class Session:
     """A thread of an agent, over several prompts. Made by `agent.session`, `start_session` and `resume_session`.
 
-    All of it is on record as it happens, so a session needs no saving: its handle leads any process back to it.
+    Everything is recorded as it happens, so a session needs no saving: any process can go on with it from its handle.
     """
 
     def __enter__(self) -> Self: ...
@@ -633,29 +633,32 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
     def cancel(self) -> None:
-        """Stop what is under way, as Ctrl+C does, and return once that is on record. The session can go on."""
+        """Stop the work that is under way, as Ctrl+C does, and return once that is on record. The session can go on
+        afterwards."""
 
     def end(self) -> None:
-        """Stop what is under way. The session stays on record, and can be resumed by its handle."""
+        """Stop the work that is under way. The session stays on record, and can be resumed from its handle."""
 
     def handle(
         self, *, key: str | bytes | None = None, expires_in: timedelta | None = None, hints: bool = False
     ) -> str:
-        """A handle with more to it: signed with a `key`, refused after some time, or with the folder and the store, without
-        its credentials, as `hints` for whoever resumes it."""
+        """Return a handle that is signed with `key`, is refused after `expires_in`, or carries `hints`.
+
+        Hints tell the process that resumes the session the folder, and the store without its credentials."""
 
     @property
     def losses(self) -> tuple[Loss, ...]:
-        """What of the conversation did not fit the provider that it was last moved to."""
+        """Parts of the conversation that did not fit the provider to which the session was moved last."""
 
     def move_to(self, provider: str, **settings: Any) -> Session:
-        """Go on at another provider, with the whole conversation; `settings` are those of `Agent(provider=…)` that are to be
-        others than here. For the built-in agent, `move_to("clew", model=…)`. The session that is returned is the one to go
-        on with."""
+        """Go on at another provider with the whole conversation. Return the session to use from now on.
+
+        `settings` are the arguments of `Agent(provider=…)` that are to change. `move_to("clew", model=…)` goes on with
+        the built-in agent."""
 
     @property
     def provider(self) -> str:
-        """Who works on it now: `clew`, the built-in agent, or an outside one."""
+        """Who works on the session now: `clew` (the built-in agent) or the name of an outside agent."""
 
     def resume(
         self,
@@ -666,21 +669,25 @@ class Session:
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> RunResult:
-        """Go on with what was stopped, or waits: `answer` is for what it waits for. A `prompt` is asked as by `send`: with a
+        """Go on with work that was stopped, or that waits for an `answer`. A `prompt` is asked as by `send`: with a
         `prompt_id`, once."""
 
     @property
     def resume_handle(self) -> str:
-        """A string from which any process can go on: `agent.resume_session(handle)`. It can be kept before the first prompt,
-        and leads back to the session once that prompt is on record; until then it is `ThreadNotFound`. Whoever has it can go
-        on with the conversation, so keep it as you would a password."""
+        """A string from which any process can go on: `agent.resume_session(handle)`.
+
+        It can be taken before the first prompt. Until that prompt is on record, going on from the handle raises
+        `ThreadNotFound`. Everybody who has the handle can go on with the conversation, so keep it as you would a
+        password."""
 
     def run(self, prompt: str, *, prompt_id: str | None = None, timeout: float | None = None) -> RunResult:
         """The same as `send`."""
 
     def send(self, prompt: str, *, prompt_id: str | None = None, timeout: float | None = None) -> RunResult:
-        """Ask, and go on until the agent has the last word; or for `timeout` seconds. With a `prompt_id` the prompt is asked
-        once: the same id again goes on with it or returns its answer, another id with the same words is a new prompt."""
+        """Ask a prompt, and work until the agent has answered, or for `timeout` seconds.
+
+        With a `prompt_id` the prompt is asked once: the same id again goes on with it or returns its answer. Another id
+        with the same words is a new prompt."""
 
     @property
     def session_id(self) -> str:
@@ -695,12 +702,14 @@ class Session:
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> Run[RunResult]:
-        """Ask as `send` does and iterate the events: `for event in session.stream("…")`. Its `result` is there after
-        the last event. Without a prompt it goes on as `resume` does, with the `answer` if one is given."""
+        """Ask as `send` does, and iterate the events: `for event in session.stream("…")`.
+
+        The `result` is available after the last event. Without a prompt the session goes on as `resume` does, with the
+        `answer` if one is given."""
 
     @property
     def thread_id(self) -> str:
-        """The thread that it is kept in."""
+        """The id of the thread that holds this session."""
 
     def trajectory(self) -> Trajectory:
         """Read from the record what was done so far, prompt by prompt: `(session.trajectory()).exchanges`."""
