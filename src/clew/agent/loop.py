@@ -1,6 +1,7 @@
-"""The loop: turn after turn, each on record before the next depends on it.
+"""The loop of the built-in agent. It runs turn after turn, and records each before the next depends on it.
 
-A fresh run is a resume of an empty log. There is one path: look at the state, do what it lacks, and look again.
+There is one path for new and for resumed runs: look at the thread's state, do the next missing thing, and look again. A
+new run is a resume of an empty log.
 """
 
 from __future__ import annotations
@@ -47,11 +48,11 @@ log = logging.getLogger("clew.agent")
 
 
 _PAUSED = "pause_turn"
-"""Why a model stops that only wants to be asked to go on."""
+"""The stop reason of a model that has paused, and goes on when it is asked again."""
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """How a run came to its end."""
+    """How a run ended: its status, the reason, and the questions it waits for."""
 
     status: Literal["done", "waiting", "interrupted"]
     reason: str = ""
@@ -59,7 +60,10 @@ class Ending(msgspec.Struct, frozen=True):
 
 
 def read_answer(settings: Settings, state: Checkpoint) -> tuple[Any, str]:
-    """The answer that a conversation ends with; and what to tell the model, if it is not what was asked for."""
+    """Read the answer at the end of a conversation.
+
+    Returns the answer and "", or None and a correction to send to the model if the answer does not have the wanted form.
+    """
     if settings.finish is not None:
         result = finished_with(state, settings.finish)
         return (None, not_finished(settings.finish)) if result is None else value_of(result, settings.output)
@@ -68,7 +72,7 @@ def read_answer(settings: Settings, state: Checkpoint) -> tuple[Any, str]:
 
 
 class Loop:
-    """One run on one thread."""
+    """Works on one thread until the run ends."""
 
     def __init__(self, settings: Settings, journal: Journal, workspace: Workspace | None, emit: Emit) -> None:
         self._settings = settings
@@ -78,15 +82,17 @@ class Loop:
         self._emit = emit
         self._state = State()
         self._turns = 0
-        """Responses since the last prompt."""
+        """The number of responses since the last prompt."""
         self._filled = 0
-        """Tokens of the conversation, as of the last response."""
+        """The length of the conversation in tokens, as of the last response."""
         self.drift: dict[str, tuple[Any, Any]] = {}
         self.output: Any = None
 
     async def run(self, prompt: Asked | None) -> Ending:
-        """From wherever the thread is to the end of its work, or to what stops it. Whoever calls this settles the `files` if
-        it raises."""
+        """Work from the present state of the thread until it is done, waits for answers, or reaches a limit.
+
+        A new `prompt` is recorded first. If this raises, the caller must settle `files`.
+        """
         await self._begin()
         self._journal.go_on_with(last_exchange(self._thread.checkpoint))
         if prompt is not None:
@@ -124,7 +130,7 @@ class Loop:
                 await self._respond(state)
 
     async def _begin(self) -> None:
-        """Who works here now and with what: on record if it is new or has changed."""
+        """Record the agent's settings if they are new or have changed, and finish a response that was left incomplete."""
         state = self._thread.checkpoint
         now = self._journal.as_recorded(started(self._settings, state))
         self.drift = drift_of(state, now)
@@ -141,8 +147,11 @@ class Loop:
         self._state = State({key: value for key, value in values.items() if not key.startswith("clew:")})
 
     async def _take(self, prompt: Asked) -> None:
-        """The prompt on record before anything else is done, so that no stop loses it. While calls of a turn are open it
-        waits there: results come right after their calls. One that is on record and is not answered is not asked again."""
+        """Record the prompt before anything else is done, so that no stop loses it.
+
+        While calls of a turn are open, the prompt is recorded as waiting, because results must come right after their
+        calls. A prompt that is already on record and not answered is not recorded again.
+        """
         state = self._thread.checkpoint
         waiting = prompts_waiting(state)
         if self._is_known(state, waiting, prompt):
@@ -158,9 +167,12 @@ class Loop:
         await self._journal.flush()
 
     def _is_known(self, state: Checkpoint, waiting: list[WaitingPrompt], prompt: Asked) -> bool:
-        """Whether this is the prompt that the thread is to go on with. One with an id is known by that: prompts that wait
-        were given while its calls were open, and are answered together with it. One without is taken for the last one if
-        that has the same words and no answer: the same program, run again after a crash."""
+        """Return whether this prompt is on record already, so that the thread only has to go on with it.
+
+        A prompt with an exact id is found by its id: among the waiting prompts, or as the last exchange. Waiting prompts
+        were given while its calls were open, and are answered together with it. A prompt without an exact id is taken for
+        the last one if that has the same words and no answer: the same program was run again after a crash.
+        """
         thread_id = self._thread.thread_id
         if prompt.is_exact:
             if (known := prompt.among(waiting)) is not None:
@@ -177,8 +189,10 @@ class Loop:
         return last is not None and last.status != "done" and last.prompt == prompt.words
 
     def _asking(self, state: Checkpoint, prompts: list[WaitingPrompt]) -> list[Logged]:
-        """Prompts as they go on record, to be answered together: with the end of the one whose place they take, if that has
-        none."""
+        """Return the entries that record these prompts, which are answered together.
+
+        If the exchange before them has no recorded end, the entry that ends it comes first.
+        """
         answered = self._is_finished(state) and not self.read_output(state)
         entries = self._journal.leave_exchange(done=answered)
         place = self._thread.messages
@@ -190,8 +204,10 @@ class Loop:
         return [*entries, self._journal.begin_exchange(last, prompts[-1].id, self._settings.model.name)]
 
     def _prepare_files(self, state: Checkpoint) -> None:
-        """Before calls run that may change files: that goes on record with their intents. While there is no snapshot, a call
-        that only looks counts too, as what it saw is on record nowhere else."""
+        """Record, together with the intents of the open calls, that these calls may change files.
+
+        While there is no snapshot, calls without effects count too, because the files they saw are recorded nowhere else.
+        """
         if self._settings.workspace is None:
             return
         tools = [self._settings.tools.get(call.call.name) for call in state.calls if call.result is None]
@@ -199,8 +215,11 @@ class Loop:
             self.files.may_change(state, state.turns)
 
     async def _respond(self, state: Checkpoint) -> None:
-        """One response of the model: on record before anything acts on it, which for its calls is with their intents. The
-        snapshot of the turn before overlaps the call, and is durable before the response is recorded."""
+        """Get one response of the model, and record it before anything acts on it.
+
+        A response with calls is recorded together with the intents of the calls. The snapshot of the turn before is taken
+        during the model call, and is durable before the response is recorded.
+        """
         self._journal.note_work(self._settings.model.name)
         await self._journal.record(ModelCallStarted(self._settings.model.name))
         await self._journal.catch_up()
@@ -220,7 +239,7 @@ class Loop:
         await self.files.ready()
         done = await make_room(self._settings, self._journal)
         self._emit(done)
-        if isinstance(done, Unwound):  # its files stay, and are on record again; what it left in the state does not
+        if isinstance(done, Unwound):  # its files stay, and are recorded again; its values in the state are gone
             self._read_state()
             self.files.may_change(self._thread.checkpoint, done.turn)
             await self._journal.flush()
@@ -228,7 +247,7 @@ class Loop:
             self.files.begin()
 
     async def _keep(self, response: MessageAdded, turn: int) -> None:
-        """A response that was paid for, on record: with the intents of its calls, if it has any."""
+        """Record a response. A response with calls is held, and recorded together with the intents of the calls."""
         await self.files.ready()
         self._turns += 1
         if response.usage is not None:
@@ -264,28 +283,28 @@ class Loop:
             self._emit(CheckpointSaved(turn))
 
     def _is_full(self) -> bool:
-        """Whether the last response left no more of the window than is to be kept free."""
+        """Whether the conversation has reached the length at which it is compacted."""
         return self._settings.window is not None and self._filled >= self._settings.window
 
     def _is_finished(self, state: Checkpoint) -> bool:
-        """Whether the model has had the last word: nothing is asked of it, and it asks for nothing."""
+        """Whether the model has ended its work: by a response without calls, or by the finish tool."""
         last = state.messages[-1] if state.messages else None
         fell_silent = type(last) is Assistant and not tool_calls(last) and last.stop != _PAUSED
         return fell_silent or finished_with(state, self._settings.finish) is not None
 
     def read_output(self, state: Checkpoint) -> str:
-        """Take the answer; what to tell the model, if it is not what was asked for."""
+        """Set `output` to the answer. Returns "", or a correction to send to the model if the answer has the wrong form."""
         self.output, correction = read_answer(self._settings, state)
         return correction
 
     def _limit(self, state: Checkpoint) -> str | None:
-        """Why no further response may be asked for; counted from the record, so that a crash does not reset it."""
+        """Return why the model may not be asked again, or None. Counted from the record, so that a crash resets nothing."""
         if self._turns >= self._settings.max_turns:
             return f"max_turns: {self._settings.max_turns}"
         return self._settings.budget.exceeded(state)
 
     def _warning(self, state: Checkpoint) -> str:
-        """What the model is told when its turns run out: some before the end, and at the last."""
+        """Return the note for a model whose turns run out: `warn_turns` before the end and before the last turn, else ""."""
         left, early = self._settings.max_turns - self._turns, self._settings.warn_turns
         if left not in (early, 1) or not 0 < early < self._settings.max_turns or is_note(state.messages[-1]):
             return ""
@@ -299,7 +318,7 @@ class Loop:
         return await self._end(Ending("waiting", "; ".join(asked.text for asked in questions), tuple(questions)))
 
     async def _end(self, ending: Ending) -> Ending:
-        """The last snapshot, and how it ended."""
+        """Take the last snapshot of the files, then record how the run ended."""
         await self.files.keep()
         await self._journal.record(StatusChanged(ending.status, ending.reason))
         return ending

@@ -1,4 +1,4 @@
-"""What is asked of an agent: what can be, what was, and what waits for its turn."""
+"""Prompts and notes: check and identify prompts, record those that wait, and tell prompts from notes in the history."""
 
 from __future__ import annotations
 
@@ -35,34 +35,36 @@ __all__ = [
 
 
 _PROMPTS = "clew:prompts"
-"""The thread's value that holds what is to be asked once the open calls are done."""
+"""The key in the thread's state that holds the texts of the prompts that wait for the open calls."""
 _MADE = "clew:"
-"""How the ids begin that are made here."""
+"""The prefix of the prompt ids that Clew makes."""
 _LONGEST_ID = 1024
 _LONGEST_QUOTE = 60
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """A prompt that somebody asks: its words, and what it is known by."""
+    """A prompt that was given to a run: its text and its id."""
 
     text: str
     words: str
-    """The text as it is on record, with what must not be there taken out."""
+    """The text as it is recorded: redacted."""
     id: str
     is_exact: bool
-    """Whether the id was given, or stands for the number of the prompt in its session. Else it is new with each call, and
-    an unfinished prompt with the same words is taken for the same."""
+    """True if the id was given, or made from the prompt's number in its session.
+
+    Otherwise the id is new with each call, and an unfinished prompt with the same words counts as the same prompt.
+    """
     is_numbered: bool = False
 
     def among(self, prompts: Sequence[WaitingPrompt]) -> WaitingPrompt | None:
-        """The one of these that is this prompt; None if none is. Without a given id it is known by its words."""
+        """Return the waiting prompt that is this one, or None. Without an exact id, the same words are enough."""
         for other in reversed(prompts):
             if other.id == self.id or (not self.is_exact and other.text == self.words):
                 return other
         return None
 
     def check_words(self, thread_id: str, known: str) -> None:
-        """Refuse an id that stands for other words on record."""
+        """Raise `InvalidInput` if `known`, the recorded text of this prompt's id, differs from this prompt's text."""
         if known != self.words:
             raise InvalidInput(
                 f"thread {thread_id!r}: the prompt_id {self.id!r} is on record with other words: {_quoted(known)}, and not "
@@ -71,7 +73,11 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def asked(text: str, redact: Redact | None, *, prompt_id: str | None = None, number: int | None = None) -> Asked:
-    """A prompt with its id: the one that was given; or made from its number in its session and its words; or a new one."""
+    """Return a prompt with its id.
+
+    The id is `prompt_id` if given. Otherwise it is made from the prompt's `number` in its session and its words. Without
+    a number, the id is new and random.
+    """
     words = _on_record(text, redact)
     if prompt_id is not None:
         return Asked(text=text, words=words, id=prompt_id, is_exact=True)
@@ -82,7 +88,7 @@ def asked(text: str, redact: Redact | None, *, prompt_id: str | None = None, num
 
 
 def made_id() -> str:
-    """A new id, for a prompt that was given none."""
+    """Return a new random id, for a prompt that was given without one."""
     return f"{_MADE}{secrets.token_hex(8)}"
 
 
@@ -99,7 +105,7 @@ def _quoted(text: str) -> str:
 
 
 def check_prompt(prompt: str, prompt_id: str | None = None) -> None:
-    """Refuse what cannot be asked, before anything is touched."""
+    """Raise `InvalidInput` if this prompt or its id cannot be used. Call this before anything is recorded."""
     if not isinstance(prompt, str) or not prompt.strip():
         raise InvalidInput(
             f"a prompt is a text that is not empty, and not {prompt!r}. To go on with a thread without one: "
@@ -116,7 +122,7 @@ def check_prompt(prompt: str, prompt_id: str | None = None) -> None:
 
 
 def check_resumed(prompt: str | None, prompt_id: str | None) -> None:
-    """Refuse what a resume cannot ask. Without a prompt it goes on with what is on record, and an id would name nothing."""
+    """Raise `InvalidInput` if a resume cannot take these arguments. An id without a prompt is refused: it names nothing."""
     if prompt is not None:
         check_prompt(prompt, prompt_id)
     elif prompt_id is not None:
@@ -136,14 +142,14 @@ def _check_storable(what: str, text: str) -> None:
 
 
 class WaitingPrompt(msgspec.Struct, frozen=True):
-    """A prompt that is on record, and is asked once the calls of the open turn are done."""
+    """A recorded prompt that the model gets once the calls of the open turn are done."""
 
     text: str
     id: str
 
 
 def prompts_waiting(state: Checkpoint) -> list[WaitingPrompt]:
-    """The prompts to be asked once the calls of the open turn are done, the first to be asked first."""
+    """Return the prompts that wait until the calls of the open turn are done, oldest first."""
     values = state.state
     texts, ids = values.get(_PROMPTS) or [], values.get(PROMPT_IDS) or []
     known = [*ids, *(made_id() for _ in texts[len(ids) :])]
@@ -151,14 +157,16 @@ def prompts_waiting(state: Checkpoint) -> list[WaitingPrompt]:
 
 
 def waiting_prompts(prompts: list[WaitingPrompt]) -> list[Logged]:
-    """Put on record which prompts wait. Ids are apart from the words, so that only words are redacted."""
+    """Return the entries that record which prompts wait. Ids are stored apart from the texts: only texts are redacted."""
     texts, ids = [prompt.text for prompt in prompts], [prompt.id for prompt in prompts]
     return [StateSet(_PROMPTS, texts or None), StateSet(PROMPT_IDS, ids or None)]
 
 
 def line_of_work(state: Checkpoint) -> list[int]:
-    """Places in the history of all that the current line of work holds, in order: also what a summary stands for now, and
-    nothing that was rewound."""
+    """Return the indices in the history of all messages of the current line of work, in order.
+
+    Messages that a summary replaced for the model are included. Rewound messages are not.
+    """
     if state.view == ((0, len(state.history)),):
         return list(range(len(state.history)))
     places: list[int] = []
@@ -168,7 +176,7 @@ def line_of_work(state: Checkpoint) -> list[int]:
 
 
 def turns_of_task(state: Checkpoint) -> int:
-    """Responses since the last prompt."""
+    """Count the model's responses since the last prompt."""
     turns = 0
     for place in reversed(line_of_work(state)):
         if is_prompt(state.history[place]):
@@ -178,17 +186,17 @@ def turns_of_task(state: Checkpoint) -> int:
 
 
 NOTE = "clew:note"
-"""The thread's value that holds what the model is to be told before it is asked again."""
+"""The key in the thread's state that holds a note for the model, to be added before the model is asked again."""
 _MARK = "[clew] "
 
 
 def note(text: str) -> User:
-    """A message from Clew to the model."""
+    """Return a message from Clew to the model, marked so that it is not taken for a prompt of the user."""
     return user(_MARK + text)
 
 
 def note_waiting(state: Checkpoint) -> str:
-    """What the model is to be told before it is asked again; empty if nothing. Calls that are open are settled first."""
+    """Return the note to add before the model is asked again, or "" if there is none. Open calls are settled first."""
     return str(state.state.get(NOTE) or "")
 
 
@@ -197,5 +205,5 @@ def is_note(message: Message) -> bool:
 
 
 def is_prompt(message: Message) -> bool:
-    """Whether a message is a user's own."""
+    """Whether a message is a prompt of the user, and not a note from Clew."""
     return type(message) is User and not is_note(message)
