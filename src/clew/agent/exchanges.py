@@ -192,7 +192,7 @@ def exchange_of(state: Checkpoint, prompt_id: str) -> ExchangeSpan | None:
 
 
 def _exchange_at(state: Checkpoint, places: list[int], number: int) -> ExchangeSpan:
-    """Return the exchange whose prompt is `history[places[number]]`. `places` are those of the line of work."""
+    """Return the exchange whose prompt is `history[places[number]]`. `places` is the result of `line_of_work`."""
     following = number + 1
     while following < len(places) and not is_prompt(state.history[places[following]]):
         following += 1

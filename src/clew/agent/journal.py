@@ -238,9 +238,9 @@ class Journal:
         return self.thread.durability != "exit"
 
     def _completed(self, entries: tuple[Logged, ...]) -> tuple[Logged, ...]:
-        """Return these entries with those that belong to them: the seconds worked, and the end of the exchange.
+        """Return these entries, completed with the seconds worked and with the end of the exchange.
 
-        The exchange ends if the entries set a status other than `running`.
+        The seconds are added if the entries end a piece of work, and the end if they set a status other than `running`.
         """
         timed = self._with_time(entries)
         for entry in timed:

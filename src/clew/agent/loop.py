@@ -91,7 +91,7 @@ class Loop:
     async def run(self, prompt: Asked | None) -> Ending:
         """Work from the present state of the thread until it is done, waits for answers, or reaches a limit.
 
-        A new `prompt` is recorded first. If this raises, the caller must settle `files`.
+        A new `prompt` is recorded first. If this raises, the caller must call `files.settle`.
         """
         await self._begin()
         self._journal.go_on_with(last_exchange(self._thread.checkpoint))

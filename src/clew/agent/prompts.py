@@ -165,7 +165,8 @@ def waiting_prompts(prompts: list[WaitingPrompt]) -> list[Logged]:
 def line_of_work(state: Checkpoint) -> list[int]:
     """Return the indices in the history of all messages of the current line of work, in order.
 
-    Messages that a summary replaced for the model are included. Rewound messages are not.
+    That is the conversation without the messages that were rewound. Messages that a summary replaced for the model are
+    included.
     """
     if state.view == ((0, len(state.history)),):
         return list(range(len(state.history)))
