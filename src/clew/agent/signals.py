@@ -55,7 +55,7 @@ def stops_with_a_signal(thread_id: str, resume: Callable[[str], str]) -> Iterato
         said = f"Stopped, but {missing.rstrip('.')}." if missing else "Stopped; all is on record."
         print(f"{said} To go on: {resume(thread_id)}", file=sys.stderr, flush=True)
         if _running.others(task):
-            raise  # the other runs have yet to record that they were stopped to record that they were stopped
+            raise  # the other runs have yet to record that they were stopped
         raise SystemExit(EXIT_CODE) from None
     finally:
         _running.leave(task)

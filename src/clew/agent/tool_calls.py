@@ -1,4 +1,4 @@
-"""The calls of one response: those that are done stand, the others are run, and what is in doubt is decided."""
+"""The tool calls of one turn: finished calls keep their results, the others are run, and calls in doubt are decided."""
 
 from __future__ import annotations
 
@@ -28,21 +28,22 @@ __all__ = ["settle_calls"]
 log = logging.getLogger("clew.agent")
 
 _APPROVAL = "clew:approval"
-"""The step of a call that is a person's permission."""
+"""The key of the step that holds a person's permission for a call."""
 
 
 class _Ask(Exception):
-    """A person is to be asked before this call can go on."""
+    """Raised inside this module when a person has to be asked before the call can go on."""
 
     def __init__(self, question: Question) -> None:
         self.question = question
 
 
 async def settle_calls(settings: Settings, journal: Journal, state: State, emit: Emit) -> list[Question]:
-    """Bring every call of the open turn to its outcome, all at once; what is asked of a person instead.
+    """Bring every call of the open turn to its outcome, all at the same time. Return the questions for a person, if there
+    are any.
 
-    Each call is on its own: its intent is durable before its body starts, its outcome goes on record as soon as it ends and
-    is durable before the next effect, whatever becomes of its neighbours.
+    The calls do not depend on each other. The intent of a call is durable before its body starts. Its outcome is recorded
+    as soon as it ends, and is durable before the next effect, no matter how the other calls end.
     """
     open_turn = journal.thread.checkpoint
     calls = open_turn.calls
@@ -72,20 +73,21 @@ class _Settling:
         self._emit = emit
         self._turn = turn
         self._metadata: dict[int, State] = {}
-        """What each call says about the turn, by its index."""
+        """What each call notes about the turn (`ctx.metadata`), by the index of the call."""
         self._thread_id = journal.thread.thread_id
         self._ended = asyncio.Semaphore(0)
         self._last_ended = time.perf_counter()
 
     async def all_ended(self, calls: int) -> None:
-        """Return once this many have ended. The outcome of the last may still be on its way to the disk: the model needs
-        not wait for that, and the next effect does."""
+        """Return once this many calls have ended. The outcome of the last one may not be durable yet: the model need not
+        wait for that, but the next effect does.
+        """
         for _ in range(calls):
             await self._ended.acquire()
         self._journal.count_since(self._last_ended)
 
     async def settle(self, call: Call) -> Question | None:
-        """One call to its outcome, said and then durable; or what a person is asked first."""
+        """Run one call and make its outcome durable, or return the question that a person has to answer first."""
         try:
             settled = await self._settle(call)
         finally:
@@ -93,7 +95,7 @@ class _Settling:
             self._ended.release()
         if isinstance(settled, Question):
             return settled
-        await asyncio.sleep(0)  # if it was the last, its outcome goes out with what the loop says next
+        await asyncio.sleep(0)  # if it was the last call, its outcome is written with what the loop records next
         if await self._journal.write():
             self._emit(ToolFinished(call.call.name, call.call.id, settled))
         return None
@@ -152,7 +154,9 @@ class _Settling:
         return result
 
     async def _decide(self, tool: AnyTool, call: Call) -> ToolResult | None:
-        """What becomes of a call in doubt: its result, or None if it can be run."""
+        """Decide about a call in doubt: return its result, or None if it may be run. Raises `_Ask` if a person has to
+        decide.
+        """
         question = _doubt(call, call.attempt)
         if question.key in call.steps:
             answer = call.steps[question.key]
@@ -189,7 +193,9 @@ class _Settling:
         )
 
     def _finish(self, call: Call, result: ToolResult) -> ToolResult:
-        """Say the outcome, with what the tool changed of the thread's values and said about the turn, as one."""
+        """Give the outcome to the journal, in one piece with the tool's changes to the thread's values and its notes
+        about the turn.
+        """
         changes = self._changes(call, self._state, "thread")
         changes += self._changes(call, self._metadata.pop(call.index, State()), "turn")
         self._journal.hold(*changes, ToolOutcome(call.message, call.index, _for(call, result)))
@@ -198,14 +204,16 @@ class _Settling:
     def _changes(self, call: Call, values: State, scope: Literal["thread", "turn"]) -> list[StateSet]:
         try:
             return [StateSet(name, value, scope) for name, value in values.take_changes().items()]
-        except InvalidInput as error:  # what was done was done, and is on record whatever the tool left in its values
+        except InvalidInput as error:  # the outcome is recorded even if the values are refused
             what = "changed of the state" if scope == "thread" else "said about the turn"
             log.warning("thread %r: what %s %s is not kept: %s", self._thread_id, call.call.name, what, error)
             return []
 
 
 def _check_approval(call: Call) -> ToolResult | None:
-    """The refusal of a person, as the call's result; None if it was approved."""
+    """Return a person's refusal as the result of the call, or None if it was approved. Raises `_Ask` if nobody was asked
+    yet.
+    """
     if _APPROVAL not in call.steps:
         text = f"May {call.call.name} be run with these arguments? Answer True, False, or the reason why not."
         raise _Ask(_question(call, "approval", text, _APPROVAL))
@@ -223,7 +231,9 @@ def _question(call: Call, kind: Kind, text: str, key: str, arguments: Any = None
 
 
 def _doubt(call: Call, attempt: int) -> Question:
-    """The answer is for this attempt alone: should it be run and be stopped again, it is asked again."""
+    """Return the question whether to run a call in doubt again. The answer holds for this attempt only: if the call is
+    run and stopped again, the question is asked again.
+    """
     text = (
         f"{call.call.name} was begun, and it is not known whether it took effect. Answer 'run' to run it again, or say what "
         "it came to."

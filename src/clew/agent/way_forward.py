@@ -1,8 +1,9 @@
-"""How a thread goes on from where it stands: what that takes, read from its record, and the command that does it.
+"""The way forward for a thread: what it takes to go on, read from its record, and the command that does it.
 
-`clew run`, `clew resume`, `clew why`, `clew fork` and the inspector all print this one. A command that would end at once for
-the same reason is never advised: after `max_turns` or a budget it names a limit that allows more, for a thread that waits it
-has the answer, for one that is done a prompt. A thread whose tools only a program has goes on in that program.
+`clew run`, `clew resume`, `clew why`, `clew fork` and the inspector all print this command. A command that would end at
+once for the same reason is never advised. After `max_turns` or a budget stopped a thread, the command names a limit that
+allows more. For a thread that waits it contains the answer, and for one that is done a prompt. A thread whose tools only
+a program has goes on in that program.
 """
 
 from __future__ import annotations
@@ -45,34 +46,35 @@ __all__ = [
 
 
 _USUAL = {"approval": "yes", "in doubt": "run"}
-"""Answers that most people give, by the kind of question."""
+"""The usual answer for each kind of question."""
 _LONGEST = 200
-"""Characters up to which a prompt is repeated in a command."""
+"""How long a prompt may be, in characters, to be repeated in a command."""
 
 
 class Way(msgspec.Struct, frozen=True, kw_only=True):
-    """What it takes for a thread to go on. Without anything else it goes on by itself."""
+    """What it takes for a thread to go on. If only `thread_id` is set, a plain resume is enough."""
 
     thread_id: str
     prompt: str | None = None
-    """What is to be asked; `advice.PROMPT` where the user has to think of it."""
+    """The prompt to ask; `advice.PROMPT` where the user has to write one."""
     questions: tuple[Question, ...] = ()
-    """What it waits for."""
+    """The questions that have to be answered."""
     max_turns: int | None = None
-    """A limit that allows more than the turns since the last prompt."""
+    """A limit that allows more turns than were used since the last prompt."""
     budget: Budget | None = None
-    """Limits that allow more than was spent; one without any limit where what was spent is not known."""
+    """Limits that allow more than was spent. A budget without any limit, where the amount spent is not known."""
     provider: str = ""
-    """Where it was to go on, if that is not on record yet."""
+    """The provider at which the thread was to go on, if that is not on record yet."""
     model: str = ""
-    """The model that was asked for there; `advice.MODEL` where no agent is on record, and the user has to choose one."""
+    """The model that was asked for there; `advice.MODEL` where no agent is on record and the user has to choose a model.
+    """
     is_program: bool = False
-    """Whether only the program that made the thread has what it needs."""
+    """Whether only the program that made the thread has what it needs to go on."""
     tools: tuple[str, ...] = ()
     """The tools that only this program has."""
 
     def command(self, store: str = "") -> str:
-        """The command, or the call in Python for a thread of a program."""
+        """Return the shell command that goes on, or the call in Python if the thread belongs to a program."""
         if self.is_program:
             answer = None if not self.questions else _answer(self.questions)
             return advice.resume_in_program(self.thread_id, self.prompt, answer=answer, max_turns=self.max_turns)
@@ -88,13 +90,18 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def answer(self, questions: Sequence[Question]) -> str:
-        """What answers these of its questions, as `--answer` takes it: by their ids where there are several."""
+        """Return the answer to these questions as `--answer` takes it. If the thread has several questions, it is keyed
+        by their ids.
+        """
         found = _answer(questions, by_id=len(self.questions) > 1)
         return found if isinstance(found, str) else msgspec.json.encode(found).decode()
 
     def answering(self, question: Question, store: str = "") -> str:
-        """The command, or the call, that answers one of its questions, or one of a sub-agent's, which its parent asks under
-        another id. All questions are answered where it cannot be told which of the parent's it is."""
+        """Return the command, or the call in Python, that answers one question.
+
+        The question may be of this thread, or of a sub-agent: then the parent asks it under another id. If it is not
+        clear which of the parent's questions that is, the command answers all of them.
+        """
         is_same = any(asked.id == question.id for asked in self.questions)
         if not is_same and self.questions:
             handed_up = [asked for asked in self.questions if asked.key.endswith(handed_up_key(question))]
@@ -107,20 +114,22 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
         return advice.resume(self.thread_id, answer=self.answer([question]), store=store)
 
     def words(self, store: str = "") -> str:
-        """The command with what is to be known of it, to come after `To go on`."""
+        """Return the words that follow `To go on`: the command, and for a thread of a program where to call it."""
         if not self.is_program:
             return f": {self.command(store)}"
         return f" in {self.program}: {self.command()}"
 
     @property
     def program(self) -> str:
-        """The program that a call in Python belongs to, with the budget that its agent needs if that on record is spent."""
+        """The words for the program in which to make the call, with the budget that its agent needs if the one on record
+        is spent.
+        """
         more = "" if self.budget is None else f", with {advice.budget_in_program(**self.budget.limits)}"
         return f"the program that made it{more}"
 
     @property
     def program_budget(self) -> dict[str, Any] | None:
-        """The limits that the agent of a call in Python needs, because those on record are spent; None if it needs none."""
+        """The limits that the agent of a call in Python needs because those on record are spent; None if it needs none."""
         return self.budget.limits if self.is_program and self.budget is not None else None
 
     def _budget_words(self) -> tuple[str, ...]:
@@ -130,7 +139,7 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def way_on(thread_id: str, state: Checkpoint) -> Way:
-    """How a thread in this state goes on."""
+    """Return how a thread in this state goes on."""
     is_program = _is_of_program(state)
     questions = tuple(open_questions(state))
     needs_prompt = not questions and _is_at_its_end(state)
@@ -147,36 +156,36 @@ def way_on(thread_id: str, state: Checkpoint) -> Way:
 
 
 async def way_of(store: Checkpointer, head: Head, state: Checkpoint | None = None) -> Way:
-    """How a thread of a store goes on. That of a sub-agent goes on with the thread that asked for it."""
+    """Return how a stored thread goes on. The thread of a sub-agent goes on with its parent's thread."""
     if is_child(head) and head.parent is not None and (above := await store.head(head.parent[0])) is not None:
         return await way_of(store, above)
     return way_on(head.thread_id, state or await Thread.load(store, head.thread_id))
 
 
 def with_prompt(way: Way, prompt: str) -> Way:
-    """The same way for a prompt that is not on record."""
+    """Return the same way forward, with a prompt that is not on record yet."""
     return msgspec.structs.replace(way, prompt=shown_prompt(prompt), max_turns=None)
 
 
 def at_provider(way: Way, provider: str, model: str) -> Way:
-    """The same way for a thread that was to go on at a provider, where nothing was done yet."""
+    """Return the same way forward at a provider to which the thread was to move, and where nothing was done yet."""
     return msgspec.structs.replace(way, provider=provider, model=model, max_turns=None, is_program=False, tools=())
 
 
 def shown_prompt(prompt: str) -> str:
-    """A prompt as a command repeats it: a long one is left to the user."""
+    """Return the prompt as a command repeats it. If it is long or has several lines, return `advice.PROMPT` instead."""
     return prompt if len(prompt) <= _LONGEST and "\n" not in prompt else advice.PROMPT
 
 
 def program_tools(state: Checkpoint) -> tuple[str, ...]:
-    """The tools on record that no command line has given: only a program knows where they are."""
+    """Return the tools on record that were not given on a command line. Only a program knows where they are."""
     kept = kept_setup(state)
     known = {name.rpartition(":")[2] for name in setup_of(state).tools} if kept is None else {*kept.supplies}
     return tuple(sorted(state.tools.keys() - known))
 
 
 def _is_of_program(state: Checkpoint) -> bool:
-    """Whether the command line lacks what the thread goes on with: its tools, their folder, or a model by its name."""
+    """Whether the command line lacks what the thread needs to go on: its tools, their folder, or a model by its name."""
     if state.limits.get("provider") or not state.history:
         return False
     if kept_setup(state) is None:
@@ -185,7 +194,7 @@ def _is_of_program(state: Checkpoint) -> bool:
 
 
 def _names_agent(state: Checkpoint) -> bool:
-    """Whether the record says who works on the thread: a model, or a provider."""
+    """Whether the record names a model or a provider for the thread."""
     setup = setup_of(state)
     return bool(state.limits.get("provider") or state.model or setup.model or setup.provider)
 
@@ -197,15 +206,17 @@ def _is_at_its_end(state: Checkpoint) -> bool:
     if state.status == "done" or not state.messages:
         return True
     if state.limits.get("provider"):
-        return state.reason.startswith("budget: ")  # the prompt was refused, and is not on record
+        return state.reason.startswith("budget: ")  # the budget refused the prompt, so the prompt is not on record
     last = state.messages[-1]
     silent = type(last) is Assistant and not tool_calls(last) and last.stop != "pause_turn"
     was_cut_off = bool(state.reason) or state.status == "running"
-    return silent and not (was_cut_off and _is_of_program(state))  # which may want more: a tool to finish with, a type
+    return silent and not (
+        was_cut_off and _is_of_program(state)
+    )  # a program may want more: a finishing tool, or an output type
 
 
 def _more_turns(state: Checkpoint) -> int | None:
-    """As many turns again, if those that a prompt may take are used up."""
+    """Return a limit for as many turns again, if the turns that a prompt may take are used up; else None."""
     limit = state.limits.get("max_turns")
     used = turns_of_task(state)
     if limit is None or used < limit or prompts_waiting(state) or state.status == "done":
@@ -214,7 +225,9 @@ def _more_turns(state: Checkpoint) -> int | None:
 
 
 def _more_budget(state: Checkpoint) -> Budget | None:
-    """As much again beyond what was spent, of the limits that are used up; the others stay. None if none is."""
+    """Return a budget that allows as much again for each limit that is used up, and leaves the others as they are. Return
+    None if no limit is used up.
+    """
     budget = setup_of(state).budget
     if budget.exceeded(state) is None:
         return None
@@ -234,7 +247,7 @@ def _more_budget(state: Checkpoint) -> Budget | None:
 
 
 def _rounded(value: float) -> float:
-    """Up to two digits that count: 10 230 is 11 000."""
+    """Round up to two significant digits: 10 230 becomes 11 000."""
     step = 10.0 ** (math.floor(math.log10(value)) - 1)
     return float(f"{math.ceil(value / step) * step:.10g}")
 
@@ -246,45 +259,45 @@ def _answer(questions: Sequence[Question], *, by_id: bool | None = None) -> Any:
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
-    """The process that a thread's lease names."""
+    """The process that is named in the lease of a thread. The lease may have expired."""
 
     owner: Owner
     expires_at: datetime
     is_live: bool
-    """Whether nobody else may take the thread yet, unless told to."""
+    """Whether the lease still keeps other processes from taking the thread, unless they ask for a takeover."""
     is_here: bool
-    """It is a process of this machine, since its last boot."""
+    """Whether the process is of this machine, and of its current boot."""
     is_gone: bool | None
-    """Whether it has ended; None if nobody here can tell."""
+    """Whether the process has ended; None if that cannot be known here."""
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a thread stands, and what it takes to go on."""
+    """The current state of a thread for its user: its status, what it waits for, and how it goes on."""
 
     head: Head
     title: str
     status: Status
-    """A thread that is said to run, and that nobody alive runs, is interrupted."""
+    """The status. A thread on record as running whose process is dead is `interrupted`."""
     reason: str
     holder: Holder | None
     questions: tuple[Question, ...]
-    """What people are asked."""
+    """The questions that wait for an answer from a person."""
     calls: tuple[TimelineCall, ...]
-    """The calls of the last turn that have no outcome."""
+    """The tool calls of the last turn that have no outcome yet."""
     asked_at: datetime | None
     """When the model was asked, if its answer is awaited now."""
     prompts: tuple[str, ...]
-    """What is to be asked of the model once those calls are settled."""
+    """Prompts that the model gets once those calls are settled."""
     is_empty: bool
-    """Whether there is no prompt to go on with: nothing was asked, or all was rewound."""
+    """Whether there is no prompt to go on with: nothing was asked, or everything was rewound."""
     unaccounted: int
-    """Model calls that were lost and may have been paid for."""
+    """How many model calls were lost and may have been paid for."""
     files: str
-    """Which turn the files on record are of, if that is not the last; empty if it is."""
+    """Says which turn the files on record belong to, if that is not the last one; else empty."""
     last: Mark | None
-    """What happened to it last, beside its turns."""
+    """The last event on the thread besides its turns."""
     way: Way
-    """How it goes on, once nobody works on it."""
+    """How the thread goes on once no process works on it."""
 
 
 async def standing_of(store: Checkpointer, thread_id: str) -> Standing:

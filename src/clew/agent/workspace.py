@@ -1,4 +1,4 @@
-"""A thread's files: restored where there are none, snapshotted while the work goes on, and on record after every stop."""
+"""A thread's files: restored into an empty folder, snapshotted during the work, and recorded after every stop."""
 
 from __future__ import annotations
 
@@ -26,12 +26,14 @@ __all__ = ["Files", "lacks_files", "unkept"]
 log = logging.getLogger("clew.agent")
 _MOST_CALLS = 20
 _RESTORING = "clew:restoring"
-"""The thread's value that names the folder into which a restore was begun, until it has ended."""
+"""The key of the thread's value that names the folder of an unfinished restore."""
 _LONGEST_PROBLEM = 200
 
 
 def unkept(state: Checkpoint) -> str:
-    """Which turn the files on record are of, if they may be older than the conversation; empty if they are not."""
+    """Say which turn the files on record belong to, if they may be older than the conversation. Return "" if they are
+    not.
+    """
     if state.changing is None:
         return ""
     if state.workspace is None:
@@ -40,33 +42,34 @@ def unkept(state: Checkpoint) -> str:
 
 
 class Files:
-    """The workspace of a thread that is being worked on; without a workspace, nothing happens.
+    """The workspace of a thread during the work on it. Does nothing if there is no workspace.
 
-    The record says when calls that may change files begin (`WorkspaceChanging`), and a snapshot ends that. So whatever stops
-    the process in between, the next one knows that the files on record are older than the conversation.
+    The record says when calls begin that may change files (`WorkspaceChanging`), and the next snapshot ends that. So if
+    the process stops in between, the next one knows that the files on record are older than the conversation.
     """
 
     def __init__(self, journal: Journal, workspace: Workspace | None, emit: Emit, *, every: int = 1) -> None:
-        """`every` is how many turns that called tools there are from one snapshot to the next."""
+        """A snapshot is taken after every `every` turns that called tools."""
         self._journal = journal
         self._thread = journal.thread
         self._workspace = workspace
         self._emit = emit
         self._every = every
         self._turns = 0
-        """Turns that called tools, since the last snapshot."""
+        """How many turns called tools since the last snapshot."""
         self._taking: asyncio.Task[None] | None = None
         if workspace is not None:
             when_killed(lambda: unkept(journal.thread.checkpoint))
 
     async def bring(self, *, always: bool = False) -> dict[str, tuple[Any, Any]]:
-        """Restore the files on record into a folder that is empty, on another machine say, or `always`; and return what a
-        resume has to report as drift.
+        """Restore the files on record if the folder is empty, as on another machine, or if `always` is set. Return the
+        drift that a resume has to report.
 
-        If the files on record are older than the conversation, what the model is to be told of that is on record (as
-        `clew:note`) before the first of them is restored. A folder that holds something is its user's and stays as it is
-        unless it is to be restored `always`, or a restore there was killed half way: it is snapshotted, and where it differs
-        from the record that is drift.
+        If the files on record are older than the conversation, a note to the model (`clew:note`) says so, and it is
+        durable before the first file is restored.
+
+        A folder that is not empty belongs to its user and stays as it is, unless `always` is set or a restore into it was
+        killed half way. It is snapshotted, and if it differs from the record, that is drift.
         """
         state = self._thread.checkpoint
         changing = state.changing
@@ -92,7 +95,7 @@ class Files:
         return {"files": (recorded.digest, now.digest)}
 
     async def _restore(self, workspace: Workspace, state: Checkpoint) -> None:
-        """To its end once it has begun: a folder with half of the files would be taken for its user's own."""
+        """Restore to the end once begun: a folder with half of the files would be mistaken for a folder of its user."""
         recorded = state.workspace
         assert recorded is not None  # noqa: S101 - the caller has looked
         await self._journal.record(StateSet(_RESTORING, _name_of(workspace.path)))
@@ -104,22 +107,25 @@ class Files:
             await self._journal.record(restored.before_restore.entry(), recorded)
 
     def may_change(self, state: Checkpoint, turn: int) -> None:
-        """Say that calls from this turn on may change files, if the record does not say so yet. It goes out with what is
-        recorded next, which is what lets those calls begin. `state` is the thread's state as of now."""
+        """Note that calls from this turn on may change files, unless the record says so already. `state` is the current
+        one.
+
+        The note is written with the next entry, and the calls begin only after that.
+        """
         if self._workspace is not None and state.changing is None:
             self._journal.hold(WorkspaceChanging(turn, _empty_folder(self._workspace.path)))
 
     def count_turn(self) -> None:
-        """A turn that called tools is settled."""
+        """Count one more turn that called tools and has all its results."""
         self._turns += 1
 
     def begin(self) -> None:
-        """Start a snapshot, if it is due, beside whatever comes next: the model's answer is waited for meanwhile."""
+        """Start a snapshot in the background if one is due, so that it is taken while the model is asked."""
         if self._workspace is not None and self._turns >= self._every and self._taking is None:
             self._taking = asyncio.create_task(self._take(self._workspace))
 
     async def ready(self) -> None:
-        """Return once the snapshot that was started is on record. Cancelling does not stop the snapshot."""
+        """Wait until the snapshot that was started is on record. Cancelling this wait does not stop the snapshot."""
         if self._taking is not None:
             with self._journal.wait():
                 await asyncio.wait([self._taking])
@@ -127,7 +133,9 @@ class Files:
                 taken.result()
 
     async def keep(self) -> None:
-        """Return once the files as they are now are on record. Whoever calls this has ended what could change them."""
+        """Return once the files as they are now are on record. The caller must first end everything that could change
+        them.
+        """
         if self._taking is not None:
             with self._journal.wait():
                 await asyncio.wait([self._taking])
@@ -139,16 +147,19 @@ class Files:
                 await self._take(self._workspace)
 
     async def settle(self, after: BaseException | None = None) -> str:
-        """Keep the files of a run that has failed or was stopped. Raises nothing: returns which turn the files on record are
-        of, for the record and the screen, and why unless that is what the run failed with; empty if they are as new as the
-        conversation."""
-        if self._thread.lost is not None:  # whoever has the thread now has the files too
+        """Record the files of a run that failed or was stopped. Raises nothing.
+
+        Returns "" if the files on record are as new as the conversation. Else it returns which turn they belong to, for
+        the record and the screen. It adds why they could not be recorded, unless that is the error `after` with which the
+        run failed.
+        """
+        if self._thread.lost is not None:  # the process that has the thread now has its files too
             if self._taking is not None:
                 await cancel_and_wait([self._taking])
             return ""
         try:
             await self.keep()
-        except Exception as error:  # noqa: BLE001 - what stopped the run matters more, and this is told beside it
+        except Exception as error:  # noqa: BLE001 - what stopped the run matters more; this is reported beside it
             problem = f"{type(error).__name__}: {error}"[:_LONGEST_PROBLEM]
             log.warning("thread %r: its files could not be kept: %s", self._thread.thread_id, problem)
             standing = unkept(self._thread.checkpoint)
@@ -166,8 +177,9 @@ class Files:
             raise
 
     async def _record(self, state: Checkpoint, taken: SnapshotRef, *, tell: bool = False) -> bool:
-        """Put a snapshot on record if it is another than the last, and say whether it was; that it is the same goes out with
-        what is recorded next."""
+        """Record a snapshot if it differs from the last one, and return whether it did. If it does not, the end of the
+        changes is written with the next entry.
+        """
         if state.workspace is not None and state.workspace.digest == taken.digest:
             if state.changing is not None:
                 self._journal.hold(WorkspaceChanging())
@@ -179,30 +191,32 @@ class Files:
 
 
 def _name_of(folder: Path) -> str:
-    """A folder and the machine it is on."""
+    """Return the name of a folder together with the name of its machine."""
     return f"{this_process().host}:{os.path.realpath(folder)}"
 
 
 def lacks_files(folder: Path | None, state: Checkpoint) -> bool:
-    """Whether the thread has files on record and this folder is empty, as on another machine."""
+    """Whether the thread has files on record while this folder is empty, as on another machine."""
     has_files = state.workspace is not None and state.workspace.files > 0
     return has_files and folder is not None and bool(_empty_folder(folder))
 
 
 def _empty_folder(path: Path) -> str:
-    """What tells an empty folder from every other one, and from itself once a file was made in it; empty if it is not."""
+    """Return a mark for an empty folder, or "" if it is not empty. The mark differs from that of every other folder, and
+    from that of the same folder once a file was made in it.
+    """
     try:
         with os.scandir(path) as names:
             if next(names, None) is not None:
                 return ""
         facts = path.stat()
-    except OSError:  # whoever takes the next snapshot is told
+    except OSError:  # the next snapshot reports the problem
         return ""
     return f"{facts.st_dev}:{facts.st_ino}:{facts.st_mtime_ns}"
 
 
 def _told(state: Checkpoint) -> str:
-    """For the model: that files it has written may not be there, and which calls may have written them."""
+    """Return the note to the model: which of its files may be missing, and which calls may have written them."""
     if state.workspace is None:
         found = "The workspace is empty: the program was stopped before any of its files were kept."
     else:
@@ -217,7 +231,7 @@ def _told(state: Checkpoint) -> str:
 
 
 def _calls_since(state: Checkpoint) -> Sequence[ToolCall]:
-    """The last calls of the turns that are newer than the files on record, as far as the model still sees them."""
+    """Return the last calls of the turns that are newer than the files on record, as far as the model still sees them."""
     turns = state.turns - state.files_turn
     if turns <= 0:
         return ()

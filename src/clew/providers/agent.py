@@ -1,4 +1,4 @@
-"""The agent that works through a provider: what `Agent(provider=…)` makes."""
+"""The agent that works through a provider: the class that `Agent(provider=…)` returns."""
 
 from __future__ import annotations
 
@@ -92,13 +92,15 @@ class ProviderAgent(Agent):
         handle_signals: bool | Callable[[str], str] = False,
         **others: Any,
     ) -> None:
-        """`model` is in the provider's own words, or a dict by provider. `env` is the whole environment of its program, this
-        process's if it is left out. `workspace` is a folder to work in that is snapshotted after each prompt, and brought
-        along to other machines; `cwd` is one that is not. `options` are further arguments for the program. `data_dir` is a
-        folder to keep everything in, in place of a `checkpointer`.
+        """`model` is the provider's own name of a model, or a dict of such names by provider. `env` is the whole
+        environment of the provider's program; by default it is that of this process. `workspace` is a folder to work in
+        that is snapshotted after each prompt, and brought along to other machines. `cwd` is a folder to work in without
+        snapshots. `options` are further arguments for the program. `data_dir` is a folder to keep everything in, in place
+        of a `checkpointer`.
 
-        With several providers the first that is installed and logged in is taken, and the next takes over, with the whole
-        conversation, when one is missing, not logged in, or at its limit, in the first prompt or later."""
+        With several providers the first that is installed and logged in is used. If a provider is missing, not logged in,
+        or at its limit, in the first prompt or later, the next one takes over with the whole conversation.
+        """
         if others:
             raise InvalidInput(
                 f"{', '.join(sorted(others))}: these are for the built-in agent, and a provider has no use for them."
@@ -128,7 +130,7 @@ class ProviderAgent(Agent):
         self._tasks: set[asyncio.Task[Any]] = set()
         self._worked_on = LastRun[ProviderSettings]()
         self._trusted: dict[str, Store] = {}
-        """Stores that handles hinted at, opened here, by their URLs."""
+        """Stores that were opened here because a trusted handle named them, by their URLs."""
 
     @property
     def name(self) -> str:
@@ -143,19 +145,23 @@ class ProviderAgent(Agent):
         return self._store.open()
 
     def start_session(self, *, thread_id: str | None = None) -> ProviderSession:
-        """A session on a new thread, or on the one of this id, whoever worked on it before. Its handle can be kept before
-        the first prompt, and leads back to the session once that prompt is on record."""
+        """Return a session on a new thread, or on the thread with this id, no matter which agent worked on it before.
+
+        Its handle can be taken before the first prompt, and leads back to the session once that prompt is on record.
+        """
         name = self._first()
         key = self.provider(name).new_key()
         return ProviderSession(self, thread_id or self.new_id(), provider=name, key=key, origin=None)
 
     def resume_session(self, handle: str, *, key: str | bytes | None = None, trust: bool = False) -> ProviderSession:
-        """Go on with a session, from its handle in any process, or from its thread's id where the store is known.
+        """Return the session of a handle, in any process. The thread's id is enough if this agent has the right store.
 
-        With the store the whole history is there, and what the provider keeps is brought to this machine; without it the
-        program's own conversation goes on, if it is on this machine. A session of another provider, or of the built-in
-        agent, goes on here. With a `key`, only a handle that was signed with it is taken. Where a handle has hints that say
-        otherwise than this agent was told, they are used only with `trust=True`.
+        If the store has the thread, the whole history is there, and the files that the provider keeps of the conversation
+        are brought to this machine. Without it the conversation of the provider's program goes on, if that is on this
+        machine. A session of another provider, or of the built-in agent, goes on at this agent's provider.
+
+        With a `key`, only a handle that was signed with it is accepted. The store and the folder that a handle hints at
+        are used only with `trust=True`, and only where this agent was not given its own.
         """
         found = read_handle(handle, key=key)
         agent = self._trusting(found) if trust else self
@@ -202,7 +208,9 @@ class ProviderAgent(Agent):
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> Run[RunResult]:
-        """Ask on a thread, a new one if it is not named: `start_session(thread_id=…).send(prompt, prompt_id=…)`."""
+        """Ask a prompt on a thread, or on a new one without a `thread_id`: `start_session(thread_id=…).send(prompt,
+        prompt_id=…)`.
+        """
         refuse_turns(max_turns=max_turns)
         return self.start_session(thread_id=thread_id).send(prompt, prompt_id=prompt_id, timeout=timeout)
 
@@ -218,9 +226,10 @@ class ProviderAgent(Agent):
     ) -> Run[RunResult]:
         """Go on with a thread. A `prompt` is asked as by `run`: with a `prompt_id`, once.
 
-        Without a `thread_id` it is the thread that this agent object began to work on last, in the same folder and store.
-        An agent object that has run nothing takes the newest thread of its name, which the first event, `RunStarted`,
-        tells; if several threads of that name are unfinished, a `UsageError` lists them and nothing is run.
+        Without a `thread_id` it is the thread on which this agent object began to work last, in the same folder and
+        store. An agent object that has run nothing takes the newest thread of its name, and the first event,
+        `RunStarted`, says which one that is. If several threads of that name are unfinished, a `UsageError` lists them
+        and nothing is run.
         """
         refuse_turns(answer=answer, max_turns=max_turns)
         check_resumed(prompt, prompt_id)
@@ -234,17 +243,19 @@ class ProviderAgent(Agent):
         return Run(work)
 
     async def _last_thread(self) -> tuple[ProviderAgent, str]:
-        """The thread that `resume` means when it is given none, and this agent in the folder and store of that thread."""
+        """Return the thread that `resume` uses if no id is given, and a copy of this agent for the folder and store of
+        that thread.
+        """
         found, agent = await self._worked_on.or_newest(self.name, self._store, self._provided), copy.copy(self)
         agent._store, agent._provided = found.store, found.settings
         return agent, found.thread_id
 
     def new_id(self) -> str:
-        """A name for a thread that nobody has."""
+        """Return a new id for a thread."""
         return f"{self.name or self._provided.providers[0]}-{secrets.token_hex(6)}"
 
     async def aclose(self) -> None:
-        """Stop what still runs, and close the store, if this agent opened it. In a forked child nothing is done."""
+        """Stop all runs, and close the stores that this agent opened. In a forked child nothing is done."""
         if self._store.is_inherited:
             return
         await stop_all(self._tasks)
@@ -255,7 +266,7 @@ class ProviderAgent(Agent):
 
     @asynccontextmanager
     async def thread(self, thread_id: str) -> AsyncIterator[Thread]:
-        """A thread's lease: `ThreadBusy` if another process has it."""
+        """Open a thread under its lease. Raises `ThreadBusy` if another process has it."""
         holding = self._store.thread(thread_id, takeover=self._takeover, durability="async", redact=self._redact)
         task = asyncio.current_task()
         assert task is not None  # noqa: S101
@@ -271,18 +282,21 @@ class ProviderAgent(Agent):
         self._worked_on.ran = Ran(thread_id, self._store, self._provided)
 
     def stops(self, thread_id: str) -> AbstractContextManager[None]:
-        """How signals end a prompt."""
+        """Return the context in which signals end a prompt, as `handle_signals` asks for."""
         if self._handle_signals is False:
             return nullcontext()
         return stops_with_a_signal(thread_id, by_id if self._handle_signals is True else self._handle_signals)
 
     def order(self, first: str) -> list[str]:
-        """The providers to try, from the one that has the conversation on."""
+        """Return the providers in the order in which they are tried: first the one that has the conversation."""
         return list(dict.fromkeys([first, *self._provided.providers]))
 
     def ready(self, name: str) -> Ready:
-        """A provider that can be asked: `ProviderMissing` if it is not installed, or too old. Where another could take over,
-        `NotLoggedIn` tells of what is known before it is asked; else its program says so itself."""
+        """Return a provider that can be asked, with its program.
+
+        Raises `ProviderMissing` if it is not installed or too old. With several providers it also raises `NotLoggedIn` if
+        that is known in advance, so that the next one can take over. With only one, its program reports that itself.
+        """
         provider = self.provider(name)
         program = provider.program()
         if program is None:
@@ -301,7 +315,7 @@ class ProviderAgent(Agent):
         return find_provider(name)(self._provided.place)
 
     def first_ready(self, names: Sequence[str]) -> Ready:
-        """The first of these that can be asked; if none can, the last says why, and why not the others."""
+        """Return the first of these that can be asked. If none can, raise the last error, with notes on the earlier ones."""
         failures: list[ProviderError] = []
         for name in names:
             try:
@@ -311,7 +325,7 @@ class ProviderAgent(Agent):
         raise with_notes(failures)
 
     def sending(self, ready: Ready, journal: Journal, emit: Emit) -> Sending:
-        """For one prompt."""
+        """Return the object that sends one prompt to this provider."""
         return Sending(self._provided, ready.provider, ready.program, self.store, journal, emit, self._redact)
 
     @property
@@ -343,7 +357,9 @@ class ProviderAgent(Agent):
             raise error
 
     async def adopt_origin(self, journal: Journal, name: str, origin: Handle | None) -> None:
-        """A session of another provider that the store knows nothing of is taken into the thread first."""
+        """Take a session of another provider into the thread, if the thread is empty and the session came from that
+        provider.
+        """
         state = journal.thread.checkpoint
         if origin is None or state.history or state.providers or provider_name(origin.provider) in ("", name):
             return
@@ -351,11 +367,13 @@ class ProviderAgent(Agent):
         await adopt_into(journal, self.store, source, origin.resume_key)
 
     async def take_in(self, journal: Journal) -> None:
-        """Put on record what was done in the provider's own program since the last prompt."""
+        """Record what was done in the provider's own program since the last prompt."""
         await take_in(journal, self.store, self._provided.place, natively=self._redact is None)
 
     async def trajectory_and_key(self, thread_id: str, provider: str, key: str) -> tuple[Trajectory, str]:
-        """What is on record of a thread, with its sub-agents; and what the provider knows it by, if the record says so."""
+        """Read the trajectory of a thread with its sub-agents, and the id by which the provider knows the thread. That id
+        is `key` if the record has none. The trajectory is empty if the store does not have the thread.
+        """
         try:
             found, state = await read_trajectory(self.store, thread_id)
         except ThreadNotFound:
@@ -363,7 +381,7 @@ class ProviderAgent(Agent):
         return found, state.provider_keys.get(provider, key)
 
     async def answer_to(self, thread_id: str, prompt: Asked) -> RunResult | None:
-        """The answer to a prompt that is on record already; None if it is to be asked. Takes no lease."""
+        """Return the recorded answer to a prompt, or None if the prompt has to be asked. Takes no lease."""
         try:
             await self.check_thread(thread_id)
             state = await Thread.load(self.store, thread_id)
@@ -372,7 +390,9 @@ class ProviderAgent(Agent):
         return self.answer_in(thread_id, state, prompt)
 
     def answer_in(self, thread_id: str, state: Checkpoint, prompt: Asked) -> RunResult | None:
-        """The answer to a prompt that this state holds, at no cost; `InvalidInput` if it has the id with other words."""
+        """Return the answer that this state holds for a prompt, at no cost, or None if there is none. Raises
+        `InvalidInput` if the same id is on record with other words.
+        """
         found = exchange_of(state, prompt.id)
         if found is None:
             return None
@@ -382,7 +402,7 @@ class ProviderAgent(Agent):
         return answer_on_record(thread_id, state, found)
 
     def moved_to(self, provider: str, settings: dict[str, Any]) -> ProviderAgent:
-        """The same agent at another provider."""
+        """Return a copy of this agent for another provider. Settings that are not given stay as they are."""
         mine = self._provided
         kept = {
             "name": mine.name,
@@ -404,7 +424,7 @@ class ProviderAgent(Agent):
         return agent
 
     async def moved_home(self, thread_id: str, settings: dict[str, Any]) -> Session:
-        """A session of the built-in agent on the same thread."""
+        """Return a session of the built-in agent on the same thread."""
         if not settings.get("model"):
             raise InvalidInput("the built-in agent needs a model: move_to('clew', model='anthropic:…')")
         await self.check_thread(thread_id)
@@ -414,7 +434,9 @@ class ProviderAgent(Agent):
         return Agent(**{**made, **settings}).start_session(thread_id=thread_id)
 
     def _first(self) -> str:
-        """The first provider that is there and, as far as can be told, logged in; the first of all if none is."""
+        """Return the first provider that is installed and, as far as is known, logged in; the first of all if there is
+        none.
+        """
         names = self._provided.providers
         if len(names) == 1:
             return names[0]
@@ -424,7 +446,9 @@ class ProviderAgent(Agent):
             return names[0]
 
     def _trusting(self, handle: Handle) -> ProviderAgent:
-        """This agent, told what the handle hints at, where it was told nothing itself."""
+        """Return a copy of this agent that uses the store and the folder that the handle hints at, where it has none of
+        its own.
+        """
         agent = copy.copy(self)
         if handle.store and self._store.is_default:
             agent._store = self._trusted.setdefault(handle.store, Store(handle.store))

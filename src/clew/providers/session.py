@@ -1,4 +1,4 @@
-"""A session at a provider: one conversation, over several prompts, in one thread."""
+"""Sessions at a provider: one conversation over several prompts, in one thread."""
 
 from __future__ import annotations
 
@@ -32,19 +32,21 @@ log = logging.getLogger("clew.providers")
 
 GO_ON = "Go on where you were stopped."
 _FALLS_TO_NEXT = (ProviderMissing, NotLoggedIn, ProviderLimited)
-"""Failures for which another provider can do what this one cannot."""
+"""Failures after which the next provider is tried."""
 
 
 class ProviderSession(Session):
     """A conversation with Claude Code, Codex, opencode or another outside agent. Made by `Agent(provider=…)`.
 
-    Each prompt starts the provider's program, which ends with the prompt: between prompts nothing runs. Everything it says
-    is on record as it comes, and what it keeps of the conversation itself goes into the store after each prompt.
+    Each prompt starts the provider's program, which ends with the prompt: between prompts nothing runs. Everything that
+    it says is recorded as it comes. What the program itself keeps of the conversation goes into the store after each
+    prompt.
     """
 
     def __init__(self, agent: ProviderAgent, thread_id: str, *, provider: str, key: str, origin: Handle | None) -> None:
-        """`key` is what the provider knows it by; empty if only the record knows. `origin` is the handle that it goes on
-        from, None for a new one."""
+        """`key` is the id by which the provider knows the session; empty if only the record has it. `origin` is the
+        handle from which the session goes on; None for a new session.
+        """
         self._agent = agent
         self._thread_id = thread_id
         self._provider = provider
@@ -61,12 +63,12 @@ class ProviderSession(Session):
 
     @property
     def provider(self) -> str:
-        """Who works on it now."""
+        """The name of the provider that works on the session now."""
         return self._provider
 
     @property
     def losses(self) -> tuple[Loss, ...]:
-        """What of the conversation did not fit the provider that it was last moved to."""
+        """Parts of the conversation that did not fit the provider to which the session was moved last."""
         return self._losses
 
     def _resume_key(self) -> str:
@@ -81,17 +83,18 @@ class ProviderSession(Session):
         return str(self._agent.settings.place.cwd), self._agent.store_url
 
     def send(self, prompt: str, *, prompt_id: str | None = None, timeout: float | None = None) -> Run[RunResult]:
-        """Ask, and return what it came to; iterate it for what happens meanwhile. After `timeout` seconds the program is
-        interrupted, and the result says so. An error of the provider is an exception, and never an answer.
+        """Ask a prompt and return the result, or iterate the run for its events. After `timeout` seconds the program is
+        interrupted, and the result says so. An error of the provider is raised, and never returned as an answer.
 
-        With a `prompt_id` the prompt is asked once. If that id was answered, its answer is returned from the record and no
-        program is started. If it was stopped, it is asked again, and the program is told that."""
+        With a `prompt_id` the prompt is asked once. If that id was answered, its answer is returned from the record and
+        no program is started. If it was stopped, it is asked again, and the program is told so.
+        """
         check_prompt(prompt, prompt_id)
         check_timeout(timeout)
         return Run(lambda emit: self.ask(prompt, timeout, emit, prompt_id))
 
     async def ask(self, prompt: str, timeout: float | None, emit: Emit, prompt_id: str | None = None) -> RunResult:
-        """The work of `send`, told to `emit` as it happens."""
+        """Do the work of `send`, and pass the events to `emit` as they happen."""
         self._agent.enter()
         task = asyncio.current_task()
         assert task is not None  # noqa: S101
@@ -120,8 +123,11 @@ class ProviderSession(Session):
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> Run[RunResult]:
-        """Go on where it was stopped: `ThreadNotFound` if nothing was begun yet. Providers ask nothing that could be
-        answered later, and count no turns."""
+        """Go on where the session was stopped. Raises `ThreadNotFound` if nothing was begun yet.
+
+        `answer` and `max_turns` raise `UsageError`: providers ask no questions that could be answered later, and count no
+        turns.
+        """
         refuse_turns(answer=answer, max_turns=max_turns)
         check_resumed(prompt, prompt_id)
         check_timeout(timeout)
@@ -138,13 +144,15 @@ class ProviderSession(Session):
         await stop_all(self._tasks)
 
     async def trajectory(self) -> Trajectory:
-        """What was done so far, read from the record; empty if the store knows nothing of the session."""
+        """Read from the record what was done so far. The result is empty if the store does not have the session."""
         found, self._key = await self._agent.trajectory_and_key(self._thread_id, self._provider, self._key)
         return found
 
     async def move_to(self, provider: str, **settings: Any) -> Session:
-        """Go on at another provider: the conversation is translated now, `losses` says what did not fit, and the next prompt
-        goes there. Settings that are not given stay; the model is the new provider's own."""
+        """Go on at another provider, and return the session to use from now on. The conversation is translated now, its
+        `losses` say what did not fit, and the next prompt goes to the new provider. Settings that are not given stay as
+        they are, except the model, which is the new provider's own.
+        """
         self._agent.enter()
         await self.cancel()
         await self._agent.check_origin(self._thread_id, self._origin)
@@ -172,13 +180,15 @@ class ProviderSession(Session):
                 self._agent.began(self._thread_id)
                 emit(RunStarted(self._thread_id))
                 before = self._agent.answer_in(self._thread_id, thread.checkpoint, prompt)
-                if before is not None:  # another process has answered it, since it was looked for
+                if before is not None:  # another process has answered it since the first look
                     await journal.record(standing_of(thread.checkpoint))
                     return before
                 return await self._try_each(journal, ready, prompt, timeout, emit)
 
     def _clear_the_way(self) -> Ready:
-        """What former processes left running is ended, and somebody can be asked: known before anything is written."""
+        """End programs that former processes left running, and return a provider that can be asked, before anything is
+        written.
+        """
         reap()
         ready = self._agent.first_ready(self._agent.order(self._provider))
         if not self._swept:
@@ -189,7 +199,9 @@ class ProviderSession(Session):
     async def _try_each(
         self, journal: Journal, ready: Ready, prompt: Asked, timeout: float | None, emit: Emit
     ) -> RunResult:
-        """At the provider that has it; if that cannot work here, at the next that can."""
+        """Send the prompt to the provider that has the conversation. If it cannot work here, send it to the next one that
+        can.
+        """
         failures: list[ProviderError] = []
         names = self._agent.order(self._who_has_it(journal))
         for number, name in enumerate(names):
@@ -207,7 +219,7 @@ class ProviderSession(Session):
                     await take_back(journal, sending.asked_at)
             else:
                 self._origin = None
-                for failure in failures:  # else they are told once, by the error that is raised
+                for failure in failures:  # if all fail, the raised error reports them
                     log.warning("thread %r goes on with %s: %s", self._thread_id, name, failure)
                 return result
             finally:
@@ -215,7 +227,9 @@ class ProviderSession(Session):
         raise with_notes(failures)
 
     def _who_has_it(self, journal: Journal) -> str:
-        """Who did the last turns, for a session that goes on from its id alone."""
+        """Return the provider that did the last turns, for a session that goes on from its id alone. Any other session
+        stays at its provider.
+        """
         recorded = current_provider(journal.thread.checkpoint)
         return recorded if not self._key and recorded in self._agent.settings.providers else self._provider
 
@@ -226,7 +240,7 @@ class ProviderSession(Session):
 
 
 def refuse_turns(*, answer: Any = None, max_turns: int | None = None) -> None:
-    """Raise `UsageError` for an answer or a limit of turns, which a provider's program cannot be given."""
+    """Raise `UsageError` if an answer or a limit of turns is given: a provider's program takes neither."""
     if answer is not None or max_turns is not None:
         raise UsageError(
             "answer= and max_turns= are for the built-in agent: a provider's program runs a loop of its own, asks nothing "
@@ -235,7 +249,7 @@ def refuse_turns(*, answer: Any = None, max_turns: int | None = None) -> None:
 
 
 def with_notes(failures: list[ProviderError]) -> ProviderError:
-    """The last of them, which tells of those before it too."""
+    """Return the last of these errors, with a note for each earlier one."""
     *others, last = failures
     for earlier in others:
         last.add_note(f"before that, {earlier}")

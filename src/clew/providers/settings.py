@@ -1,4 +1,4 @@
-"""How a provider's agent works, checked."""
+"""The settings of an agent that works through a provider, and their checks."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ AUTO = "auto"
 
 
 class ProviderSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What `Agent(provider=…)` was made with."""
+    """The arguments of `Agent(provider=…)`, checked."""
 
     providers: tuple[str, ...]
-    """In the order in which they are tried."""
+    """The names of the providers, in the order in which they are tried."""
     models: Mapping[str, str]
-    """By provider; one that is not named takes what its program takes."""
+    """The model by provider. A provider that is not in it uses the default of its program."""
     name: str
     system_prompt: str
     place: Place
@@ -66,7 +66,9 @@ def make_settings(
     budget: Budget | None,
     timeout: float | None,
 ) -> ProviderSettings:
-    """All that can be known to be wrong is told here, before anything is started."""
+    """Check the arguments and return the settings. Raises `InvalidInput` for every mistake that can be known before the
+    start.
+    """
     names = _names(provider)
     check_name(name)
     check_text("system_prompt", system_prompt)

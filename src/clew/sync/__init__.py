@@ -1,4 +1,6 @@
-"""The same names as `clew`, blocking: for scripts, notebooks and threads. Their types are in the stub beside this file."""
+"""The same names as `clew`, but blocking: for scripts, notebooks and threads. Their types are in the stub beside this
+file.
+"""
 
 from __future__ import annotations
 

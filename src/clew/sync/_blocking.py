@@ -1,9 +1,10 @@
-"""From an async class or function to its blocking form, by looking at it: what is added to one is there in the other.
+"""Makes the blocking form of an async class or function by inspecting it, so that both always have the same methods.
 
-An object's methods and properties run in the loop's thread, because that is the only place where they may be used. What
-they return is turned too: an async iterator to an iterator, an object of an async class to its blocking form. A method that
-returns a run blocks until it has the run's result, except for `stream`, which returns the run to be iterated. `async with`
-becomes `with`: entered in one task and left in another, so an async class must not keep a task group open in between.
+Methods and properties of an object run in the loop's thread, because that is the only place where they may be used. Their
+results are converted too: an async iterator to an iterator, an object of an async class to its blocking form. A method
+that returns a run blocks until it has the run's result, except for `stream`, which returns the run to be iterated. `async
+with` becomes `with`. It is entered in one task and left in another, so an async class must not keep a task group open in
+between.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ __all__ = [
 ]
 
 ASYNC_CLASSES: tuple[type, ...] = (Agent, Checkpointer, Run, Session, Thread, Workspace)
-"""Those whose objects live on an event loop. All others are the same in `clew` and in `clew.sync`."""
+"""Classes whose objects live on an event loop. All other classes are the same in `clew` and in `clew.sync`."""
 
 OWN_METHODS = {"__aenter__": "__enter__", "__aexit__": "__exit__", "__aiter__": "__iter__", "__anext__": "__next__"}
 _ASYNC_RETURNS = re.compile(r"\bAsync(Iterator|Iterable)\b")
@@ -60,14 +61,16 @@ class Blocking:
 
 
 def blocking(value: Any) -> Any:
-    """The blocking form of a public class or function; what is the same in both worlds is returned as it is."""
+    """Return the blocking form of a public class or function. A value that needs none is returned unchanged."""
     if not is_turned(value):
         return value
     return _blocking_class(value) if isinstance(value, type) else _class_level(value, value)
 
 
 def is_turned(value: Any) -> bool:
-    """Whether it has a blocking form: a class whose objects live on the loop, or a function that is async or gives one."""
+    """Whether a value needs a blocking form: it is a class whose objects live on the loop, an async function, or a
+    function that returns such an object.
+    """
     if isinstance(value, type):
         return issubclass(value, ASYNC_CLASSES)
     if not inspect.isroutine(value):
@@ -77,7 +80,7 @@ def is_turned(value: Any) -> bool:
 
 
 def public_names(cls: type) -> list[str]:
-    """What the blocking form of this class offers, under the names that the class has for it."""
+    """Return the names of the public members of an async class that its blocking form offers too."""
     return [name for name in dir(cls) if not name.startswith("_") or name in OWN_METHODS]
 
 
@@ -88,7 +91,7 @@ def return_annotation(name: str, annotation: str) -> str:
 
 
 def documentation(text: str | None) -> str | None:
-    """What is said of a blocking form, given what is said of the original."""
+    """Return the docstring of a blocking form, made from the docstring of the original."""
     if not text:
         return text
     return _ASYNC_WORDS.sub(lambda found: "a " if found[0] == "an async " else "", text)
@@ -152,7 +155,7 @@ def _member(cls: type, name: str) -> Any:
 
 
 def _class_level(function: Callable[..., Any], original: Any) -> Callable[..., Any]:
-    """Needs no object, so what is not async in it runs where it is called."""
+    """Wrap a function that needs no object. It runs in the loop if it is async, and else right where it is called."""
     through_loop = inspect.iscoroutinefunction(function)
 
     def forward(*args: Any, **kwargs: Any) -> Any:
@@ -196,7 +199,9 @@ async def _finished(run: Run[Any]) -> Any:
 
 
 def _entered(origin: Any) -> Any:
-    """Enter; and leave again if the caller was interrupted just when that was done, as nobody else would."""
+    """Enter the async context. If the caller is interrupted just when that has succeeded, leave it again, because nobody
+    else would.
+    """
     entered = False
 
     async def enter() -> Any:
@@ -214,8 +219,9 @@ def _entered(origin: Any) -> Any:
 
 
 def _advanced(run: Run[Any]) -> Any:
-    """What happens next in a run. If the caller is interrupted while it waits, the run is stopped first: whoever gets the
-    interrupt may not have the run."""
+    """Return the next event of a run. If the caller is interrupted while it waits, stop the run first: the code that
+    handles the interrupt may not hold the run.
+    """
     try:
         event = call(anext, run, _END)
     except BaseException:
@@ -227,7 +233,7 @@ def _advanced(run: Run[Any]) -> Any:
 
 
 def _dressed(forward: Callable[..., Any], original: Any) -> Callable[..., Any]:
-    """With the name, the documentation and the signature of the original."""
+    """Give a wrapper the name, the docstring and the signature of the original, converted to their blocking forms."""
     functools.update_wrapper(forward, original)
     signature = inspect.signature(original)
     if isinstance(signature.return_annotation, str):
@@ -241,7 +247,9 @@ def _dressed(forward: Callable[..., Any], original: Any) -> Callable[..., Any]:
 
 
 def _origin(value: Any) -> Any:
-    """What the loop knows an argument as: the agents among the tools of another, too."""
+    """Return the async object behind a blocking argument, also inside a list, tuple or set of arguments, such as
+    `tools=[agent]`.
+    """
     if not isinstance(value, Blocking):
         nests = type(value) in _NESTING and any(isinstance(item, Blocking) for item in value)
         return type(value)(map(_origin, value)) if nests else value
@@ -268,7 +276,9 @@ def _turned(result: Any) -> Any:
 
 
 def _iterated(source: AsyncIterator[Any], pid: int) -> Iterator[Any]:
-    """One item at a time, as they are asked for. One that is given up is closed in the loop when it is collected."""
+    """Yield the items of an async iterator as they are asked for. An iterator that is dropped is closed in the loop when
+    it is garbage-collected.
+    """
     _check_process(pid, "listing")
     while (item := call(anext, source, _END)) is not _END:
         yield _turned(item)

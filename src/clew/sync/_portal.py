@@ -1,8 +1,9 @@
-"""One event loop in one background thread of the process, and the way into it for everybody else.
+"""The portal: one event loop in one background thread of the process, and the way into it from all other threads.
 
-It does what anyio's blocking portal does, and three things that one cannot: an interrupted caller learns of it only once
-its operation has settled, also if the interrupt comes while the operation is being handed over; a forked child never
-touches, nor at its exit waits for, the loop of its parent; and a call is one hop instead of two (measured: 40 % less).
+It does what anyio's blocking portal does, and three things that one cannot do. An interrupted caller sees the interrupt
+only once its operation has settled, even if the interrupt comes while the operation is being handed over. A forked child
+never touches the loop of its parent, and does not wait for it at exit. A call is one hop instead of two (measured: 40 %
+less).
 """
 
 from __future__ import annotations
@@ -24,10 +25,14 @@ from clew.errors import UsageError
 __all__ = ["call", "close_at_exit", "stop_at_exit"]
 
 EXIT_TIME = 1.0
-"""How many seconds each step of the end may take: calls under way, agents, what they left behind, the open stores."""
+"""How many seconds each step of the exit may take: to end calls under way, agents, the tasks they left behind, and open
+stores.
+"""
 
 _PATIENCE = 0.1 if sys.platform == "win32" else None
-"""Windows does not interrupt a wait; elsewhere one without an end is interrupted by a signal."""
+"""How many seconds one wait lasts before it is repeated. On Windows a signal does not interrupt a wait. Elsewhere it
+does, so that a wait needs no limit.
+"""
 
 _INTERRUPTED_AGAIN = (
     "clew.sync was interrupted again while the first interrupt was being put on record. The call was cancelled and ends in "
@@ -44,28 +49,28 @@ class Stops(Protocol):
 
 
 def call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Run a function in the loop's thread, await what it returns if it is async, and return the outcome here.
+    """Run a function in the loop's thread, await its result if that is a coroutine or a future, and return the outcome.
 
-    What can be awaited and is no coroutine or future, such as a run of an agent, is a result like any other.
+    Other objects that can be awaited, such as a run of an agent, are returned as they are.
 
     A caller that is interrupted meanwhile (Ctrl+C) cancels the operation, and goes on once that has settled. A second
-    interrupt does not wait for it, and says so; the exit of the interpreter does, for a few seconds.
+    interrupt does not wait for it, and its note says so. The exit of the interpreter does wait, for a few seconds.
     """
     return _portal().call(_Operation(function, args, kwargs))
 
 
 def close_at_exit(resource: Closes) -> None:
-    """Close this when the interpreter exits, if it is still around by then. Closing twice must be no error."""
+    """Close this resource when the interpreter exits, if it still exists then. Closing it twice must not be an error."""
     _to_close.add(resource)
 
 
 def stop_at_exit(worker: Stops) -> None:
-    """Let this end what it runs when the interpreter exits, before anything that its work depends on is ended."""
+    """Stop this worker when the interpreter exits, before anything that its work depends on is ended."""
     _to_stop.add(worker)
 
 
 class _Operation:
-    """What one caller waits for."""
+    """One call into the loop, for which a caller in another thread waits."""
 
     def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._work = function, args, kwargs
@@ -76,13 +81,15 @@ class _Operation:
         self._error: BaseException | None = None
 
     def start(self, portal: _Portal) -> None:
-        """In the loop."""
+        """Start the operation. Runs in the loop."""
         self._task = portal.loop.create_task(self._run(), context=self._context)
         portal.running.add(self._task)
         self._task.add_done_callback(functools.partial(self._settle, portal))
 
     def cancel(self) -> None:
-        """In the loop. Here comes also who was interrupted so early that the operation never got here."""
+        """Cancel the operation. Runs in the loop. If the caller was interrupted so early that the operation never
+        started, there is only the waiting to end.
+        """
         if self._task is None:
             self._settled.set()
         else:
@@ -98,7 +105,7 @@ class _Operation:
 
     def _settle(self, portal: _Portal, task: asyncio.Task[None]) -> None:
         portal.running.discard(task)
-        if not portal.stopping.is_set():  # else only threads that end with the interpreter are waiting: let them
+        if not portal.stopping.is_set():  # at exit only daemon threads still wait, and they end with the interpreter
             self._settled.set()
 
     def wait(self) -> None:
@@ -115,11 +122,12 @@ class _Operation:
 
 
 class _Portal:
-    """The loop and its thread."""
+    """The event loop and the thread in which it runs."""
 
     def __init__(self) -> None:
         self.running: set[asyncio.Task[None]] = set()
-        """Kept here, because the loop alone does not keep a task from being collected."""
+        """The running tasks. They are kept here because the loop alone does not keep a task from being garbage-collected.
+        """
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, name="clew.sync", daemon=True)
         self._thread.start()
@@ -145,7 +153,7 @@ class _Portal:
         return operation.outcome()
 
     def stop(self) -> None:
-        """Wait for the loop's end. One more Ctrl+C ends the process without waiting."""
+        """Stop the loop and wait for its end. One more Ctrl+C ends the process without waiting."""
         with suppress(KeyboardInterrupt):
             self.loop.call_soon_threadsafe(self.stopping.set)
             self._thread.join(4 * EXIT_TIME)
@@ -206,14 +214,14 @@ def _stop() -> None:
 
 
 def _forget() -> None:
-    """In a forked child: the loop's thread stayed with the parent, and so did all that it runs."""
+    """Start afresh in a forked child. The loop's thread stayed with the parent, and so did everything that it runs."""
     global _current, _lock, _to_close, _to_stop
     _inherited.append((_current, _to_close, _to_stop))
     _current, _lock, _to_close, _to_stop = None, threading.Lock(), weakref.WeakSet(), weakref.WeakSet()
 
 
 _inherited: list[object] = []
-"""The parent's, kept by a child so that nothing of it is ever finalized there."""
+"""The parent's portal and objects. A forked child keeps them, so that they are never finalized in the child."""
 
 atexit.register(_stop)
 if hasattr(os, "register_at_fork"):
