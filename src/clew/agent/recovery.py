@@ -87,7 +87,7 @@ def left_over(state: Checkpoint) -> Left:
             entries.append(closed(last, len(state.history) + 1, SUPERSEDED))
         return Left(tuple(entries), tuple(doubtful), words)
     if stopped.is_open:
-        if not state.in_flight and stopped.provider != OWN:  # what it cost is not known: the next request counts it
+        if not state.in_flight and stopped.provider != OWN:  # its cost is not known: counts as `unaccounted`
             entries.append(ModelCallStarted(state.model))
         end = len(state.history) + len([entry for entry in entries if isinstance(entry, MessageAdded)])
         entries.append(closed(stopped, end))

@@ -69,9 +69,10 @@ class Session(ABC):
     def handle(
         self, *, key: str | bytes | None = None, expires_in: timedelta | None = None, hints: bool = False
     ) -> str:
-        """Return a handle that is signed with `key`, is refused after `expires_in`, or carries `hints`.
+        """Return a handle like `resume_handle`, with options: signed with `key`, refused once `expires_in` has passed, or
+        with `hints`.
 
-        Hints tell the process that resumes the session the folder, and the store without its credentials.
+        Hints are the folder, and the store without its credentials, for the process that resumes the session.
         """
         cwd, store = self._whereabouts() if hints else ("", "")
         expires = None if expires_in is None else datetime.now(UTC) + expires_in
@@ -345,7 +346,7 @@ def _how_to_go_on(reason: str) -> str:
 
 
 def task_id(agent: str, task: str, folder: Path) -> str:
-    """Return the id of the thread of a task: the same for the same agent, words and folder."""
+    """Return the id of the thread that belongs to a task. It is the same for the same agent, words and folder."""
     words = "\0".join((agent, task, os.path.abspath(folder)))
     digest = blake3(words.encode("utf-8", "surrogateescape")).hexdigest()[:24]
     return f"task:{agent or 'agent'}:{digest}"

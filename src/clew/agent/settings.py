@@ -154,7 +154,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     provider: str = ""
     """The name of the provider; empty for the built-in agent."""
     tools: tuple[str, ...] = ()
-    """Each as `module:function`."""
+    """The tools, each as `module:function`."""
     mcp: tuple[str, ...] = ()
     """MCP servers: URLs, or commands with $NAME where a variable of the environment is meant."""
     folder: str = ""

@@ -20,9 +20,9 @@ __all__ = ["Exchange", "Trajectory", "answer_on_record", "done_since", "read_tra
 class Exchange(RunResult, frozen=True, kw_only=True):
     """One prompt, and everything that was done for it until it was answered or stopped.
 
-    In a trajectory `usage`, `cost` and `duration` cover all runs that worked on this prompt, crashed ones included. They
-    are None if not known. `status` is how the exchange ended: `running` while a process works on it, and `interrupted` if
-    its process stopped without recording an end.
+    In a trajectory `usage`, `cost` and `duration` cover all runs that worked on this prompt, crashed ones included. A
+    value that is not known is None. `status` is how the exchange ended: `running` while a process works on it, and
+    `interrupted` if its process stopped without recording an end.
     """
 
 
@@ -41,7 +41,7 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[int, dict[str, Any]] = {}
     """What tools noted about each turn (`ctx.metadata`), by the number of the turn from 1."""
     sub_agents: tuple[Trajectory, ...] = ()
-    """The trajectories of the sub-agents that its turns called, in the order in which they ended."""
+    """The trajectories of the sub-agents that its turns called, in the order in which their threads were created."""
 
     @property
     def num_exchanges(self) -> int:
@@ -108,7 +108,7 @@ def answer_on_record(thread_id: str, state: Checkpoint, span: ExchangeSpan) -> R
 
 
 def exchange_result(thread_id: str, state: Checkpoint, exchange: ExchangeSpan, turns: int) -> Exchange:
-    """Return the `Exchange` of one stretch of a thread. `turns` is how many turns the thread had at its end."""
+    """Return one exchange of a thread as an `Exchange`. `turns` is how many turns the thread had at its end."""
     status: Any = exchange.status
     last = exchange.up_to_answer[-1] if exchange.up_to_answer else None
     blocks = said_in(exchange.messages)

@@ -62,7 +62,7 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     max_turns: int | None = None
     """A limit that allows more turns than were used since the last prompt."""
     budget: Budget | None = None
-    """Limits that allow more than was spent. A budget without any limit, where the amount spent is not known."""
+    """A budget that allows more than was spent. It has no limits where the amount spent is not known."""
     provider: str = ""
     """The provider at which the thread was to go on, if that is not on record yet."""
     model: str = ""
@@ -121,8 +121,8 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def program(self) -> str:
-        """The words for the program in which to make the call, with the budget that its agent needs if the one on record
-        is spent.
+        """Where to call Python, in words: the program that made the thread, with the budget that its agent needs if the
+        one on record is spent.
         """
         more = "" if self.budget is None else f", with {advice.budget_in_program(**self.budget.limits)}"
         return f"the program that made it{more}"
@@ -168,7 +168,7 @@ def with_prompt(way: Way, prompt: str) -> Way:
 
 
 def at_provider(way: Way, provider: str, model: str) -> Way:
-    """Return the same way forward at a provider to which the thread was to move, and where nothing was done yet."""
+    """Return the same way forward for a thread that was to move to a provider, where nothing was done yet."""
     return msgspec.structs.replace(way, provider=provider, model=model, max_turns=None, is_program=False, tools=())
 
 
@@ -210,13 +210,12 @@ def _is_at_its_end(state: Checkpoint) -> bool:
     last = state.messages[-1]
     silent = type(last) is Assistant and not tool_calls(last) and last.stop != "pause_turn"
     was_cut_off = bool(state.reason) or state.status == "running"
-    return silent and not (
-        was_cut_off and _is_of_program(state)
-    )  # a program may want more: a finishing tool, or an output type
+    # A program may want more after the last answer: a finishing tool, or an output type.
+    return silent and not (was_cut_off and _is_of_program(state))
 
 
 def _more_turns(state: Checkpoint) -> int | None:
-    """Return a limit for as many turns again, if the turns that a prompt may take are used up; else None."""
+    """Return a larger limit that allows as many turns again, if the turns for the current prompt are used up; else None."""
     limit = state.limits.get("max_turns")
     used = turns_of_task(state)
     if limit is None or used < limit or prompts_waiting(state) or state.status == "done":
@@ -266,7 +265,7 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
     is_live: bool
     """Whether the lease still keeps other processes from taking the thread, unless they ask for a takeover."""
     is_here: bool
-    """Whether the process is of this machine, and of its current boot."""
+    """Whether the process was started on this machine since its last boot."""
     is_gone: bool | None
     """Whether the process has ended; None if that cannot be known here."""
 

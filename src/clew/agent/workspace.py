@@ -31,8 +31,8 @@ _LONGEST_PROBLEM = 200
 
 
 def unkept(state: Checkpoint) -> str:
-    """Say which turn the files on record belong to, if they may be older than the conversation. Return "" if they are
-    not.
+    """Return words that say which turn the files on record belong to, or that there are none, if the files may be older
+    than the conversation. Return "" if they are not.
     """
     if state.changing is None:
         return ""
@@ -97,7 +97,7 @@ class Files:
     async def _restore(self, workspace: Workspace, state: Checkpoint) -> None:
         """Restore to the end once begun: a folder with half of the files would be mistaken for a folder of its user."""
         recorded = state.workspace
-        assert recorded is not None  # noqa: S101 - the caller has looked
+        assert recorded is not None  # noqa: S101 - the caller has checked
         await self._journal.record(StateSet(_RESTORING, _name_of(workspace.path)))
         await self._journal.flush()
         restored = await workspace.restore(recorded)
@@ -177,8 +177,8 @@ class Files:
             raise
 
     async def _record(self, state: Checkpoint, taken: SnapshotRef, *, tell: bool = False) -> bool:
-        """Record a snapshot if it differs from the last one, and return whether it did. If it does not, the end of the
-        changes is written with the next entry.
+        """Record a snapshot if it differs from the last one, and return whether it did. If it does not, a note that the
+        files on record are up to date is written with the next entry.
         """
         if state.workspace is not None and state.workspace.digest == taken.digest:
             if state.changing is not None:

@@ -52,14 +52,16 @@ __all__ = ["ProviderAgent", "Ready"]
 
 
 class Ready(NamedTuple):
-    """A provider that can be asked."""
+    """A provider that can be asked, and its program on this machine."""
 
     provider: Provider
     program: Program
 
 
 class ProviderAgent(Agent):
-    """An outside coding agent, durable: `Agent(provider="claude_code")`, or a list to fall back on, or `"auto"`.
+    """An outside coding agent whose work is durable: `Agent(provider="claude_code")`.
+
+    With a list of providers, or `"auto"` for all of them, the next one takes over when one cannot work.
 
         session = Agent(provider="claude_code", checkpointer="sqlite:///clew.db").start_session()
         result = await session.send("My deploy target is staging-eu. Remember that.")
@@ -156,12 +158,12 @@ class ProviderAgent(Agent):
     def resume_session(self, handle: str, *, key: str | bytes | None = None, trust: bool = False) -> ProviderSession:
         """Return the session of a handle, in any process. The thread's id is enough if this agent has the right store.
 
-        If the store has the thread, the whole history is there, and the files that the provider keeps of the conversation
-        are brought to this machine. Without it the conversation of the provider's program goes on, if that is on this
+        If the store has the thread, the whole history is there, and what the provider keeps of the conversation is
+        brought to this machine. Without the store the conversation of the provider's program goes on, if it is on this
         machine. A session of another provider, or of the built-in agent, goes on at this agent's provider.
 
-        With a `key`, only a handle that was signed with it is accepted. The store and the folder that a handle hints at
-        are used only with `trust=True`, and only where this agent was not given its own.
+        With a `key`, only a handle that was signed with it is accepted. Hints in a handle are used only with
+        `trust=True`: the store if this agent was given none, and the folder if this agent has no workspace.
         """
         found = read_handle(handle, key=key)
         agent = self._trusting(found) if trust else self
@@ -262,7 +264,7 @@ class ProviderAgent(Agent):
         for store in (self._store, *self._trusted.values()):
             await store.close()
 
-    # For sessions.
+    # The methods below are for sessions.
 
     @asynccontextmanager
     async def thread(self, thread_id: str) -> AsyncIterator[Thread]:
@@ -357,9 +359,7 @@ class ProviderAgent(Agent):
             raise error
 
     async def adopt_origin(self, journal: Journal, name: str, origin: Handle | None) -> None:
-        """Take a session of another provider into the thread, if the thread is empty and the session came from that
-        provider.
-        """
+        """Record a session of another provider in the thread first, if the store knows nothing of it yet."""
         state = journal.thread.checkpoint
         if origin is None or state.history or state.providers or provider_name(origin.provider) in ("", name):
             return
@@ -446,8 +446,8 @@ class ProviderAgent(Agent):
             return names[0]
 
     def _trusting(self, handle: Handle) -> ProviderAgent:
-        """Return a copy of this agent that uses the store and the folder that the handle hints at, where it has none of
-        its own.
+        """Return a copy of this agent with the hints of the handle: its store if this agent was given none, and its
+        folder if this agent has no workspace.
         """
         agent = copy.copy(self)
         if handle.store and self._store.is_default:

@@ -83,8 +83,8 @@ class ProviderSession(Session):
         return str(self._agent.settings.place.cwd), self._agent.store_url
 
     def send(self, prompt: str, *, prompt_id: str | None = None, timeout: float | None = None) -> Run[RunResult]:
-        """Ask a prompt and return the result, or iterate the run for its events. After `timeout` seconds the program is
-        interrupted, and the result says so. An error of the provider is raised, and never returned as an answer.
+        """Ask a prompt. Await the run for its result, or iterate it for its events. After `timeout` seconds the program
+        is interrupted, and the result says so. An error of the provider is raised, and never returned as an answer.
 
         With a `prompt_id` the prompt is asked once. If that id was answered, its answer is returned from the record and
         no program is started. If it was stopped, it is asked again, and the program is told so.

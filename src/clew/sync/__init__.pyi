@@ -642,9 +642,10 @@ class Session:
     def handle(
         self, *, key: str | bytes | None = None, expires_in: timedelta | None = None, hints: bool = False
     ) -> str:
-        """Return a handle that is signed with `key`, is refused after `expires_in`, or carries `hints`.
+        """Return a handle like `resume_handle`, with options: signed with `key`, refused once `expires_in` has passed, or
+        with `hints`.
 
-        Hints tell the process that resumes the session the folder, and the store without its credentials."""
+        Hints are the folder, and the store without its credentials, for the process that resumes the session."""
 
     @property
     def losses(self) -> tuple[Loss, ...]:

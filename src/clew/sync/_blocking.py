@@ -185,7 +185,7 @@ def _method(name: str, original: Callable[..., Any], *, attribute: bool = False)
 
 
 def _finishing(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the method as it is, except that a run which it returns is run to its end."""
+    """Wrap a method so that a run which it returns is run to its end, and the result of the run is returned instead."""
 
     def begin(*args: Any, **kwargs: Any) -> Any:
         result = method(*args, **kwargs)

@@ -87,8 +87,8 @@ class _Operation:
         self._task.add_done_callback(functools.partial(self._settle, portal))
 
     def cancel(self) -> None:
-        """Cancel the operation. Runs in the loop. If the caller was interrupted so early that the operation never
-        started, there is only the waiting to end.
+        """Cancel the operation. Runs in the loop. If the caller was interrupted before the operation had started, only
+        end its wait.
         """
         if self._task is None:
             self._settled.set()
@@ -183,7 +183,7 @@ async def _ended(futures: Collection[asyncio.Future[Any]]) -> None:
         done, _ = await asyncio.wait(futures, timeout=EXIT_TIME)
         for future in done:
             if not future.cancelled():
-                future.exception()  # there is nobody left to tell
+                future.exception()  # mark it as seen: nobody is left to report it to
 
 
 _lock = threading.Lock()
