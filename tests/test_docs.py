@@ -98,7 +98,9 @@ def exists(path: str) -> bool:
 @pytest.mark.parametrize("guide", [guide for guide in FOR_CONTRIBUTORS if guide.exists()], ids=lambda guide: guide.name)
 def test_every_path_that_contributors_are_given_exists(guide: Path) -> None:
     paths = named(guide, r"(?<![\w./:-])((?:[\w.-]+/)+[\w.-]*|\w+\.py)(?![\w*])")
-    mirrored = {path for path in paths if not path.startswith(("http", ".venv/", "build/", "dist/")) and "yours" not in path}
+    mirrored = {
+        path for path in paths if not path.startswith(("http", ".venv/", "build/", "dist/")) and "yours" not in path
+    }
     alike = {path.name for path in (ROOT / "src" / "clew").rglob("*.py")}
     assert [path for path in sorted(mirrored) if not exists(path) and path not in alike] == []
 

@@ -7,7 +7,7 @@ import copy
 import os
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractContextManager, asynccontextmanager
 from pathlib import Path
 from types import EllipsisType
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ from clew.agent.prompts import Asked, check_resumed
 from clew.agent.run import Emit, Run, RunResult, stop_all
 from clew.agent.session import Session
 from clew.agent.settings import Budget
-from clew.agent.signals import by_id, stops_with_a_signal
+from clew.agent.signals import stops_for
 from clew.agent.stores import LastRun, Ran, Store
 from clew.agent.trajectory import Trajectory, answer_on_record, read_trajectory
 from clew.checkpointers import Checkpointer
@@ -285,9 +285,7 @@ class ProviderAgent(Agent):
 
     def stops(self, thread_id: str) -> AbstractContextManager[None]:
         """Return the context in which signals end a prompt, as `handle_signals` asks for."""
-        if self._handle_signals is False:
-            return nullcontext()
-        return stops_with_a_signal(thread_id, by_id if self._handle_signals is True else self._handle_signals)
+        return stops_for(thread_id, self._handle_signals, is_named=False)
 
     def order(self, first: str) -> list[str]:
         """Return the providers in the order in which they are tried: first the one that has the conversation."""
