@@ -52,16 +52,17 @@ __all__ = ["ProviderAgent", "Ready"]
 
 
 class Ready(NamedTuple):
-    """A provider that can be asked, and its program on this machine."""
+    """A provider that is installed and not known to be unusable, and its program on this machine."""
 
     provider: Provider
     program: Program
 
 
 class ProviderAgent(Agent):
-    """An outside coding agent whose work is durable: `Agent(provider="claude_code")`.
+    """An agent whose work is done by an outside coding agent program and recorded by Clew:
+    `Agent(provider="claude_code")`.
 
-    With a list of providers, or `"auto"` for all of them, the next one takes over when one cannot work.
+    If `provider` is a list of names, or `"auto"` for all known providers, the next one takes over when one cannot work.
 
         session = Agent(provider="claude_code", checkpointer="sqlite:///clew.db").start_session()
         result = await session.send("My deploy target is staging-eu. Remember that.")
@@ -96,12 +97,15 @@ class ProviderAgent(Agent):
     ) -> None:
         """`model` is the provider's own name of a model, or a dict of such names by provider. `env` is the whole
         environment of the provider's program; by default it is that of this process. `workspace` is a folder to work in
-        that is snapshotted after each prompt, and brought along to other machines. `cwd` is a folder to work in without
-        snapshots. `options` are further arguments for the program. `data_dir` is a folder to keep everything in, in place
-        of a `checkpointer`.
+        that is snapshotted after each prompt, and brought along to other machines. With `restore_files` its recorded
+        files are put back before each prompt even if the folder is not empty. `cwd` is a folder to work in without
+        snapshots. `options` are further command line arguments for the program. `data_dir` is a folder to keep
+        everything in, in place of a `checkpointer`. `redact` removes secrets from what is recorded. `takeover` takes a
+        thread from a process that still holds it. With `handle_signals`, SIGTERM and Ctrl+C end the prompt, and then
+        this process once the end is on record. Any argument in `others` raises `InvalidInput`.
 
-        With several providers the first that is installed and logged in is used. If a provider is missing, not logged in,
-        or at its limit, in the first prompt or later, the next one takes over with the whole conversation.
+        With several providers the first that is installed and logged in is used. If a provider is missing, not logged
+        in, or at its limit, in the first prompt or later, the next one takes over with the whole conversation.
         """
         if others:
             raise InvalidInput(
@@ -132,7 +136,8 @@ class ProviderAgent(Agent):
         self._tasks: set[asyncio.Task[Any]] = set()
         self._worked_on = LastRun[ProviderSettings]()
         self._trusted: dict[str, Store] = {}
-        """Stores that were opened here because a trusted handle named them, by their URLs."""
+        """Stores that this agent opened because a handle names them and `resume_session` was told to trust that handle,
+        by their URLs."""
 
     @property
     def name(self) -> str:
@@ -147,23 +152,28 @@ class ProviderAgent(Agent):
         return self._store.open()
 
     def start_session(self, *, thread_id: str | None = None) -> ProviderSession:
-        """Return a session on a new thread, or on the thread with this id, no matter which agent worked on it before.
+        """Return a session on a new thread, or on the thread with this id, even if another agent worked on that thread
+        before.
 
-        Its handle can be taken before the first prompt, and leads back to the session once that prompt is on record.
+        Nothing is written or started yet. The session's handle can be taken before the first prompt, but works only
+        once that prompt is on record.
         """
         name = self._first()
         key = self.provider(name).new_key()
         return ProviderSession(self, thread_id or self.new_id(), provider=name, key=key, origin=None)
 
     def resume_session(self, handle: str, *, key: str | bytes | None = None, trust: bool = False) -> ProviderSession:
-        """Return the session of a handle, in any process. The thread's id is enough if this agent has the right store.
+        """Return the session that a handle stands for, in any process. In place of a handle, the thread's id is enough
+        if this agent has the store in which the thread is.
 
-        If the store has the thread, the whole history is there, and what the provider keeps of the conversation is
-        brought to this machine. Without the store the conversation of the provider's program goes on, if it is on this
-        machine. A session of another provider, or of the built-in agent, goes on at this agent's provider.
+        If the store has the thread, the session has the whole history, and the provider's own copy of the conversation
+        is brought to this machine with the next prompt. If the store does not have it, the provider's own copy is
+        continued, if it is on this machine. If another provider or the built-in agent did the last work, the
+        conversation goes on at this agent's provider.
 
-        With a `key`, only a handle that was signed with it is accepted. Hints in a handle are used only with
-        `trust=True`: the store if this agent was given none, and the folder if this agent has no workspace.
+        With a `key`, only a handle that was signed with that key is accepted. A handle may also name a store and a
+        working folder. They are used only with `trust=True`: the store if this agent was given none, and the folder if
+        this agent has no workspace.
         """
         found = read_handle(handle, key=key)
         agent = self._trusting(found) if trust else self
@@ -182,14 +192,16 @@ class ProviderAgent(Agent):
         delete_when_done: bool = True,
         keep_when_stopped: bool = True,
     ) -> Session:
-        """Always raises `UsageError`: a script whose prompts are known by their numbers needs the built-in agent."""
+        """Always raises `UsageError`. Only the built-in agent offers `session`, which recognises each prompt of a
+        script by its number. Use `start_session` instead."""
         raise UsageError(
             "agent.session(…) numbers the prompts of a script, which only the built-in agent does. With a provider use "
             "agent.start_session(thread_id=…), agent.resume_session(handle), and prompt_id= to ask a prompt once."
         )
 
     def task_id(self, task: str, *, workspace: str | os.PathLike[str] | None = None) -> str:
-        """Always raises `UsageError`: only sessions of the built-in agent name their thread by the task."""
+        """Always raises `UsageError`. Only the built-in agent derives a thread's id from a task. Give `start_session` a
+        `thread_id` of your own instead."""
         raise UsageError(
             "agent.task_id(…) names the thread of agent.session(resume=True), which only the built-in agent has. With a "
             "provider name the thread yourself: agent.start_session(thread_id=…)."
@@ -210,9 +222,9 @@ class ProviderAgent(Agent):
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> Run[RunResult]:
-        """Ask a prompt on a thread, or on a new one without a `thread_id`: `start_session(thread_id=…).send(prompt,
-        prompt_id=…)`.
-        """
+        """Ask a prompt on the thread with this id, or on a new thread. The same as
+        `start_session(thread_id=…).send(prompt, prompt_id=…, timeout=…)`. A `max_turns` raises `UsageError`: a
+        provider's program counts no turns."""
         refuse_turns(max_turns=max_turns)
         return self.start_session(thread_id=thread_id).send(prompt, prompt_id=prompt_id, timeout=timeout)
 
@@ -226,10 +238,12 @@ class ProviderAgent(Agent):
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> Run[RunResult]:
-        """Go on with a thread. A `prompt` is asked as by `run`: with a `prompt_id`, once.
+        """Continue a thread. A `prompt` is asked as by `run`; if it has a `prompt_id` that was answered before, the
+        recorded answer is returned. Without a `prompt` the provider is told to go on. `answer` and `max_turns` raise
+        `UsageError`.
 
-        Without a `thread_id` it is the thread on which this agent object began to work last, in the same folder and
-        store. An agent object that has run nothing takes the newest thread of its name, and the first event,
+        Without a `thread_id` the thread on which this agent object worked last is continued, in the same folder and
+        store. An agent object that has run nothing continues the newest thread of its name, and the first event,
         `RunStarted`, says which one that is. If several threads of that name are unfinished, a `UsageError` lists them
         and nothing is run.
         """
@@ -245,19 +259,19 @@ class ProviderAgent(Agent):
         return Run(work)
 
     async def _last_thread(self) -> tuple[ProviderAgent, str]:
-        """Return the thread that `resume` uses if no id is given, and a copy of this agent for the folder and store of
-        that thread.
-        """
+        """Return the id of the thread that `resume` continues if it is given none, together with a copy of this agent
+        that uses the folder and store of that thread."""
         found, agent = await self._worked_on.or_newest(self.name, self._store, self._provided), copy.copy(self)
         agent._store, agent._provided = found.store, found.settings
         return agent, found.thread_id
 
     def new_id(self) -> str:
-        """Return a new id for a thread."""
+        """Make a random id for a new thread. It begins with the agent's name, or else with that of its first provider."""
         return f"{self.name or self._provided.providers[0]}-{secrets.token_hex(6)}"
 
     async def aclose(self) -> None:
-        """Stop all runs, and close the stores that this agent opened. In a forked child nothing is done."""
+        """Stop all runs of this agent, and close the stores that it opened. In a process that was forked after the
+        store was opened nothing is done."""
         if self._store.is_inherited:
             return
         await stop_all(self._tasks)
@@ -268,7 +282,8 @@ class ProviderAgent(Agent):
 
     @asynccontextmanager
     async def thread(self, thread_id: str) -> AsyncIterator[Thread]:
-        """Open a thread under its lease. Raises `ThreadBusy` if another process has it."""
+        """Open a thread and hold its lease until the context ends. Raises `ThreadBusy` if another process holds the
+        lease."""
         holding = self._store.thread(thread_id, takeover=self._takeover, durability="async", redact=self._redact)
         task = asyncio.current_task()
         assert task is not None  # noqa: S101
@@ -280,22 +295,26 @@ class ProviderAgent(Agent):
             self._tasks.discard(task)
 
     def began(self, thread_id: str) -> None:
-        """Remember that this agent has begun to work on a thread, so that `resume` finds it."""
+        """Remember this thread as the one that this agent object worked on last, for a `resume` without an id."""
         self._worked_on.ran = Ran(thread_id, self._store, self._provided)
 
     def stops(self, thread_id: str) -> AbstractContextManager[None]:
-        """Return the context in which signals end a prompt, as `handle_signals` asks for."""
+        """Return a context manager for one prompt. Inside it, signals end the prompt and then the process if the agent
+        was made with `handle_signals`; otherwise it does nothing."""
         return stops_for(thread_id, self._handle_signals, is_named=False)
 
     def order(self, first: str) -> list[str]:
-        """Return the providers in the order in which they are tried: first the one that has the conversation."""
+        """Return the names of the agent's providers in the order in which they are tried. `first`, which has the
+        conversation now, comes first."""
         return list(dict.fromkeys([first, *self._provided.providers]))
 
     def ready(self, name: str) -> Ready:
-        """Return a provider that can be asked, with its program.
+        """Return the provider of this name together with its program, after checking that it can be used.
 
-        Raises `ProviderMissing` if it is not installed or too old. With several providers it also raises `NotLoggedIn` if
-        that is known in advance, so that the next one can take over. With only one, its program reports that itself.
+        Raises `ProviderMissing` if the program is not installed, cannot be run or is too old. If the agent has several
+        providers, also raises `NotLoggedIn` if this machine's files show that the login is missing, so that the caller
+        can try the next provider. If it has only one, that is left to the program, which reports a missing login
+        itself.
         """
         provider = self.provider(name)
         program = provider.program()
@@ -315,7 +334,8 @@ class ProviderAgent(Agent):
         return find_provider(name)(self._provided.place)
 
     def first_ready(self, names: Sequence[str]) -> Ready:
-        """Return the first of these that can be asked. If none can, raise the last error, with notes on the earlier ones."""
+        """Return the first of the named providers that can be used, with its program. If none can, raise the last one's
+        error, with a note for each earlier error."""
         failures: list[ProviderError] = []
         for name in names:
             try:
@@ -325,7 +345,8 @@ class ProviderAgent(Agent):
         raise with_notes(failures)
 
     def sending(self, ready: Ready, journal: Journal, emit: Emit) -> Sending:
-        """Return the object that sends one prompt to this provider."""
+        """Return the object that sends one prompt to the provider in `ready` and records it in the journal's thread.
+        Events go to `emit`."""
         return Sending(self._provided, ready.provider, ready.program, self.store, journal, emit, self._redact)
 
     @property
@@ -333,11 +354,17 @@ class ProviderAgent(Agent):
         return self._redact
 
     def enter(self) -> None:
-        """Allow work to begin, or raise `UsageError`: after close, in a forked child, or on a second event loop."""
+        """Raise `UsageError` if no work may begin: after `aclose`, in a forked child, or on a second event loop.
+        Otherwise do nothing."""
         self._store.enter()
 
     async def check_origin(self, thread_id: str, origin: Handle | None) -> None:
-        """Check, before anything is written, that there is something to go on from, in the store or on this machine."""
+        """Check that a session made from the handle `origin` has something to continue. Nothing is written to the
+        thread.
+
+        There must be a thread of this id in the store, or a conversation of the provider that the handle names on this
+        machine. Otherwise raises `ThreadNotFound` or `SessionNotFound`. Does nothing if `origin` is None.
+        """
         if origin is None:
             return
         try:
@@ -357,7 +384,8 @@ class ProviderAgent(Agent):
             raise error
 
     async def adopt_origin(self, journal: Journal, name: str, origin: Handle | None) -> None:
-        """Record a session of another provider in the thread first, if the store knows nothing of it yet."""
+        """If the session comes from a handle of another provider than `name` and the thread is still empty, copy that
+        provider's conversation from this machine into the thread. Otherwise do nothing."""
         state = journal.thread.checkpoint
         if origin is None or state.history or state.providers or provider_name(origin.provider) in ("", name):
             return
@@ -365,13 +393,13 @@ class ProviderAgent(Agent):
         await adopt_into(journal, self.store, source, origin.resume_key)
 
     async def take_in(self, journal: Journal) -> None:
-        """Record what was done in the provider's own program since the last prompt."""
+        """Append to the thread what the user did in the provider's own program, without Clew, since the last prompt."""
         await take_in(journal, self.store, self._provided.place, natively=self._redact is None)
 
     async def trajectory_and_key(self, thread_id: str, provider: str, key: str) -> tuple[Trajectory, str]:
-        """Read the trajectory of a thread with its sub-agents, and the id by which the provider knows the thread. That id
-        is `key` if the record has none. The trajectory is empty if the store does not have the thread.
-        """
+        """Read from the store what was done on a thread, sub-agents included, and the key: the id by which this
+        provider knows the conversation. The given `key` is returned if none is on record. The trajectory is empty if
+        the store does not have the thread."""
         try:
             found, state = await read_trajectory(self.store, thread_id)
         except ThreadNotFound:
@@ -379,7 +407,8 @@ class ProviderAgent(Agent):
         return found, state.provider_keys.get(provider, key)
 
     async def answer_to(self, thread_id: str, prompt: Asked) -> RunResult | None:
-        """Return the recorded answer to a prompt, or None if the prompt has to be asked. Takes no lease."""
+        """Return the recorded answer to a prompt, found by the prompt's id. Returns None if the prompt was not answered
+        yet, so that it has to be asked. Takes no lease."""
         try:
             await self.check_thread(thread_id)
             state = await Thread.load(self.store, thread_id)
@@ -388,9 +417,9 @@ class ProviderAgent(Agent):
         return self.answer_in(thread_id, state, prompt)
 
     def answer_in(self, thread_id: str, state: Checkpoint, prompt: Asked) -> RunResult | None:
-        """Return the answer that this state holds for a prompt, at no cost, or None if there is none. Raises
-        `InvalidInput` if the same id is on record with other words.
-        """
+        """Return the answer to a prompt that is recorded in this state of a thread, found by the prompt's id, as a
+        result that cost nothing. Returns None if there is no answer. Raises `InvalidInput` if the id is on record with
+        another prompt text."""
         found = exchange_of(state, prompt.id)
         if found is None:
             return None
@@ -400,7 +429,8 @@ class ProviderAgent(Agent):
         return answer_on_record(thread_id, state, found)
 
     def moved_to(self, provider: str, settings: dict[str, Any]) -> ProviderAgent:
-        """Return a copy of this agent for another provider. Settings that are not given stay as they are."""
+        """Make an agent for another provider from this one. `settings` are arguments of `Agent`; those not given are
+        taken from this agent, and so is the store."""
         mine = self._provided
         kept = {
             "name": mine.name,
@@ -422,7 +452,8 @@ class ProviderAgent(Agent):
         return agent
 
     async def moved_home(self, thread_id: str, settings: dict[str, Any]) -> Session:
-        """Return a session of the built-in agent on the same thread."""
+        """Return a session of the built-in agent on the same thread and store. `settings` are arguments of `Agent`,
+        which must hold a `model`; otherwise raises `InvalidInput`."""
         if not settings.get("model"):
             raise InvalidInput("the built-in agent needs a model: move_to('clew', model='anthropic:…')")
         await self.check_thread(thread_id)
@@ -432,9 +463,8 @@ class ProviderAgent(Agent):
         return Agent(**{**made, **settings}).start_session(thread_id=thread_id)
 
     def _first(self) -> str:
-        """Return the first provider that is installed and, as far as is known, logged in; the first of all if there is
-        none.
-        """
+        """Return the name of the first provider that is installed and not known to be logged out. If there is none,
+        return the first name."""
         names = self._provided.providers
         if len(names) == 1:
             return names[0]
@@ -444,9 +474,8 @@ class ProviderAgent(Agent):
             return names[0]
 
     def _trusting(self, handle: Handle) -> ProviderAgent:
-        """Return a copy of this agent with the hints of the handle: its store if this agent was given none, and its
-        folder if this agent has no workspace.
-        """
+        """Return a copy of this agent that uses what a trusted handle names: its store if this agent was given none,
+        and its working folder if that exists and this agent has no workspace."""
         agent = copy.copy(self)
         if handle.store and self._store.is_default:
             agent._store = self._trusted.setdefault(handle.store, Store(handle.store))

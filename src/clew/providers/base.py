@@ -28,19 +28,19 @@ __all__ = [
 ]
 
 Permissions = Literal["read", "edit", "full"]
-"""`read`: read, change nothing. `edit`: change files in its working folder and nowhere else. `full`: use all its tools
-without being asked."""
+"""What a provider's program may do. `read`: read files, change nothing. `edit`: also change files in its working
+folder, and nowhere else. `full`: use all its tools without asking the user."""
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where a provider works: its working folder and the whole environment of its program, which also determines its
-    home."""
+    """Where a provider works: its working folder, and the whole environment of its program. That environment also says
+    where the user's home is, and so where the program keeps its files."""
 
     cwd: Path
     env: Mapping[str, str]
 
     def __repr__(self) -> str:
-        """Leaves out the environment, which holds keys."""
+        """Shows the working folder but not the environment, which holds keys."""
         return f"Place({str(self.cwd)!r}, …)"
 
     @property
@@ -49,36 +49,38 @@ class Place(msgspec.Struct, frozen=True):
 
     @property
     def cache(self) -> Path:
-        """Clew's own cache folder. Everything in it may be deleted at any time."""
+        """The folder for Clew's own temporary copies. Everything in it may be deleted at any time."""
         return Path(self.env.get("XDG_CACHE_HOME") or self.home / ".cache") / "clew"
 
 
 class Program(msgspec.Struct, frozen=True):
-    """An installed program. `path` is the native program itself, never a script around it, which could outlive its
-    child or die before it."""
+    """An installed program of a provider. `path` is the native executable itself, never a script that starts it: a
+    script could end before the executable does, or after it."""
 
     path: Path
     version: str
     """The version as the program reports it; empty if unknown."""
     problem: str = ""
-    """Why it cannot be run; empty if no reason is known."""
+    """Why it cannot be run, in words for the user; empty if no reason is known."""
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """One prompt for the conversation with this key."""
+    """One prompt for the program, and all that it needs to run it. `key` is the id under which the provider keeps the
+    conversation."""
 
     prompt: str
     key: str
     model: str = ""
-    """Empty: the program's own choice."""
+    """The provider's own name of a model. Empty: the program chooses."""
     system_prompt: str = ""
     permissions: Permissions = "edit"
     options: tuple[str, ...] = ()
-    """Additional arguments for the program, as the user gave them."""
+    """Additional command line arguments for the program, as the user gave them."""
 
 
 class Command(msgspec.Struct, frozen=True):
-    """What to run in the place's working folder, with the place's environment and `env` on top."""
+    """A command line to run in the working folder of a `Place`. `env` is added to the environment of the place, and
+    `stdin` is the whole standard input."""
 
     argv: tuple[str, ...]
     stdin: bytes = b""
@@ -86,43 +88,44 @@ class Command(msgspec.Struct, frozen=True):
 
 
 class Conversation(msgspec.Struct, frozen=True, kw_only=True):
-    """A provider's conversation in Clew's own form."""
+    """A provider's conversation, converted to Clew's messages."""
 
     messages: tuple[Message, ...]
-    """Prompts, responses and results, without what the program itself adds for the model."""
+    """The user's prompts, the model's responses and the tools' results. What the program itself tells the model, such
+    as reminders, is left out."""
     cwd: str = ""
     title: str = ""
     model: str = ""
     created_at: datetime | None = None
     updated_at: datetime | None = None
     losses: tuple[Loss, ...] = ()
-    """What the canonical form cannot hold."""
+    """What Clew's messages cannot hold of the original conversation."""
 
 
 class NativeSession(msgspec.Struct, frozen=True, kw_only=True):
-    """A conversation that a provider keeps on this machine."""
+    """A description of one conversation that a provider keeps on this machine in its own format."""
 
     provider: str
     key: str
     path: Path
-    """The file that holds it, or the database it is in."""
+    """The file that holds the conversation, or the database in which it is."""
     cwd: str = ""
     title: str = ""
     turns: int | None = None
-    """The number of prompts; None where counting them would mean reading the whole session."""
+    """The number of prompts; None if counting them would mean reading the whole conversation."""
     created_at: datetime | None = None
     updated_at: datetime | None = None
     size: int = 0
-    """Bytes; 0 where that is not known."""
+    """The size in bytes; 0 if it is not known."""
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """How a provider is installed and logged in on this machine."""
+    """What is known of how a provider is installed and logged in on this machine."""
 
     provider: str
     program: Program | None = None
     logged_in: bool | None = None
-    """None if only the vendor could tell."""
+    """None if this machine's files do not tell, so that only the vendor could."""
     account: str = ""
     """How it is logged in: `api key`, `subscription` … Never the key itself."""
     expires_at: datetime | None = None
@@ -130,35 +133,42 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     limited_until: datetime | None = None
     """When a usage limit that is used up will end, if that is known."""
     outdated: bool = False
-    """Whether its version is older than `Provider.oldest`. Such a program is refused, because it does not keep its
-    conversations."""
+    """Whether the program's version is older than `Provider.oldest`. Clew refuses such a program, because it does not
+    reliably keep its conversations."""
     answers: bool | None = None
-    """Whether it answered a test prompt; None if none was sent."""
+    """Whether the provider answered a test prompt; None if no test prompt was sent."""
     problem: str = ""
-    """What prevents its use, and what to do; empty if nothing is known."""
+    """What prevents the use of the provider, and what the user can do; empty if nothing is known to prevent it."""
 
     @property
     def ready(self) -> bool:
-        """Whether nothing is known that would prevent its use."""
+        """Whether the program is there and can be run, and nothing is known that would prevent its use."""
         works = self.program is not None and not self.program.problem and not self.outdated
         return works and self.logged_in is not False and self.answers is not False
 
 
 Standing = Literal["absent", "behind", "same", "ahead", "apart"]
-"""How the conversation on this machine compares with a stored one: not here, a beginning of it, the same, a
-continuation of it, or different."""
+"""How the conversation on this machine compares with a stored copy of it. `absent`: it is not on this machine.
+`behind`: it is a beginning of the copy. `same`: it equals the copy. `ahead`: it continues the copy. `apart`: each has
+something that the other lacks, or they differ."""
 
 
 class Provider(ABC):
-    """A coding agent's program in one place. Methods that are not async may block: call them outside the event loop."""
+    """The interface to a coding agent's program, for one `Place`. Methods that are not async may block, so do not call
+    them on the event loop.
+
+    A key is the id under which the program keeps a conversation. An export folder holds a copy of one conversation in
+    the program's own format.
+    """
 
     name: ClassVar[str]
     title: ClassVar[str]
-    """The name as its makers write it."""
+    """The program's name as its makers write it, for example `Claude Code`."""
     install: ClassVar[str]
-    """The command that installs it."""
+    """The shell command that installs the program."""
     oldest: ClassVar[str] = ""
-    """The oldest version that reliably keeps its conversations; an older one is refused. Empty: any version will do."""
+    """The oldest version that reliably keeps its conversations; Clew refuses an older one. Empty: any version will do.
+    """
     newest: ClassVar[str] = ""
     """The newest version that Clew was tested with. Newer ones are used all the same."""
 
@@ -169,68 +179,72 @@ class Provider(ABC):
 
     @abstractmethod
     def program(self) -> Program | None:
-        """Return the installed program, found on the place's PATH; None if it is not there. If it cannot be run, its
-        `problem` says why."""
+        """Return the installed program, looked up on the PATH of the place's environment; None if it is not there. If
+        it is there but cannot be run, its `problem` says why."""
 
     @abstractmethod
     def new_key(self) -> str:
-        """Return a new, unique key for a conversation, in the program's own form."""
+        """Make a new, unique key for a conversation, in the form that the program uses."""
 
     @abstractmethod
     async def prepare(self, program: Program, job: Job) -> None:
-        """Make sure that the conversation of this key can be continued. If there is none on this machine, create an
-        empty one, so that the key holds before the first exchange."""
+        """Make the conversation of the job's key ready for a prompt. If the program needs a conversation to exist on
+        this machine before its first prompt, create an empty one under this key."""
 
     @abstractmethod
     def command(self, program: Program, job: Job) -> Command:
-        """Return the command that runs this prompt. Call `prepare` first."""
+        """Return the command that runs the job's prompt. `prepare` must have been called before."""
 
     @abstractmethod
     def reader(self, job: Job) -> Reader:
-        """Return a reader for what the command prints. Call it before the program starts."""
+        """Return a reader that turns what the command prints into events. Call it before the program starts: it may
+        note what the conversation has used so far."""
 
     def watch(self, job: Job) -> Watch | None:
-        """Return a watch that finds tool calls which have begun, for a program that prints a call only when it is done.
-        Call it before the program starts. The default is None: the program prints a call when it begins."""
+        """Return a watch that finds tool calls as soon as they begin, or None if none is needed. A watch is for
+        programs that print a tool call only when it has ended. Call it before the program starts. The default is None.
+        """
         return None
 
     # The conversation in the program's own format. A `folder` holds exactly one: it is what is stored and moved.
 
     @abstractmethod
     def export(self, key: str, folder: Path) -> bool:
-        """Copy the conversation on this machine into an export folder, which is created or brought up to date. Returns
-        False if the conversation is not here. A torn end is left out, and the program's own files are not changed."""
+        """Copy the conversation of this key from this machine into a folder, which is created, or updated if it holds
+        an earlier copy. Returns False if the conversation is not on this machine. A last line that is cut off, because
+        the program was killed while writing, is left out. The program's own files are not changed."""
 
     @abstractmethod
     def standing(self, key: str, folder: Path) -> Standing:
-        """Compare the conversation on this machine with the one in this export folder."""
+        """Compare the conversation of this key on this machine with the copy in an export folder."""
 
     @abstractmethod
     def install_session(self, key: str, folder: Path) -> None:
-        """Put the folder's conversation where the program looks for it, for the place's working folder, under this key,
-        even if it had another. An existing conversation of this key that is not a part of it is kept aside, never
-        overwritten."""
+        """Put the conversation of an export folder where the program looks for it, for the working folder of the place.
+        It gets this key even if it had another. A different conversation that has this key on this machine is renamed,
+        not overwritten, unless it is only a beginning of the folder's."""
 
     @abstractmethod
     def read(self, folder: Path) -> Conversation:
-        """Read a folder's conversation in Clew's own form. Raises `Corrupt` if the folder holds no conversation of this
-        provider."""
+        """Convert the conversation in an export folder to Clew's messages. Raises `Corrupt` if the folder holds no
+        conversation of this provider."""
 
     @abstractmethod
     def write(self, conversation: Conversation, key: str, folder: Path) -> tuple[Loss, ...]:
-        """Write this conversation into a folder, and return what did not fit. Tool names must already be this
-        provider's."""
+        """Write a conversation into an export folder in the program's own format, under this key, and return what did
+        not fit. Its tool calls must already be rewritten for this provider's tools."""
 
     @abstractmethod
     def find(self, session: str) -> str | None:
-        """Return the key of the conversation on this machine that a key, a unique part of one, or a path means; None if
-        there is none."""
+        """Return the key of a conversation on this machine. `session` is its key, a part of the key that no other has,
+        or the path of its file. Returns None if there is none."""
 
     @abstractmethod
     def sessions(self) -> Iterator[NativeSession]:
-        """List all conversations on this machine, newest first, reading no more of each than its ends."""
+        """Describe all conversations on this machine, newest first. To be fast, no more than the beginning and the end
+        of each is read."""
 
     @abstractmethod
     def check(self, program: Program | None) -> Health:
-        """Return how the provider is installed and logged in, from what is on this machine. No network request is
-        made."""
+        """Return how the provider is installed and logged in, judged from files and the environment on this machine. No
+        network request is made."""

@@ -1,4 +1,8 @@
-"""Converts a session file of Claude Code to a `Conversation` and back."""
+"""Converts a session file of Claude Code to a `Conversation` and back.
+
+A session file has rows: one JSON object a line. Each message row names the row before it, its parent, so the rows form
+a tree. The path from the last message back to the root is the conversation that Claude Code would continue.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +35,8 @@ __all__ = [
 
 
 _TITLES = (("custom-title", "customTitle"), ("ai-title", "aiTitle"), ("summary", "summary"))
-"""Row types that hold a title, best first: the user's title, the model's, and the summary of older versions."""
+"""Row types that hold a session's title, each with the field that holds it, best first: the user's title, the model's,
+and the summary of older versions."""
 _TITLE_LENGTH = 80
 _OF_COMMANDS = "<local-command-"
 _COMMANDS = ("<command-name>", "<command-message>")
@@ -43,10 +48,10 @@ _BEFORE = Loss(
 
 
 def read(path: Path) -> Conversation:
-    """Read the conversation that the program would continue.
+    """Read a session file as the conversation that Claude Code would continue.
 
-    What the program itself tells the model is left out: reminders, lists of its agents and skills, and its own words
-    about errors and interruptions.
+    What Claude Code itself tells the model is left out: reminders, lists of its agents and skills, and its own words
+    about errors and interruptions. Raises `Corrupt` if a damaged line makes the conversation unreadable.
     """
     found = read_rows(path)
     rows, is_compacted = branch(found, path)
@@ -65,19 +70,21 @@ def read(path: Path) -> Conversation:
 
 
 class Branch(NamedTuple):
-    """The messages that the program would continue from."""
+    """The rows of a session file that belong to the conversation which Claude Code would continue. Abandoned branches
+    are left out."""
 
     rows: list[Row]
-    """The message rows, in order."""
+    """The rows that hold messages, in the order of the conversation."""
     is_compacted: bool
     """Whether the branch begins with a summary of earlier messages."""
 
 
 def branch(found: Rows, path: Path) -> Branch:
-    """Return the message rows from the last leaf back to the root, in order.
+    """Return the message rows on the path from the root to the last message of the file, in this order.
 
-    Results of parallel calls hang beside that line, each a child of its own call's row; they are included. Raises
-    `Corrupt` if a damaged line interrupts the chain.
+    Each row names its parent. Results of tool calls that ran in parallel are not on that path, because each is a child
+    of its own call's row; they are included too. Raises `Corrupt`, naming `path`, if a damaged line interrupts the
+    chain of parents.
     """
     said = [row for row in found.rows if is_said(row)]
     if not said and found.damaged:
@@ -113,8 +120,9 @@ def _corrupt(found: Rows, path: Path) -> Corrupt:
 
 
 def _parents(rows: list[Row]) -> dict[str, str | None]:
-    """Map each row's id to the id of the row before it. Messages that a compaction preserved stay where they were in
-    the file, but are read after the summary; their parents are changed accordingly."""
+    """Map each row's id to the id of its parent, the row before it in the conversation. A compaction can preserve some
+    earlier messages: they stay where they were in the file but count as said after the summary, so their parents are
+    changed here accordingly."""
     parents: dict[str, str | None] = {}
     for row in rows:
         if isinstance(row.get("uuid"), str):
@@ -129,7 +137,8 @@ def _parents(rows: list[Row]) -> dict[str, str | None]:
 
 
 def _with_siblings(line: list[Row], said: list[Row]) -> Iterable[Row]:
-    """Yield the line with every response complete and followed by all results of its calls."""
+    """Yield the rows of `line`, a path through the tree of rows, and add what does not lie on that path: the other rows
+    of each response, and the results of its tool calls. They are taken from `said`, all message rows of the file."""
     taken = {row["uuid"] for row in line}
     responses: dict[str, list[Row]] = {}
     results: dict[str, list[Row]] = {}
@@ -154,7 +163,7 @@ def _with_siblings(line: list[Row], said: list[Row]) -> Iterable[Row]:
 
 
 def _response_of(row: Row) -> str:
-    """Return the id of the response that a row is part of. A row without one is a response of its own."""
+    """Return the id of the response that a row is a part of; the row's own id if it names no response."""
     found = values(row.get("message")).get("id")
     return found if isinstance(found, str) and found else row["uuid"]
 
@@ -177,7 +186,8 @@ def _without_noise(rows: list[Row]) -> Iterable[Row]:
 
 
 def _messages(rows: Iterable[Row], path: Path) -> Iterable[Message]:
-    """Yield the messages of the rows in their order. Consecutive rows of one response are joined into one message."""
+    """Convert rows to messages, in order. Consecutive rows of one response become one message. Raises `Corrupt`, naming
+    `path`, if a row's message cannot be read."""
     response: tuple[str, Assistant] | None = None
     for row in rows:
         message = values(row.get("message"))
@@ -207,7 +217,8 @@ def _parsed(message: dict[str, Any], row: Row, path: Path) -> tuple[Message, ...
 
 
 def _settled(messages: Iterable[Message]) -> list[Message]:
-    """Gather the results of each response into one message right after it, in the order of its calls."""
+    """Return the messages with all tool results of a response gathered in one message right after it, in the order of
+    its calls."""
     settled: list[Message] = []
     turn: list[Message] = []
     for message in messages:
@@ -230,7 +241,7 @@ def _turn(turn: list[Message]) -> list[Message]:
 
 
 def _text_of(row: Row) -> str:
-    """Return the text of a message that consists of exactly one text; otherwise an empty string."""
+    """Return the text of a row's message if the message consists of exactly one text; otherwise an empty string."""
     content: Any = values(row.get("message")).get("content")
     if isinstance(content, list) and len(content) == 1:
         content = values(content[0]).get("text")
@@ -238,12 +249,13 @@ def _text_of(row: Row) -> str:
 
 
 def last_cwd(rows: list[Row]) -> str:
-    """Return the working folder that the last rows name."""
+    """Return the working folder that the last row with a working folder names; empty if no row names one."""
     return next((row["cwd"] for row in reversed(rows) if isinstance(row.get("cwd"), str)), "")
 
 
 def title_of(rows: list[Row]) -> str:
-    """Return the session's title, or else the first line of its first prompt."""
+    """Return the session's title. If no row holds one, return the first line of the first prompt, shortened; empty if
+    there is no prompt."""
     for kind, field in _TITLES:
         for row in reversed(rows):
             if row.get("type") == kind and isinstance(row.get(field), str) and row[field].strip():
@@ -252,7 +264,8 @@ def title_of(rows: list[Row]) -> str:
 
 
 def prompt_of(row: Row) -> str:
-    """Return the text of a prompt row; empty for every other row."""
+    """Return the text of a row that holds a prompt of the user; empty for every other row, also for commands like
+    `/compact`."""
     if row.get("type") != "user" or any(row.get(mark) is True for mark in _NO_PROMPT):
         return ""
     content: Any = values(row.get("message")).get("content")
@@ -270,8 +283,8 @@ _NO_MODEL = "unknown"
 
 
 def session_bytes(conversation: Conversation, key: str, cwd: str) -> bytes:
-    """Return the conversation as the bytes of a session file. The row ids are derived from the key, so a conversation
-    that has a date always gives the same bytes."""
+    """Return the conversation as the content of a session file under this key. `cwd` is used if the conversation names
+    no folder. The row ids are derived from the key, so a conversation that has a date always gives the same bytes."""
     return b"".join(msgspec.json.encode(row) + b"\n" for row in _rows(conversation, key, cwd))
 
 
@@ -300,10 +313,11 @@ def _rows(conversation: Conversation, key: str, cwd: str) -> Iterator[Row]:
 
 
 def _model_of(conversation: Conversation, origin: int) -> str:
-    """Return the model of a response under the name that Claude Code uses.
+    """Return the name that the row of a response gives its model, as Claude Code writes it. `origin` is the index of
+    the response's message.
 
-    Claude Code returns signed thinking only to the model that its row names, so the name is kept, without the service
-    prefix of opencode and Clew.
+    Claude Code sends signed thinking back only to the model that the row names. So the recorded name is kept, without a
+    prefix such as `anthropic:` or `anthropic/` that Clew and opencode put before it.
     """
     message = conversation.messages[origin]
     name = (message.model if isinstance(message, Assistant) else "") or conversation.model
@@ -311,7 +325,7 @@ def _model_of(conversation: Conversation, origin: int) -> str:
 
 
 def _prompt(said: dict[str, Any]) -> dict[str, Any]:
-    """Build a user message. A prompt that is a single text becomes a plain string, as the program writes it."""
+    """Return a user message for a row. Content that is a single text becomes a plain string, as Claude Code writes it."""
     content = said["content"]
     if len(content) == 1 and set(content[0]) == {"type", "text"}:
         content = content[0]["text"]
@@ -333,8 +347,9 @@ def _response(said: dict[str, Any], row_id: uuid.UUID, model: str) -> dict[str, 
 
 
 def writing_losses(conversation: Conversation) -> tuple[Loss, ...]:
-    """Return what is lost when this conversation is written as a session: blocks that the Anthropic dialect cannot
-    express, and instructions and thinking that a session has no place for."""
+    """Return what is lost when this conversation is written as a session file, in the order of the messages: blocks
+    that the Anthropic dialect cannot express, instructions at the start, which a session has no place for, and thinking
+    that would reach no model."""
     found = losses(conversation.messages, "anthropic")
     for index, message in enumerate(conversation.messages):
         if not isinstance(message, System):
@@ -346,8 +361,9 @@ def writing_losses(conversation: Conversation) -> tuple[Loss, ...]:
 
 
 def _thinking_losses(conversation: Conversation) -> Iterator[Loss]:
-    """Yield a loss for signed thinking that is written but will reach no model, because its row names no Claude model
-    or another one."""
+    """Yield a loss for each block of signed or encrypted thinking that is written but will reach no model. Claude Code
+    sends it only to the model that its row names, and the row names none of Anthropic's, or not the one that thought
+    it."""
     firsts = origins(conversation.messages)
     for index, message in enumerate(conversation.messages):
         row = max((first for first in firsts if first <= index), default=index)

@@ -37,14 +37,14 @@ _NO_SESSION = "No conversation found"
 _NO_COMMAND = re.compile(r"Unknown command: /\S+|/\S+ isn't available in this environment\.")
 _LONGEST_REASON = 600
 _COUNTING = ("thinking_tokens",)
-"""Events that repeat an estimate of the thinking tokens. They are dropped."""
+"""Subtypes of events that only repeat an estimate of how many tokens the thinking took. The reader ignores them."""
 
 
 class ClaudeReader:
-    """Reads the output of one run.
+    """Turns the lines that one run of Claude Code prints into events.
 
-    `Finished` or `Failed` is reported only when the program has ended. Background work can make it print several
-    results, and the figures of the last one hold for the whole run.
+    `Finished` or `Failed` is reported only by `end`, when the program has ended: background work can make it print
+    several results, and the figures of the last one hold for the whole run. The `meter` measures what the run used.
     """
 
     def __init__(self, meter: Meter | None = None) -> None:
@@ -122,8 +122,8 @@ class ClaudeReader:
 
 
 def _deltas(event: dict[str, Any]) -> list[Delta]:
-    """Return the text and thinking deltas of a stream event. Everything else that streams is repeated later in whole
-    blocks."""
+    """Return the pieces of text and thinking in a streamed event. Other streamed pieces, such as a tool call's
+    arguments, are ignored, because the program prints them again in complete blocks."""
     delta = values(values(event.get("event")).get("delta"))
     if delta.get("type") == "text_delta" and text(delta.get("text")):
         return [Delta(delta["text"], child=_child(event))]
@@ -133,10 +133,10 @@ def _deltas(event: dict[str, Any]) -> list[Delta]:
 
 
 def _results(event: dict[str, Any]) -> Iterator[Result]:
-    """Yield the tool results of an event.
+    """Yield the tool results in a printed event.
 
-    An interrupted program reports the calls it had begun as rejected by the user. That is not their outcome, and its
-    own session does not hold it, so it is left out.
+    When the program is interrupted, it reports the calls that it had begun as rejected by the user. Such a report is
+    left out: it is not the outcome of the call, and the program's own session does not hold it.
     """
     if event.get("tool_use_result") == _REJECTED:
         return
@@ -174,7 +174,8 @@ def _reason(result: dict[str, Any]) -> str:
 
 
 def _died(status: int, stderr: str) -> tuple[Failure, str]:
-    """Say how a program failed that printed no result, from its exit status and its standard error."""
+    """Return the kind of failure, and the reason in words, for a program that ended without printing a result. Both are
+    derived from its exit status and its standard error."""
     number = -status if status < 0 else status - 128
     if status < 0 or number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         return "stopped", f"it was ended by {signal_name(number)}"
@@ -184,7 +185,7 @@ def _died(status: int, stderr: str) -> tuple[Failure, str]:
 
 
 def _short(words: str) -> str:
-    """Keep the end of a long text: there a program says what went wrong."""
+    """Shorten a long text to its end, where a program usually says what went wrong."""
     return words if len(words) <= _LONGEST_REASON else f"… {words[-_LONGEST_REASON:]}"
 
 
@@ -194,32 +195,34 @@ def _number(value: Any) -> float:
 
 _KEPT = b'"cost-state"'
 _DIGITS = 10
-"""Decimal places kept of a difference in dollars. Further ones come from floating-point arithmetic, not from prices."""
+"""Decimal places to which the difference of two costs in dollars is rounded. Further ones come from floating-point
+arithmetic, not from prices."""
 
 
 class Spent(msgspec.Struct, frozen=True):
-    """What a run or a session used and cost. None where it is unknown."""
+    """The tokens that a run or a session used, and what they cost. A value is None if it is unknown."""
 
     usage: Usage | None = None
     cost_usd: float | None = None
 
 
 class Meter:
-    """Measures what one run added to a session's usage. Create it before the program starts: it reads the session's
-    totals then."""
+    """Measures what one run used. A session file holds totals since the session began, so the totals before the run are
+    subtracted. Create the meter before the program starts: it reads those totals then."""
 
     def __init__(self, place: Place | None = None, key: str = "") -> None:
-        """Read the totals so far. Without a place the session counts as new."""
+        """Read the session's totals so far from the session file of this key. If no `place` is given, the session is
+        taken as new."""
         self._place = place
         self._key = key
         self._before = self._kept()
 
     def read(self, result: dict[str, Any] | None) -> Spent:
-        """Return what the run used, after it has ended.
+        """Return what the run used. Call it after the program has ended.
 
-        The figures come from its result, or, if it was ended before it printed one, from the totals in the session
-        file. Both values are None if the run was stopped before its first response was complete: it used tokens that
-        nobody counted.
+        `result` is the result that the program printed, which has the figures. It is None if the program was ended
+        before it printed one; then the totals in the session file are compared with those before the run. Both values
+        are None if the run was stopped before its first response was complete: it used tokens that nobody counted.
         """
         if result is None:
             kept = self._kept()
@@ -231,7 +234,8 @@ class Meter:
         return _since(self._before, total, main)
 
     def _kept(self) -> Spent | None:
-        """Return the totals from the last row of the session file that has them; None if no row has."""
+        """Return the totals of tokens and cost in the session file, from the last row that holds them; None if no row
+        does."""
         path = locate(self._place, self._key) if self._place is not None else None
         for line in lines_from_end(path) if path is not None else ():
             if _KEPT in line and (row := _row(line)).get("type") == "cost-state":
@@ -240,11 +244,12 @@ class Meter:
 
 
 def _since(before: Spent | None, total: Spent, main: Usage | None) -> Spent:
-    """Return the run's share of the printed totals.
+    """Return what this run used. `before` are the totals of the session before the run, `total` is what the program
+    printed, and `main` is the usage of the main conversation in this run, without sub-agents.
 
-    Newer programs print the totals of the session, older ones those of the run. They count as the session's if they are
-    at least what the session had before and the difference covers the run's main loop, which every version prints on
-    its own.
+    Newer programs print totals of the whole session, older ones totals of the run. `total` is taken as the session's if
+    it is at least `before` and the difference is at least `main`; then the difference is returned. Otherwise `total`
+    itself is returned.
     """
     if before is None:
         return total
@@ -257,8 +262,8 @@ def _since(before: Spent | None, total: Spent, main: Usage | None) -> Spent:
 
 
 def _minus(total: Spent, before: Spent | None) -> Spent | None:
-    """Return the difference of two totals. Returns None if a count has become smaller: then they are not totals of the
-    same session."""
+    """Return `total` minus `before`. Returns `total` itself if `before` is unknown. Returns None if any count would be
+    negative: then the two are not totals of the same session."""
     if before is None or total.usage is None or before.usage is None:
         return total
     pairs = zip(msgspec.structs.astuple(total.usage), msgspec.structs.astuple(before.usage), strict=True)
@@ -270,7 +275,8 @@ def _minus(total: Spent, before: Spent | None) -> Spent | None:
 
 
 def _totals(result: dict[str, Any]) -> Spent | None:
-    """Return the sum over all models in a result, sub-agents included; None if the result has no figures by model."""
+    """Return the tokens and cost that a printed result reports, summed over all models and with sub-agents; None if the
+    result has no figures by model."""
     usage = _by_model(result)
     return None if usage is None else Spent(usage, _dollars(result.get("total_cost_usd")))
 
@@ -284,7 +290,8 @@ def _by_model(record: dict[str, Any]) -> Usage | None:
 
 
 def _main_loop(result: dict[str, Any]) -> Usage | None:
-    """Return the usage of the main conversation in this run, without sub-agents. Every version prints it."""
+    """Return the tokens that the main conversation used in this run, without sub-agents, from a printed result; None if
+    the result does not say."""
     usage = values(result.get("usage"))
     if not usage:
         return None

@@ -1,4 +1,4 @@
-"""The `ClaudeCode` provider: one class over the other modules of this package."""
+"""The class `ClaudeCode`, which offers the functions of this package's other modules as a `Provider`."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ __all__ = ["ClaudeCode"]
 
 
 class ClaudeCode(Provider):
-    """Anthropic's Claude Code. A system prompt is appended to the program's own, so that its tools keep working.
+    """The provider for Anthropic's Claude Code. A system prompt is appended to the program's own, so that its tools
+    keep working.
 
-    Permission `read` gives it only tools that read, in its own folder, and only the MCP servers that `options` name.
-    `edit` lets it change files in its folder and run the commands that the user's own settings allow. `full` allows
-    everything; as root, the program accepts that only with `IS_SANDBOX=1` in its environment.
+    Permission `read` gives it only tools that read, in its working folder, and only the MCP servers that `options`
+    name. `edit` lets it change files in that folder and run the commands that the user's own settings allow. `full`
+    allows everything; if the user is root, the program accepts that only with `IS_SANDBOX=1` in its environment.
     """
 
     name = "claude_code"

@@ -1,4 +1,5 @@
-"""The rows of a session file: one JSON object a line, appended as things happen."""
+"""Reads and repairs session files of Claude Code. Such a file has rows: one JSON object a line, appended as things
+happen. A torn row is a last line that is cut off because the program was killed while writing it."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ __all__ = [
 Row = dict[str, Any]
 
 SYNTHETIC = "<synthetic>"
-"""The model name of responses that the program itself made up, for example to show an error."""
+"""The model name in responses that Claude Code made up itself instead of asking a model, for example to show an error.
+"""
 
 
 _SAID = ("user", "assistant")
@@ -38,18 +40,19 @@ _BLOCK = 64 * 1024
 
 
 class Rows(NamedTuple):
-    """The rows of a file, and the lines that could not be read."""
+    """The rows of a session file, and the numbers of the lines that are not rows."""
 
     rows: list[Row]
     damaged: list[int]
-    """The numbers, from 1, of complete lines that hold no row. A torn last line is not listed."""
+    """The line numbers, from 1, of complete lines that are not a JSON object. A last line that is cut off is not
+    listed."""
 
 
 def decode(line: bytes) -> Any:
     """Decode a line of JSON. Raises `ValueError` if it is not valid.
 
-    JavaScript leaves half a surrogate pair where it cuts a text in the middle of one. It becomes a question mark,
-    because no store could hold it.
+    Where Claude Code shortens a text it may leave half of a character (half a UTF-16 surrogate pair). It is replaced by
+    a question mark, because it cannot be encoded as UTF-8.
     """
     try:
         return msgspec.json.decode(line)
@@ -70,8 +73,8 @@ def _encodable(value: Any) -> Any:
 
 
 def read_rows(path: Path) -> Rows:
-    """Read all rows of a file. A line that is not a row is skipped: a program that died while writing leaves half a
-    line, and the next row is appended to it."""
+    """Read all rows of a session file. A line that is not a JSON object is skipped and its number noted: a program that
+    is killed while writing leaves half a line, to which the next row is then appended."""
     rows: list[Row] = []
     damaged: list[int] = []
     with path.open("rb") as file:
@@ -93,20 +96,21 @@ def _row(line: bytes) -> Row | None:
 
 
 def is_said(row: Row) -> bool:
-    """Return whether a row is a message of the main conversation, not of a sub-agent."""
+    """Return whether a row holds a message, from the user or the model, of the main conversation and not of a
+    sub-agent."""
     return row.get("type") in _SAID and isinstance(row.get("uuid"), str) and row.get("isSidechain") is not True
 
 
 def has_conversation(path: Path) -> bool:
-    """Return whether the file holds at least one message. A program that died at once leaves a file without any; it
-    neither resumes such a file nor accepts its name for a new session."""
+    """Return whether a session file holds at least one message. Claude Code leaves a file without any if it is killed
+    at once. It can then neither resume that session nor start a new one under the same id."""
     with path.open("rb") as file:
         return any(is_said(row) for row in map(_row, file) if row is not None)
 
 
 def name_in(path: Path) -> str:
-    """Return the session id in the last message row, or an empty string. The program goes by that id, not by the file
-    name, and would append to the session it names."""
+    """Return the session id that the last message row of a file names; empty if there is none. Claude Code goes by that
+    id and not by the file's name: it would append to the session of that id."""
     for line in reversed(path.read_bytes().split(b"\n")):
         row = _row(line)
         if row is not None and is_said(row):
@@ -115,15 +119,15 @@ def name_in(path: Path) -> str:
 
 
 def renamed(data: bytes, old: str, new: str) -> bytes:
-    """Return the same rows with another session id. Text in the conversation is not touched: its quotes are escaped, so
-    it cannot match."""
+    """Return the bytes of a session file with the session id `old` replaced by `new` in the rows' own fields. What was
+    said in the conversation stays as it is, even if it quotes such a field."""
     named = rb'("sessionId"\s*:\s*")' + re.escape(old.encode()) + rb'"'
     return re.sub(named, rb"\g<1>" + new.encode() + b'"', data)
 
 
 def _last_line(path: Path) -> tuple[int, bytes]:
-    """Return the offset and the bytes of a last line without a newline. If the file ends in a newline, return its size
-    and no bytes."""
+    """Return where the last line begins and its bytes, if it has no newline. If the file ends in a newline, return the
+    file's size and no bytes."""
     with path.open("rb") as file:
         end = at = file.seek(0, os.SEEK_END)
         tail = b""
@@ -136,14 +140,15 @@ def _last_line(path: Path) -> tuple[int, bytes]:
 
 
 def whole_size(path: Path) -> int:
-    """Return the size of a file without a torn last row."""
+    """Return the size of a session file in bytes, without a last row that is cut off because the program was killed
+    while writing."""
     start, line = _last_line(path)
     return start if _row(line) is None else start + len(line)
 
 
 def end_line(path: Path) -> None:
-    """End a torn last line with a newline, so that the program skips it. Never truncates: another process may be
-    writing that very row, and then the newline comes after it."""
+    """Append a newline if the file does not end in one, so that the next row gets a line of its own and Claude Code
+    skips the half row before it. Nothing is cut off, because another process may be writing that very row."""
     _, line = _last_line(path)
     if line:
         file = os.open(path, os.O_WRONLY | os.O_APPEND)
@@ -154,7 +159,8 @@ def end_line(path: Path) -> None:
 
 
 def cut_end(path: Path) -> None:
-    """Cut off a torn last row of a private copy. A last row that only lacks its newline gets one."""
+    """Remove a last row that is cut off because the program was killed while writing. A complete last row that only
+    lacks its newline gets one. Use it only on Clew's own copy of a session file."""
     start, line = _last_line(path)
     if line and _row(line) is None:
         os.truncate(path, start)
@@ -163,7 +169,8 @@ def cut_end(path: Path) -> None:
 
 
 def rows_in(data: bytes) -> Iterator[Row]:
-    """Yield the rows in a part of a file. Lines that are cut off at its ends are skipped."""
+    """Yield the rows in a part of a session file. Lines that are cut off at the beginning or end of the part are
+    skipped."""
     for line in data.split(b"\n"):
         row = _row(line) if line else None
         if row is not None:

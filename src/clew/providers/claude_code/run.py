@@ -18,22 +18,24 @@ __all__ = ["command", "find_program", "prepare"]
 
 _PRINTING = ("-p", "--output-format", "stream-json", "--verbose", "--include-partial-messages")
 _LOOKING = "Read,Glob,Grep,WebFetch,WebSearch,Task"
-"""Tools that change nothing. The program adds its own file search tools when it has no shell."""
+"""The tools that permission `read` allows: those that change nothing. Without a shell tool, Claude Code adds file
+search tools by itself."""
 _PERMISSIONS: dict[Permissions, tuple[str, ...]] = {
     "read": ("--permission-mode", "dontAsk", "--tools", _LOOKING, "--strict-mcp-config"),
     "edit": ("--permission-mode", "acceptEdits"),
     "full": ("--permission-mode", "bypassPermissions"),
 }
 _LONGEST_ARGUMENT = 100_000
-"""The longest system prompt in bytes that is passed as an argument; a longer one is passed in a file. Linux allows 128
-KiB."""
+"""The longest system prompt, in bytes, that is passed as a command line argument. A longer one is passed in a file,
+because Linux allows an argument at most 128 KiB."""
 
 
 def find_program(place: Place) -> Program | None:
-    """Find the program `claude` on the place's PATH, or return None.
+    """Find the program `claude` on the PATH of the place's environment. Returns None if it is not there. A program that
+    cannot be run is returned with its `problem`.
 
-    If npm was not allowed to run install scripts, the entry on the PATH is only a stub; then the real program is looked
-    for in the package beside it.
+    If npm was not allowed to run install scripts, the entry on the PATH is only a stub. Then the real program is taken
+    from npm's package for this system beside it.
     """
     found = on_path("claude", place.env)
     if found is None:
@@ -53,8 +55,8 @@ def _beside(stub: Path) -> list[Path]:
 
 
 def _version(path: Path, place: Place) -> str:
-    """Return the version that the npm package names, or the file name in the program's own installer layout; otherwise
-    ask the program."""
+    """Return the program's version: as the npm package beside it says, or as its file name says if it was installed by
+    Claude Code's own installer. Otherwise run the program to ask it; empty if it does not answer."""
     for folder in path.parents[:2]:
         try:
             package = json.loads((folder / "package.json").read_text())
@@ -68,10 +70,12 @@ def _version(path: Path, place: Place) -> str:
 
 
 def prepare(place: Place, job: Job) -> None:
-    """Free the key for a new session, and repair what a crash left behind.
+    """Repair what a killed program left under the job's key, so that the next run can use it. A long system prompt is
+    written to a file for the run.
 
-    The program accepts a key for a new session only if no file has that name, so a file without a conversation is set
-    aside. It would also append to a torn last row and so lose the next row; a newline is added there first.
+    Claude Code refuses to begin a session if a file of that key exists, so a file without any message is renamed. If
+    the last line of a session file was cut off, a newline is appended to it; otherwise the next row would be joined to
+    it and lost. Raises `InvalidInput` if the job cannot be passed to the program.
     """
     _check(job)
     for path in list(session_files(place, checked(job.key))):
@@ -84,10 +88,10 @@ def prepare(place: Place, job: Job) -> None:
 
 
 def command(place: Place, program: Program, job: Job) -> Command:
-    """Build the command for a prompt.
+    """Build the command line for the job's prompt. Raises `InvalidInput` if the job cannot be passed to the program.
 
-    The prompt goes to the standard input, which takes any length and any first character. A session is resumed by its
-    path, because the program finds an id only from the folder in which the session began.
+    The prompt goes to the standard input, which takes any length and any first character. A session is named by the
+    path of its file, because Claude Code finds a session by its id only from the folder in which it began.
     """
     _check(job)
     path = locate(place, job.key)

@@ -1,5 +1,5 @@
-"""Checks Claude Code on this machine from its files and the environment. Keys and tokens are looked for but never
-kept."""
+"""Checks Claude Code on this machine from its files and the environment. It looks whether keys and tokens are there,
+but never stores or reports them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ def check(place: Place, program: Program | None, provider: str, install: str) ->
 
 
 def _login(place: Place) -> _Login:
-    """Look for a login in the same order as the program itself."""
+    """Look for a login where Claude Code itself looks, in the same order. Raises `Corrupt` if one of its files cannot
+    be read."""
     for name, cloud in _CLOUDS.items():
         if place.env.get(name, "").lower() not in _OFF:
             return _Login(None, cloud)
@@ -80,14 +81,14 @@ def _login(place: Place) -> _Login:
 
 
 def _state_file(place: Place) -> Path:
-    """Return the program's state file: in the configuration folder if the environment names one, otherwise in the home
-    folder."""
+    """Return the path of `.claude.json`, in which Claude Code keeps its state: in the configuration folder if
+    CLAUDE_CONFIG_DIR names one, otherwise in the home folder."""
     return config_dir(place) / ".claude.json" if place.env.get("CLAUDE_CONFIG_DIR") else place.home / ".claude.json"
 
 
 def _subscription(kept: dict[str, Any]) -> _Login:
-    """Return the login of a subscription. The program renews its token by itself while it has a refresh token, so then
-    only the expiry of the refresh token counts."""
+    """Return the login of a subscription from `kept`, the stored tokens. If there is a refresh token, Claude Code
+    renews the login by itself, so only the expiry of that token counts; otherwise that of the access token."""
     kind = kept.get("subscriptionType")
     account = f"subscription ({kind})" if isinstance(kind, str) and kind else "subscription"
     field = "refreshTokenExpiresAt" if kept.get("refreshToken") else "expiresAt"
@@ -98,8 +99,8 @@ def _subscription(kept: dict[str, Any]) -> _Login:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    """Read a JSON file as a dict, empty if the file does not exist. Errors never quote its content: it may be a
-    token."""
+    """Read a JSON file as a dict. It is empty if the file does not exist or holds something else than an object. Raises
+    `Corrupt` if the file is not JSON or cannot be read. The error never quotes the content, which may be a token."""
     try:
         return values(json.loads(path.read_bytes()))
     except (FileNotFoundError, NotADirectoryError):

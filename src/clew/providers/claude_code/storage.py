@@ -1,13 +1,14 @@
 """Where Claude Code keeps its sessions; copies them out of that place and back into it, and finds and lists them there.
 
-A session is exported as a folder:
+A session is copied into an export folder:
 
-    session.jsonl            the rows of the conversation
+    session.jsonl            the rows of the conversation, one JSON object a line
     session/subagents/…      the rows of its sub-agents
     session/tool-results/…   outputs that were too long for a row
     tasks/…                  the model's to-do list
 
-The copies of files that the program keeps for its `/rewind` command are not exported: they name paths of one machine.
+The files in `session/` are called side files. The copies of files that the program keeps for its `/rewind` command are
+not exported: they name paths of one machine.
 """
 
 from __future__ import annotations
@@ -76,7 +77,8 @@ _BLOCK = 1 << 20
 
 _PART = 8 * 1024
 _LONG_PART = 128 * 1024
-"""Bytes read at each end of a session that begins with a long text, where `_PART` bytes hold no prompt."""
+"""To list a session, this many bytes are read at each end of its file if the first `_PART` bytes hold no prompt,
+because the session begins with a long text."""
 _SUFFIX = ".jsonl"
 
 
@@ -85,8 +87,8 @@ def is_key(text: str) -> bool:
 
 
 def checked(key: str) -> str:
-    """Return the key if it is a valid session id of Claude Code, otherwise raise `InvalidInput`. The key becomes part
-    of a path."""
+    """Return the key if it is a session id as Claude Code makes them, a UUID; otherwise raise `InvalidInput`. It is
+    checked because it becomes part of a path."""
     if not is_key(key):
         raise InvalidInput(f"{key!r} is not a session of Claude Code: its sessions are named by a UUID")
     return key
@@ -102,20 +104,20 @@ def projects_dir(place: Place) -> Path:
 
 
 def tasks_dir(place: Place, key: str) -> Path:
-    """Return the folder of the to-do list that the model keeps with its tools, one file a task."""
+    """Return the folder of a session's to-do list, which the model keeps with its tools. It has one file for each task."""
     return config_dir(place) / "tasks" / key
 
 
 def project_dir(place: Place) -> Path:
-    """Return the folder for sessions that begin in the place's working folder."""
+    """Return the folder in which Claude Code keeps the sessions that begin in the place's working folder."""
     return projects_dir(place) / slug(os.path.realpath(place.cwd))
 
 
 def slug(folder: str) -> str:
-    """Return the name of a folder's project, as Claude Code forms it.
+    """Return the name of the project folder in which Claude Code keeps the sessions of a working folder.
 
-    Everything but ASCII letters and digits becomes a dash, one for each UTF-16 unit. A long name is cut and ends in a
-    hash of the whole.
+    In the path of the working folder, everything but ASCII letters and digits becomes a dash, one for each UTF-16 unit.
+    A long name is cut and ends in a hash of the whole path.
     """
     units = folder.encode("utf-16-le", "surrogatepass")
     codes = [units[at] | units[at + 1] << 8 for at in range(0, len(units), 2)]
@@ -136,15 +138,17 @@ def _hash(codes: list[int]) -> str:
 
 
 def session_files(place: Place, key: str) -> Iterator[Path]:
-    """Yield the session files of this key, with or without a conversation: there can be one in each project."""
+    """Yield the paths of all session files of this key, even of those without a message. Each project folder can have
+    one."""
     return (path for project in _projects(place) if (path := project / f"{key}.jsonl").is_file())
 
 
 def side_folders(place: Place, key: str) -> Iterator[Path]:
-    """Yield the folders with side files of this key, at most one in each project.
+    """Yield the folders that hold the side files of a session: outputs of tools and the rows of sub-agents. Each
+    project folder, which stands for one working folder, has at most one.
 
-    An exchange in another working folder than the first puts its long outputs into that folder's project, while its
-    rows and sub-agents go to the project where the session began.
+    There can be several: if a prompt is asked in another working folder than the first, its long outputs go to that
+    folder's project, while its rows and sub-agents stay in the project where the session began.
     """
     return (path for project in _projects(place) if (path := project / key).is_dir())
 
@@ -157,13 +161,14 @@ def _projects(place: Place) -> list[Path]:
 
 
 def locate(place: Place, key: str) -> Path | None:
-    """Return the file of a conversation that can be continued; the one written last if several projects have it."""
+    """Return the session file of this key that holds at least one message. If several project folders have one, return
+    the one written last; if none has, return None. Raises `InvalidInput` if the key is not a session id."""
     found = [path for path in session_files(place, checked(key)) if has_conversation(path)]
     return max(found, key=lambda path: path.stat().st_mtime_ns, default=None)
 
 
 def main_file(folder: Path) -> Path:
-    """Return the path of the conversation's rows in an export folder. Raises `Corrupt` if there is none."""
+    """Return the path of the session file in an export folder. Raises `Corrupt` if there is none."""
     path = folder / MAIN
     if not path.is_file() or path.is_symlink():
         raise Corrupt(f"{folder} holds no session of Claude Code: there is no {MAIN} in it")
@@ -171,8 +176,8 @@ def main_file(folder: Path) -> Path:
 
 
 def export(place: Place, key: str, folder: Path) -> bool:
-    """Copy a session into an export folder, or bring that folder up to date. Returns False if the session is not
-    here."""
+    """Copy a session of this machine into an export folder, or bring an earlier copy up to date. Files that the session
+    no longer has are deleted there. Returns False if the session is not on this machine."""
     path = locate(place, key)
     if path is None:
         return False
@@ -187,7 +192,8 @@ def export(place: Place, key: str, folder: Path) -> bool:
 
 
 def bring(source: Path, target: Path) -> None:
-    """Copy a file if it has changed since the last copy. A file of rows is copied without a torn last row."""
+    """Copy a file if it has changed since the last copy. A last row that is cut off, because the program was killed
+    while writing, is left out."""
     files.bring(source, target, _fill_with_rows if source.suffix == ".jsonl" else shutil.copyfile)
 
 
@@ -197,14 +203,16 @@ def _fill_with_rows(source: Path, draft: Path) -> None:
 
 
 def write(session: bytes, folder: Path) -> None:
-    """Make an export folder that holds exactly these rows, without the side files of an earlier session."""
+    """Write `session`, the bytes of a session file, to an export folder, and delete there the side files and to-do list
+    of an earlier session."""
     for name in (_BESIDE, _TASKS):
         shutil.rmtree(folder / name, ignore_errors=True)
     put(folder / MAIN, session)
 
 
 def _session_files(place: Place, key: str, path: Path) -> dict[str, Path]:
-    """Map the exported names of a session's files to their paths here. The conversation itself comes last."""
+    """Map the names that a session's files get in an export folder to their paths on this machine. `path` is its
+    session file, which comes last."""
     tasks = tasks_dir(place, key)
     found: dict[str, Path] = {}
     for beside in (*side_folders(place, key), path.with_suffix("")):
@@ -223,7 +231,8 @@ def _files_in(folder: Path) -> Iterator[str]:
 
 @contextmanager
 def _under(key: str, folder: Path) -> Iterator[Path]:
-    """Yield the folder, or a temporary copy renamed to `key` if the folder holds a session of another key."""
+    """Yield an export folder in which the session has this key: `folder` itself, or, if its session has another key, a
+    temporary copy with the key replaced, which is deleted afterwards."""
     own = name_in(main_file(folder))
     if own in ("", key):
         yield folder
@@ -238,14 +247,15 @@ def _under(key: str, folder: Path) -> Iterator[Path]:
 
 
 def standing(place: Place, key: str, folder: Path) -> Standing:
-    """Compare the session on this machine with the one in an export folder."""
+    """Compare the session of this key on this machine with the copy in an export folder."""
     with _under(checked(key), folder) as kept:
         return _standing(place, key, kept)
 
 
 def _standing(place: Place, key: str, folder: Path) -> Standing:
-    """Compare the bytes of the rows and of the side files, which are only ever appended to. Tasks are left out: they
-    change in place, so they do not show which side is older."""
+    """Do the work of `standing` for a folder whose session has this key. Session file and side files are compared byte
+    by byte: they only grow, so the shorter one is older. The to-do list is left out, because its files change in place
+    and do not show which side is older."""
     path = locate(place, key)
     if path is None:
         return "absent"
@@ -279,11 +289,11 @@ def _begin_alike(one: Path, other: Path, size: int) -> bool:
 
 
 def install_session(place: Place, key: str, folder: Path) -> None:
-    """Put the session of an export folder where the program looks for it.
+    """Put the session of an export folder where Claude Code looks for it, under this key.
 
-    If the session here is the beginning of the folder's, it is extended where it is. Any other session of this key is
-    renamed aside, and the folder's session goes to the project of the place's working folder. The conversation file is
-    written last, so a half-finished installation is not visible.
+    If the session on this machine is a beginning of the folder's, its files are extended where they are. Any other
+    session of this key is renamed so that the program ignores it, and the folder's session is written for the place's
+    working folder. The session file is written last, so that a half-finished installation is not visible.
     """
     with _under(checked(key), folder) as kept:
         _install(place, key, kept)
@@ -311,15 +321,17 @@ def _set_aside(place: Place, key: str) -> None:
 
 
 def set_aside(path: Path) -> None:
-    """Rename a file or folder, if it exists, to a name beside its own that the program ignores."""
+    """Rename a file or folder, if it exists, by appending `.aside-1`, or the next free number, to its name. Claude Code
+    ignores such names."""
     if path.exists():
         names = (path.with_name(f"{path.name}.aside-{number}") for number in itertools.count(1))
         path.rename(next(name for name in names if not name.exists()))
 
 
 def find(place: Place, session: str) -> str | None:
-    """Return the key of the session that a key, the unique beginning of a key, or a path means; None if there is
-    none."""
+    """Return the key of a session on this machine. `session` is its key, the beginning of a key, or the path of its
+    file. Returns None if there is none. Raises `InvalidInput` if several keys begin so, or if the file is not one of
+    Claude Code's sessions."""
     if os.sep in session or session.endswith(".jsonl"):
         return _by_path(place, session)
     if is_key(session):
@@ -350,9 +362,10 @@ def _by_path(place: Place, session: str) -> str | None:
 
 
 def sessions(place: Place, provider: str) -> Iterator[NativeSession]:
-    """List the sessions on this machine, newest first.
+    """Describe the sessions on this machine, newest first.
 
-    A file is opened only when the iteration reaches it, so the first few sessions cost no more than one directory scan.
+    A file is opened only when the iteration reaches it, so taking the first few costs little more than a directory
+    scan. `provider` is the name to put into the descriptions.
     """
     found = sorted(_found_files(projects_dir(place)), key=lambda file: (-file[1].st_mtime_ns, file[0]))
     for path, status in found:
@@ -380,8 +393,8 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def _described(path: Path, status: os.stat_result, provider: str) -> NativeSession | None:
-    """Describe one session from both ends of its file. Returns None for a file without any message: the program died
-    before it began."""
+    """Describe the session in a file by reading only its beginning and end. Returns None if the file holds no message,
+    because the program was killed at once."""
     rows, is_all = _ends(path, status.st_size, _PART)
     if not is_all and not any(prompt_of(row) for row in rows):
         rows, is_all = _ends(path, status.st_size, _LONG_PART)
@@ -401,7 +414,8 @@ def _described(path: Path, status: os.stat_result, provider: str) -> NativeSessi
 
 
 def _ends(path: Path, size: int, part: int) -> tuple[list[Row], bool]:
-    """Return the rows in the first and last `part` bytes of a file, and whether these are all of its rows."""
+    """Return the rows in the first and in the last `part` bytes of a file of `size` bytes, and whether these are all of
+    its rows."""
     with path.open("rb") as file:
         if size <= 2 * part:
             return list(rows_in(file.read())), True
