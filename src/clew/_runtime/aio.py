@@ -31,8 +31,8 @@ class _Settling(asyncio.Task[T]):
     """A task that `asyncio.run` waits for when it ends, instead of cancelling it.
 
     When `asyncio.run` ends, for example after a second Ctrl+C, it cancels every task and then runs the loop until all
-    of them have ended. It calls `cancel` while the loop is not running, and that call is ignored here. Timeouts and
-    cancel scopes inside the work call `cancel` while the loop runs, and that still works.
+    tasks have ended. It calls `cancel` while the loop is not running; this class ignores such a call. A call of
+    `cancel` while the loop runs, for example by a timeout inside the task, works as usual.
     """
 
     def cancel(self, msg: Any | None = None) -> bool:
@@ -40,16 +40,16 @@ class _Settling(asyncio.Task[T]):
 
 
 def settling(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """Start this coroutine as a task that finishes even if `asyncio.run` ends meanwhile."""
+    """Start this coroutine as a task that `asyncio.run` waits for when it ends, instead of cancelling it."""
     return _Settling(work, loop=asyncio.get_running_loop())
 
 
 async def settle(work: Coroutine[Any, Any, T] | asyncio.Future[T]) -> T:
-    """Wait until this work has finished and return its result, even if the caller is cancelled meanwhile.
+    """Wait until this work has finished, even if the caller is cancelled meanwhile, and return its result.
 
-    If the caller is cancelled, once or more often, the first cancellation is raised after the work has finished; an
-    error of the work becomes its `__cause__`. A coroutine is started with `settling`. A task or future can still be
-    cancelled directly.
+    If the caller was cancelled, once or more often, its first cancellation is raised after the work has finished. If
+    the work failed too, its error becomes the `__cause__` of the cancellation. A coroutine is started as a task that
+    `asyncio.run` does not cancel when it ends. A task or future is only waited for; it can still be cancelled directly.
     """
     task = work if isinstance(work, asyncio.Future) else settling(work)
     cancelled = await _wait([task])
@@ -76,8 +76,9 @@ async def cancel_and_wait(tasks: Iterable[asyncio.Task[Any]]) -> None:
 
 
 async def _wait(tasks: list[asyncio.Future[Any]], *, cancel: bool = False) -> asyncio.CancelledError | None:
-    """Wait until all of these tasks have ended. Returns the first cancellation of the caller during the wait, if any. With
-    `cancel`, each cancellation of the caller also cancels the tasks."""
+    """Wait until all of these tasks have ended, even if the caller is cancelled meanwhile. Returns the first
+    cancellation of the caller during the wait, or None; it is not raised here. With `cancel`, each cancellation of the
+    caller also cancels the tasks."""
     first: asyncio.CancelledError | None = None
     while pending := [task for task in tasks if not task.done()]:
         try:
@@ -90,10 +91,11 @@ async def _wait(tasks: list[asyncio.Future[Any]], *, cancel: bool = False) -> as
 
 
 class Job(asyncio.Future[Any]):
-    """A piece of work for another thread, and the future on which its caller waits. Made by `new_job`.
+    """A piece of work for another OS thread, and the future on which its caller waits. Made by `new_job`.
 
-    The worker stores the result in `outcome` or `error`; `settle` passes it to the caller. Cancelling the caller does not
-    cancel the job: the caller's cancellation is raised when the job is settled.
+    The OS thread that does the work stores its result in `outcome` or its exception in `error`. `settle`, called on the
+    caller's event loop, then passes it to the caller. Cancelling the caller does not cancel the job: the caller's
+    cancellation is raised when the job is settled.
     """
 
     __slots__ = ("error", "outcome", "work")
@@ -109,8 +111,8 @@ class Job(asyncio.Future[Any]):
 
 
 def new_job(work: Any, loop: asyncio.AbstractEventLoop) -> Job:
-    """Make a job that is awaited on this event loop. It is a function because an `__init__` would take twice as long
-    (measured)."""
+    """Make a job for this work, to be awaited on this event loop. This is a function because a `Job.__init__` would
+    take twice as long (measured)."""
     job = Job(loop=loop)
     job.work = work
     job.error = job.outcome = None
@@ -118,7 +120,8 @@ def new_job(work: Any, loop: asyncio.AbstractEventLoop) -> Job:
 
 
 def deliver(jobs: Iterable[Job]) -> None:
-    """Settle finished jobs on the event loops of their callers. Called from a worker thread; wakes each loop once."""
+    """Pass the results of finished jobs to their callers, each on the event loop of its caller. Called from a worker
+    thread. Wakes each loop once, however many of the jobs belong to it. Jobs of a closed loop are dropped."""
     by_loop: dict[asyncio.AbstractEventLoop, list[Job]] = {}
     for job in jobs:
         by_loop.setdefault(job.get_loop(), []).append(job)
@@ -130,8 +133,8 @@ def deliver(jobs: Iterable[Job]) -> None:
 
 
 def settle_all(jobs: Iterable[Job]) -> None:
-    """Pass each job's result or error to its caller. Called on the job's event loop. If the caller is gone, asyncio does not
-    log the error as never retrieved."""
+    """Pass each job's `outcome` or `error` to the caller that awaits the job. Called on the event loop of the jobs. If
+    nobody awaits a job any more, asyncio does not log its error as never retrieved."""
     for job in jobs:
         if job.error is None:
             job.set_result(job.outcome)
@@ -141,8 +144,9 @@ def settle_all(jobs: Iterable[Job]) -> None:
 
 
 class WorkerPool:
-    """A fixed number of threads that run jobs. Each thread owns one resource, for example a connection, made by `make`
-    before its first job and closed by `close`."""
+    """A fixed number of OS threads that run jobs from one queue. Each of them owns one resource, for example a
+    connection, with which it calls the functions it is given. `make` makes the resource before the first job; `close`
+    closes it when the pool stops."""
 
     def __init__(self, name: str, size: int, make: Callable[[], Any], close: Callable[[Any], None]) -> None:
         self._queue: SimpleQueue[Job | None] = SimpleQueue()
@@ -159,7 +163,7 @@ class WorkerPool:
         return result
 
     def stop(self) -> None:
-        """Finish the queued jobs, then end the threads and wait until they have ended."""
+        """Finish the queued jobs, then end the OS threads of the pool. Blocks until they have ended."""
         for _ in self._threads:
             self._queue.put(None)
         for thread in self._threads:
@@ -181,27 +185,27 @@ class WorkerPool:
 
 
 class Calls:
-    """The tasks that one store has started on one event loop, so that `drain` can wait for them."""
+    """The tasks that one store has started on one event loop and that have not ended yet. `drain` waits for them."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Start this coroutine as a task."""
+        """Start this coroutine as a task that `drain` waits for."""
         return self._keep(asyncio.get_running_loop().create_task(work))
 
     async def settle(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run this to its end and return its result. If the caller is cancelled, the cancellation is raised when the
-        work has finished."""
+        """Run this coroutine to its end, even if the caller is cancelled meanwhile, and return its result. The caller's
+        cancellation is raised when the coroutine has finished. `drain` waits for it too."""
         return await settle(self._keep(settling(work)))
 
     async def hear(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return the result of this. If the caller is cancelled, the caller stops waiting at once and the work goes on
-        in the background."""
+        """Run this coroutine as a task, and return its result. If the caller is cancelled, it stops waiting at once,
+        and the task goes on in the background. `drain` waits for the task."""
         return await asyncio.shield(self.start(work))
 
     async def drain(self) -> None:
-        """Wait until no task is left, including tasks that are started meanwhile."""
+        """Wait until every task that was started here has ended, including those that are started during the wait."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -217,8 +221,8 @@ class Calls:
 
 
 async def together(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """Run these coroutines concurrently and wait until all have ended. Returns their results in order, or raises the
-    error of the first one in order that failed."""
+    """Run these coroutines concurrently and wait until all have ended. Returns their results in the order given. If
+    some failed, raises the error of the first of them in that order."""
     results = await asyncio.gather(*calls, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):
@@ -227,8 +231,9 @@ async def together(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 class Locks:
-    """A lock for each key: `async with locks[key]`. Stores hold it while they change an object, so that tasks of one process
-    never compete for the same object on the server, where a conflict would cost a slow retry."""
+    """One asyncio lock for each key: `async with locks[key]`. Stores hold the lock while they change the object with
+    that key on a server. So the tasks of one process never compete for an object, where a conflict would cost a slow
+    retry."""
 
     def __init__(self) -> None:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()

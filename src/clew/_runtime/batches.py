@@ -13,10 +13,10 @@ T = TypeVar("T")
 def batches(
     items: Iterable[T], most: int | None = None, *, size: Callable[[T], int] | None = None, largest: int = 0
 ) -> Iterator[list[T]]:
-    """Split items into lists of at most `most` items, in order.
+    """Split items, in order, into lists of at most `most` items each; with None, of any length.
 
-    With `size`, the sizes of the items in a list also add up to at most `largest`. A single item that is larger forms a list
-    of its own.
+    If `size` is given, a function that returns the size of an item, the sizes in each list also add up to at most
+    `largest`. A single item that is larger forms a list of its own.
     """
     batch: list[T] = []
     total = 0

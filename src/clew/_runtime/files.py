@@ -1,4 +1,5 @@
-"""File system helpers for the embedded stores: private files, durable writes, locks, and clear errors."""
+"""File system helpers for the stores that keep their data in files on this machine: private files, durable writes,
+locks, and clear errors."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ _NETWORK = {
 
 
 def sync(fd: int) -> None:
-    """Write this file's data to the disk, and past the drive's own cache where the system can do that."""
+    """Write the data of this open file to the disk, and wait until it is there. Where the operating system can do so,
+    this includes the drive's own cache."""
     if sys.platform == "darwin":
         fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
     elif sys.platform == "win32":
@@ -50,7 +52,8 @@ def sync(fd: int) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Make the creation and removal of files in this folder durable."""
+    """Make sure that files created, renamed or removed in this folder stay so after a power cut. Does nothing on
+    Windows, which has no such call."""
     if sys.platform == "win32":
         return  # Windows has no such call; NTFS journals its folders
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
@@ -61,7 +64,8 @@ def sync_folder(path: Path) -> None:
 
 
 def make_private_folder(path: Path) -> None:
-    """Create a folder and its missing parents, durably and with mode 0700. Existing folders are left as they are."""
+    """Create a folder and its missing parents, for this user only (mode 0700). When the call returns, they survive a
+    power cut. Existing folders are left as they are."""
     missing = []
     while not path.exists():
         missing.append(path)
@@ -75,8 +79,9 @@ def make_private_folder(path: Path) -> None:
 
 
 def make_private_file(path: Path) -> None:
-    """Create an empty file, durably and with mode 0600. An existing file is left as it is and not even opened, because
-    closing it would release the locks that this process holds on it."""
+    """Create an empty file, for this user only (mode 0600). When the call returns, it survives a power cut. An existing
+    file is left as it is. It is not even opened, because closing it would release the locks that this process holds on
+    it."""
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o600))
     except FileExistsError:
@@ -85,7 +90,8 @@ def make_private_file(path: Path) -> None:
 
 
 def make_private(*paths: Path) -> None:
-    """Set mode 0600 on each of these files that exists, belongs to this user and is accessible to others."""
+    """Restrict each of these files to this user (mode 0600) if it exists, belongs to this user and is accessible to
+    others. Does nothing on Windows."""
     if sys.platform == "win32":
         return
     for path in paths:
@@ -98,15 +104,17 @@ def make_private(*paths: Path) -> None:
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """Write all of these bytes. Calls the system again only if a write was cut short."""
+    """Write all of these bytes to the open file. If the operating system writes only a part of them, the rest is
+    written with further calls."""
     written = os.write(fd, data)
     while written < len(data):
         written += os.write(fd, memoryview(data)[written:])
 
 
 def write_beside(path: Path, data: bytes, *, durable: bool) -> Path:
-    """Write a new private file in the folder of `path`, and return its temporary path (ending in `.tmp`), ready to be
-    renamed to `path`. With `durable` its data is synced. On an error the temporary file is removed."""
+    """Write `data` to a new private file in the folder of `path`, under a temporary name that ends in `.tmp`, and
+    return its path. The caller renames it to `path`. With `durable`, the data is synced to the disk before this
+    returns. On an error the temporary file is removed."""
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
     try:
@@ -122,8 +130,8 @@ def write_beside(path: Path, data: bytes, *, durable: bool) -> Path:
 
 
 def network_file_system(folder: Path) -> str | None:
-    """Return the type of the network file system that this folder is on, such as `nfs4`. Returns None if the file system is
-    local or its type is unknown."""
+    """Return the type of the network file system that this folder is on, such as `nfs4`. Returns None if the file
+    system is local or its type cannot be found out."""
     try:
         mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
@@ -139,7 +147,8 @@ def network_file_system(folder: Path) -> str | None:
 
 
 def explain(error: OSError, path: Path) -> ClewError:
-    """Turn an error of the operating system into a `ClewError` that says what happened, to which file, and what to do."""
+    """Return the `ClewError` for an error of the operating system. It says what happened, to which file (`path`), and
+    what to do."""
     hint = {
         errno.ENOSPC: "the disk is full; nothing stored was harmed. Free some space and try again",
         errno.EDQUOT: "the disk quota is used up; nothing stored was harmed. Free some space and try again",
@@ -155,7 +164,7 @@ def explain(error: OSError, path: Path) -> ClewError:
 
 
 WAIT = 30.0
-"""Seconds to wait for a lock before the call raises `Unavailable`."""
+"""Seconds that `lock` waits for the lock of a file before it raises `Unavailable`."""
 _FIRST_NAP = 0.0005
 _LONGEST_NAP = 0.025
 
@@ -185,14 +194,15 @@ else:
         return True
 
     def unlock(fd: int) -> None:
-        """Release the lock at once. Closing the file is not enough: a child forked meanwhile may hold a copy of the
-        descriptor, which keeps the lock."""
+        """Release the lock on this open file at once. Closing the file is not enough: a child process that was forked
+        meanwhile may have a copy of the descriptor, which keeps the lock."""
         fcntl.flock(fd, fcntl.LOCK_UN)
 
 
 def lock(fd: int, path: str | Path, *, shared: bool) -> None:
-    """Lock this open file, and wait for other holders. Raises `Unavailable`, with `path` in its text, after `WAIT`
-    seconds."""
+    """Lock this open file. Several holders can have a `shared` lock at the same time; any other lock excludes all
+    others. Waits while somebody else's lock is in the way, and raises `Unavailable`, with `path` in its text, after
+    `WAIT` seconds."""
     nap = _FIRST_NAP
     deadline = time.monotonic() + WAIT
     while not _try(fd, shared):

@@ -8,13 +8,14 @@ from collections.abc import Callable
 __all__ = ["generation", "in_child"]
 
 generation = 0
-"""Number of forks between the first process and this one. An object that belongs to one process remembers it and compares.
-Read it as `forks.generation`: an imported name would not change."""
+"""A number that grows by one in each forked child: the number of forks between the first process and this one. An
+object that belongs to one process stores the number when it is made; if the number is different later, this process is
+a forked child. Read it as `forks.generation`: a name made with `from ... import` would not change."""
 _to_do: list[Callable[[], object]] = []
 
 
 def in_child(work: Callable[[], object]) -> None:
-    """Register a function that every forked child calls before anything else."""
+    """Register a function without arguments. Every child process that is forked later calls it before anything else."""
     _to_do.append(work)
 
 

@@ -1,4 +1,4 @@
-"""Finds an object by name among Clew's own and those that installed packages add through entry points."""
+"""Finds an object by its name: one of Clew's own, or one that an installed package adds through an entry point."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ def entry_points(*, group: str) -> EntryPoints:
 
 
 class Unknown(Exception):
-    """There is no object with this name."""
+    """Neither Clew nor an installed package has an object with the name asked for. `known` are the names that exist."""
 
     def __init__(self, known: list[str], close: str | None) -> None:
         super().__init__(", ".join(known))
         self.known = ", ".join(known)
         self.close = close
-        """The known name that is most like the one asked for, if one is alike."""
+        """The known name that is most like the one asked for; None if no name is alike."""
 
 
 def find(name: str, built_in: Mapping[str, str], group: str, what: str) -> Any:
     """Import and return the object with this name: a built-in one, else one from the entry points of `group`.
 
-    `built_in` maps names to `module:attribute`. Raises `Unknown` if there is no such name, and `MissingExtra`, which
-    calls the object `what`, if a plug-in cannot be imported.
+    `built_in` maps the names of Clew's own objects to `module:attribute`. Raises `Unknown` if there is no such name.
+    Raises `MissingExtra` if a package's object cannot be imported; the error calls the object `what`.
     """
     if name in built_in:
         module, _, wanted = built_in[name].partition(":")

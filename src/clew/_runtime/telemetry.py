@@ -1,6 +1,8 @@
-"""OpenTelemetry spans. They cost almost nothing unless the OpenTelemetry API is imported and a tracer is set up.
+"""OpenTelemetry spans. They cost almost nothing unless the program has imported the OpenTelemetry API and set up a
+tracer.
 
-A span says which thread, how much and how long. It never holds an entry, a prompt, a key or the text of an error.
+A span says which thread an operation was about, how much it read or wrote, and how long it took. It never holds an
+entry, a prompt, a key or the text of an error.
 """
 
 from __future__ import annotations
@@ -21,14 +23,14 @@ Attribute = str | int | float | bool
 
 
 class Span(Protocol):
-    """A span of one operation that has not ended."""
+    """An OpenTelemetry span (the timed record of one operation) that has not ended."""
 
     def set(self, **attributes: Attribute) -> None:
-        """Add attributes that are known only after the start, for example how much was read."""
+        """Add attributes to the span that are known only after its start, for example how much was read."""
 
 
 class _NoSpan:
-    """The span that is used when no tracer is set up. Does nothing."""
+    """Takes the place of a span when no tracer is set up. Does nothing."""
 
     __slots__ = ()
 
@@ -43,7 +45,8 @@ class _NoSpan:
 
 
 class _OpenSpan:
-    """An OpenTelemetry span that is the current one while its block runs. Of an error it records only the type."""
+    """An OpenTelemetry span around a `with` block. While the block runs it is OpenTelemetry's current span. If the
+    block raises an error, the span records only the type of the error."""
 
     __slots__ = ("_attributes", "_current", "_name", "_span", "_tracer")
     _current: AbstractContextManager[_OtelSpan]
@@ -87,10 +90,10 @@ _look_again = 0.0
 
 
 def is_listened_to() -> bool:
-    """Return whether a tracer is set up. Callers on hot paths ask this before they open a span.
+    """Return whether the program has set up a tracer. Callers that run very often ask this before they open a span.
 
-    Asking OpenTelemetry takes 1.4 µs, so a negative answer is kept for a tenth of a second. A tracer that is set up later is
-    therefore seen with that delay.
+    Asking OpenTelemetry takes 1.4 µs, so the answer no is kept for a tenth of a second. A tracer that is set up
+    meanwhile is seen with that delay.
     """
     global _look_again
     if _tracer is not None:
@@ -102,14 +105,16 @@ def is_listened_to() -> bool:
 
 
 def span(name: str, **attributes: Attribute) -> _NoSpan | _OpenSpan:
-    """Open a span around a block: `with span("clew.load", thread_id=thread_id) as current: ...; current.set(frames=12)`."""
+    """Return a span for a `with` block: `with span("clew.load", thread_id=thread_id) as current: ...;
+    current.set(frames=12)`. The span does nothing if no tracer is set up."""
     tracer = _tracer or _find_tracer()
     return _NO_SPAN if tracer is None else _OpenSpan(tracer, name, attributes)
 
 
 def _find_tracer() -> Tracer | None:
-    """Return the program's tracer, or None until the program has set one up. Without one, each span of the API would
-    cost 7 µs and record nothing. Clew never imports the API itself: a program that sets up a tracer has imported it."""
+    """Return the tracer that the program has set up, or None if there is none yet. Without a tracer, each span of
+    OpenTelemetry's API would cost 7 µs and record nothing. Clew never imports that API here: a program that sets up a
+    tracer has imported it."""
     global _tracer
     api: Any = sys.modules.get(_API)
     if api is None:

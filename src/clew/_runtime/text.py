@@ -1,6 +1,6 @@
-"""Values as people read them: times, sizes, money, counts, and text made safe for a terminal.
+"""Formats values for people: times, sizes, money, counts, and text made safe for a terminal.
 
-The command and the inspector show the same value in the same form because both take it from here.
+The command line and the inspector both use these functions, so they show the same value in the same form.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ __all__ = [
 
 
 def ago(moment: datetime, now: datetime | None = None) -> str:
-    """Return how long ago `moment` was, in its largest unit: `12s`, `5m`, `3h`, `2d`. A moment to come is `0s`."""
+    """Return how long ago `moment` was, in the largest unit that fits: `12s`, `5m`, `3h`, `2d`. A moment in the future
+    gives `0s`. `now` is the current time unless given."""
     seconds = max(0, int(((now or datetime.now(UTC)) - moment).total_seconds()))
     for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60)):
         if seconds >= length:
@@ -32,7 +33,8 @@ def ago(moment: datetime, now: datetime | None = None) -> str:
 
 
 def clock(moment: datetime, now: datetime | None = None) -> str:
-    """Return the local time of `moment`: `14:05:09`, or `2025-01-31 14:05:09` if it is not today."""
+    """Return the local time of `moment`: `14:05:09`, or `2025-01-31 14:05:09` if it is not today. `now` is the current
+    time unless given."""
     local = moment.astimezone()
     same_day = local.date() == (now or datetime.now(UTC)).astimezone().date()
     return f"{local:%H:%M:%S}" if same_day else f"{local:%Y-%m-%d %H:%M:%S}"
@@ -58,7 +60,7 @@ def dollars(cost: float | None) -> str:
 
 
 def short_number(number: int) -> str:
-    """Return a count, such as one of tokens, in few characters: `950`, `12.3k`, `4.5M`."""
+    """Return a count, for example of tokens, in few characters: `950`, `12.3k`, `4.5M`."""
     for unit, length in (("M", 1_000_000), ("k", 1_000)):
         if number >= length:
             return f"{number / length:.1f}{unit}"
@@ -66,7 +68,7 @@ def short_number(number: int) -> str:
 
 
 def size(number: int) -> str:
-    """Return a number of bytes in its largest binary unit: `812 B`, `1.5 KiB`, `3.0 MiB`, `2.1 GiB`."""
+    """Return a number of bytes in the largest unit that fits: `812 B`, `1.5 KiB`, `3.0 MiB`, `2.1 GiB`."""
     value = float(number)
     for unit in ("B", "KiB", "MiB"):
         if value < 1024:
@@ -81,18 +83,22 @@ def plural(number: int, noun: str) -> str:
 
 
 _ESCAPE_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
-"""Terminal commands: they move the cursor, or set a colour, the window's title or the clipboard."""
+"""Matches terminal commands (escape sequences). They move the cursor, or set a colour, the window's title or the
+clipboard."""
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-"""Control characters, with those that change the direction of writing, which can make a text look like another."""
+"""Matches control characters, and characters that change the direction of writing, which can make a text look like
+another."""
 
 
 def clean(text: str) -> str:
-    """Remove everything that a terminal would obey. Tabs stay, and every kind of line break becomes `\\n`."""
+    """Return a text without everything that a terminal would obey: commands and control characters. Tabs
+    stay, and every kind of line break becomes `\\n`."""
     return _CONTROL.sub("", _ESCAPE_SEQUENCE.sub("", text.replace("\r\n", "\n").replace("\r", "\n")))
 
 
 def one_line(text: str, longest: int | None = None) -> str:
-    """Clean a text, put it on one line, and cut it to `longest` characters."""
+    """Return a text on one line: without terminal commands and control characters, with single spaces, and cut to
+    `longest` characters if that is given."""
     return cut(" ".join(clean(text).split()), longest)
 
 

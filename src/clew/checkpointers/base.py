@@ -1,4 +1,5 @@
-"""The contract of a store: `Checkpointer`, the methods each store implements and the promises they keep."""
+"""Defines `Checkpointer`, the base class of all stores: the methods that each store implements, and the promises they
+keep."""
 
 from __future__ import annotations
 
@@ -17,31 +18,34 @@ __all__ = ["MAX_APPEND", "MAX_FRAME", "MAX_ID", "Checkpointer", "is_absent"]
 MAX_ID = 1024
 """The longest thread id, in bytes of UTF-8."""
 MAX_FRAME = 4 * 2**20
-"""The largest frame, in bytes. Larger values are stored as blobs."""
+"""The most bytes that one frame may have. Larger values are stored as blobs."""
 MAX_APPEND = 16 * 2**20
-"""The most bytes of frames in one append. Longer copies are made in several appends."""
+"""The most bytes that the frames of one append may have together."""
 
 
 class Checkpointer(ABC):
     """A store of threads. Each thread is a log of opaque frames with one head; blobs are stored by their digest.
+    A ref is the digest of a blob that a thread refers to.
 
     Every store keeps these promises, and `clew.testing.CheckpointerContract` tests them:
 
     - **Absent, unreachable and corrupt are three different results.** Absent is `None`, `[]` or an empty set; unreachable
       raises `Unavailable`; corrupt raises `Corrupt`. A store never reports one of them as another.
     - **Ids** are any text of 1 to 1024 bytes of UTF-8 without NUL. Two different ids never name the same thread.
-    - **Namespaces** share nothing, not even blobs.
+    - **Namespaces** divide a store. They share nothing, not even blobs.
     - Bad input raises `InvalidInput`. Use after `close`, in a forked child or on a second event loop raises `UsageError`.
 
-    Blobs are deleted only by gc, and only if they were not touched for a grace period. A store connects on first use, so
-    constructing one does not need a running server.
+    Blobs are deleted only by garbage collection (gc), and only if they were not touched for a grace period. A blob is
+    touched when it is put, given as a ref to an append, or asked for with `missing_blobs`. A store connects on first
+    use, so constructing one does not need a running server.
     """
 
     keys: Keyring | None = None
-    """The keys that encrypt threads in this store. The store itself never looks inside a frame or a blob."""
+    """The keys that encrypt threads in this store; None if they are not encrypted. Frames and blobs are encrypted
+    before they are given to the store, which never looks inside them."""
     place: str = ""
-    """Identifies the store and its namespace, equally in every process on this machine. Empty if no other process can open
-    the same store."""
+    """A text that identifies the store and its namespace. It is the same in every process on this machine. Empty if no
+    other process can open the same store, as with a store in memory."""
     own_files: tuple[Path, ...] = ()
     """The files and folders on this machine that make up the store. Workspace snapshots leave them out."""
 
@@ -49,7 +53,8 @@ class Checkpointer(ABC):
     async def append(
         self, thread_id: str, frames: Sequence[bytes], *, at: int, head: Head, refs: Collection[str] = ()
     ) -> None:
-        """Add frames to the end of a thread's log, add refs, and replace its head, in one atomic step.
+        """Add frames to the end of a thread's log, add refs, and replace its head, in one atomic step. `refs` are the
+        digests of the blobs that the frames refer to; `at` is the number of frames before the append.
 
         - **Durable**: when the call returns, everything written survives a power cut. A partial append is never visible.
         - **Conditional**: the log must have exactly `at` frames and the head's `log_id`. Otherwise the call raises
@@ -59,14 +64,14 @@ class Checkpointer(ABC):
           changes nothing. So after `Unavailable` the same call can always be repeated.
         - **No frames** is a legal append to a thread that exists: it replaces only the head, under the same condition.
         - A ref to a blob that the store does not have raises `MissingBlob`, and nothing is written. Each ref touches its
-          blob.
+          blob: the blob's time of last use is set to now.
         - **Cancelling** an awaited append does not abandon it: the append finishes first, then the cancellation is raised.
         """
 
     @abstractmethod
     async def read(self, thread_id: str, *, start: int = 0, stop: int | None = None) -> list[bytes]:
-        """Return the frames from number `start` up to, not including, `stop`, in order. Numbers past the end of the log are
-        ignored. Returns an empty list if the thread does not exist."""
+        """Return the frames from number `start` up to, not including, `stop`, in order. Frames are numbered from 0;
+        numbers past the end of the log are ignored. Returns an empty list if the thread does not exist."""
 
     @abstractmethod
     async def head(self, thread_id: str) -> Head | None:
@@ -74,26 +79,29 @@ class Checkpointer(ABC):
 
     @abstractmethod
     def heads(self, query: HeadQuery = HeadQuery()) -> AsyncIterator[Head]:
-        """Yield the heads that match the query, in its order, newest first.
+        """Yield the heads that match the query, sorted by the time that `query.order` names, newest first.
 
-        Each thread is yielded at most once. A thread that exists and matches during the whole listing is yielded exactly
-        once, even while other threads are written. A damaged head raises `Corrupt`, where possible only after all sound
-        heads have been yielded.
+        Each thread is yielded at most once. A thread that exists and matches during the whole listing is yielded
+        exactly once, even while other threads are written. A damaged head raises `Corrupt`, where possible only after
+        all sound heads have been yielded.
         """
 
     @abstractmethod
     async def refs(self, thread_id: str) -> set[str]:
-        """Return the digests of all blobs that this thread's appends gave as refs."""
+        """Return the digests of all blobs that this thread refers to: all that were given as `refs` to its appends.
+        Returns an empty set if the thread does not exist."""
 
     @abstractmethod
     async def delete(self, thread_id: str) -> None:
-        """Delete the thread with its head and its refs, durably. Its blobs stay until gc deletes them. Deleting a
-        thread that does not exist does nothing."""
+        """Delete a thread: its log, its head and its references to blobs. When the call returns, the deletion survives
+        a power cut. The blobs themselves stay until garbage collection deletes them. Does nothing if the thread does
+        not exist."""
 
     @abstractmethod
     async def put_blobs(self, blobs: Mapping[str, bytes]) -> None:
-        """Store blobs under their digests, durably. Raises `InvalidInput` and stores nothing if a digest is not the
-        blake3 of its bytes. A blob that is already stored is touched: its time of last use is set to now."""
+        """Store blobs under their digests. When the call returns, they survive a power cut. Raises `InvalidInput` and
+        stores nothing if a digest is not the blake3 of its bytes. A blob that is already stored is touched: its time of
+        last use is set to now."""
 
     @abstractmethod
     async def get_blobs(self, digests: Collection[str]) -> dict[str, bytes]:
@@ -102,17 +110,18 @@ class Checkpointer(ABC):
 
     @abstractmethod
     async def missing_blobs(self, digests: Collection[str]) -> set[str]:
-        """Return the digests of blobs that the store does not have. Touches the blobs it has, so that gc spares them for its
-        grace period."""
+        """Return those of the given digests whose blobs the store does not have. The blobs that it has are touched:
+        their time of last use is set to now, so that garbage collection spares them for its grace period."""
 
     @abstractmethod
     def blobs(self, *, untouched_for: timedelta) -> AsyncIterator[str]:
-        """Yield the digests of blobs that were not touched for this time: neither put, nor given as a ref, nor asked
-        for with `missing_blobs`."""
+        """Yield the digests of blobs that were not touched for at least this time. A blob is touched when it is put,
+        given as a ref to an append, or asked for with `missing_blobs`."""
 
     @abstractmethod
     async def delete_blobs(self, digests: Collection[str], *, untouched_for: timedelta) -> None:
-        """Delete the given blobs, except those that were touched within this time. So a blob touched after it was listed
+        """Delete these blobs, except those that were touched within this time. A blob is touched when it is put, given
+        as a ref to an append, or asked for with `missing_blobs`. So a blob that is touched after `blobs` has listed it
         stays."""
 
     @abstractmethod
@@ -129,8 +138,9 @@ class Checkpointer(ABC):
 
 
 def is_absent(store: Checkpointer) -> bool:
-    """Return whether the store's file or folder certainly does not exist yet. Returns False for a store without files and
-    when the file system gives no clear answer: using the store then raises the actual error."""
+    """Return True if the store keeps its data in a file or folder on this machine and that does not exist yet. Returns
+    False for a store without files of its own. Also returns False if the file system does not let us look: using the
+    store then raises the actual error."""
     place = next(iter(store.own_files), None)
     try:
         if place is not None:

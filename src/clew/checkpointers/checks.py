@@ -33,7 +33,9 @@ __all__ = [
 
 
 class WaysOut(NamedTuple):
-    """Advice to the user in the errors of a `Guard`: one sentence for each way in which use is refused."""
+    """Texts for the errors of a `Guard`, which refuses use of an object. `closed`, `child` and `loop` tell the user
+    what to do after a refusal because the object is closed, belongs to the parent process, or was used on another event
+    loop. `made` is the verb for how the object came to be."""
 
     made: str = "opened"
     closed: str = "Open it again with open_checkpointer or its class."
@@ -45,7 +47,8 @@ _OF_STORES = WaysOut()
 
 
 class Guard:
-    """Refuses use of an object after close, in a forked child, or on a second event loop, where it could not work."""
+    """Refuses use of an object where it cannot work: after it was closed, in a forked child process, or on a second
+    event loop. Each public method of the object calls `enter` first. `what` names the object in errors."""
 
     __slots__ = ("_closed", "_generation", "_loop", "_pid", "_ways", "_what")
 
@@ -59,12 +62,16 @@ class Guard:
 
     @property
     def is_inherited(self) -> bool:
-        """Whether this process is a forked child and the guarded object belongs to its parent."""
+        """True if this process is a forked child and the guarded object was made in its parent, to which it belongs."""
         return forks.generation != self._generation
 
     def enter(self) -> asyncio.AbstractEventLoop:
-        """Allow one call, or raise `UsageError` with the reason. The first call binds the guard to its event loop.
-        Returns the running loop."""
+        """Check that the guarded object may be used now, and return the running event loop. The first call binds the
+        object to that loop.
+
+        Raises `UsageError`, with the reason, if the object is closed, was made in the parent of this forked process, or
+        is bound to another event loop, or if no loop is running.
+        """
         if self._closed:
             raise UsageError(f"{self._what} is closed. {self._ways.closed}")
         if forks.generation != self._generation:
@@ -83,11 +90,14 @@ class Guard:
         return loop
 
     def close(self, *, on_any_loop: bool = False) -> bool:
-        """Mark as closed. Returns whether the caller has to close its files and connections.
+        """Mark the guarded object as closed. Returns True if the caller now has to close the object's files and
+        connections.
 
-        Returns False if it was closed before or belongs to another process. Connections belong to the event loop on which
-        they were opened: if that loop is closed, they ended with it and the result is False; if it is another loop that is
-        not closed, raises `UsageError`. Pass `on_any_loop=True` for an object without such connections.
+        Returns False if the object was closed before or belongs to a parent process. Connections belong to the event
+        loop on which the object was first used. If that is another loop than the running one and it is closed, the
+        connections ended with it, and the result is False. If it is another loop that is not closed, raises
+        `UsageError` and marks nothing. Pass `on_any_loop=True` for an object without such connections: then loops are
+        not compared.
         """
         first = not self._closed and not self.is_inherited
         elsewhere = first and not on_any_loop and self._loop not in (None, asyncio.get_running_loop())
@@ -125,7 +135,8 @@ def _check_text(what: str, text: str) -> None:
 
 
 def _check_utf8(what: str, text: str) -> int:
-    """Return the size of this text in bytes of UTF-8. Raises `InvalidInput` if UTF-8 cannot encode it."""
+    """Return the size of this text in bytes of UTF-8. Raises `InvalidInput`, which calls the text `what`, if UTF-8
+    cannot encode it."""
     try:
         return len(text.encode())
     except UnicodeEncodeError:
@@ -133,8 +144,9 @@ def _check_utf8(what: str, text: str) -> int:
 
 
 def check_append(thread_id: str, frames: Sequence[bytes], at: int, head: Head, refs: Collection[str]) -> bytes:
-    """Check the arguments of an append, and return its head as msgpack. The head is encoded here because a head that
-    cannot be encoded is bad input too, and most stores keep the result."""
+    """Check the arguments of `Checkpointer.append`, and return the head encoded as msgpack. Raises `InvalidInput` if an
+    argument is wrong. The head is encoded here because a head that cannot be encoded is bad input too, and because most
+    stores write the encoded form."""
     check_thread_id(thread_id)
     lease = head.lease
     if (
@@ -158,8 +170,9 @@ def check_append(thread_id: str, frames: Sequence[bytes], at: int, head: Head, r
 
 
 def _check_slowly(thread_id: str, frames: Sequence[bytes], at: int, head: Head) -> None:
-    """Raise `InvalidInput` with exactly what is wrong with an append that failed the quick check. Returns if nothing is
-    wrong: the append is just large."""
+    """Find out what is wrong with an append that failed a quick check of its arguments, and raise `InvalidInput` with
+    the reason. Returns if nothing is wrong: the quick check also fails if the frames are larger together than one frame
+    may be."""
     if at < 0:
         raise InvalidInput(f"thread {thread_id!r}: a position is 0 or more, not {at}")
     if head.thread_id != thread_id:
@@ -209,7 +222,8 @@ def check_blobs(blobs: Mapping[str, bytes]) -> None:
 
 
 def check_stored_blob(digest: str, data: bytes, where: str) -> None:
-    """Raise `Corrupt` if the stored bytes of a blob do not match its digest."""
+    """Raise `Corrupt` if `data`, the stored bytes of a blob, do not match its digest. `where` names the store in the
+    error."""
     if blake3(data).hexdigest() != digest:
         raise Corrupt(
             f"blob {digest} in {where}: its {len(data)} stored bytes fail their check. Restore it from a copy."

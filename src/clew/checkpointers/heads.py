@@ -48,8 +48,9 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The right to append to a thread. The expiry only says when another process may take over; what stops the former holder
-    is that its next append is at a position the log has passed."""
+    """The right to append to a thread, held by one process. After `expires_at` another process may take it over. The
+    former holder is not told. It is stopped because its next append is at a position that the log has already passed:
+    such an append raises `Conflict`."""
 
     owner: Owner
     token: str
@@ -57,19 +58,20 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """Summary of a thread, stored beside its log. Each append replaces it, in the same atomic step as it adds frames."""
+    """Summary of a thread, stored beside its log. Each append replaces the head in the same atomic step in which it
+    adds frames."""
 
     thread_id: str
     frames: int
-    """Number of frames in the log after this append."""
+    """Number of frames in the log, including those of the append that wrote this head."""
     log_id: str = ""
-    """Random id of the log, chosen at the first append. A thread that is deleted and made again has another one."""
+    """Random id of the log, chosen at the first append. A thread that is deleted and made again gets a new one."""
     status: Status
     lease: Lease | None = None
     snapshot: int = -1
-    """Number of the newest frame that holds a complete folded state; -1 if there is none."""
+    """Number of the newest frame that holds the thread's complete state as of that frame; -1 if there is none."""
     digest: str = ""
-    """Digest of the last frame, so that a log that lost its end is noticed."""
+    """Digest of the last frame. It shows whether the end of the log was lost."""
     agent: str = ""
     title: str = ""
     model: str = ""
@@ -88,23 +90,24 @@ class HeadQuery(msgspec.Struct, frozen=True, kw_only=True):
     newest first."""
 
     prefix: str = ""
-    """The thread id starts with exactly this text."""
+    """Select only threads whose id starts with exactly this text."""
     status: Status | tuple[Status, ...] | None = None
     agent: str | None = None
     tags: dict[str, str] = {}
-    """The thread has each of these tags with this value."""
+    """Select only threads that have each of these tags (name to value) with the same value."""
     parent: str | None = None
-    """The thread is a fork or a child of the thread with this id."""
+    """Select only forks of the thread with this id, and threads of the sub-agents that it started."""
     updated_after: datetime | None = None
-    """The thread's last append was at this moment or later."""
+    """Select only threads whose last append was at this moment or later."""
     updated_before: datetime | None = None
-    """The thread's last append was before this moment."""
+    """Select only threads whose last append was before this moment."""
     title: str = ""
-    """The title contains this text; upper and lower case are equal."""
+    """Select only threads whose title contains this text. Upper and lower case are not distinguished."""
     order: Literal["updated", "created"] = "updated"
     limit: int | None = None
     cursor: str | None = None
-    """Where the previous page ended. `after` returns a query with its cursor set."""
+    """Where the listing goes on: the position of the last head of the previous page, as text. `after` returns a query
+    in which it is set. None lists from the start."""
 
     def after(self, head: Head) -> HeadQuery:
         """Return the same query starting after this head: the query for the next page."""
@@ -112,13 +115,14 @@ class HeadQuery(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, cursor=f"{moment}:{key}")
 
     def position(self, head: Head) -> tuple[int, str]:
-        """Return the sort key of a head in this query's order. A listing goes from the highest to the lowest, and no
-        two heads have the same."""
+        """Return the sort key of a head: the time that `order` names, in microseconds since 1970, and the thread's key
+        (the blake3 of its id). A listing goes from the highest to the lowest sort key, and no two heads have the same.
+        """
         return micros(head.created_at if self.order == "created" else head.updated_at), thread_key(head.thread_id)
 
     def start(self) -> tuple[int, str] | None:
-        """Return the position in the cursor, or None without a cursor. The listing holds only heads strictly below it.
-        Raises `InvalidInput` if the cursor is malformed."""
+        """Return the sort key that `cursor` holds (see `position`), or None without a cursor. The listing then holds
+        only heads with a lower sort key. Raises `InvalidInput` if the cursor is malformed."""
         if self.cursor is None:
             return None
         if not _CURSOR.fullmatch(self.cursor):
@@ -130,7 +134,7 @@ class HeadQuery(msgspec.Struct, frozen=True, kw_only=True):
         return (self.status,) if isinstance(self.status, str) else self.status
 
     def matches(self, head: Head) -> bool:
-        """Return whether this head meets every condition. The cursor and the limit are not looked at."""
+        """Return whether this head meets every condition of the query. The query's cursor and limit are not looked at."""
         statuses = self.statuses()
         return (
             head.thread_id.startswith(self.prefix)
@@ -145,8 +149,8 @@ class HeadQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def select(heads: Iterable[Head], query: HeadQuery) -> list[Head]:
-    """Return the heads that match the query, in its order and from its cursor up to its limit. For stores that cannot select
-    and sort by themselves."""
+    """Return those of the given heads that match the query: in its order, from its cursor on, and at most as many as
+    its limit. Used by stores that cannot select and sort by themselves."""
     start = query.start()
     placed = [(query.position(head), head) for head in heads if query.matches(head)]
     placed = [place for place in placed if start is None or place[0] < start]
@@ -163,29 +167,31 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def micros(moment: datetime) -> int:
-    """Return this moment in whole microseconds since 1970, without rounding. Stores sort by it."""
+    """Return this moment in whole microseconds since 1970, without rounding. Stores sort heads by this number."""
     return (moment - _EPOCH) // _MICROSECOND
 
 
 @functools.lru_cache(4096)
 def thread_key(thread_id: str) -> str:
-    """Return the name of a thread inside a store: the blake3 of its id, in hex. Unlike the id itself, it differs for
-    different ids on every file system and under every collation."""
+    """Return the name under which stores keep a thread: the blake3 of its id, in hex. Some file systems and databases
+    take different ids for the same, for example if only upper and lower case differ; this name is safe on all of them.
+    """
     return thread_digest(thread_id).hex()
 
 
 @functools.lru_cache(4096)
 def thread_digest(thread_id: str) -> bytes:
-    """Return `thread_key` as 32 bytes instead of hex text."""
+    """Return the blake3 of a thread's id as 32 bytes. `thread_key` returns the same in hex."""
     return blake3(thread_id.encode()).digest()
 
 
 def unlisted(damaged: Sequence[Corrupt]) -> Corrupt:
-    """Build the error that a listing raises after all sound heads: it counts the damaged threads and names the first ten."""
+    """Return the error that a listing raises after it has yielded all sound heads. `damaged` has one error for each
+    damaged thread; the text counts them and holds the first ten."""
     first = " ".join(map(str, damaged[:_NAMED]))
     more = f" And {len(damaged) - _NAMED} more." if len(damaged) > _NAMED else ""
     return Corrupt(f"{len(damaged)} thread(s) could not be listed: {first}{more}")
 
 
 _NAMED = 10
-"""The most damaged threads that one error names."""
+"""The most damaged threads whose errors are quoted in the error that `unlisted` returns."""

@@ -32,7 +32,7 @@ class _Log:
 
 
 class _Space:
-    """The threads and blobs of one namespace."""
+    """The threads and blobs of one namespace of a memory store."""
 
     def __init__(self) -> None:
         self.logs: dict[str, _Log] = {}
@@ -41,9 +41,11 @@ class _Space:
 
 
 class MemoryCheckpointer(Checkpointer):
-    """A store in the memory of this process, for tests, notebooks and short-lived work. It is lost when the process ends.
+    """A store in the memory of this process, for tests, notebooks and short-lived work. It is lost when the process
+    ends.
 
-    `beside=other` shares the memory of another memory checkpointer, as two connections to one server share its data.
+    `beside` is another memory checkpointer whose threads and blobs the new one shares, as two connections to one server
+    share its data.
     """
 
     def __init__(self, namespace: str = "", *, beside: MemoryCheckpointer | None = None) -> None:

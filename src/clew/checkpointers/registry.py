@@ -1,4 +1,5 @@
-"""Opens the checkpointer that a URL names. Installed packages add schemes through the entry points `clew.checkpointers`."""
+"""Opens the checkpointer for a URL. Installed packages add URL schemes through the entry point group
+`clew.checkpointers`."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ _BUILT_IN = {
 
 
 class Opener(Protocol):
-    """The type of object that an entry point names: a checkpointer class that is constructed from a URL of its scheme."""
+    """What an entry point in the group `clew.checkpointers` names: a checkpointer class. Its `from_url` opens a URL
+    whose scheme is the name of the entry point."""
 
     def from_url(self, url: str, namespace: str = "") -> Checkpointer: ...
 
@@ -46,13 +48,15 @@ class Opener(Protocol):
 def open_checkpointer(
     url: str | None = None, namespace: str = "", *, key: str | bytes | Iterable[str | bytes] | None = None
 ) -> Checkpointer:
-    """Open the checkpointer that a URL names, or the default store without a URL. It connects on first use.
+    """Open the checkpointer that a URL names; without a URL, the default store (see `default_url`). It connects when it
+    is first used. `namespace` selects a part of the store that shares nothing with its other namespaces.
 
-    URLs are, for example, `sqlite:///relative.db`, `sqlite:////absolute.db`, `file:///absolute/dir`, `file:relative/dir`
-    and `memory://`. Servers and object storage have schemes of their own, and installed packages add more.
+    URLs are, for example, `sqlite:///relative.db`, `sqlite:////absolute.db`, `file:///absolute/dir`,
+    `file:relative/dir` and `memory://`. Servers and object storage have schemes of their own, and installed packages
+    add more.
 
-    `key`, or else the environment variable `CLEW_KEY`, encrypts what is written. A key is 32 bytes, or these as hex or
-    base64 text. Of several keys the first encrypts and all decrypt.
+    `key`, or else the environment variable `CLEW_KEY`, encrypts what is written. A key is 32 bytes, or these bytes as
+    hex or base64 text. Of several keys the first encrypts and all decrypt.
     """
     url = default_url() if url is None else url
     scheme, colon, rest = url.partition(":")
@@ -68,7 +72,8 @@ def open_checkpointer(
 
 
 def default_url() -> str:
-    """Return the URL of the default store: `CLEW_STORE` if it is set, else a SQLite file in the platform's data folder."""
+    """Return the URL of the default store: the environment variable `CLEW_STORE` if it is set, else a SQLite file in
+    the platform's folder for user data."""
     if url := os.environ.get("CLEW_STORE"):
         return url
     home = Path.home()

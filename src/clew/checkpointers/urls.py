@@ -25,23 +25,26 @@ _WAYS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no":
 
 
 def without_password(url: str) -> str:
-    """Return the URL for use in an error, without user, password and options. Also safe for a URL that does not parse:
-    everything up to the last @ is removed."""
+    """Return a URL in a form that is safe to show in an error: in quotes, without user, password and options.
+    Everything up to the last @ is removed, so the form is safe even for a URL that does not parse."""
     scheme, _, rest = url.partition(":")
     rest = rest.removeprefix("//")
     return repr(f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}")
 
 
 def why_unparsed(error: ValueError) -> str:
-    """Return the reason why `urlsplit` refused a URL. The refused value is left out, because a supposed port may be
-    part of a password."""
+    """Return in words why `urlsplit` refused a URL with this error. The refused part of the URL is left out, because a
+    supposed port may be part of a password."""
     return "its port is not a number up to 65535" if "ort" in str(error) else "its host does not parse"
 
 
 def given_options(query: str, known: Collection[str], shown: str) -> dict[str, str]:
-    """Parse the query of a URL. Raises `InvalidInput` if an option is unknown or given twice; the error starts with
-    `shown`. It names an unknown option only if that looks like a name: after an unescaped ? in a password, the rest of the
-    password is taken for an option."""
+    """Parse the query of a URL (`name=value&name=value`) and return its options by name.
+
+    Raises `InvalidInput` if an option is not in `known` or is given twice. The error starts with `shown`, the URL
+    without its password. It names an unknown option only if that looks like a name: after an unescaped ? in a password,
+    the rest of the password is taken for an option.
+    """
     given: dict[str, str] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name not in known:
@@ -60,7 +63,8 @@ def truth(given: Mapping[str, str], name: str, shown: str) -> bool:
 
 
 def connection_count(value: object) -> int:
-    """Return the number of connections that a URL or a caller gave. Raises `InvalidInput` unless it is 1 to 1000."""
+    """Return as an int the number of connections that a URL or a caller gave. Raises `InvalidInput` unless it is a
+    number from 1 to 1000."""
     text = str(value)
     if not (text.isascii() and text.isdigit() and len(text) < 5 and 1 <= int(text) <= 1000):
         raise InvalidInput(f"connections must be a number from 1 to 1000, not {value!r}")
@@ -85,7 +89,8 @@ def count(given: Mapping[str, str], name: str, shown: str) -> int:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether this host, from a URL, is this machine: `localhost` or a loopback address. No name is looked up."""
+    """Return whether this host, from a URL, is this machine: `localhost` or a loopback address. Other names are not
+    looked up: they give False."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
