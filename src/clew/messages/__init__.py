@@ -1,4 +1,4 @@
-"""The canonical conversation: the messages and blocks that every model, provider and store uses."""
+"""Clew's own form of a conversation: messages and their blocks, the same for all models, providers and stores."""
 
 from __future__ import annotations
 

@@ -34,9 +34,9 @@ __all__ = [
 
 
 class _Block(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Base of all blocks. Encoded as an array that begins with the kind.
+    """Base class of all blocks, of which messages consist. A block is stored as an array that begins with its kind.
 
-    New fields come last and have defaults, so that old logs stay readable.
+    New fields are added at the end and have defaults, so that old logs stay readable.
     """
 
 
@@ -45,7 +45,10 @@ class Text(_Block, tag="text", frozen=True):
 
     text: str
     extra: dict[str, Any] | None = None
-    """A vendor's additional fields by dialect, such as citations, item ids and cache marks."""
+    """Fields that only one vendor has, such as citations, item ids and cache marks.
+
+    The keys are the names of dialects.
+    """
 
 
 class Thinking(_Block, tag="thinking", frozen=True):
@@ -60,7 +63,8 @@ class Thinking(_Block, tag="thinking", frozen=True):
 class ToolCall(_Block, tag="call", frozen=True):
     """The model's request to run a tool.
 
-    `id` is the vendor's. Clew identifies a call by its message's place in the history and its index in that message.
+    `id` is the id that the vendor gave it. Clew itself identifies a call by its message's place in the history and its
+    index in that message.
     """
 
     id: str
@@ -78,7 +82,7 @@ class Json(_Block, tag="json", frozen=True):
 
 
 class Image(_Block, tag="image", frozen=True):
-    """A picture, as bytes, URL or id of a vendor's file."""
+    """A picture, given as bytes, as a URL, or as the id of a file that was uploaded to a vendor."""
 
     media_type: str = ""
     data: bytes | None = None
@@ -88,7 +92,7 @@ class Image(_Block, tag="image", frozen=True):
 
 
 class File(_Block, tag="file", frozen=True):
-    """A document, as bytes, URL or id of a vendor's file."""
+    """A document, given as bytes, as a URL, or as the id of a file that was uploaded to a vendor."""
 
     name: str = ""
     media_type: str = ""
@@ -99,7 +103,10 @@ class File(_Block, tag="file", frozen=True):
 
 
 class Opaque(_Block, tag="opaque", frozen=True):
-    """A block of a kind that this version does not know. `value` holds it unchanged."""
+    """A block of a kind that this version does not know.
+
+    `value` holds it unchanged, in the form of the vendor `dialect`.
+    """
 
     dialect: str
     value: Any
@@ -118,7 +125,10 @@ Block = Text | Thinking | ToolCall | ToolResult | Json | Image | File | Opaque
 
 
 class _Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Base of all messages. Encoded as an array that begins with the role. New fields come last and have defaults."""
+    """Base class of all messages. A message is stored as an array that begins with its role.
+
+    New fields are added at the end and have defaults, so that old logs stay readable.
+    """
 
 
 class System(_Message, tag="system", frozen=True):

@@ -1,4 +1,4 @@
-"""Translate the canonical conversation to the formats of the vendors' APIs, and back."""
+"""Translate conversations from Clew's own form to the formats of the vendors' APIs, and back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dialect of Anthropic's messages API: `system` apart, then alternating user and assistant messages."""
+"""Translate conversations to and from Anthropic's messages API: `system`, then alternating user and assistant messages."""
 
 from __future__ import annotations
 
@@ -72,34 +72,34 @@ _FIRST = "(The conversation goes on.)"
 
 
 class _Placed(NamedTuple):
-    """A part of the payload and the place of the block that it comes from."""
+    """A JSON object of a message's content, and the place in the conversation of the block that it was made from."""
 
     part: Part
     at: At
 
 
 class _Run(NamedTuple):
-    """Everything that one side says before the other side speaks: one message of the payload."""
+    """One message of the request: everything that one side (user or model) says before the other side speaks."""
 
     role: Literal["user", "assistant"]
     placed: list[_Placed]
 
 
 def write(conversation: Sequence[Message], notes: Notes) -> dict[str, Any]:
-    """Return the conversation as a request's `system` and `messages`. Adds what is lost to `notes`."""
+    """Return a request's JSON: `messages`, and `system` if there are instructions. Adds a note of each loss to `notes`."""
     system, runs = _arranged(conversation, notes)
     messages = [{"role": run.role, "content": [placed.part for placed in run.placed]} for run in runs]
     return {"system": system, "messages": messages} if system else {"messages": messages}
 
 
 def origins(conversation: Sequence[Message]) -> list[int]:
-    """For each message that `write` makes, return the index of the first conversation message in it."""
+    """Return, for each message of the request that `write` makes, the index of the first conversation message in it."""
     _, runs = _arranged(conversation, Notes())
     return [run.placed[0].at[0] for run in runs]
 
 
 def _arranged(conversation: Sequence[Message], notes: Notes) -> tuple[list[Part], list[_Run]]:
-    """Return the instructions at the start, and the alternating messages of the two sides."""
+    """Return the content of `system`, made from instructions at the start, and the alternating messages that follow."""
     system: list[Part] = []
     runs: list[_Run] = []
     begun = False
@@ -120,16 +120,14 @@ def _write(pieces: list[Piece], place: Place, notes: Notes) -> list[_Placed]:
 
 
 def _write_answers(answers: list[Piece], notes: Notes) -> list[_Placed]:
-    """Write the results, followed by the blocks that may not be inside a result."""
+    """Return tool results as JSON, followed by the images and files that the API does not accept inside them."""
     kept, moved = detach(answers, moves, notes)
     return [_Placed(write_result(answer, notes), answer.at) for answer in kept] + _write(moved, "user", notes)
 
 
 def _as_user(turn: Said, notes: Notes) -> list[Piece]:
-    """Return the pieces of a turn in the user's role.
-
-    Instructions in the middle of a conversation become text between tags, because older models accept no others there.
-    """
+    """Return the blocks of a message to the model as a user's blocks. Text of instructions is put between `<system>`
+    tags, because older models accept instructions only at the start of a conversation."""
     if turn.role == "user":
         return turn.pieces
     pieces = []
@@ -145,7 +143,8 @@ def _as_user(turn: Said, notes: Notes) -> list[Piece]:
 
 
 def _fit(runs: list[_Run], notes: Notes) -> list[_Run]:
-    """Make the sides alternate with the user first, and remove endings that the API refuses."""
+    """Join consecutive messages of one side, put a user's line first if the model begins, and remove from the ends of
+    responses what the API refuses there."""
     runs = _join(runs)
     for run in runs:
         if run.role == "assistant":
@@ -170,7 +169,7 @@ def _join(runs: list[_Run]) -> list[_Run]:
 
 
 def _tidy(placed: list[_Placed], last: bool, notes: Notes) -> None:
-    """Remove thinking at the end of a response, and trailing white space at the end of the last one."""
+    """Remove thinking from the end of a response, in place, and from the `last` one also white space at its end."""
     while placed:
         part, at = placed[-1]
         if part["type"] in _THINKING:
@@ -186,7 +185,8 @@ def _tidy(placed: list[_Placed], last: bool, notes: Notes) -> None:
 
 
 def read(payload: Any) -> tuple[Message, ...]:
-    """Return the messages of a request body, of a list of messages, or of a single message such as a response."""
+    """Return the messages in `payload`: a request body, a list of messages, or one message, such as a model's response.
+    Raises `InvalidInput` if it is malformed."""
     messages: list[Message] = []
     body = payload
     if isinstance(payload, dict) and "role" in payload:
@@ -221,10 +221,8 @@ def _read_message(message: dict[str, Any], where: str) -> list[Message]:
 
 
 def _read_user(blocks: list[Block]) -> list[Message]:
-    """Split a user's message into tool messages for the results in it, and user messages for the rest.
-
-    Blocks that `detach` moved behind the results go back into them.
-    """
+    """Split the blocks of one user message of the API into tool messages, for the tool results among them, and user
+    messages, for the rest. Images and files that `detach` moved out of results are put back into them."""
     messages: list[Message] = []
     at = 0
     while at < len(blocks):
@@ -244,7 +242,8 @@ def _read_user(blocks: list[Block]) -> list[Message]:
 
 
 def write_part(piece: Piece, place: Place, notes: Notes) -> Part | None:
-    """Return the block as the API accepts it at this place, or None if it cannot. Adds what is lost to `notes`."""
+    """Return a block as JSON for this place (a role, or inside a tool result), or None if the API accepts no such block
+    there. Adds a note of each loss to `notes`."""
     block, at = piece
     if isinstance(block, Text):
         return _write_text(block, at, notes)
@@ -268,7 +267,8 @@ def write_part(piece: Piece, place: Place, notes: Notes) -> Part | None:
 def _with(
     kind: str, part: Part, block: Text | Image | File | Thinking | ToolCall | ToolResult, at: At, n: Notes
 ) -> Part:
-    """Return a part of this kind with the block's extra fields, and note those that are lost."""
+    """Return `part` as JSON of type `kind`, with the block's extra fields for this API. Notes other extra fields as
+    lost."""
     fields = own(block.extra, NAME, _FIELDS[kind])
     check(block.extra, NAME, fields, at, n)
     return {"type": kind, **part, **fields}
@@ -320,7 +320,7 @@ def _write_file(block: File, place: Place, at: At, notes: Notes) -> Part:
 
 
 def _document(block: File) -> tuple[Part, File] | None:
-    """Return the source of a document, and the file that reading it back gives. None if it cannot be sent."""
+    """Return a file as a document's `source`, and the `File` that reading it back gives. None if it cannot be sent."""
     form = shared.file_form(block)
     if form == "data" and block.data:
         if block.media_type == _PDF:
@@ -350,10 +350,8 @@ def _as_text(block: File) -> str | None:
 
 
 def _write_thinking(block: Thinking, at: At, notes: Notes) -> Part | None:
-    """Write thinking that the API will accept: signed, or encrypted by Anthropic.
-
-    An encrypted payload is Anthropic's unless the block has an id from OpenAI's responses API.
-    """
+    """Return thinking as JSON if it is signed, or encrypted by Anthropic. Other thinking is refused by the API: note it
+    as lost and return None. A block with fields of OpenAI's responses API was not encrypted by Anthropic."""
     if block.signature:
         if block.encrypted is not None:
             notes.add(at, "the encrypted form of thinking", "signed thinking is sent as it is")
@@ -377,7 +375,7 @@ def _write_call(block: ToolCall, at: At, notes: Notes) -> Part:
 
 
 def write_result(answer: Piece, notes: Notes) -> Part:
-    """Write a tool result. An error result must have content, and only text."""
+    """Return a tool result as JSON. An error result without content gets a sentence, because the API requires one."""
     result, at = answer.result, answer.at
     place: Place = "error" if result.is_error else "result"
     parts = [part for block in result.content if (part := write_part(Piece(block, at), place, notes))]
@@ -393,7 +391,7 @@ def write_result(answer: Piece, notes: Notes) -> Part:
 
 
 def moves(result: ToolResult, block: Block) -> bool:
-    """Return whether a block must leave its result: error results hold only text, so images and files move behind them."""
+    """Return whether a block is sent after its tool result: an image or file of an error result, which holds only text."""
     if not result.is_error or not isinstance(block, (Image, File)):
         return False
     part = write_part(Piece(block, (0, None)), "user", Notes())
@@ -401,7 +399,7 @@ def moves(result: ToolResult, block: Block) -> bool:
 
 
 def reread(block: Opaque, inside: bool) -> Block | None:
-    """Read an opaque block of this dialect again. Returns None if it is invalid."""
+    """Read the JSON in an opaque block again, as this version may know its kind. Returns None if the JSON is invalid."""
     value = plain(block.value)
     if not isinstance(value, dict) or not isinstance(value.get("type"), str):
         return None
@@ -412,7 +410,7 @@ def reread(block: Opaque, inside: bool) -> Block | None:
 
 
 def _fits(value: Any, place: Place) -> bool:
-    """Return whether the API accepts an opaque block of this kind at this place."""
+    """Return whether the API accepts `value`, the JSON of an opaque block, in this role or inside a tool result."""
     kind = value["type"]
     by_assistant = kind in _ASSISTANT_ONLY or kind.endswith("_tool_result")
     if place == "assistant":
@@ -423,7 +421,8 @@ def _fits(value: Any, place: Place) -> bool:
 
 
 def read_part(part: Part, where: str) -> Block:
-    """Return the block for a part of the payload. A part of an unknown kind or shape becomes `Opaque`."""
+    """Return the block for a JSON object of a message's content. One of an unknown type or shape is kept as `Opaque`.
+    Raises `InvalidInput` if a field is missing; `where` names the message in the error."""
     kind = part["type"]
     extra = extra_of(NAME, beside(part, _FIELDS.get(kind, ())))
     if kind == "text":

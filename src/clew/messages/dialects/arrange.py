@@ -1,7 +1,8 @@
-"""Bring a conversation into the one order that every API accepts: each response, followed by one result for each call.
+"""Put a conversation into the one order that every API accepts: each response, followed by one result for each tool
+call.
 
-This is done once, on canonical blocks, before any dialect writes. A conversation in this order comes out unchanged.
-That and reading back what was written make a dialect's payload stable: writing it again gives the same payload.
+This is done once, on Clew's own blocks, before a dialect writes them as JSON. A conversation that is already in this
+order is not changed. So writing a conversation, reading it back and writing it again gives the same JSON.
 """
 
 from __future__ import annotations
@@ -53,14 +54,15 @@ __all__ = [
 NO_RESULT = "No result is on record: the call was interrupted and its outcome is unknown."
 
 Reread = Callable[[Opaque, bool], Block | None]
-"""Reads an opaque block of the dialect again. The second argument says whether the block is inside a tool result.
+"""Type of a dialect's function that reads the JSON in an opaque block again, as this version may know its kind.
 
-Returns the same block, a canonical block if the dialect now knows this kind, or None if the block is invalid.
+The second argument is True if the block is inside a tool result. Returns the same block, a block of a known kind, or
+None if the JSON is invalid.
 """
 
 
 class Piece(NamedTuple):
-    """A block and its place in the conversation."""
+    """A block and its place in the conversation: the index of its message, and its own index in that message."""
 
     block: Block
     at: At
@@ -78,7 +80,10 @@ class Piece(NamedTuple):
 
 @dataclass
 class Said:
-    """Something said to the model. Role "tool" holds the blocks of a tool message that are not results."""
+    """A message to the model.
+
+    With role "tool": the rest of a tool message, after its results were moved to their calls.
+    """
 
     role: Literal["system", "user", "tool"]
     pieces: list[Piece]
@@ -86,7 +91,8 @@ class Said:
 
 @dataclass
 class Response:
-    """Something the model said, and one result for each of its calls, in the order of the calls."""
+    """A message of the model in `pieces`, and in `answers` one tool result for each call in it, in the order of the
+    calls."""
 
     pieces: list[Piece]
     answers: list[Piece] = field(default_factory=list)
@@ -96,7 +102,8 @@ Turn = Said | Response
 
 
 class CallRules(msgspec.Struct, frozen=True):
-    """A vendor's rules for ids and names of calls, and whether its results can be marked as errors."""
+    """What a vendor accepts: the ids and names that a tool call may have, and whether a tool result can say that it is
+    an error."""
 
     id_pattern: str
     id_length: int
@@ -108,7 +115,12 @@ class CallRules(msgspec.Struct, frozen=True):
 def arrange(
     conversation: Sequence[Message], dialect: str, rules: CallRules, reread: Reread, notes: Notes
 ) -> list[Turn]:
-    """Return the conversation as turns. A result moves to its call; a result without a call becomes text."""
+    """Return the conversation as a list of `Said` and `Response`, in the order that every API accepts.
+
+    Each tool result moves to its call. A result without a call becomes text, and a call without a result gets one that
+    says that its outcome is unknown. Ids and names that `rules` forbid are replaced. `reread` reads opaque blocks of
+    this dialect again; those of other dialects are left out. Adds a note of each loss to `notes`.
+    """
     board = _Board(notes)
     for index, message in enumerate(conversation):
         pieces = _pieces(message, index, dialect, reread, notes)
@@ -124,7 +136,8 @@ def arrange(
 
 
 class _Board:
-    """The turns so far, the calls that still wait for a result, and the place where the next result is expected."""
+    """The conversation as far as `arrange` has read it: the messages, the tool calls that have no result yet, and the
+    call whose result comes next if results are in the order of their calls."""
 
     def __init__(self, notes: Notes) -> None:
         self.turns: list[Turn] = []
@@ -147,7 +160,10 @@ class _Board:
             self._next = (-1, 0)
 
     def settle(self, pieces: list[Piece], role: str) -> list[Piece]:
-        """Give results to the calls they answer, and return the other blocks."""
+        """Record each tool result for the call that it answers, and return the other blocks of the message.
+
+        A result without such a call is returned as text. `role` is the role of the message.
+        """
         left: list[Piece] = []
         for piece in pieces:
             if not isinstance(piece.block, ToolResult):
@@ -166,14 +182,20 @@ class _Board:
         return left
 
     def _call_for(self, call_id: str) -> tuple[int, int] | None:
-        """Return the first call without a result in the latest response that used this id, or None."""
+        """Find the call that a result with this id answers: the first without a result in the latest response with this
+        id.
+
+        Returns the index of that response in `turns` and the number of the call in it, or None. The call no longer
+        counts as waiting for a result.
+        """
         waiting = self._waiting.get(call_id)
         if not waiting:
             return None
         return waiting.pop(bisect_left(waiting, (waiting[-1][0], -1)))
 
     def answers(self, turn: int) -> Callable[[int], Piece | None]:
-        """Return a function that gives the result of the turn's call with this number, or None."""
+        """Return a function that takes the number of a call in the response `turns[turn]` and returns its result, or
+        None."""
         return lambda number: self._results.get((turn, number))
 
 
@@ -192,7 +214,11 @@ def _pieces(message: Message, index: int, dialect: str, reread: Reread, notes: N
 
 
 def _named(block: Block, inside: bool, dialect: str, reread: Reread, at: At, notes: Notes) -> Block | None:
-    """Return the block, but read an opaque one again: None if it belongs to another dialect or is invalid."""
+    """Return the block. If it is opaque, read it again first: None if it belongs to another dialect or is invalid.
+
+    `inside` is True for a block in a tool result, and `at` is its place. Adds a note to `notes` if it is lost or
+    changed.
+    """
     if not isinstance(block, Opaque):
         return block
     known = reread(block, inside) if block.dialect == dialect else None
@@ -204,7 +230,10 @@ def _named(block: Block, inside: bool, dialect: str, reread: Reread, at: At, not
 
 
 def _outside_responses(pieces: list[Piece], notes: Notes) -> list[Piece]:
-    """Convert blocks that only a model's response can hold: calls become text, thinking is left out."""
+    """Convert blocks that only a model's response may hold: tool calls become text, thinking is left out.
+
+    Notes each loss.
+    """
     kept = []
     for piece in pieces:
         if isinstance(piece.block, Thinking):
@@ -219,7 +248,7 @@ def _outside_responses(pieces: list[Piece], notes: Notes) -> list[Piece]:
 
 
 def _outside_results(pieces: list[Piece], notes: Notes) -> list[Piece]:
-    """Convert results in a message that cannot hold results, such as a response or instructions, to text."""
+    """Convert tool results to text, for a message that may hold none: a response or instructions. Notes each loss."""
     kept: list[Piece] = []
     for piece in pieces:
         kept += _in_words(piece, notes) if isinstance(piece.block, ToolResult) else [piece]
@@ -227,7 +256,8 @@ def _outside_results(pieces: list[Piece], notes: Notes) -> list[Piece]:
 
 
 def _in_words(piece: Piece, notes: Notes) -> list[Piece]:
-    """Return a result without a call as text: a line that says so, and the result's content."""
+    """Return a tool result without a call as a line of text with the call's id, followed by the result's content except
+    opaque blocks. Notes the loss."""
     notes.add(piece.at, "a tool result without its call", "the API refuses it; it is sent as text")
     kind = "error result" if piece.result.is_error else "result"
     line = Text(f"[{kind} of tool call {piece.result.call_id}]")
@@ -240,7 +270,11 @@ def _calls(pieces: list[Piece]) -> list[Piece]:
 
 
 def _fit(turn: Turn, answer: Callable[[int], Piece | None], ids: Ids, rules: CallRules, notes: Notes) -> Turn:
-    """Return a response with ids and names that the vendor accepts, and with a result for every call."""
+    """Return a response with ids and names of calls that the vendor accepts, and with a result for every call.
+
+    `answer` gives the result of the call with a number, or None: then a result is made that says that the outcome is
+    unknown. A `Said` is returned unchanged.
+    """
     if isinstance(turn, Said):
         return turn
     ids.next_response()
@@ -261,7 +295,8 @@ def _fit(turn: Turn, answer: Callable[[int], Piece | None], ids: Ids, rules: Cal
 _HERE = re.compile(r"\[attachment (\d+): see the user message after the tool results\]")
 
 Moves = Callable[[ToolResult, Block], bool]
-"""Decides whether a block must be moved out of its result because the API does not accept it there."""
+"""Type of a dialect's function that returns whether a block must be moved out of its tool result because the API does
+not accept it there."""
 
 
 def _here(number: int) -> Text:
@@ -273,10 +308,10 @@ def _there(number: int) -> Text:
 
 
 def detach(answers: Sequence[Piece], moves: Moves, notes: Notes) -> tuple[list[Piece], list[Piece]]:
-    """Move blocks that a result cannot hold behind the results.
+    """Move blocks that the API does not accept inside a tool result to behind the results. `moves` says which they are.
 
-    Returns the results with a mark in place of each moved block, and the moved blocks, each after a text with its
-    number.
+    Returns two lists: the results, with a numbered line of text in place of each moved block, and the moved blocks,
+    each after a line of text with the same number.
     """
     kept: list[Piece] = []
     moved: list[Piece] = []
@@ -297,7 +332,11 @@ def detach(answers: Sequence[Piece], moves: Moves, notes: Notes) -> tuple[list[P
 def reattach(
     results: Sequence[ToolResult], blocks: Sequence[Block], start: int, moves: Moves
 ) -> tuple[tuple[ToolResult, ...], int]:
-    """Undo `detach`. Returns the whole results, and how many of `blocks` from `start` on belonged to them."""
+    """Undo `detach`: put the moved blocks, which are expected in `blocks` from index `start` on, back into the results.
+
+    Returns the results, and how many of `blocks` were used. If the numbers in the texts do not fit together, the
+    results are returned unchanged, with 0.
+    """
     marks = [
         (at, index, match[1])
         for at, result in enumerate(results)
@@ -323,7 +362,7 @@ _ODD = re.compile(r"[^A-Za-z0-9_-]")
 
 
 class Ids:
-    """Gives each call an id that the vendor accepts. An id that is valid and unused is kept."""
+    """Gives each tool call an id that the vendor accepts: its own id if that is valid and not used yet, else a new one."""
 
     def __init__(self, rules: CallRules) -> None:
         self._rules = rules
@@ -337,7 +376,10 @@ class Ids:
             self._seen.clear()
 
     def give(self, wanted: str) -> str:
-        """Return `wanted` if it is valid and unused, else an id derived from it."""
+        """Return `wanted` if it is valid and not used yet, else a new id derived from it.
+
+        The returned id then counts as used.
+        """
         chosen = wanted
         while chosen in self._used or len(chosen) > self._rules.id_length or not self._fits.fullmatch(chosen):
             number = self._seen[wanted] = self._seen.get(wanted, 0) + 1
@@ -348,7 +390,10 @@ class Ids:
 
 
 def fitted(call: ToolCall, ids: Ids, rules: CallRules, at: At, notes: Notes) -> ToolCall:
-    """Return the call with an id and a name that the vendor accepts."""
+    """Return the call with an id from `ids` and a name that the vendor accepts.
+
+    Notes a loss if either had to be changed.
+    """
     given = ids.give(call.id)
     name = _ODD.sub("_", call.name)[: rules.name_length] or "unnamed"
     if given != call.id:

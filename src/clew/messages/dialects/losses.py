@@ -1,4 +1,4 @@
-"""Records of what a dialect cannot express, with the place in the conversation."""
+"""Records of what a dialect cannot express of a conversation, each with its place."""
 
 from __future__ import annotations
 
@@ -7,26 +7,32 @@ import msgspec
 __all__ = ["At", "Loss", "Notes"]
 
 At = tuple[int, int | None]
-"""The place of a block: its message's index and its own index in that message, or None for the whole message."""
+"""The place of a block in a conversation: the index of its message, and its own index in that message.
+
+The second is None if the whole message is meant.
+"""
 
 
 class Loss(msgspec.Struct, frozen=True, order=True):
-    """Something in a conversation that a dialect does not give back unchanged. Names places and kinds, never content."""
+    """One thing that is missing or changed after a conversation was written in a dialect and read back.
+
+    Names places and kinds, never content.
+    """
 
     message: int
     """The index of the message in the conversation."""
     block: int | None
     """The index of the block in the message, or None if the loss concerns the whole message."""
     what: str
-    """The thing that is lost or changed."""
+    """What is lost or changed, in a few words."""
     why: str
-    """Why the dialect cannot keep it, or what is sent instead."""
+    """Why the dialect cannot keep it, or what is sent instead, in a few words."""
 
 
 class Notes:
-    """Collects the losses while a conversation is translated.
+    """Collects losses while a conversation is written in a dialect.
 
-    `to_dialect` collects them too and drops them, so that it and `losses` run the same code.
+    The function `losses` reports them. `to_dialect` runs the same code, so it collects them too, and drops them.
     """
 
     def __init__(self) -> None:

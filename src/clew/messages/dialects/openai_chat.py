@@ -1,4 +1,4 @@
-"""The dialect of OpenAI's chat completions API: a list of messages, with one message for each tool result."""
+"""Translate conversations to and from OpenAI's chat completions API: a list of messages, one for each tool result."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ _FIELDS = {
 
 _RULES = CallRules(id_pattern=r"[!-~]+", id_length=40, unique_in="response", name_length=64, has_errors=False)
 _ENOUGH = ("audio", "function_call")
-"""Fields that an assistant message may consist of, even without content or calls."""
+"""Fields with which an assistant message is sent even if it has neither content nor tool calls."""
 _OWN = frozenset({"role", "content", "tool_calls", "tool_call_id", "refusal"})
 _CALL = frozenset({"id", "type", "function", "custom"})
 _RESULT = frozenset({"role", "content", "tool_call_id"})
 
 
 def write(conversation: Sequence[Message], notes: Notes) -> list[dict[str, Any]]:
-    """Return the conversation as a request's `messages`. Adds what is lost to `notes`."""
+    """Return the conversation as JSON for a request's `messages`. Adds a note of each loss to `notes`."""
     messages: list[dict[str, Any]] = []
     for turn in arrange(conversation, NAME, _RULES, reread, notes):
         messages += _write_response(turn, notes) if isinstance(turn, Response) else _write_said(turn, notes)
@@ -152,7 +152,11 @@ def _write_call(piece: Piece, notes: Notes) -> dict[str, Any]:
 
 
 def _take_fields(pieces: list[Piece], role: str, notes: Notes) -> tuple[dict[str, Any], list[Piece]]:
-    """Return the fields of the message itself, and the pieces of its content."""
+    """Separate the vendor's fields of the message itself, such as its name, from the blocks of its content.
+
+    `about_message` stored these fields in an opaque block. Returns those that a message of this role may have, and the
+    other blocks. Notes a loss if some are left out.
+    """
     holders = [piece for piece in pieces if said_of_message(piece.block) is not None]
     if not holders:
         return {}, pieces
@@ -164,22 +168,25 @@ def _take_fields(pieces: list[Piece], role: str, notes: Notes) -> tuple[dict[str
 
 
 def _message_fields(message: dict[str, Any], system: bool) -> dict[str, Any]:
-    """Return a message's fields that have no canonical form. Empty lists are left out."""
+    """Return the fields of an API message that Clew's messages have no field for, such as its name.
+
+    Empty lists are left out. With `system`, the role "developer" is one of these fields.
+    """
     fields = {key: value for key, value in beside(message, _OWN).items() if value != []}
     return {**fields, "role": "developer"} if system and message.get("role") == "developer" else fields
 
 
 def _note_silent(pieces: list[Piece], notes: Notes) -> None:
-    """Note a loss if a message without content, which is left out, had fields of its own."""
+    """Note the vendor's fields of a message, such as its name, as lost: the message has no content and is left out."""
     for piece in pieces:
         if said_of_message(piece.block) is not None:
             notes.add(piece.at, "what a vendor said of the message", "the message says nothing and is left out")
 
 
 def _content(parts: list[Part]) -> str | list[Part]:
-    """Return the parts as message content.
+    """Return JSON objects as the value of a message's `content`: a list, or a string if there is only one plain text.
 
-    A single plain text becomes a string: servers that imitate the API support that form best.
+    Servers that imitate the API support strings best. Without any objects the string is empty.
     """
     if not parts:
         return ""
@@ -187,7 +194,8 @@ def _content(parts: list[Part]) -> str | list[Part]:
 
 
 def read(payload: Any) -> tuple[Message, ...]:
-    """Return the messages of a list, of a request body, of a single message, or of a completion's first choice."""
+    """Return the messages in `payload`: a list of messages, a request body, one message, or the first choice of a
+    completion. Raises `InvalidInput` if it is malformed."""
     if isinstance(payload, dict) and "choices" in payload:
         return _read_completion(payload)
     if isinstance(payload, dict):
@@ -212,7 +220,11 @@ def _read_completion(payload: dict[str, Any]) -> tuple[Message, ...]:
 
 
 def _join_tools(messages: list[Message]) -> Iterator[Message]:
-    """Join consecutive tool messages, and put the blocks that `detach` moved out back into them."""
+    """Join consecutive tool messages to one.
+
+    If the user message after them holds nothing but blocks that `detach` moved out of their results, the blocks go back
+    and that message is left out.
+    """
     results: list[ToolResult] = []
     for message in messages:
         if isinstance(message, Tool):
@@ -279,15 +291,16 @@ def _read_call(call: Any, where: str) -> ToolCall:
 
 
 def about_message(fields: dict[str, Any]) -> Opaque:
-    """Return an opaque block that holds a message's own fields, such as its name or audio.
+    """Return an opaque block that stores the vendor's fields of a message as a whole, such as its name or audio.
 
-    It becomes the first block of the message. A message with an unknown role becomes one such block and nothing else.
+    It is put before the message's other blocks. An API message with an unknown role is stored as one such block, which
+    then holds all its fields.
     """
     return Opaque(NAME, {"message": fields})
 
 
 def said_of_message(block: Block) -> dict[str, Any] | None:
-    """Return the fields that `about_message` put into this block, or None if it is another block."""
+    """Return the fields of a message that `about_message` stored in this block, or None if it is any other block."""
     if not isinstance(block, Opaque) or "type" in block.value:
         return None
     fields: dict[str, Any] = block.value["message"]
@@ -295,13 +308,14 @@ def said_of_message(block: Block) -> dict[str, Any] | None:
 
 
 def is_whole(block: Block) -> bool:
-    """Return whether this block holds a whole message with an unknown role."""
+    """Return whether `about_message` stored an entire API message in this block, because its role is unknown."""
     fields = said_of_message(block)
     return fields is not None and isinstance(fields.get("role"), str) and fields["role"] not in ROLES
 
 
 def write_part(piece: Piece, place: Place, notes: Notes) -> Part | None:
-    """Return the block as the API accepts it at this place, or None if it cannot. Adds what is lost to `notes`."""
+    """Return a block as JSON for this place (a role, or inside a tool result), or None if the API accepts no such block
+    there. Adds a note of each loss to `notes`."""
     block, at = piece
     if isinstance(block, Text):
         return _write_text(block, at, notes)
@@ -361,7 +375,11 @@ def _write_image(block: Image, at: At, notes: Notes) -> Part | None:
 
 
 def _inner(fields: dict[str, Any], key: str, taken: tuple[str, ...]) -> dict[str, Any]:
-    """Return the extra fields inside the object under `key`. Removes from `fields` what cannot be written there."""
+    """Return the extra fields inside the object `fields[key]`, without those in `taken`, which the caller writes
+    itself.
+
+    Sets `fields[key]` to the returned fields, or removes it if there are none.
+    """
     inner = fields.pop(key, None)
     kept = beside(inner, taken) if isinstance(inner, dict) else {}
     if kept:
@@ -388,7 +406,7 @@ def _write_file(block: File, at: At, notes: Notes) -> Part | None:
 
 
 def moves(result: ToolResult, block: Block) -> bool:
-    """Return whether a block must leave its result: tool messages hold only text, so images and files move behind them."""
+    """Return whether a block is sent after its tool result: an image or file, because tool messages may hold only text."""
     if not isinstance(block, (Image, File)):
         return False
     part = write_part(Piece(block, (0, None)), "user", Notes())
@@ -396,9 +414,10 @@ def moves(result: ToolResult, block: Block) -> bool:
 
 
 def reread(block: Opaque, inside: bool) -> Block | None:
-    """Read an opaque block again: a part, the fields of a message, or a message with an unknown role.
+    """Read the JSON in an opaque block again, as this version may know its kind. Returns None if the JSON is invalid.
 
-    Returns None if it is invalid.
+    It may be a part of a message's content, the vendor's fields of a message, or a message with an unknown role. With
+    `inside`, the block is in a tool result, and only the first is valid.
     """
     value = plain(block.value)
     if not isinstance(value, dict):
@@ -413,7 +432,10 @@ def reread(block: Opaque, inside: bool) -> Block | None:
 
 
 def read_part(part: Part, where: str) -> Text | Image | File | Opaque:
-    """Return the block for a part of the payload. A part of an unknown kind or shape becomes `Opaque`."""
+    """Return the block for a JSON object of a message's content. One of an unknown type or shape is kept as `Opaque`.
+
+    Raises `InvalidInput` if a field is missing; `where` names the message in the error.
+    """
     kind = part["type"]
     fields = beside(part, _FIELDS.get(kind, ()))
     if kind == "text":

@@ -1,4 +1,7 @@
-"""The dialect of OpenAI's responses API: a flat list of items. The items themselves are in `openai_responses_items`."""
+"""Translate conversations to and from OpenAI's responses API: a flat list of items.
+
+`openai_responses_items` translates the single items, such as messages, reasoning and calls.
+"""
 
 from __future__ import annotations
 
@@ -54,14 +57,15 @@ _MESSAGE = frozenset({"type", "role", "content"})
 
 
 class _Placed(NamedTuple):
-    """An item of the payload and the place of the block that it comes from."""
+    """An item (a JSON object in the request's list), and the place in the conversation of the block that it was made
+    from."""
 
     item: Item
     at: At
 
 
 class _Writer:
-    """Collects the items of the payload and remembers the item ids that were used."""
+    """Collects the items of a request in order. Remembers which item ids were used, because none may be sent twice."""
 
     def __init__(self, notes: Notes) -> None:
         self.placed: list[_Placed] = []
@@ -70,12 +74,18 @@ class _Writer:
         self._open: Item | None = None
 
     def _place(self, item: Item, at: At, *, stays_open: bool = False) -> None:
-        """Add an item. With `stays_open`, texts that follow in the same response become parts of it."""
+        """Add an item. With `stays_open`, texts that follow in the same response are added to it as parts.
+
+        `at` is the place of the block that it was made from.
+        """
         self.placed.append(_Placed(item, at))
         self._open = item if stays_open else None
 
     def say(self, turn: Said) -> None:
-        """Write a turn's pieces as one message item, split where an item of another kind is among them."""
+        """Write a message to the model as one message item.
+
+        An opaque block in it is an item of its own and splits it in two.
+        """
         pieces: list[Piece] = []
         for piece in turn.pieces:
             if isinstance(piece.block, Opaque):
@@ -111,7 +121,10 @@ class _Writer:
         return write_part(piece, self._notes)
 
     def _message_fields(self, written: Written, role: str) -> dict[str, Any]:
-        """Return the fields of the message item that this block begins."""
+        """Return the vendor's fields, such as the id, of the message item that begins with this block.
+
+        The block's extra holds them. An id that was used before is left out.
+        """
         said = own(written.extra, NAME).get(MESSAGE)
         if not isinstance(said, dict):
             return {}
@@ -124,7 +137,8 @@ class _Writer:
         return fields
 
     def respond(self, turn: Response) -> None:
-        """Write the model's items, then the outputs of its calls, then items in the response that are not the model's."""
+        """Write a response: the model's own items, then the results of its tool calls, then opaque items that are not
+        the model's."""
         self._open = None
         strays = [piece for piece in turn.pieces if _is_stray(piece)]
         for piece in turn.pieces:
@@ -154,7 +168,8 @@ class _Writer:
                 self._place(_easy(written.part["text"]), at)
 
     def _output(self, piece: Piece) -> None:
-        """Write the model's text: as a part of the open message item, as a new item with an id, or as a simple message.
+        """Write a text of the model as one of three: a new message item with an id, a part of the message item before
+        it, or a message without an id.
 
         Only a message to which the API gave an id may hold parts. Any other holds a single text.
         """
@@ -181,7 +196,11 @@ class _Writer:
         return bool(self.placed) and _is_identified(self.placed[-1].item)
 
     def _opaque(self, piece: Piece, role: Side, among_others: bool) -> None:
-        """Write an item that was kept unchanged. It is left out if its id was used before."""
+        """Write the item in an opaque block unchanged, or leave it out if its id was used before.
+
+        Notes a loss if reading it back puts it into another message: if `role` does not say such items, or if its
+        message has other blocks too (`among_others`).
+        """
         item = dict(piece.block.value) if isinstance(piece.block, Opaque) else {}
         if "id" in item and self._ids.take(item) is None:
             self._notes.add(piece.at, "an item with an id that is taken", "the API refuses it; it is left out")
@@ -196,7 +215,10 @@ def _is_stray(piece: Piece) -> bool:
 
 
 def _is_identified(item: Item) -> bool:
-    """Return whether this is a model's message item with an id. A text that follows it could be taken for a part of it."""
+    """Return whether this is a message item of the model with an id.
+
+    A text right after it could be taken for a part of it.
+    """
     return item["type"] == "message" and item.get("role") == "assistant" and item.get("id") is not None
 
 
@@ -205,7 +227,7 @@ def _easy(text: str) -> Item:
 
 
 def write(conversation: Sequence[Message], notes: Notes) -> list[Item]:
-    """Return the conversation as a request's `input` items. Adds what is lost to `notes`."""
+    """Return the conversation as the list of items for a request's `input`. Adds a note of each loss to `notes`."""
     writer = _Writer(notes)
     for turn in arrange(conversation, NAME, _RULES, _reread, notes):
         if isinstance(turn, Response):
@@ -216,7 +238,8 @@ def write(conversation: Sequence[Message], notes: Notes) -> list[Item]:
 
 
 def _without_loose_reasoning(placed: list[_Placed], notes: Notes) -> list[Item]:
-    """Remove reasoning items that no item of the model follows: the API refuses them."""
+    """Return the items without reasoning that is not directly followed by another item of the model: the API refuses
+    it. Notes each as lost."""
     items: list[Item] = []
     followed = False
     for item, at in reversed(placed):
@@ -229,9 +252,10 @@ def _without_loose_reasoning(placed: list[_Placed], notes: Notes) -> list[Item]:
 
 
 def _reread(block: Opaque, inside: bool) -> Block | None:
-    """Read an opaque block of this dialect again. Returns None if it is invalid.
+    """Read the JSON in an opaque block again. Returns None if it is invalid.
 
-    In a message an opaque block is an item. An item of a known kind is never stored as opaque, so it is invalid.
+    `inside` is True for a block in a tool result. Outside of results the JSON must be an item, and of a kind for which
+    Clew has no block of its own, because others are never stored as opaque.
     """
     if inside:
         return reread_inside(block)
@@ -246,7 +270,10 @@ def _reread(block: Opaque, inside: bool) -> Block | None:
 
 
 def read(payload: Any) -> tuple[Message, ...]:
-    """Return the messages of a list of items, of a text, of a request body, or of a response."""
+    """Return the messages in `payload`: a list of items, one item, a request body, a response, or a user's text.
+
+    Raises `InvalidInput` if it is malformed.
+    """
     if isinstance(payload, str):
         return (User((Text(payload),)),)
     if isinstance(payload, dict) and "output" in payload and "type" not in payload:
@@ -258,9 +285,10 @@ def read(payload: Any) -> tuple[Message, ...]:
 
 
 def _read_items(items: Any, model: str = "", stop: str = "") -> tuple[Message, ...]:
-    """Return the messages of these items.
+    """Return the messages that a list of items stands for.
 
-    Neighbouring items of the model form one response, and neighbouring outputs form one tool message.
+    Consecutive items of the model form one response, and consecutive outputs of tools form one tool message. Each
+    response gets `model` and `stop`, the reason why the model stopped.
     """
     turns: list[tuple[Side, list[Block]]] = []
     identified = False
@@ -283,7 +311,10 @@ def _message(side: Side, blocks: tuple[Block, ...], model: str, stop: str) -> Me
 
 
 def _read_item(item: Item, where: str, identified: bool) -> tuple[Side, list[Block]]:
-    """Return the role of an item, and its blocks. `identified` says that the item before it is a message with an id."""
+    """Return who says an item, and its blocks.
+
+    `identified` is True if the item before it is a model's message with an id. `where` names the item in errors.
+    """
     kind = item["type"]
     if kind == "message":
         return _read_message(item, where, identified)
@@ -297,9 +328,9 @@ def _read_item(item: Item, where: str, identified: bool) -> tuple[Side, list[Blo
 
 
 def _read_message(item: Item, where: str, identified: bool) -> tuple[Side, list[Block]]:
-    """Return the role and blocks of a message item.
+    """Return who says a message item, and its blocks. The parameters are those of `_read_item`.
 
-    A message with a part of an unknown kind becomes one `Opaque` block, so that its id and order are kept.
+    A message with a part of an unknown kind is kept whole as one `Opaque` block, so that its id and order are kept.
     """
     if need(item, "role", str, where) not in ("user", "assistant", "system", "developer"):
         raise InvalidInput(f"{where}: the value of 'role' is not user, assistant, system or developer")
@@ -318,9 +349,11 @@ def _read_message(item: Item, where: str, identified: bool) -> tuple[Side, list[
 
 
 def _begin(blocks: list[Block], item: Item, side: Side, identified: bool) -> list[Block]:
-    """Return the blocks, with the fields of the message item in the first block's extra.
+    """Store the vendor's fields of a message item, such as its id, in the extra of its first block, and return the
+    blocks.
 
-    A text that follows a message with an id is marked as a message of its own.
+    With `identified`, the item before is a model's message with an id. Then a model's message without an id stores its
+    fields even if there are none, so that it is not written as a part of that message.
     """
     fields = beside(item, _MESSAGE)
     if item["role"] == "developer":

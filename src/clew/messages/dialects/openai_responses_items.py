@@ -1,4 +1,7 @@
-"""The items of OpenAI's responses API and the parts of message items: reasoning, calls, outputs, texts, images and files."""
+"""Translate single items of OpenAI's responses API, and the parts of message items.
+
+Items are messages, reasoning, calls and outputs of tools; parts are texts, images and files.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,10 @@ __all__ = [
 
 NAME = "openai-responses"
 MESSAGE = "message"
-"""Key in a block's extra that holds the fields, such as the id, of the message item that begins with this block."""
+"""Key in a block's extra.
+
+Its value holds the vendor's fields, such as the id, of the message item that begins with this block.
+"""
 Part = dict[str, Any]
 
 _TEXT = frozenset({"type", "text"})
@@ -74,13 +80,16 @@ _ROLES: dict[Any, Side] = {"user": "user", "assistant": "assistant", "system": "
 
 
 class ItemIds:
-    """Makes sure that each item id is sent once. A repeated or invalid id is left out."""
+    """Remembers which item ids were used, so that none is sent twice."""
 
     def __init__(self) -> None:
         self._used: set[str] = set()
 
     def take(self, fields: dict[str, Any]) -> str | None:
-        """Return the id in these fields if it can be sent; otherwise remove it from them and return None."""
+        """Return the id in `fields` and count it as used.
+
+        If it is invalid or was used before, remove it and return None.
+        """
         found = fields.get("id")
         if isinstance(found, str) and found and found not in self._used:
             self._used.add(found)
@@ -90,7 +99,7 @@ class ItemIds:
 
 
 def side_of(item: Item) -> Side:
-    """Return who says an item: the model, unless it is another role's message or an output."""
+    """Return who says an item: for a message its role, for the output of a tool "tool", for anything else "assistant"."""
     kind = item["type"]
     if kind == "message":
         return _ROLES.get(item.get("role"), "assistant") if isinstance(item.get("role"), str) else "assistant"
@@ -98,7 +107,8 @@ def side_of(item: Item) -> Side:
 
 
 def write_reasoning(block: Thinking, at: At, ids: ItemIds, notes: Notes) -> Item | None:
-    """Write thinking as a reasoning item, or return None if it has no id of this API, which would refuse it.
+    """Return thinking as a reasoning item. If it has no unused id from this API, note it as lost and return None: the
+    API would refuse it.
 
     The encrypted content is kept byte for byte.
     """
@@ -122,9 +132,9 @@ def write_reasoning(block: Thinking, at: At, ids: ItemIds, notes: Notes) -> Item
 
 
 def read_reasoning(item: Item) -> Thinking | Opaque:
-    """Return the thinking of a reasoning item.
+    """Return the thinking in a reasoning item.
 
-    An item without an id or of another shape becomes `Opaque`: it can be sent back, but not written from its parts.
+    An item without an id or of an unknown shape is kept whole as `Opaque`, so that it can be sent back unchanged.
     """
     texts, sealed = _summary_texts(item.get("summary")), item.get("encrypted_content")
     if texts is None or "" in texts or not isinstance(sealed, (str, type(None))):
@@ -138,7 +148,7 @@ def read_reasoning(item: Item) -> Thinking | Opaque:
 
 
 def _summary_texts(summary: Any) -> list[str] | None:
-    """Return the texts of a reasoning summary, or None if it has an unknown shape."""
+    """Return the texts in the `summary` of a reasoning item, or None if it has an unknown shape."""
     if not isinstance(summary, list):
         return None
     known = [part for part in summary if isinstance(part, dict) and part.keys() == {"type", "text"}]
@@ -149,7 +159,7 @@ def _summary_texts(summary: Any) -> list[str] | None:
 
 
 def write_call(piece: Piece, ids: ItemIds, notes: Notes) -> Item:
-    """Write a tool call as a function call item or a custom tool call item."""
+    """Return a tool call as an item: a custom tool call if `is_custom` says so, else a function call. Notes each loss."""
     call, at = piece.call, piece.at
     fields = own(call.extra, NAME, ("call_id", "name", "input"))
     ids.take(fields)
@@ -166,7 +176,7 @@ def write_call(piece: Piece, ids: ItemIds, notes: Notes) -> Item:
 
 
 def is_custom(call: ToolCall) -> bool:
-    """Return whether this is a call of a custom tool, whose input is plain text."""
+    """Return whether this is a call of what OpenAI names a custom tool: one whose input is plain text instead of JSON."""
     return own(call.extra, NAME).get("type") == "custom_tool_call" and isinstance(call.arguments, str)
 
 
@@ -183,7 +193,10 @@ def read_call(item: Item, where: str) -> ToolCall:
 
 
 def write_output(answer: Piece, custom: bool, ids: ItemIds, notes: Notes) -> Item:
-    """Write a tool result as an output item. A single plain text becomes a string, anything else a list of parts."""
+    """Return a tool result as an output item. A single plain text becomes a string, anything else a list of parts.
+
+    `custom` is True if the call was one of a custom tool. Adds a note of each loss to `notes`.
+    """
     result, at = answer.result, answer.at
     if result.is_error:
         notes.add(at, "that a result is an error", "an output cannot say so but in its text")
@@ -216,20 +229,27 @@ def read_output(item: Item, where: str) -> ToolResult:
 
 
 class Written(NamedTuple):
-    """A written part, the vendor's fields in it, and the block's extra. With these the caller can find out what is lost."""
+    """A block written as a part (a JSON object of an item's content), the vendor's fields in that part, and the block's
+    extra. `check` compares the two to find out what is lost."""
 
     part: Part
     fields: dict[str, Any]
     extra: Extra
 
     def check(self, kept: dict[str, Any], at: At, notes: Notes) -> None:
-        """Note a loss unless reading the part back gives the same extra. `kept` are the fields that were written."""
+        """Note a loss if reading the part back would not give the block's extra.
+
+        `kept` are the vendor's fields that were written.
+        """
         if (self.extra or None) != extra_of(NAME, kept):
             notes.add(at, "what a vendor said beside the block", f"{NAME} says it differently there")
 
 
 def write_part(piece: Piece, notes: Notes) -> Written | None:
-    """Write a block as a part of a user's message or a tool's output. None if the API has no such part."""
+    """Return a block as a part of a message or of a tool's output.
+
+    None if it is an empty text or the API has no such part. Adds a note of each loss to `notes`.
+    """
     block, at = piece
     if isinstance(block, Text):
         if block.text:
@@ -255,7 +275,7 @@ def _written(part: Part, fields: dict[str, Any], extra: Extra) -> Written:
 
 
 def words(block: Image | File, at: At, notes: Notes) -> Written:
-    """Write a text in place of an image or file that cannot be sent."""
+    """Return a text that names an image or file, to be sent in its place because it cannot be sent. Notes the loss."""
     notes.add(at, "an image or file the API cannot take there", "words are sent in its place")
     return Written({"type": "input_text", "text": shared.words_for(block)}, {}, None)
 
@@ -306,7 +326,10 @@ def _write_file(block: File, at: At, notes: Notes) -> Written | None:
 
 
 def reread_inside(block: Opaque) -> Block | None:
-    """Read an opaque block inside a tool result again. Returns None if it is invalid, or an item, which cannot be there."""
+    """Read the JSON in an opaque block of a tool result again, as this version may know its kind.
+
+    Returns None if the JSON is invalid, or if it is an item: a result holds only parts.
+    """
     value = plain(block.value)
     if not isinstance(value, dict) or not isinstance(value.get("type"), str) or value["type"].endswith(_ITEM_ENDINGS):
         return None
@@ -317,7 +340,10 @@ def reread_inside(block: Opaque) -> Block | None:
 
 
 def read_part(part: Part, where: str) -> Text | Image | File | None:
-    """Return the block for a part of the payload, or None if its kind or shape is unknown."""
+    """Return the block for a part (a JSON object of an item's content), or None if its type or shape is unknown.
+
+    Raises `InvalidInput` if a text part has no text; `where` names the item in the error.
+    """
     kind = part["type"]
     if kind in ("input_text", "output_text", "text"):
         fields = _without_empty(beside(part, (*_TEXT, MESSAGE)))

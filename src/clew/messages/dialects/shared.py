@@ -1,4 +1,5 @@
-"""What the dialects share: JSON values and texts, checks of payloads, vendors' extra fields, images and files, arguments."""
+"""What the dialects share: JSON values and texts, checks of payloads, vendors' extra fields, images and files,
+arguments of calls."""
 
 from __future__ import annotations
 
@@ -57,7 +58,8 @@ _MEDIA_TYPE = re.compile(r"[A-Za-z0-9.+-]+/[A-Za-z0-9.+-]+", re.ASCII)
 
 
 def plain(value: Any) -> Any:
-    """Return a deep copy that consists of JSON values only, so that changing a payload never changes the conversation.
+    """Return a deep copy of a value that consists of JSON values only, so that changing a payload never changes the
+    conversation.
 
     Values that JSON cannot express become the nearest that it can: NaN and infinity become null, integers beyond 64
     bits become floats, and bytes become base64.
@@ -109,7 +111,7 @@ def read_arguments(text: str) -> Any:
 
 
 def _parsed(text: str) -> tuple[bool, Any]:
-    """Return whether the text is JSON that a store can keep, and its value."""
+    """Return whether the text is valid JSON that a store can keep, and its value. If not, the value must not be used."""
     try:
         value = json.loads(text, parse_constant=_refuse)
         msgspec.msgpack.encode(value)
@@ -124,12 +126,15 @@ def _refuse(constant: str) -> None:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Return whether two values have the same JSON text. So 1, 1.0 and true all differ."""
+    """Return whether two values are written as the same JSON text. So 1, 1.0 and true all differ."""
     return dumps(one) == dumps(other)
 
 
 def decode_base64(text: Any) -> bytes | None:
-    """Return the decoded bytes, or None unless encoding them again gives exactly this text."""
+    """Return the bytes of a base64 text.
+
+    None if it is not valid, or if encoding the bytes again would give another text.
+    """
     if not isinstance(text, str):
         return None
     try:
@@ -152,7 +157,10 @@ def data_url(media_type: str, data: bytes) -> str:
 
 
 def read_data_url(url: Any) -> tuple[str, bytes] | None:
-    """Return the media type and bytes of a data URL, or None unless `data_url` would write it exactly so."""
+    """Return the media type and the bytes of a data URL.
+
+    None if it is not valid, or if `data_url` would write it differently.
+    """
     match = _DATA_URL.fullmatch(url) if isinstance(url, str) else None
     data = decode_base64(match[2]) if match else None
     return (match[1], data) if match and data is not None else None
@@ -163,7 +171,10 @@ _KINDS = {str: "a text", dict: "an object", list: "a list", bool: "true or false
 
 
 def need(part: dict[str, Any], key: str, kind: type[_T], where: str) -> _T:
-    """Return the value of a required key, which must have this type. Errors never show the value: it may be a prompt."""
+    """Return `part[key]`. Raises `InvalidInput` if it is absent, null or not of type `kind`.
+
+    `where` names the object in the error. The error never shows the value, which may be a prompt.
+    """
     value = part.get(key)
     if value is None:
         raise InvalidInput(f"{where}: the key {key!r} is missing")
@@ -171,20 +182,26 @@ def need(part: dict[str, Any], key: str, kind: type[_T], where: str) -> _T:
 
 
 def may(part: dict[str, Any], key: str, kind: type[_T], default: _T, where: str) -> _T:
-    """Return the value of an optional key, or `default` if it is absent or null."""
+    """Return `part[key]`, or `default` if it is absent or null. Raises `InvalidInput` if it is not of type `kind`.
+
+    `where` names the object in the error.
+    """
     value = part.get(key)
     return default if value is None else expect(value, kind, f"{where}: the value of {key!r}")
 
 
 def expect(value: Any, kind: type[_T], what: str) -> _T:
-    """Return the value if it has this type; raise `InvalidInput` otherwise."""
+    """Return the value if it is of type `kind`. Otherwise raise `InvalidInput`, which names the value by `what`."""
     if not isinstance(value, kind):
         raise InvalidInput(f"{what} is not {_KINDS[kind]}")
     return value
 
 
 def parts_of(content: Any, where: str) -> str | list[dict[str, Any]]:
-    """Check a vendor's message content and return it: a text, or a list of objects that each have a "type"."""
+    """Check a vendor's message content and return it: a text, or a list of objects that each have a "type".
+
+    Raises `InvalidInput` if it is neither; `where` names the message in the error.
+    """
     if isinstance(content, str):
         return content
     parts: list[dict[str, Any]] = []
@@ -196,7 +213,7 @@ def parts_of(content: Any, where: str) -> str | list[dict[str, Any]]:
 
 
 def exactly(part: dict[str, Any], *keys: str) -> bool:
-    """Return whether an object has these keys and no others. A key whose value is null counts as absent."""
+    """Return whether an object has exactly these keys and no others. A key whose value is null counts as absent."""
     return {key for key, value in part.items() if value is not None} == set(keys)
 
 
@@ -204,7 +221,8 @@ Extra = dict[str, Any] | None
 
 
 def own(extra: Extra, dialect: str, taken: Collection[str] = ()) -> dict[str, Any]:
-    """Return a block's extra fields for this dialect, without the keys in `taken`, which the translator writes itself."""
+    """Return the extra fields that a block has for this dialect, without the keys in `taken`, which the caller writes
+    itself."""
     fields = extra.get(dialect) if extra else None
     if not isinstance(fields, dict):
         return {}
@@ -212,24 +230,31 @@ def own(extra: Extra, dialect: str, taken: Collection[str] = ()) -> dict[str, An
 
 
 def beside(part: Mapping[str, Any], taken: Collection[str]) -> dict[str, Any]:
-    """Return the fields of a vendor's object that have no canonical form. Fields that are null are left out."""
+    """Return a copy of a vendor's object without the keys in `taken`, for which Clew has fields of its own, and without
+    nulls."""
     fields = {key: plain(value) for key, value in part.items() if isinstance(key, str) and key not in taken}
     return {key: value for key, value in fields.items() if value is not None}
 
 
 def extra_of(dialect: str, fields: dict[str, Any]) -> Extra:
-    """Return the `extra` of a block for these fields of the dialect, or None if there are none."""
+    """Return these vendor's fields in the form of a block's `extra`, with the dialect as key.
+
+    None if there are no fields.
+    """
     return {dialect: fields} if fields else None
 
 
 def check(extra: Extra, dialect: str, kept: dict[str, Any], at: At, notes: Notes) -> None:
-    """Note a loss unless reading the written block back gives the same extra. `kept` are the fields that were written."""
+    """Note a loss if writing a block and reading it back would change its `extra`.
+
+    `kept` are the extra fields that were written.
+    """
     if extra and extra != extra_of(dialect, kept):
         notes.add(at, "what a vendor said beside the block", f"{dialect} has no place for it there")
 
 
 IMAGE_TYPES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
-"""The media types of images that all three APIs accept."""
+"""The media types of images that the APIs of all three dialects accept."""
 _ALIASES = {"image/jpg": "image/jpeg"}
 _LINK = re.compile(r"https?://\S+", re.IGNORECASE)
 _ANTHROPIC_FILE = "file_"
@@ -238,7 +263,7 @@ Form = Literal["data", "url", "file_id"]
 
 
 def image_type(image: Image) -> str:
-    """Return the image's media type in its standard spelling."""
+    """Return the image's media type, with `image/jpg` corrected to `image/jpeg`."""
     return _ALIASES.get(image.media_type, image.media_type)
 
 
@@ -247,9 +272,10 @@ def is_image_type(media_type: object) -> bool:
 
 
 def image_form(image: Image) -> Form | None:
-    """Return which form of the image to send: its bytes if the API accepts their type, else its URL, else its file id.
+    """Return the form in which to send an image: "data" if all APIs accept the type of its bytes, else "url", else
+    "file_id".
 
-    Returns None if it has none of them.
+    Returns None if the image has none of them.
     """
     if image.data and image_type(image) in IMAGE_TYPES:
         return "data"
@@ -257,7 +283,10 @@ def image_form(image: Image) -> Form | None:
 
 
 def file_form(file: File) -> Form | None:
-    """Return which form of the file to send: its bytes, else its URL, else its file id. None if it has none of them."""
+    """Return the form in which to send a file: "data" if it has bytes, else "url", else "file_id".
+
+    None if it has none of them.
+    """
     return "data" if file.data else _other_form(file)
 
 
@@ -281,7 +310,7 @@ def is_openai_file(file_id: object) -> bool:
 
 
 def words_for(block: Image | File) -> str:
-    """Return the text that the model gets in place of an image or file that cannot be sent."""
+    """Return a text that names an image or file. The model gets it in place of one that cannot be sent."""
     kind = "image" if isinstance(block, Image) else "file"
     name = block.name if isinstance(block, File) else ""
     about = ", ".join(part for part in (name, block.media_type, block.url or "") if part)
@@ -289,13 +318,17 @@ def words_for(block: Image | File) -> str:
 
 
 RAW = "arguments"
-"""Key in a call's extra that keeps the model's own spelling of the arguments where Clew would spell them differently."""
+"""Key in a tool call's extra.
+
+Its value is the text of the arguments as the model wrote it, kept if Clew would write them differently.
+"""
 
 
 def write_arguments(call: ToolCall, fields: dict[str, Any], at: At, notes: Notes) -> str:
-    """Return the text of a call's arguments, in the model's own spelling if that still means the same.
+    """Return a tool call's arguments as JSON text. `fields` are the call's extra fields.
 
-    Removes `RAW` from `fields` unless that spelling is used.
+    The model's own text, under `RAW` in `fields`, is returned if it still means the same; otherwise `RAW` is removed.
+    Notes a loss if the arguments are not JSON values.
     """
     text = arguments_text(call.arguments)
     raw = fields.pop(RAW, None)
@@ -308,7 +341,10 @@ def write_arguments(call: ToolCall, fields: dict[str, Any], at: At, notes: Notes
 
 
 def read_call_arguments(value: Any, fields: dict[str, Any]) -> Any:
-    """Return the value of a call's arguments. Sets `RAW` in `fields` if Clew would spell them differently."""
+    """Return the value of a tool call's arguments, which a payload holds as JSON text.
+
+    If Clew would write that text differently, it is stored in `fields` under `RAW`.
+    """
     if not isinstance(value, str):
         return "" if value is None else plain(value)
     arguments = read_arguments(value)

@@ -53,8 +53,8 @@ def losses(conversation: Sequence[Message], dialect: Dialect) -> list[Loss]:
 def from_dialect(payload: Any, dialect: Dialect) -> tuple[Message, ...]:
     """Return the messages of a vendor's payload, which may be a request or a response, as plain JSON values.
 
-    Fields and blocks without a canonical form are kept under the name of the dialect. Raises `InvalidInput` with the
-    place and the key at fault if the payload is not valid.
+    Fields and blocks that Clew has no form of its own for are kept under the name of the dialect. Raises `InvalidInput`
+    with the place and the key at fault if the payload is not valid.
     """
     translator = _translator(dialect)
     try:
@@ -64,7 +64,7 @@ def from_dialect(payload: Any, dialect: Dialect) -> tuple[Message, ...]:
 
 
 def _write(conversation: Sequence[Message], dialect: str, notes: Notes) -> Any:
-    """Write the conversation in this dialect and add what is lost to `notes`."""
+    """Return the conversation in this dialect, as plain JSON values. Adds a note of each loss to `notes`."""
     translator = _translator(dialect)
     try:
         return translator.write(conversation, notes)
