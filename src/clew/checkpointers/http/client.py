@@ -1,5 +1,5 @@
-"""The HTTP client of `clew serve`: repeats calls where that is safe, turns answers into results and errors, and keeps a pool
-of connections."""
+"""The HTTP client for `clew serve`. It repeats calls where that is safe, turns answers into results and errors, and
+keeps a pool of connections."""
 
 from __future__ import annotations
 
@@ -40,19 +40,22 @@ __all__ = ["Address", "Answer", "Client", "NotSent", "Pool", "Reply"]
 MOST_OPEN = 64
 """The most connections to one server at the same time. Further calls wait."""
 _IDLE = 30.0
-"""Seconds after which an unused connection is not used again."""
+"""Seconds after which an idle connection is closed instead of being used again."""
 _PIECE = 2**18
 _ASK_FIRST = 2**20
-"""Size in bytes from which a body is sent only after the server has agreed to it, or has said nothing for a second."""
+"""The size in bytes from which a request's body is held back until the server has agreed to receive it, or has said
+nothing for a second."""
 _PAUSES = (0.05, 0.2, 0.6)
-"""Seconds to wait before the second, the third and every further attempt. A random part of up to half of it is added."""
+"""Seconds to wait before the second attempt, before the third, and before every further one. A random part of up to
+half of the time is added."""
 _LONGEST_WAIT = 30.0
-"""The longest wait in seconds that a server may ask for. A call that should wait longer raises `Unavailable` at once."""
+"""The longest wait in seconds that a server may ask for. If it asks for more, the call raises `Unavailable` at once."""
 _decode_failure = msgspec.json.Decoder(Failure).decode
 
 
 class Reply:
-    """An answer with its body. The records of a stream are in `reader`, the bytes of any other body in `body`."""
+    """An answer of the server with its body. If the body is a stream of records, they are in `reader`; otherwise its
+    bytes are in `body`."""
 
     def __init__(self, answer: Answer) -> None:
         self.status = answer.status
@@ -70,7 +73,7 @@ class Reply:
 
 
 class Client:
-    """Calls one server, with one token and one namespace."""
+    """Makes calls to one server, with one token and one namespace."""
 
     def __init__(
         self, where: str, address: Address, base: str, *, token: str, namespace: str, timeout: float, retries: int
@@ -108,10 +111,12 @@ class Client:
         thread_id: str | None = None,
         absent: bool = False,
     ) -> Reply | None:
-        """Make a call and return the reply. With `absent`, return None if the server says that the thread does not exist.
+        """Make a call and return the server's reply. With `absent`, return None if the server says that the thread does
+        not exist.
 
-        The call is repeated after a failure if it is `safe` to repeat. Otherwise it is repeated only if the server has not
-        seen it, or says that it did nothing. Raises the error that the server reports, or `Unavailable`.
+        After a failure, the call is repeated if `safe` says that repeating does no harm. Otherwise it is repeated only
+        if the server has not seen it, or says that it did nothing. Raises the error that the server reports, or
+        `Unavailable`. `kind` is the content type of `body`. `thread_id` is named in errors.
         """
         all_headers = [*self._headers, *headers, *([("content-type", kind)] if method in ("POST", "PUT") else [])]
         self._active += 1
@@ -131,15 +136,15 @@ class Client:
                 self._quiet.set()
 
     async def close(self) -> None:
-        """Wait for the running calls, then close all connections."""
+        """Wait for the running calls to end, then close all connections."""
         await self._quiet.wait()
         await self._pool.close()
 
     async def _attempt(
         self, method: str, path: str, headers: list[tuple[str, str]], body: bytes, safe: bool
     ) -> tuple[Reply | None, str, float | None]:
-        """Make one attempt. Returns the reply, or None with the problem and the seconds to wait before the next attempt. If
-        these are None too, the call must not be repeated."""
+        """Make a call once. Returns the reply, the problem in words, and the seconds to wait before the next attempt. With a
+        reply there is no problem. If the reply is None and the seconds are None, the call must not be repeated."""
         replies: list[Reply] = []
 
         def begin(answer: Answer) -> Callable[[bytes], None]:
@@ -201,7 +206,8 @@ class Client:
             ) from None
 
     def _error(self, failure: Failure, thread_id: str | None) -> ClewError:
-        """Turn a failure that the server reports into the error that the store behind it, or the server itself, raised."""
+        """Return the error that the store behind the server, or the server itself, raised, from the server's report of
+        it."""
         match failure.code:
             case "conflict":
                 return rebuild(Conflict, (failure.message,), {"thread_id": thread_id})
@@ -225,7 +231,8 @@ def _seconds(text: str) -> float:
 
 
 def _found(reply: Reply) -> str:
-    """Describe an answer that does not come from Clew. Its body is left out: it is a web page with unknown content."""
+    """Return a description of an answer that does not come from Clew. It leaves out the answer's body, which may be any
+    web page."""
     named = f", from {reply.server!r}" if reply.server else ""
     return f"did not answer as a Clew server does (status {reply.status}, {reply.kind or 'no content type'}{named})"
 
@@ -236,7 +243,7 @@ Headers = Sequence[tuple[str, str]]
 
 
 class NotSent(Exception):
-    """No connection could be made, so the server has seen nothing of this call."""
+    """No connection could be made, so the server has seen nothing of this request."""
 
 
 class Address:
@@ -249,7 +256,8 @@ class Address:
 
 
 class Answer:
-    """The status and headers of an answer. Its body is passed on as it arrives, see `Begin`."""
+    """The status and headers of an answer. Its body is not kept here: it is passed on as it arrives, as `Begin`
+    explains."""
 
     def __init__(self, response: h11.Response) -> None:
         self.status = response.status_code
@@ -257,8 +265,8 @@ class Answer:
 
 
 Begin = Callable[[Answer], Callable[[bytes], None]]
-"""A function that is called once the headers of an answer have arrived. It returns a function that receives the pieces of
-the body."""
+"""A function that is called with an answer once its headers have arrived. It returns a function that is called with
+each piece of the body."""
 
 
 class Pool:
@@ -271,7 +279,8 @@ class Pool:
         self._slots = asyncio.Semaphore(MOST_OPEN)
 
     async def exchange(self, method: str, target: str, headers: Headers, body: bytes, begin: Begin) -> Answer:
-        """Send a request and return its answer. The timeout limits the time without any progress, not the whole exchange.
+        """Send a request and return its answer. `begin` is called when the headers of the answer have arrived, and
+        receives the body. The pool's timeout limits the time without any progress, not the whole time.
 
         Raises `NotSent` if the server has seen nothing of the request. Raises OSError, EOFError, TimeoutError or an h11
         error if it is unknown whether the server handled it.
@@ -319,7 +328,7 @@ class Pool:
 
 
 class _Connection:
-    """One connection to the server, for one request at a time."""
+    """One connection to the server, which carries one request at a time."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -327,7 +336,7 @@ class _Connection:
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=2**16)
         self._used = time.monotonic()
         self._early: object = None
-        """The server's answer, if it came before the body was sent."""
+        """The first event of the server's answer, if that came before the request's body was sent. None otherwise."""
 
     async def exchange(
         self, method: str, target: str, headers: Headers, body: bytes, begin: Begin, progress: Callable[[], None]
@@ -349,8 +358,8 @@ class _Connection:
         return await self._receive(begin, progress)
 
     async def _is_wanted(self) -> bool:
-        """Wait for the server's consent and return whether to send the body. It is False if the server has answered without
-        the body, and True after a second without a word."""
+        """Wait for the server's consent to receive the body of a request, and return whether to send it. Returns False
+        if the server has already answered without the body, and True if it says nothing for a second."""
         try:
             async with asyncio.timeout(1.0):
                 while (event := self._http.next_event()) is h11.NEED_DATA:
@@ -391,7 +400,8 @@ class _Connection:
                 raise EOFError("the connection was closed before the answer")
 
     def is_reusable(self) -> bool:
-        """Return whether the connection can be used for another exchange. If so, prepare it for that."""
+        """Return whether the connection can carry another HTTP request. If so, reset its state for the next request and
+        note the time, from which it counts as idle."""
         if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
             return False
         self._http.start_next_cycle()
@@ -405,7 +415,7 @@ class _Connection:
         self._writer.transport.abort()
 
     async def close(self) -> None:
-        """Close the connection properly, but wait at most a second for the server's part in it."""
+        """Close the connection. Wait at most a second for the server to close its side; then cut it off."""
         self._writer.close()
         try:
             async with asyncio.timeout(1.0):

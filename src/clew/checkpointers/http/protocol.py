@@ -1,7 +1,7 @@
 """The protocol between `HTTPCheckpointer` and `clew serve`: bodies, headers, streams of records, and failures.
 
-Bodies are msgpack. An answer that may be long is a stream of records, so that neither side needs it whole in memory. Sizes
-are in bytes:
+Bodies are msgpack. An answer that may be long is a stream of records, so that neither side needs it whole in memory. A
+stream has these parts, with their sizes in bytes:
 
     4  the length of a record, big-endian, then the record; repeated
     4  FF FF FF FF: the end. A stream that ends without it was cut.
@@ -48,11 +48,14 @@ __all__ = [
 
 PROTOCOL = 1
 PROTOCOL_HEADER = "clew-protocol"
-"""The header of every answer of the service, with its protocol version. An answer without it is not from Clew."""
+"""The name of a header that every answer of the service has. Its value is the protocol version. An answer without it is
+not from Clew."""
 NAMESPACE_HEADER = "clew-namespace"
-"""The header with the namespace, within the namespace of the token, as base64url of its UTF-8."""
+"""The name of the header that holds the namespace of a request, as base64url of its UTF-8. It is a namespace within the
+one that belongs to the token."""
 LOG_HEADER = "clew-log"
-"""The header with the tag of a thread's log, sent along with its head. An append names it in `If-Match`."""
+"""The name of the header that holds the tag of a thread's log, as `log_tag` makes it. The server sends it with the
+thread's head; an append repeats the tag in `If-Match`."""
 
 MSGPACK = "application/msgpack"
 JSON = "application/json"
@@ -75,7 +78,7 @@ Code = Literal[
     "unauthenticated",
     "unavailable",
 ]
-"""What went wrong, more exactly than the HTTP status says it."""
+"""The kind of a failure that the server reports. It is more exact than the HTTP status."""
 
 Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 
@@ -90,13 +93,14 @@ class Append(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Digests(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The digests of blobs: in a request the blobs in question, in an answer the result."""
+    """A list of digests of blobs, as the body of a request or an answer. A request names the blobs that it is about; an
+    answer names the result, such as the missing ones."""
 
     digests: list[Digest]
 
 
 class Sweep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of a request to delete blobs that are still untouched for this time."""
+    """The body of a request to delete blobs. The server deletes only those that were not used for the given time."""
 
     digests: list[Digest]
     untouched_for_micros: Annotated[int, msgspec.Meta(ge=0)]
@@ -114,23 +118,24 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     code: Code
     message: str
     digests: list[str] = []
-    """The digests of the missing blobs, for `missing_blobs`."""
+    """For the code `missing_blobs`: the digests of the missing blobs."""
     found: int = 0
-    """For `newer_format`: the version that was found. `supported` is the newest version that the server can read."""
+    """For the code `newer_format`: the format version that was found. `supported` is the newest version that the server
+    can read."""
     supported: int = 0
     retry_after: int = 0
-    """The seconds after which the same request may succeed."""
+    """The number of seconds after which the same request may succeed."""
 
 
 def encode_text(text: str) -> str:
-    """Encode any text as base64url without padding, which paths, headers, proxies and logs leave unchanged."""
+    """Encode any text as base64url without padding. Paths, headers, proxies and logs leave this form unchanged."""
     return base64.urlsafe_b64encode(text.encode()).rstrip(b"=").decode()
 
 
 @functools.lru_cache(4096)
 def decode_text(what: str, encoded: str) -> str:
-    """Decode a text from `encode_text`. Raises `InvalidInput`, which names `what`, for anything that `encode_text` does not
-    produce, so that each text has only one encoded form."""
+    """Decode a text that `encode_text` encoded. Raises `InvalidInput` for anything that `encode_text` does not produce,
+    so that each text has only one encoded form. `what` says in the error what the text is."""
     try:
         text = base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)).decode()
     except (binascii.Error, ValueError):
@@ -141,8 +146,8 @@ def decode_text(what: str, encoded: str) -> str:
 
 
 def log_tag(frames: int, log_id: str) -> str:
-    """Return the HTTP entity tag of a log with this many frames. It changes with every frame, and if the thread is deleted
-    and made again."""
+    """Return the HTTP entity tag of a log with this many frames and this id. The tag changes with every frame, and if
+    the thread is deleted and made again."""
     return f'"{frames}-{blake3(log_id.encode()).hexdigest(8)}"'
 
 
@@ -153,18 +158,20 @@ END = _END.to_bytes(4, "big")
 
 
 def record_size(size: int) -> bytes:
-    """Return the bytes that go before a record of this size."""
+    """Return the 4 bytes that precede a record of this size in a stream."""
     return size.to_bytes(4, "big")
 
 
 def failure_record(failure: Failure) -> bytes:
-    """Return the end of a stream that the server cannot go on with, which says why."""
+    """Return the bytes that end a stream of records when the server cannot go on. They hold the failure, which says
+    why."""
     data = msgspec.msgpack.encode(failure)
     return _FAILURE.to_bytes(4, "big") + record_size(len(data)) + data
 
 
 class Broken(Exception):
-    """A stream of records is malformed or cut. If the server said that it cannot go on, `failure` says why."""
+    """A stream of records is malformed or was cut. `failure` is set if the server reported in the stream why it could
+    not go on."""
 
     def __init__(self, reason: str, failure: Failure | None = None) -> None:
         super().__init__(reason)
@@ -172,7 +179,7 @@ class Broken(Exception):
 
 
 class RecordReader:
-    """Splits a stream into records. `feed` it the stream in pieces of any size, then call `finish`."""
+    """Splits a stream of bytes into records. Pass the stream to `feed` in pieces of any size, then call `finish`."""
 
     def __init__(self) -> None:
         self.records: list[bytes] = []
@@ -181,7 +188,8 @@ class RecordReader:
         self._failing = False
 
     def feed(self, data: bytes) -> None:
-        """Take the next piece of the stream. Raises `Broken` if it is malformed, or if the server reports a failure."""
+        """Take the next piece of the stream. Raises `Broken` if the stream is malformed, or if the server reports a
+        failure in it."""
         buffer = self._buffer
         buffer += data
         start = 0
@@ -204,7 +212,8 @@ class RecordReader:
         del buffer[:start]
 
     def finish(self) -> list[bytes]:
-        """Return all records at the end of the stream. Raises `Broken` if it was cut."""
+        """Return all records of the stream. Call it after the last piece. Raises `Broken` if the end of the stream is
+        missing."""
         if not self.ended:
             raise Broken("it was cut")
         return self.records

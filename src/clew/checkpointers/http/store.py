@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["HTTPCheckpointer"]
 
 _BATCH = 4 * 2**20
-"""The most bytes of several blobs in one request. A larger blob has a request of its own."""
+"""The most bytes of blobs that share one request. A larger blob has a request of its own."""
 _BATCH_COUNT = 1000
 _MOST = 2**62
 
@@ -50,12 +50,13 @@ _decode_digests = msgspec.msgpack.Decoder(Digests).decode
 
 
 class HTTPCheckpointer(Checkpointer):
-    """Keeps threads in the store behind a `clew serve`, within the namespace of the token.
+    """Keeps threads in the store behind a server that runs `clew serve`, within the namespace that belongs to the
+    token.
 
-    `token`, by default the value of `CLEW_TOKEN`, is sent with every call and never shown. Appends, reads and puts that get
-    no answer are repeated up to `retries` times, because that does no harm; deletes are not repeated. `timeout` is the
-    longest time without any progress, in seconds. `tls` replaces the default TLS settings, which trust the authorities that
-    the system trusts.
+    `token`, by default the value of the environment variable `CLEW_TOKEN`, is sent with every call and never shown.
+    Appends, reads and puts that get no answer are repeated up to `retries` times, because that does no harm; deletes
+    are not repeated. `timeout` is the longest time without any progress, in seconds. `tls` replaces the default TLS
+    settings, which trust the authorities that the system trusts.
     """
 
     def __init__(
@@ -90,7 +91,8 @@ class HTTPCheckpointer(Checkpointer):
 
     @classmethod
     def from_url(cls, url: str, namespace: str = "") -> HTTPCheckpointer:
-        """Open `http://host:port` or `https://host:port/base`. The token comes from `CLEW_TOKEN`."""
+        """Open the store at a URL of the form `http://host:port` or `https://host:port/base`. The token comes from the
+        environment variable `CLEW_TOKEN`."""
         return cls(url, namespace)
 
     def __repr__(self) -> str:
@@ -202,8 +204,8 @@ class HTTPCheckpointer(Checkpointer):
         return reply
 
     async def _records(self, method: str, path: str, body: bytes = b"") -> list[bytes]:
-        """Make a call and return the records of its answer. Raises `Unavailable` if the answer is not a stream of records,
-        so that a wrong answer is never taken for an empty one."""
+        """Make a call and return the records of its answer. Raises `Unavailable` if the answer is not a stream of
+        records, so that a wrong answer is never taken for an empty list."""
         reply = await self._ask(method, path, body)
         if not reply.is_stream:
             raise Unavailable(f"{self._where} sent {reply.kind or 'nothing'} where a stream of records was asked for")
@@ -240,8 +242,8 @@ class HTTPCheckpointer(Checkpointer):
 
 
 def _parse(url: str) -> tuple[str, str, int, str]:
-    """Parse a URL into scheme, host, port and base path. Errors do not show parts that do not belong there, such as a
-    password, because these may be secret."""
+    """Parse a URL into scheme, host, port and base path. Raises `InvalidInput` if it is malformed, or has parts that it
+    must not have, such as a password. The error does not show these parts, because they may be secret."""
     wanted = "Write http://host:port or https://host:port/base."
     try:
         parts = urlsplit(url)

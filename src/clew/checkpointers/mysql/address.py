@@ -33,10 +33,11 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     unix_socket: str | None
     tls: bool
     tls_files: tuple[str | None, str | None, str | None]
-    """Paths of three files: the trusted certificate authorities, this client's certificate, and its key."""
+    """Paths of three files: the trusted certificate authorities, this client's certificate, and this client's key. None
+    for a file that the URL does not name."""
     tls_verify: bool
     prefix: str
-    """The start of all names of the store's tables."""
+    """The text with which the names of all tables of the store start."""
     connections: int
     """The maximum number of open connections."""
 
@@ -89,8 +90,8 @@ def parse(url: str, prefix: str | None, connections: int | None) -> Address:
 
 
 def tls_context(address: Address) -> ssl.SSLContext | None:
-    """Return the TLS settings of a connection, or None for an unencrypted one. Reads the certificate files, so it is called
-    when connecting and not when the URL is parsed."""
+    """Return the TLS context for connections, or None for unencrypted ones. Raises `InvalidInput` if the certificate
+    files cannot be used. Reads these files, so it is called when connecting and not when the URL is parsed."""
     if not address.tls:
         return None
     authorities, certificate, key = address.tls_files

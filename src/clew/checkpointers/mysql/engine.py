@@ -1,6 +1,6 @@
 """The connection pool of one event loop to one MySQL store, with group commit and reconnection.
 
-Appends that wait at the same time share one transaction. A server that restarts is waited for.
+Appends that wait at the same time share one transaction. If the server restarts, calls wait for it.
 """
 
 from __future__ import annotations
@@ -27,23 +27,25 @@ log = logging.getLogger("clew.checkpointers.mysql")
 T = TypeVar("T")
 
 PATIENCE = 10.0
-"""Seconds to wait for a lost server to come back, so that a restart is only a pause. Then calls raise `Unavailable`."""
+"""Seconds to wait for a lost server to come back, so that a restart is only a pause. After that, calls raise
+`Unavailable`."""
 RESENDS = 10
-"""How often a call is repeated after a broken connection or a conflict with another transaction."""
+"""The most times that one call is repeated after a broken connection or a conflict with another transaction."""
 WRITERS = 2
 """How many append transactions run at once: while one waits for the disk, the next is prepared."""
 MAX_BATCH, MAX_BYTES = 64, 2**19
-"""The most appends, and bytes of appends, in one transaction. An append larger than `MAX_BYTES` goes alone."""
+"""The most appends, and the most bytes of appends, in one transaction. An append larger than `MAX_BYTES` goes alone."""
 LEAST_PACKET = 4 * 2**20
-"""The smallest `max_allowed_packet` that Clew accepts: MySQL's default since 5.6. Only a frame of several MiB needs more."""
+"""The smallest value that Clew accepts for the server's setting `max_allowed_packet`, the largest message in bytes. It
+is MySQL's default since 5.6. Only a frame of several MiB needs more."""
 
 
 class Engine:
-    """All connections of one event loop to one store, shared by its namespaces.
+    """All connections of one event loop to one MySQL store, shared by the checkpointers of all its namespaces.
 
-    Appends to all threads go into one queue. Those that wait together are sent as one transaction, which is one round trip
-    and one wait for the disk. At most one append to a thread runs at a time, so that none overtakes another. Every call is
-    idempotent, appends included, so it may be made twice.
+    Appends to all threads go into one queue. Appends that wait at the same time are sent as one transaction, which is
+    one round trip and one wait for the disk. At most one append to a thread runs at a time, so that none overtakes
+    another. Every call is idempotent, appends included, so it may be repeated after a broken connection.
     """
 
     def __init__(self, address: Address, loop: asyncio.AbstractEventLoop) -> None:
@@ -65,7 +67,8 @@ class Engine:
     # Requests
 
     def submit(self, append: Append) -> Awaitable[Any]:
-        """Queue an append for the next transaction. Awaiting the result returns once the append is durable."""
+        """Queue an append for the next transaction. Awaiting the result returns once the append is durable, or raises
+        the error that says why nothing of it was written."""
         job = new_job(append, self.loop)
         self._appends.append(job)
         if not self._woken:
@@ -74,11 +77,13 @@ class Engine:
         return job
 
     async def write(self, work: Callable[[Connection], Awaitable[T]]) -> T:
-        """Call `work` with a connection and return its result. If the caller is cancelled, the work still finishes first."""
+        """Call `work` with an open connection and return its result. If the caller is cancelled, its cancellation is
+        raised only after the work has finished."""
         return await self._calls.settle(self._try(work))
 
     async def read(self, statement: bytes) -> Any:
-        """Return the rows of a statement. If the caller is cancelled, the answer is read in the background and dropped."""
+        """Run a statement and return its rows. If the caller is cancelled, it stops waiting at once; the answer is read
+        in the background and dropped."""
 
         async def work(connection: Connection) -> Any:
             [result] = await connection.run(statement)
@@ -97,16 +102,17 @@ class Engine:
     # Appends
 
     def _look(self) -> None:
-        """Start transactions for the queued appends. It is called once every task that is ready has run, so that the appends
-        of many tasks go out together."""
+        """Start transactions for the queued appends, at most `WRITERS` at once. `submit` schedules this to run after
+        every task that is ready, so that the appends of many tasks go out together."""
         self._woken = False
         while self._batches < WRITERS and (batch := self._gather()):
             self._batches += 1
             self._calls.start(self._write(batch))
 
     def _gather(self) -> list[Job]:
-        """Take the next batch from the queue: at most one append per thread, in the order in which all processes lock
-        threads."""
+        """Take the next batch of appends from the queue: at most one per thread, and none to a thread with an append
+        that still runs. The batch is sorted by namespace and thread key, the order in which all processes lock threads,
+        so that no two deadlock."""
         batch: list[Job] = []
         later: deque[Job] = deque()
         size = 0
@@ -145,8 +151,8 @@ class Engine:
     # Connections
 
     async def _try(self, work: Callable[[Connection], Awaitable[T]]) -> T:
-        """Call `work` with a connection and return its result. Repeats it after a temporary failure, with another
-        connection."""
+        """Call `work` with an open connection and return its result. After a temporary failure, call it again, up to
+        `RESENDS` times. Raises a Clew error if it still fails, or fails in another way."""
         attempt = 0
         while True:
             if attempt:  # a random pause, so that two conflicting transactions do not retry in step
@@ -171,7 +177,8 @@ class Engine:
                         self._idle.append(connection)
 
     def _lose(self) -> None:
-        """Close all idle connections after one connection broke, because they usually broke with it."""
+        """Close all idle connections after one connection broke, because they usually broke with it. Also note when the
+        server was lost."""
         idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
@@ -223,7 +230,8 @@ class Engine:
         await schema.prepare(connection, self.address.prefix, f"the store {self.address.prefix}* in {name}")
 
     def _explain(self, failure: Failure) -> ClewError:
-        """Translate a failure into a Clew error that says what happened, on which server, and what to do."""
+        """Return the Clew error for a failed statement or connection. It says what happened, on which server, and what
+        to do."""
         what = f"MySQL at {self.address.name}: {failure}"
         if failure.code in _CORRUPT:
             return Corrupt(f"{what}. The server found its data damaged: restore a copy.")
@@ -233,7 +241,7 @@ class Engine:
 _WARNING = "%s runs with %s: what it acknowledges can be lost when its machine stops. Set %s for anything that matters."
 _READ_ONLY = frozenset((1290, 1792, 1836, 3100))
 _AGAIN = frozenset((LOST, 1020, 1062, 1205, 1213, 1317, *_READ_ONLY))
-"""Codes of failures after which a call is repeated: the connection broke, another transaction was in the way or created the
+"""Error codes after which a call is repeated: the connection broke, another transaction was in the way or created the
 thread first, or the server has become a standby."""
 _CORRUPT = frozenset((126, 127, 145, 1034, 1194, 1195, 1712, 1877))
 _HINTS = {

@@ -22,13 +22,14 @@ from clew.errors import ClewError
 __all__ = ["NOW", "Statements", "write"]
 
 NOW = b"TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
-"""SQL for the microseconds since 1970, by the server's clock."""
+"""An SQL expression for the current time in microseconds since 1970, by the server's clock."""
 
 _ORDER = {"updated": b"updated DESC, thread_key DESC", "created": b"created DESC, thread_key DESC"}
 
 
 class Statements:
-    """The statements of one namespace of a store, all but appends. Its methods return SQL with the values filled in."""
+    """The SQL statements of one namespace of a store, except for appends, which `write` makes. Each method returns SQL
+    with the values filled in."""
 
     def __init__(self, prefix: str, space: bytes) -> None:
         self._prefix = prefix.encode()
@@ -63,7 +64,7 @@ class Statements:
         return selected + b"%b ORDER BY %b LIMIT %d" % (self._conditions(query), _ORDER[query.order], limit)
 
     def _conditions(self, query: HeadQuery) -> bytes:
-        """Return a WHERE clause that decides the same as `HeadQuery.matches`."""
+        """Return the WHERE clause for a query. It selects the same heads as `HeadQuery.matches`."""
         where = [fill(b"space = %b", self._space)]
         if query.prefix:
             where.append(fill(b"thread_id >= %b AND thread_id < %b", *after_prefix(query.prefix)))
@@ -95,7 +96,8 @@ class Statements:
         )
 
     def delete(self, key: bytes) -> Sequence[bytes]:
-        """Return the statements of a transaction that deletes a thread. It locks the head first, as appends do."""
+        """Return the SQL statements of a transaction that deletes a thread. It locks the thread's head first, as
+        appends do."""
         find = b"SELECT id INTO @%bthread FROM %bheads WHERE space = %b AND thread_key = %b FOR UPDATE"
         gone = b"DELETE FROM %b%b WHERE %b = @%bthread"
         prefix = self._prefix
@@ -110,8 +112,8 @@ class Statements:
         )
 
     def put(self, digests: Sequence[bytes]) -> bytes:
-        """Return the statement that inserts or touches these blobs, before their data is written. It locks them, so that
-        only one of several transactions writes the data."""
+        """Return the SQL statement that adds rows for these blobs, before their data is written, and marks those that
+        exist as just used. It locks the rows, so that only one of several transactions writes the data."""
         rows = b",".join([b"(%b,%b,%b)" % (literal(self._space), literal(digest), NOW) for digest in digests])
         return b"INSERT INTO %bblobs VALUES %b ON DUPLICATE KEY UPDATE touched = %b" % (self._prefix, rows, NOW)
 
@@ -149,11 +151,12 @@ class Statements:
 
 
 MAX_FRAMES, MAX_BYTES = 16, 2**18
-"""The most frames and bytes of an ordinary append: one that takes a single round trip."""
+"""The most frames, and the most bytes, of an ordinary append. An ordinary append names no blobs and takes a single
+round trip."""
 MAX_REFS = 1000
-"""The most refs in one statement."""
+"""The most refs (digests of blobs that an append needs) in one SQL statement."""
 PACKET = 2**20
-"""About how many bytes of frames go into one packet. A single larger frame goes alone."""
+"""About how many bytes of frames are sent to the server at once. A single larger frame is sent alone."""
 
 _COLUMNS = ("frames", "created", "updated", "thread_id", "status", "agent", "parent", "title", "tags", "head")
 _INSERT = f"INTO %bheads (space, thread_key, log, {', '.join(_COLUMNS)}) VALUES ({', '.join(['%b'] * 13)})".encode()
@@ -166,10 +169,12 @@ _FRAME = b"INSERT INTO %bframes SELECT LAST_INSERT_ID(), %d, %b FROM DUAL WHERE 
 
 
 async def write(connection: Connection, prefix: bytes, appends: Sequence[Append]) -> list[ClewError | None]:
-    """Write these appends, and return for each None or the error that says why nothing of it was written.
+    """Write these appends. Returns one value per append: None if it is stored, or the error that says why nothing of it
+    was written.
 
-    They must be to different threads, in the order in which all processes lock threads. Ordinary appends share one
-    transaction. The others, and those that the transaction did not write, follow one by one.
+    The appends must be to different threads, sorted by namespace and thread key, the order in which all processes lock
+    threads. Small appends without blobs share one transaction. All other appends, and those that the transaction did
+    not write, follow one by one.
     """
     groups = [_statements(prefix, append) if _is_ordinary(append) else [] for append in appends]
     written = [False] * len(appends)
@@ -209,8 +214,8 @@ def _row(append: Append) -> tuple[bytes | str | int | None, ...]:
 
 
 async def _write_slowly(connection: Connection, prefix: bytes, append: Append) -> ClewError | None:
-    """Write one append in its own transaction: lock its blobs and its thread, check them, then write. Returns None if all of
-    it is stored, or the error that says why nothing was written."""
+    """Write one append in a transaction of its own: lock its blobs and its thread, check both, then write. Returns None
+    if the whole append is stored, or the error that says why nothing was written."""
     statements = Statements(prefix.decode(), append.space)
     look = b"SELECT id, log, frames FROM %bheads WHERE space = %b AND thread_key = %b FOR UPDATE"
     found = await connection.run(
@@ -241,7 +246,8 @@ async def _write_slowly(connection: Connection, prefix: bytes, append: Append) -
 
 
 async def _is_there(connection: Connection, prefix: bytes, thread: int, append: Append) -> bool:
-    """Return whether the log already holds exactly these frames. The server sends only digests, so no frame is fetched."""
+    """Return whether the thread's log already holds exactly the frames of this append, at its position. The server
+    sends only digests of its frames, and no frame."""
     if not append.frames:
         return False
     ask = b"SELECT SHA2(data, 256) FROM %bframes WHERE thread = %d AND number >= %d AND number < %d ORDER BY number"

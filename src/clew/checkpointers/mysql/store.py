@@ -33,21 +33,22 @@ if TYPE_CHECKING:
 __all__ = ["MySQLCheckpointer"]
 
 _PAGE = 500
-"""How many heads, or digests of untouched blobs, one query fetches."""
+"""The most heads that one query fetches, and the most digests per query when `blobs` lists blobs."""
 _PART = 2**20
-"""The most bytes of a blob in one row, and about the most bytes of several blobs in one statement."""
+"""The most bytes of one blob in one row. Also about the most bytes of blobs in one statement."""
 _PUT_BYTES, _PUT_MOST, _GET_MOST, _TOUCH_MOST = 8 * 2**20, 1000, 64, 5000
-"""How much goes into one transaction: bytes of blobs and blobs to put, blobs to get, blobs to touch."""
+"""The most that one transaction handles: bytes of blobs to put, number of blobs to put, number of blobs to get, and
+number of blobs to touch (mark as just used)."""
 
 
 class MySQLCheckpointer(Checkpointer):
     """Keeps threads in tables of one MySQL or MariaDB database. The tables are created on first use.
 
-    An append is one round trip and one transaction. It takes two or more round trips if it names blobs, or has more than
-    256 KiB. The appends of many tasks share a transaction. All checkpointers of one event loop on the same store share
-    connections. An append is durable once it returns if the server has `innodb_flush_log_at_trx_commit` at 1, its default;
-    otherwise a warning is logged. If the server restarts, calls wait up to ten seconds for it; after that they raise
-    `Unavailable`.
+    An append is one round trip and one transaction. It takes two or more round trips if it names blobs, or has more
+    than 16 frames or 256 KiB. The appends of many tasks share a transaction. All checkpointers of one event loop on the
+    same store share connections. An append is durable once it returns if the server has
+    `innodb_flush_log_at_trx_commit` at 1, its default; otherwise a warning is logged. If the server restarts, calls
+    wait up to ten seconds for it; after that they raise `Unavailable`.
     """
 
     def __init__(
@@ -76,10 +77,10 @@ class MySQLCheckpointer(Checkpointer):
 
     @classmethod
     def from_url(cls, url: str, namespace: str = "") -> MySQLCheckpointer:
-        """Open `mysql://user:password@host:3306/database?prefix=clew_&connections=8`.
+        """Open the store at a URL of the form `mysql://user:password@host:3306/database?prefix=clew_&connections=8`.
 
         For TLS add `ssl=true`, and `ssl_ca`, `ssl_cert`, `ssl_key` or `ssl_verify` where needed. `unix_socket=path`
-        connects to a socket instead of the host.
+        connects to a Unix socket instead of the host.
         """
         return cls(url, namespace)
 
@@ -173,8 +174,8 @@ class MySQLCheckpointer(Checkpointer):
         return missing
 
     async def _touch(self, engine: Engine, digests: Sequence[bytes]) -> set[str]:
-        """Touch these blobs, then return the digests of those that exist. Touching first keeps gc from deleting a blob that
-        is reported as present."""
+        """Touch these blobs (mark them as just used), then return the digests of those that exist. Touching first keeps
+        gc, which deletes blobs unused for long, from deleting a blob that is reported as present."""
         _, here = await self._write(engine, self._statements.touch(digests), self._statements.here(digests))
         return {digest.hex() for (digest,) in here.rows}
 
@@ -212,7 +213,8 @@ class MySQLCheckpointer(Checkpointer):
 
 
 def _rows_of(blobs: dict[bytes, bytes]) -> Iterator[tuple[bytes, int, bytes]]:
-    """Split blobs into rows of digest, part number and data. An empty blob is one empty row."""
+    """Split each blob into parts of at most `_PART` bytes. Yields a row for each part: the blob's digest, the number of
+    the part from 0, and its data. An empty blob is one row with empty data."""
     for digest, data in blobs.items():
         for part, start in enumerate(range(0, max(1, len(data)), _PART)):
             yield digest, part, data[start : start + _PART]

@@ -20,7 +20,8 @@ from clew.checkpointers.mysql.address import Address, tls_context
 __all__ = ["LATE", "LOST", "TOO_LARGE", "Connection", "Failure", "Result", "connect", "fill", "literal", "literals"]
 
 LOST, LATE, TOO_LARGE = 2013, -1, -2
-"""Codes of a `Failure`: the connection broke; the answer did not come in time; the statement is too large for the server."""
+"""Values of `Failure.code`. `LOST`: the connection broke or could not be made. `LATE`: the answer did not come in time.
+`TOO_LARGE`: the statement is too large for the server."""
 TIMEOUT, CONNECT_TIMEOUT = 60.0, 10
 """Seconds to wait for the answer to a statement, and for a new connection."""
 
@@ -45,7 +46,8 @@ class Failure(Exception):
 
 
 class Result(NamedTuple):
-    """The result of one statement: its rows, or the number of rows that it matched."""
+    """The result of one statement. `rows` are the rows of a query, empty for any other statement. `found` is the number
+    of rows that the statement returned or matched."""
 
     found: int
     rows: Sequence[tuple[Any, ...]]
@@ -60,17 +62,18 @@ class _Cursor(Cursor):
 
 
 class Connection:
-    """An open connection. It runs one call at a time."""
+    """An open connection. It runs one call of `run` at a time."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
         self.open = True
         self.packet = 2**20
-        """The server's `max_allowed_packet`: the largest text that it accepts, in bytes. `connect` sets it."""
+        """The server's setting `max_allowed_packet`: the largest message that it accepts, in bytes. `connect` sets it.
+        """
 
     async def run(self, *statements: bytes) -> list[Result]:
-        """Send these statements in one round trip and return the result of each. Raises `Failure` if one fails: the
-        statements after it are not run, and the transaction is rolled back."""
+        """Send these statements in one round trip and return the result of each. If one fails, this raises `Failure`:
+        the statements after it are not run, and the transaction that is open is rolled back."""
         text = b";".join(statements)
         if len(text) + 1 > self.packet:
             await self._roll_back()
@@ -105,20 +108,21 @@ class Connection:
             self.close()
 
     def close(self) -> None:
-        """Close the connection at once, without a goodbye to the server."""
+        """Close the connection at once, without telling the server."""
         if self.open:
             self.open = False
             self._connection.close()
 
     async def leave(self) -> None:
-        """Tell the server and close the connection, so that the server does not log a broken one."""
+        """Tell the server that the connection ends, and close it, so that the server does not log a broken connection."""
         if self.open:
             self.open = False
             await self._connection.ensure_closed()
 
 
 async def connect(address: Address) -> Connection:
-    """Open a connection and set up its session. Raises `Failure` if the server cannot be reached or refuses it."""
+    """Open a connection and set up its database session. Raises `Failure` if the server cannot be reached or refuses
+    the connection."""
     tls = tls_context(address)
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT):
@@ -154,7 +158,7 @@ def _failure(error: BaseException) -> Failure:
 
 
 def literal(value: bytes | str | int | None) -> bytes:
-    """Return a value as an SQL literal."""
+    """Return a value as the text of an SQL literal, with quotes and escapes where needed."""
     match value:
         case bytes():
             return b"'%b'" % value.replace(b"\\", b"\\\\").replace(b"'", b"\\'")
@@ -172,5 +176,5 @@ def literals(values: Sequence[bytes]) -> bytes:
 
 
 def fill(statement: bytes, *values: bytes | str | int | None) -> bytes:
-    """Return the statement with each %b replaced by a value as an SQL literal."""
+    """Return the statement with each `%b` replaced by the next of the values, as an SQL literal."""
     return statement % tuple([literal(value) for value in values])

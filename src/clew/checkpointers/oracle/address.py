@@ -32,7 +32,7 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     """The server and the service, for logs and errors. Holds no user and no password."""
     prefix: str
-    """The start of all names of the store's tables."""
+    """The text with which the names of all tables of the store start."""
     settings: dict[str, Any]
     """The arguments for the driver's connection pool. They may hold passwords."""
 

@@ -1,8 +1,9 @@
 """The tables and SQL statements of an Oracle store.
 
-Oracle treats an empty text as NULL, so the store compares digests, which are never empty. An empty frame is an empty BLOB. A
-write is one PL/SQL block, hence one round trip and one transaction. Its COMMIT waits for the disk, whatever the default of
-the database. All blocks lock blobs before threads, and blobs in the order of their digests, so that no two blocks deadlock.
+Oracle treats an empty text as NULL, so the store compares digests of texts, which are never empty. An empty frame is an
+empty BLOB. Each write is one PL/SQL block, hence one round trip and one transaction. Its COMMIT waits for the disk,
+whatever the default of the database. All blocks lock blobs before threads, and blobs in the order of their digests, so
+that no two blocks deadlock.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ _NOW = (
     f"TRUNC((EXTRACT(DAY FROM {_SINCE}) * 86400 + EXTRACT(HOUR FROM {_SINCE}) * 3600 "
     f"+ EXTRACT(MINUTE FROM {_SINCE}) * 60 + EXTRACT(SECOND FROM {_SINCE})) * 1000000)"
 )
-"""SQL for the microseconds since 1970, by the server's clock. It is the same moment throughout a statement."""
+"""An SQL expression for the current time in microseconds since 1970, by the server's clock. Within one statement it
+always has the same value."""
 
 _TABLES = (
     """CREATE TABLE {p}heads (
@@ -216,7 +218,7 @@ END;
 
 
 class Statements:
-    """The statements of a store whose tables have this prefix."""
+    """The SQL statements of a store whose table names start with `prefix`."""
 
     def __init__(self, prefix: str) -> None:
         def make(sql: str) -> str:
@@ -247,7 +249,8 @@ class Statements:
         self._keys = make("SELECT thread_key FROM {p}heads WHERE")
 
     def definition(self, sql: str) -> str:
-        """Return a block that runs one of `definitions`, and skips it if what it creates exists already."""
+        """Return a PL/SQL block that runs `sql`, one of `definitions`. The block does nothing if the table, index or
+        row that `sql` creates exists already."""
         quoted = sql.replace("'", "''")
         return (
             f"BEGIN EXECUTE IMMEDIATE '{quoted}'; COMMIT; EXCEPTION WHEN OTHERS THEN "
@@ -255,17 +258,19 @@ class Statements:
         )
 
     def heads(self, count: int) -> str:
-        """Return the query for the heads of so many keys, which are bound as `b_k0`, `b_k1` and so on."""
+        """Return the query for the heads of `count` threads. The caller binds the threads' keys as `b_k0`, `b_k1` and
+        so on."""
         return f"{self._heads} {_places(count)}"
 
     def blobs(self, count: int) -> str:
-        """Return the query for so many blobs, whose digests are bound as `b_k0`, `b_k1` and so on."""
+        """Return the query for `count` blobs. The caller binds their digests as `b_k0`, `b_k1` and so on."""
         return f"{self._blobs} {_places(count)}"
 
     def listed_keys(self, space: bytes, query: HeadQuery) -> tuple[str, dict[str, object]]:
-        """Return the SQL, with its bound values, for the keys of the heads that match a query.
+        """Return a query for the keys of the heads that match `query`, and the values to bind.
 
-        It does not test titles and tags, so the caller has to. If the query asks for these, its limit is left out as well.
+        The SQL does not test titles and tags, so the caller has to. If `query` asks for a title or tags, the SQL does
+        not apply its limit either.
         """
         where = ["space = :b_space"]
         binds: dict[str, object] = {"b_space": space}

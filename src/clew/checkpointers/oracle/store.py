@@ -36,19 +36,19 @@ __all__ = ["OracleCheckpointer"]
 T = TypeVar("T")
 
 _TIMEOUT = 60_000
-"""Milliseconds to wait for the answer to a round trip. After that, calls raise `Unavailable`."""
+"""Milliseconds to wait for the answer to a round trip. After that, the call raises `Unavailable`."""
 _INLINE = 32_000
 """The most bytes that are passed to PL/SQL as a plain value. A larger value goes into a temporary LOB first, which takes two
 round trips."""
 _PAGE, _GET_MOST, _TOUCH_MOST = 100, 16, 1000
-"""How many heads to fetch, blobs to fetch and blobs to touch with one statement."""
+"""The most heads to fetch, blobs to fetch, and blobs to touch (mark as just used) with one statement."""
 
 
 class OracleCheckpointer(Checkpointer):
-    """Keeps threads in tables of one user of an Oracle Database, 12c or later. The tables are created on first use.
+    """Keeps threads in the tables of one user of an Oracle Database, 12c or later. The tables are created on first use.
 
-    An append is one PL/SQL block and one round trip, or three round trips with more than 32 KB of frames. A broken
-    connection is replaced and the call is repeated once; if that fails too, it raises `Unavailable`.
+    An append is one PL/SQL block and one round trip, or three round trips with more than 32 KB of frames. If a
+    connection breaks, a new one is opened and the call is repeated once; if that fails too, it raises `Unavailable`.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class OracleCheckpointer(Checkpointer):
 
     @classmethod
     def from_url(cls, url: str, namespace: str = "") -> OracleCheckpointer:
-        """Open `oracle://user:password@host:1521/service`.
+        """Open the store at a URL of the form `oracle://user:password@host:1521/service`.
 
         With a wallet: `oracle://user:password@/?dsn=alias&config_dir=…&wallet_location=…`. Other options are `prefix`,
         `connections`, `protocol=tcps`, `wallet_password` and `ssl_server_dn_match`.
@@ -99,8 +99,8 @@ class OracleCheckpointer(Checkpointer):
         await calls.settle(self._append(append, turn))
 
     async def _append(self, append: Append, turn: asyncio.Lock) -> None:
-        """Write one append. `turn` is the thread's lock: only one append to a thread runs at a time, so that none overtakes
-        another."""
+        """Write one append, or raise the error that says why nothing of it was written. `turn` is the lock of its
+        thread: only one append to a thread runs at a time, so that none overtakes another."""
         data = b"".join([part for frame in append.frames for part in (struct.pack(">i", len(frame)), frame)])
 
         async def work(connection: Any) -> dict[str, Any]:
@@ -264,7 +264,8 @@ class OracleCheckpointer(Checkpointer):
         return await calls.hear(self._try(work))
 
     async def _run(self, connection: Any, block: str, binds: dict[str, Any], **outs: type) -> dict[str, Any]:
-        """Run a PL/SQL block and return its output values by name. `outs` names them with their types, `int` or `bytes`."""
+        """Run a PL/SQL block and return its output values by name. `binds` are the input values. `outs` names the
+        output values with their types, `int` or `bytes`."""
         given: dict[str, Any] = {}
         for name, value in binds.items():
             large = isinstance(value, bytes) and len(value) > _INLINE
@@ -283,13 +284,15 @@ class OracleCheckpointer(Checkpointer):
         }
 
     def _as_bytes(self, cursor: Any, column: Any) -> Any:
-        """Tell the driver to send BLOBs with their rows. By default it fetches them one by one."""
+        """Tell the driver to send the bytes of BLOBs together with their rows. By default it fetches each BLOB
+        separately."""
         if column.type_code is self._driver.DB_TYPE_BLOB:
             return cursor.var(self._driver.DB_TYPE_LONG_RAW, arraysize=cursor.arraysize)
         return None
 
     async def _try(self, work: Callable[[Any], Awaitable[T]]) -> T:
-        """Call `work` with a connection of the pool and return its result. Repeats it once after a temporary failure."""
+        """Call `work` with a connection of the pool and return its result. After a temporary failure, call it once
+        more. Raises a Clew error if it still fails, or fails in another way."""
         try:
             return await self._once(work)
         except self._driver.Error as error:
@@ -312,7 +315,8 @@ class OracleCheckpointer(Checkpointer):
             return await work(connection)
 
     async def _prepare(self, connection: Any) -> None:
-        """Create the store unless it exists. Raises `NewerFormat` if a newer Clew made it."""
+        """Create the store's tables unless they exist. Raises `NewerFormat` if a newer Clew made them, and `Corrupt` if
+        the store does not say its version."""
         version = await self._version(connection)
         if version is None:
             for step in self._statements.definitions:
@@ -335,7 +339,7 @@ class OracleCheckpointer(Checkpointer):
         return int(rows[0][0]) if rows else None
 
     def _explain(self, error: Exception) -> ClewError:
-        """Translate a driver's error into a Clew error that says what happened, on which server, and what to do."""
+        """Return the Clew error for an error of the driver. It says what happened, on which server, and what to do."""
         code = _code(error)
         what = f"Oracle at {self._address.name}: {str(error).partition(chr(10))[0]}"
         if code in _CORRUPT:
@@ -345,8 +349,8 @@ class OracleCheckpointer(Checkpointer):
 
 _CORRUPT = frozenset(("ORA-01578", "ORA-26040", "ORA-08102"))
 _AGAIN = frozenset(("ORA-00001", "ORA-00060", "ORA-04068", "ORA-08177", "ORA-16000", "DPY-1001", "DPY-4011"))
-"""Error codes after which a call is repeated: another transaction was in the way or created the same thread or blob first,
-or the connection was gone."""
+"""Error codes after which a call is repeated: another transaction was in the way or created the same thread or blob
+first, or the connection was lost."""
 _HINTS = {
     "ORA-00942": "The store's tables are gone. Restore them, or close the store and open it again to make new ones",
     "ORA-01017": "Check the user and the password",

@@ -30,8 +30,8 @@ _DEFAULTS = {
     "keepalives_count": "3",
     "tcp_user_timeout": "60000",
 }
-"""Connection settings, unless the URL gives others. They detect a silently dead server within a minute; libpq's defaults
-take hours."""
+"""Connection settings that apply unless the URL gives others. With them, a server that silently died is noticed within
+a minute; libpq's own defaults take hours."""
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -82,7 +82,8 @@ def parse(url: str, schema: str | None, connections: int | None) -> Address:
 
 
 def _options(query: str) -> tuple[dict[str, str], str]:
-    """Split a query string into Clew's own options, decoded, and libpq's options, left as written."""
+    """Split the query string of a URL. Returns Clew's own options as a dict of decoded values, and all other options as
+    a query string for libpq, left as written."""
     parts = query.split("&") if query else []
     own = [part for part in parts if part.partition("=")[0] in _OPTIONS]
     theirs = [part for part in parts if part.partition("=")[0] not in _OPTIONS]
@@ -90,8 +91,8 @@ def _options(query: str) -> tuple[dict[str, str], str]:
 
 
 def _reason(error: psycopg.Error) -> str:
-    """Return why libpq refused the URL. libpq quotes what it could not read, which may be part of a password, so only the
-    name of an unknown option is repeated."""
+    """Return in words why libpq (PostgreSQL's client library) refused the URL. libpq's own error text may quote a part
+    of the password, so it is not repeated, except for the name of an unknown option."""
     named = re.search(r'query parameter: "([a-z_]{1,40})"', str(error))
     return f"it knows no option {named[1]!r}" if named else "a part of it is malformed"
 

@@ -1,6 +1,6 @@
 """The connection pool of one event loop to one PostgreSQL store, with group commit and reconnection.
 
-Appends that wait at the same time share one transaction. A server that restarts is waited for.
+Appends that wait at the same time share one transaction. If the server restarts, calls wait for it.
 """
 
 from __future__ import annotations
@@ -27,24 +27,27 @@ __all__ = ["Engine", "engines"]
 log = logging.getLogger("clew.checkpointers.postgres")
 
 TIMEOUT = 60.0
-"""Seconds until a statement without an answer is `Unavailable`."""
+"""Seconds to wait for the answer to a statement. After that, the call raises `Unavailable`."""
 PATIENCE = 10.0
-"""Seconds to wait for a lost server to come back, so that a restart is only a pause. Then calls raise `Unavailable`."""
+"""Seconds to wait for a lost server to come back, so that a restart is only a pause. After that, calls raise
+`Unavailable`."""
 RESENDS = 3
-"""How often a statement is sent again after a broken connection or a conflict with another transaction."""
+"""The most times that one statement is sent again after a broken connection or a conflict with another transaction."""
 WRITERS = 3
 """How many append transactions run at once: while one waits for the disk, the next is prepared."""
 MAX_BATCH, MAX_BYTES = 32, 4 * 2**20
-"""The most appends, and bytes of appends, in one transaction. An append larger than `MAX_BYTES` goes alone. The limits are
-small so that the next transaction is prepared while one runs."""
+"""The most appends in one transaction, and the size in bytes from which no further append is added to it. The limits
+are small so that the next transaction is prepared while one runs."""
 OLDEST = 13_00_00
-"""The oldest supported server version. PostgreSQL 13 is the first that sorts a listing bucket by bucket."""
+"""The oldest supported version of the server, as PostgreSQL numbers it. PostgreSQL 13 is the first with incremental
+sort, which keeps a listing by update time fast."""
 
 Done = Callable[["pq.abc.PGresult | None", "ClewError | None"], None]
 
 
 class _Request:
-    """A statement that waits for a connection or for its answer. If `is_wanted()` is False, it is dropped unsent."""
+    """A statement that waits for a connection or for its answer. `done` is called once, with the result or the error.
+    If `is_wanted()` returns False before the statement is sent, it is dropped and `done` is not called."""
 
     __slots__ = ("done", "is_wanted", "resends", "statement", "values")
 
@@ -63,11 +66,12 @@ class _Request:
 
 
 class Engine:
-    """All connections of one event loop to one store, shared by its namespaces.
+    """All connections of one event loop to one PostgreSQL store, shared by the checkpointers of all its namespaces.
 
-    Appends to all threads go into one queue. Those that wait together are sent as one statement, which is one round trip,
-    one transaction and one wait for the disk. At most one append to a thread runs at a time, so that none overtakes
-    another. Every statement is idempotent, appends included, so it may be sent twice.
+    Appends to all threads go into one queue. Appends that wait at the same time are sent as one statement, which is one
+    round trip, one transaction and one wait for the disk. At most one append to a thread runs at a time, so that none
+    overtakes another. Every statement is idempotent, appends included, so it may be sent again after a broken
+    connection.
     """
 
     def __init__(self, address: Address, loop: asyncio.AbstractEventLoop) -> None:
@@ -93,7 +97,8 @@ class Engine:
     # Requests
 
     def submit(self, append: Append) -> Awaitable[Any]:
-        """Queue an append for the next transaction. Awaiting the result returns once the append is durable."""
+        """Queue an append for the next transaction. Awaiting the result returns once the append is durable, or raises
+        the error that says why nothing of it was written."""
         job = new_job(append, self.loop)
         self._appends.append(job)
         if self._crowded or not self._idle:
@@ -103,7 +108,8 @@ class Engine:
         return job
 
     async def write(self, statement: Statement, *values: bytes | None) -> pq.abc.PGresult:
-        """Run a statement in its own transaction. If the caller is cancelled, the statement still finishes first."""
+        """Run a statement in a transaction of its own and return its result. If the caller is cancelled, its
+        cancellation is raised only after the statement has finished."""
         job = new_job(None, self.loop)
 
         def done(result: pq.abc.PGresult | None, error: ClewError | None) -> None:
@@ -116,7 +122,8 @@ class Engine:
         return result
 
     async def read(self, statement: Statement, *values: bytes | None) -> list[list[bytes | None]]:
-        """Return the rows of a statement. If the caller is cancelled, the answer is read in the background and dropped."""
+        """Run a statement and return its rows. If the caller is cancelled, it stops waiting at once; an answer that
+        still comes is dropped."""
         answer: asyncio.Future[list[list[bytes | None]]] = self.loop.create_future()
 
         def done(result: pq.abc.PGresult | None, error: ClewError | None) -> None:
@@ -150,8 +157,8 @@ class Engine:
     # Dispatch
 
     def _wake(self) -> None:
-        """Dispatch once every task that is ready has run, so that the appends of many tasks go out together. A single
-        append does not wait for this: `submit` dispatches it at once."""
+        """Send the queued requests once every task that is ready has run, so that the appends of many tasks go out
+        together. `submit` does not use this for a single append if a connection is idle: it sends it at once."""
         if not self._woken:
             self._woken = True
             self.loop.call_soon(self._look)
@@ -169,7 +176,8 @@ class Engine:
             self._drained.set_result(None)
 
     def _next(self) -> _Request | None:
-        """Return the next request to send: appends first, but never twice in a row while another request waits."""
+        """Return the next request to send, or None. Appends come first, but never twice in a row while another request
+        waits."""
         while self._requests and not self._requests[0].is_wanted():
             self._requests.popleft()
         appends_first = not (self._requests and self._appended_last)
@@ -180,8 +188,9 @@ class Engine:
         return self._requests.popleft() if self._requests else None
 
     def _gather(self) -> list[Job]:
-        """Take the next batch from the queue: at most one append per thread, in the order in which all processes lock
-        threads."""
+        """Take the next batch of appends from the queue: at most one per thread, and none to a thread with an append
+        that still runs. The batch is sorted by namespace and thread key, the order in which all processes lock threads,
+        so that no two deadlock."""
         batch: list[Job] = []
         later: deque[Job] = deque()
         size = 0
@@ -240,7 +249,7 @@ class Engine:
     # Connections
 
     def _grow(self) -> None:
-        """Open more connections if requests wait and the limit allows it."""
+        """Start to open more connections if requests wait and the limit on connections allows it."""
         wanted = len(self._requests) + (1 if self._appends and self._batches < WRITERS else 0)
         most = self.address.connections if self._ready else 1
         room = most - len(self._open) - len(self._connecting)
@@ -311,7 +320,9 @@ class Engine:
             self._lost_at = self.loop.time()
 
     async def _prepare(self, connection: Connection) -> None:
-        """Create the store unless it exists. Refuse a server that is too old and a store of a newer format."""
+        """Create the store's tables and functions unless they exist. Raises `InvalidInput` if the server is too old,
+        `NewerFormat` if a newer Clew made the store, and `Corrupt` if the store does not say its version. Logs a warning if
+        the server does not sync to its disk."""
         schema, where = self.address.schema, f"the schema {self.address.schema!r} of {self.address.name}"
         details = Statement(DETAILS.format(schema=schema).encode(), ())
         [[exists, fsync, server]] = rows_of(await connection.run(details, (), TIMEOUT))
@@ -334,7 +345,8 @@ class Engine:
         log.debug("%s: opened", where)
 
     def _explain(self, failure: Failure) -> ClewError:
-        """Translate a failure into a Clew error that says what happened, on which server, and what to do."""
+        """Return the Clew error for a failed statement or connection. It says what happened, on which server, and what
+        to do."""
         what = f"PostgreSQL at {self.address.name}: {failure}"
         if failure.code in _CORRUPT:
             return Corrupt(f"{what}. The server found its data damaged: restore a copy.")

@@ -1,9 +1,9 @@
 """The tables and functions of a PostgreSQL store, and the statement that creates them.
 
 All text is stored as UTF-8 bytes, so that it is compared byte for byte whatever the database's encoding and collation.
-Every write is one function call, hence one round trip and one transaction. It leaves nothing in the session, so it works
-behind a pooler that gives each transaction another connection. All writes lock blobs before threads, and each kind in the
-order of its keys, so that no two writes deadlock.
+Every write is one call of an SQL function, hence one round trip and one transaction. A write leaves no state in the
+database session, so it works behind a pooler that gives each transaction another connection. All writes lock blobs
+before threads, and each kind in the order of its keys, so that no two writes deadlock.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ __all__ = ["BUCKET", "DETAILS", "VERSION", "lock_and_create"]
 VERSION = 1
 
 BUCKET = 28
-"""Listings by update time use an index on buckets of 2^28 microseconds, about four and a half minutes. While a thread stays
-in one bucket, its head is updated in place (a HOT update) and no index changes."""
+"""The bucket of a head is its update time in microseconds, shifted right by this many bits. So a bucket spans 2^28
+microseconds, about four and a half minutes. Listings by update time use an index on buckets. While a thread stays in
+one bucket, its head is updated in place (a HOT update) and no index changes."""
 
 DETAILS = """
 SELECT to_regclass('"{schema}".clew_meta') IS NOT NULL, current_setting('fsync') = 'on',
@@ -275,8 +276,9 @@ END $clew$
 
 
 def lock_and_create(schema: str) -> str:
-    """Return one statement that creates the store unless it exists.
+    """Return the text of one SQL statement that creates the store's schema, tables and functions unless they exist.
 
-    Any number of processes may run it at once: each takes a lock for its transaction, then checks again.
+    Any number of processes may run the statement at once: each takes a lock for its transaction, and only then checks
+    what exists.
     """
     return _ONCE.format(schema=schema, create=_CREATE.format(schema=schema))

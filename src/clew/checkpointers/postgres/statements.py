@@ -27,7 +27,7 @@ __all__ = ["Append", "AppendStatements", "Statements", "outcomes"]
 
 
 class Statements:
-    """The statements of a store in one schema, all but appends."""
+    """The SQL statements of a store in one schema, except for appends, which `AppendStatements` makes."""
 
     def __init__(self, schema: str) -> None:
         def make(sql: str, *types: int) -> Statement:
@@ -65,7 +65,8 @@ class Statements:
         self._heads = f'"{schema}".clew_heads'
 
     def listing(self, namespace: bytes, query: HeadQuery) -> tuple[Statement, list[bytes]]:
-        """Return the statement, with its values, for the heads that match a query, in order."""
+        """Return an SQL statement that selects the heads that match a query, in the query's order, and the statement's
+        values."""
         conditions, types, values = _conditions(namespace, query)
         sql = (
             f"SELECT head, thread_id FROM {self._heads} WHERE {conditions} "  # noqa: S608
@@ -74,8 +75,8 @@ class Statements:
         return Statement(sql.encode(), (*types, NUMBER)), [*values, _limit(query)]
 
     def listed_keys(self, namespace: bytes, query: HeadQuery) -> tuple[Statement, list[bytes]]:
-        """Return the statement, with its values, for the keys of the heads that match a query. The keys come joined in one
-        value, so that they are one consistent list, however many they are."""
+        """Return an SQL statement that selects the keys of the heads that match a query, and the statement's values.
+        The server returns all keys joined in one value, so that they are one consistent list, however many they are."""
         conditions, types, values = _conditions(namespace, query)
         sql = (
             f"SELECT string_agg(key, '' ORDER BY {_ORDER[query.order]}) FROM (SELECT * FROM {self._heads} "  # noqa: S608
@@ -92,7 +93,8 @@ def _limit(query: HeadQuery) -> bytes:
 
 
 def _conditions(namespace: bytes, query: HeadQuery) -> tuple[str, list[int], list[bytes]]:
-    """Return a WHERE clause that decides the same as `HeadQuery.matches`, with the types of its values and the values."""
+    """Return the WHERE clause for a query, the types of its parameters, and their values. It selects the same heads as
+    `HeadQuery.matches`."""
     where = ["ns = $1"]
     types = [BYTES]
     values = [namespace]
@@ -151,27 +153,28 @@ class Append(msgspec.Struct, frozen=True, gc=False):
 
     thread_id: str
     place: tuple[bytes, bytes]
-    """The namespace and the key of the thread."""
+    """The namespace, and the thread's key: a digest of its id."""
     log_id: bytes
     at: int
     frames: Sequence[bytes]
     refs: Sequence[bytes]
     row: tuple[Any, ...]
-    """The head's columns from the thread id on, in the order of the SQL function's parameters."""
+    """The values of the head's columns, beginning with the thread id, in the order of the parameters of the SQL
+    function for appends."""
     size: int
     """The number of bytes of the frames and the head together."""
 
 
 class AppendStatements:
-    """Makes the append statements of a store in one schema."""
+    """Makes the SQL statements that write appends to a store in one schema."""
 
     def __init__(self, schema: str) -> None:
         self._one = _call(schema, "clew_append_one", _TYPES_OF_ONE)
         self._many = _call(schema, "clew_append", _TYPES)
 
     def make(self, appends: Sequence[Append]) -> tuple[Statement, Sequence[bytes | None]]:
-        """Return one statement, with its values, for these appends. They must be to different threads and sorted by
-        `place`."""
+        """Return one SQL statement that writes all these appends, and the statement's values. The appends must be to
+        different threads and sorted by `place`."""
         append = appends[0]
         if len(appends) == 1 and len(append.frames) == 1 and not append.refs:
             row = append.row
@@ -210,7 +213,8 @@ def _values(appends: Sequence[Append]) -> list[bytes]:
 
 
 def outcomes(appends: Sequence[Append], answer: bytes | None) -> list[ClewError | None]:
-    """Decode the server's answer. Returns for each append None, or the error that says why nothing of it was written."""
+    """Decode the server's answer to an append statement. Returns one value per append: None if it is stored, or the
+    error that says why nothing of it was written."""
     if answer is None:
         return [None] * len(appends)
     numbers = numbers_of(answer)
@@ -237,6 +241,7 @@ def _outcome(append: Append, code: int, missing: Sequence[bytes]) -> ClewError |
 
 
 def _refs(appends: Sequence[Append]) -> list[tuple[int, bytes]]:
-    """Return each ref with the number of its append, counted from 1, in the order in which blobs are locked."""
+    """Return each ref (the digest of a blob that an append needs) after the number of its append, counted from 1. The
+    pairs are in the order in which all writers lock blobs: by namespace, then by digest."""
     refs = [(append.place[0], digest, owner) for owner, append in enumerate(appends, start=1) for digest in append.refs]
     return [(owner, digest) for _, digest, owner in sorted(refs)]

@@ -35,18 +35,19 @@ __all__ = ["PostgresCheckpointer"]
 _DIGEST = 32
 
 _PAGE = 500
-"""How many heads, or digests of untouched blobs, one query fetches."""
+"""The most heads that one query fetches, and the most digests per query when `blobs` lists blobs."""
 _PUT_BYTES, _PUT_MOST, _GET_MOST, _TOUCH_MOST = 8 * 2**20, 1000, 64, 5000
-"""How much goes into one statement: bytes of blobs and blobs to put, blobs to get, blobs to touch."""
+"""The most that one statement handles: bytes of blobs to put, number of blobs to put, number of blobs to get, and
+number of blobs to touch (mark as just used)."""
 
 
 class PostgresCheckpointer(Checkpointer):
     """Keeps threads in one schema of a PostgreSQL database. The schema is created on first use.
 
     An append is one round trip and one transaction, with `synchronous_commit` on whatever the server's default. The
-    appends of many tasks share a transaction. All checkpointers of one event loop on the same store share connections. No
-    state is kept in a session, so a pooler in transaction mode may stand between. If the server restarts, calls wait up to
-    ten seconds for it; after that they raise `Unavailable`.
+    appends of many tasks share a transaction. All checkpointers of one event loop on the same store share connections.
+    No state is kept in a database session, so a pooler in transaction mode may stand between Clew and the server. If
+    the server restarts, calls wait up to ten seconds for it; after that they raise `Unavailable`.
     """
 
     def __init__(
@@ -74,7 +75,8 @@ class PostgresCheckpointer(Checkpointer):
 
     @classmethod
     def from_url(cls, url: str, namespace: str = "") -> PostgresCheckpointer:
-        """Open `postgresql://user:password@host:5432/database?schema=clew`. All options of libpq may be added."""
+        """Open the store at a URL of the form `postgresql://user:password@host:5432/database?schema=clew`. All options
+        of libpq (PostgreSQL's client library) may be added to the URL."""
         return cls(url, namespace)
 
     def __repr__(self) -> str:

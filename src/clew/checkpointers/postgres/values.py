@@ -29,8 +29,8 @@ _EMPTY = struct.Struct(">iiI")
 
 
 class Statement(msgspec.Struct, frozen=True):
-    """SQL text and the types of its parameters. If `types` is None, it takes no parameters and may be several statements,
-    which run in one transaction."""
+    """SQL text, and the types of its parameters as PostgreSQL's type numbers. If `types` is None, the text takes no
+    parameters and may hold several statements, which run in one transaction."""
 
     sql: bytes
     types: tuple[int, ...] | None = None
@@ -60,7 +60,8 @@ def bytes_list(values: Sequence[bytes | None]) -> bytes:
 
 
 def numbers_of(value: bytes) -> list[int]:
-    """Decode a bigint[] that has one dimension and no NULLs."""
+    """Decode a bigint[] in PostgreSQL's binary format into a list. The array must have at most one dimension and no
+    NULLs."""
     if len(value) < _LIST.size:
         return []
     return [one for (_, one) in struct.iter_unpack(">iq", value[_LIST.size :])]

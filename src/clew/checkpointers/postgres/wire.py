@@ -27,13 +27,15 @@ __all__ = [
 ]
 
 LOST, LATE = "", "HYT00"
-"""Codes of a `Failure` that are not SQLSTATEs: the connection broke; the answer did not come in time."""
+"""Values of `Failure.code` that the server does not send. `LOST`: the connection broke or could not be made. `LATE`:
+the answer did not come in time."""
 
 _OK = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
 
 
 class Failure(Exception):
-    """A statement failed. `code` is the SQLSTATE, or `LOST` or `LATE` if it is unknown whether the statement ran."""
+    """A statement failed. `code` is the server's SQLSTATE, or `LOST` or `LATE`, after which it is unknown whether the
+    statement ran."""
 
     def __init__(self, code: str, message: str) -> None:
         self.code = code
@@ -44,7 +46,8 @@ Done = Callable[["pq.abc.PGresult | None", "Failure | None"], None]
 
 
 class Connection:
-    """An open connection. It calls `lost` once when it finds that it is broken, whether idle or busy."""
+    """An open connection, which runs one statement at a time. It calls `lost` with itself, once, when it finds that it
+    is broken, whether idle or busy."""
 
     def __init__(
         self,
@@ -66,7 +69,8 @@ class Connection:
         loop.add_reader(self._fd, self._readable)
 
     def start(self, statement: Statement, values: Sequence[bytes | None], timeout: float, done: Done) -> None:
-        """Send a statement. The event loop later calls `done` with its result or its failure, never before this returns."""
+        """Send a statement and return without waiting. The event loop later calls `done` with the result or the
+        failure."""
         self._done = done
         self._timer = self._loop.call_later(timeout, self._fail, f"no answer within {timeout:g} s", LATE)
         try:
@@ -79,8 +83,8 @@ class Connection:
             self._loop.call_soon(self._fail, str(error))
 
     async def run(self, statement: Statement, values: Sequence[bytes | None], timeout: float) -> pq.abc.PGresult:
-        """Send a statement and return its result. Raises `Failure`. Do not cancel it: the connection stays busy until the
-        answer has come."""
+        """Send a statement and return its result. Raises `Failure` if it fails. Do not cancel this call: the connection
+        stays busy until the answer has come."""
         answer: asyncio.Future[pq.abc.PGresult] = self._loop.create_future()
 
         def done(result: pq.abc.PGresult | None, failure: Failure | None) -> None:
@@ -140,7 +144,8 @@ class Connection:
         return None
 
     def _answer(self, done: Done) -> None:
-        """Pass the complete answer to `done`. If the answer says that the connection ends, fail it instead."""
+        """Pass the complete answer to `done`, as a result or a failure. If the answer says that the server ends the
+        connection, call `_fail` instead."""
         results = self._results
         bad = next((result for result in results if result.status not in _OK), None)
         if bad is not None:
@@ -164,7 +169,8 @@ class Connection:
             self._timer = None
 
     def _fail(self, why: str, code: str = LOST) -> None:
-        """Close a broken connection and report the failure. The running statement may or may not have taken effect."""
+        """Close a broken connection, call `lost`, and pass the failure to `done` of the running statement, if there is
+        one. That statement may or may not have taken effect."""
         if not self._open:
             return
         done = self._done

@@ -1,4 +1,4 @@
-"""Parse the URL of a Redis store into the server's address, with the login, and the store's options."""
+"""Parse the URL of a Redis store into the server's address, with user and password, and the store's options."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ _MOST_SECONDS = 10 * 366 * 86_400.0
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):
-    """The address of a server, or of one server of a cluster, with the login. Printed without user and password."""
+    """The address of a Redis server, or of one server of a cluster, with user and password. Its printed form shows
+    neither."""
 
     host: str
     port: int = 6379
@@ -36,7 +37,8 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of a store, as `RedisCheckpointer` explains them. All users of one store must give the same prefix."""
+    """The options of a Redis store; `RedisCheckpointer` explains them. All users of one store must give the same
+    `prefix`."""
 
     prefix: str = "clew:"
     ttl: float | None = None
@@ -46,7 +48,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_url(url: str) -> tuple[Address, Options]:
-    """Parse a store's URL. Raises `InvalidInput` if it is malformed; the message never shows the password."""
+    """Parse a store's URL into its address and options. Raises `InvalidInput` if it is malformed; the message never
+    shows the password."""
     shown = without_password(url)
     if "#" in url:
         raise InvalidInput(f"{shown}: a # in a password is written %23. {_FORM}")
@@ -87,7 +90,7 @@ def parse_url(url: str) -> tuple[Address, Options]:
 
 
 def check_options(address: Address, options: Options) -> None:
-    """Raise `InvalidInput` for options that are out of range, or that do not work together."""
+    """Raise `InvalidInput` if an option is out of range, or if options do not work together or with this address."""
     prefix = options.prefix
     if not prefix or not prefix.isascii() or not prefix.isprintable() or len(prefix) > 100 or set("{} ") & set(prefix):
         raise InvalidInput(f"{prefix!r} is not a key prefix. Use 1 to 100 visible ASCII characters without braces.")

@@ -25,33 +25,35 @@ Command = tuple[bytes | str | int, ...]
 log = logging.getLogger("clew.checkpointers.redis")
 
 CONNECTIONS = 32
-"""How many calls run at once; others wait. Calls that reach the server together share one sync to its disk."""
+"""The most calls that run at once; further calls wait. Calls that reach the server together share one sync to its disk.
+"""
 CONNECT_WITHIN = 5.0
 """Seconds to wait for a connection."""
 PAUSE = 0.1
-"""Seconds to wait before a call whose connection broke is repeated, so that a server may restart in between."""
+"""Seconds to wait before a call is repeated after its connection broke, so that a server may restart in between."""
 
 _said: set[tuple[str, str]] = set()
 
 
 class Call(NamedTuple):
-    """One call of a script. All its keys must be in one slot of a cluster."""
+    """One call of a Lua script, with its keys and arguments. In a cluster, all keys must be in the same hash slot."""
 
     script: Script
     keys: Sequence[bytes]
     args: Sequence[bytes | int] = ()
 
     def command(self, text: bool = False) -> Command:
-        """Return the Redis command that calls the script by its hash. With `text`, the command sends the whole script, for a
-        server that does not have it yet."""
+        """Return the Redis command that calls the script by its hash. With `text`, return one that sends the whole
+        script, for a server that does not have it yet."""
         how = ("EVAL", self.script.text) if text else ("EVALSHA", self.script.sha)
         return (*how, len(self.keys), *self.keys, *self.args)
 
 
 class Engine:
-    """Runs scripts and commands on a server or a cluster.
+    """Runs Lua scripts and commands on a Redis server or a cluster.
 
-    A call whose connection broke is repeated once, so callers may only give it calls that are safe to repeat.
+    A call whose connection broke is repeated once, so callers may only pass scripts and commands that are safe to
+    repeat.
     """
 
     def __init__(self, address: Address, options: Options, layout: Layout, guard: Guard) -> None:
@@ -76,8 +78,8 @@ class Engine:
 
     @contextmanager
     def use(self) -> Iterator[asyncio.AbstractEventLoop]:
-        """Enclose a call of the checkpointer. Refuses calls after close or on another event loop, and lets `close` wait for
-        the calls that are running."""
+        """Count a call of the checkpointer as running inside the `with` block, so that `close` waits for it. Gives the
+        event loop. Raises an error after `close`, or on another event loop than before."""
         loop = self._guard.enter()
         self._busy += 1
         try:
@@ -88,12 +90,14 @@ class Engine:
                 self._idle.set()
 
     async def run(self, call: Call, *, wait: bool = False) -> Any:
-        """Run a script and return its result. With `wait`, return only once `wait_replicas` replicas have its writes."""
+        """Run a script and return its result. With `wait`, return only once the number of replicas that the option
+        `wait_replicas` asks for have its writes."""
         [result] = await self.run_all([call], wait=wait)
         return result
 
     async def run_all(self, calls: Sequence[Call], *, wait: bool = False) -> list[Any]:
-        """Send these scripts together and return the result of each. Each script is atomic; all of them together are not."""
+        """Send these scripts together and return the result of each. Each script is atomic, but others may run between
+        them. `wait` is as for `run`."""
         replicas = self._options.wait_replicas if wait else 0
 
         async def work(client: Any) -> list[Any]:
@@ -108,11 +112,13 @@ class Engine:
         return await self._attempt(work) if calls else []
 
     async def commands(self, commands: Sequence[Command]) -> list[Any]:
-        """Send these commands together and return the result of each."""
+        """Send these Redis commands together and return the result of each."""
         return await self._attempt(lambda client: self._talk(client, commands))
 
     async def _talk(self, client: Any, commands: Sequence[Command], replicas: int = 0) -> list[Any]:
-        """Send commands and return the server's answers. An answer may be a `NoScriptError`; any other error is raised."""
+        """Send commands and return the server's answers. Raises the first error among the answers, except a
+        `NoScriptError`, which is returned as an answer. With `replicas`, raises `Unavailable` unless that many replicas
+        confirm the writes."""
         if replicas:
             commands = [*commands, ("WAIT", replicas, int(self._options.timeout * 500))]
         answers = await (self._to_cluster if self._options.cluster else self._on_line)(client, commands)
@@ -134,8 +140,9 @@ class Engine:
         return answers
 
     async def _on_line(self, client: Any, commands: Sequence[Command]) -> list[Any]:
-        """Send commands on a kept connection and return the answers. Taking one from the pool each time was measured to take
-        as long as the server needs for an append."""
+        """Send commands on a connection that is kept open, and return the answers. An error from the server is returned
+        as an answer. Connections are kept because taking one from the driver's pool was measured to take as long as an
+        append on the server."""
         line = self._lines.pop() if self._lines else await client.connection_pool.get_connection()
         answers: list[Any] = []
         try:
@@ -152,8 +159,9 @@ class Engine:
         return answers
 
     async def _start_over(self) -> None:
-        """Give all kept connections back after one broke, because others may have broken too. The pool checks each before it
-        is used again. A cluster's client is closed, so that it asks for the servers of the cluster again."""
+        """Give all kept connections back to the driver's pool after one broke, because others may have broken too. The
+        pool checks each before it is used again. In a cluster, close the client, so that it asks again which servers
+        there are."""
         client: Any = self._client
         if client is not None and self._options.cluster:
             await client.aclose()
@@ -178,7 +186,8 @@ class Engine:
                 raise self._explain(error) from error
 
     async def _once(self, work: Callable[[Any], Awaitable[T]]) -> T:
-        """Call `work` once with the client. Raises `TimeoutError` if it takes longer than the timeout of the options."""
+        """Call `work` once with the connected client and return its result. Raises `TimeoutError` if that takes longer
+        than the option `timeout`."""
         task = asyncio.current_task()
         late = False
 
@@ -198,7 +207,8 @@ class Engine:
 
     @property
     def _broken(self) -> tuple[type[Exception], ...]:
-        """The errors of a call whose server is gone, moving its slots, or no longer the primary."""
+        """The driver's errors for a server that is gone, is moving hash slots to another server, or is no longer the
+        primary."""
         errors = self._errors
         return (
             errors.ConnectionError,
@@ -219,7 +229,8 @@ class Engine:
         return not isinstance(error, (*refused, TimeoutError))
 
     async def _connected(self) -> Redis | RedisCluster:
-        """Return the client. Before its first use, check the format of the store and warn about the server's settings."""
+        """Return the client. Before its first use, make it, check the format version of the store, and log warnings
+        about the server's settings."""
         if self._client is not None and self._ready:
             return self._client
         async with self._opening:
@@ -252,7 +263,8 @@ class Engine:
         return self._driver.Redis(**given, db=address.db)
 
     async def _check_format(self, client: Any) -> None:
-        """Write the format version into a new store. Raises `NewerFormat` if a newer Clew made the store."""
+        """Write the format version into a new store. Raises `NewerFormat` if a newer Clew made the store, and `Corrupt`
+        if the stored version is not a number."""
         found = await client.get(self._layout.format)
         if found is None:
             await client.set(self._layout.format, FORMAT, nx=True)
@@ -264,7 +276,8 @@ class Engine:
             raise NewerFormat(f"the store in {self._address}", int(found), FORMAT)
 
     async def _give_notice(self, client: Any) -> None:
-        """Log a warning, once per process, for each server setting under which acknowledged writes can be lost."""
+        """Log a warning for each server setting under which acknowledged writes can be lost. The same warning is logged
+        once per process."""
         for settings in await self._settings(client):
             for notice in notices(settings, self._options.ttl is not None):
                 if (str(self._address), notice) not in _said:
@@ -272,7 +285,8 @@ class Engine:
                     log.warning("%s: %s", self._address, notice)
 
     async def _settings(self, client: Any) -> list[dict[str, str] | None]:
-        """Return each primary's settings for durability and eviction, or None for a server that forbids reading them."""
+        """Return, for each primary server, a dict of its settings for durability and eviction, or None if the server forbids
+        reading them."""
         found: list[dict[str, str] | None] = []
         for node in client.get_primaries() if self._options.cluster else [None]:
             where = {} if node is None else {"target_nodes": node}
@@ -286,7 +300,7 @@ class Engine:
         return found
 
     def _explain(self, error: Exception) -> ClewError:
-        """Translate a driver's error into a Clew error that says what happened, on which server, and what to do."""
+        """Return the Clew error for an error of the driver. It says what happened, on which server, and what to do."""
         errors, text = self._errors, _message(error)
         if isinstance(error, errors.MovedError | errors.ClusterCrossSlotError):
             return InvalidInput(f"{self._address} is a server of a cluster. Add cluster=true to the URL.")
@@ -326,7 +340,7 @@ class Engine:
 
 
 def _pack(commands: Sequence[Command]) -> list[bytes]:
-    """Encode commands in Redis's wire format, as a list of pieces."""
+    """Encode commands in Redis's wire format. Returns the pieces of the message, to be sent one after the other."""
     pieces = []
     for command in commands:
         pieces.append(b"*%d\r\n" % len(command))
@@ -341,7 +355,7 @@ def _text(value: Any) -> str:
 
 
 def _message(error: Exception) -> str:
-    """Return the text of an error without the command's arguments, because these may be a user's content."""
+    """Return the text of an error without the arguments of the failed command, because these may hold a user's content."""
     text = str(error) or type(error).__name__
     return text.split(", with args beginning")[0].split(" of pipeline caused error")[0].rstrip(". ")[:300]
 
@@ -350,8 +364,8 @@ _FIX = "Run CONFIG SET {} and put the same in its configuration file."
 
 
 def notices(settings: Mapping[str, str] | None, expiring: bool) -> Iterator[str]:
-    """Yield a warning for each server setting under which an acknowledged append can be lost. `settings` is None if the
-    server forbids reading them; `expiring` says whether threads have a ttl."""
+    """Yield a warning text for each setting of the server under which an acknowledged append can be lost. `settings` is
+    None if the server forbids reading them. `expiring` says whether threads have a ttl."""
     if settings is None or "appendonly" not in settings:
         yield (
             "the server does not show its settings (CONFIG is forbidden), so it is unknown whether acknowledged "

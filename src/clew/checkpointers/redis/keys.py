@@ -44,36 +44,38 @@ _ZERO = 2**63
 
 
 def moment_bytes(moment: int) -> bytes:
-    """Encode microseconds since 1970 as bytes that sort like the numbers."""
+    """Encode microseconds since 1970 as 8 bytes. The bytes of a later moment sort after those of an earlier one."""
     return (moment + _ZERO).to_bytes(8, "big")
 
 
 def created_place(head: Head) -> bytes:
-    """Return a thread's place in the listing by creation: the moment, then the thread's key."""
+    """Return a thread's place (position as sortable bytes) in the listing by creation: the moment of creation, then the
+    thread's key."""
     return moment_bytes(micros(head.created_at)) + thread_digest(head.thread_id)
 
 
 def updated_place(head: Head) -> bytes:
-    """Return a thread's place in the listing by update: the moment, the thread's key, then the moment of creation.
+    """Return a thread's place (position as sortable bytes) in the listing by update: the moment of the update, the
+    thread's key, then the moment of creation.
 
-    The last part makes it possible to find the thread's other place after the thread is gone.
+    The last part makes it possible to find the thread's place in the listing by creation after the thread is gone.
     """
     key = thread_digest(head.thread_id)
     return moment_bytes(micros(head.updated_at)) + key + moment_bytes(micros(head.created_at))
 
 
 class Layout:
-    """Makes the names of all keys of one namespace."""
+    """Makes the names of all Redis keys of one namespace."""
 
     def __init__(self, prefix: str, namespace: str) -> None:
         self.format = f"{prefix}format"
         self.tags = [f"{prefix}{{{tag}}}:".encode() for tag in _tags(namespace)]
         self.thread = functools.lru_cache(4096)(self._thread)
-        """Return five names for a thread's key: its head, log and refs, and the listings of its shard by update and by
-        creation."""
+        """Return five names of Redis keys for the key of a thread: its head, its log, its refs, and the two listings of
+        its shard, by update and by creation."""
 
     def shard(self, key: str) -> int:
-        """Return the number of the shard of a thread with this key, or of a blob with this digest."""
+        """Return the number of the shard that holds the thread with this key, or the blob with this digest."""
         return int(key[:2], 16) * SHARDS // 256
 
     def _thread(self, key: str) -> tuple[bytes, bytes, bytes, bytes, bytes]:
@@ -85,7 +87,7 @@ class Layout:
         return self.tags[self.shard(digest)] + b"blob:" + digest.encode()
 
     def by_shard(self, digests: Iterable[str]) -> dict[int, list[str]]:
-        """Group digests by the number of their shard, without duplicates."""
+        """Group digests, or keys of threads, by the number of the shard that holds them. Duplicates are dropped."""
         found: dict[int, list[str]] = {}
         for digest in dict.fromkeys(digests):
             found.setdefault(self.shard(digest), []).append(digest)
@@ -94,8 +96,9 @@ class Layout:
 
 @functools.lru_cache(64)
 def _tags(namespace: str) -> tuple[str, ...]:
-    """Return one hash tag per shard. The slots of a cluster are divided evenly among the shards, and each tag is the first
-    one whose slot is in its shard's part."""
+    """Return one hash tag for each shard (one of the parts into which a namespace is divided). Redis puts all keys with
+    the same hash tag into one slot of a cluster. The tags are chosen so that the slots of the shards are evenly apart.
+    """
     name = blake3(namespace.encode()).hexdigest(16)
     found: dict[int, str] = {}
     for number in count():

@@ -1,11 +1,12 @@
 """List heads: read the places of each shard first, then the heads at these places.
 
-The places of a shard are read at one moment and name every thread that exists then, because an append moves a thread's place
-together with its head. So a thread that exists throughout is found, even if it moves while the listing goes on. It is
-yielded once, with its new head if it moved.
+A place is a thread's position in a listing, as sortable bytes; a shard is one of the parts into which a namespace is
+divided. The places of a shard are read at one moment and name every thread that exists then, because an append moves a
+thread's place together with its head. So a thread that exists throughout is found, even if it moves while the listing
+goes on. It is yielded once, with its new head if it moved.
 
-An expired thread leaves its place behind, because the server removes the thread's keys and knows nothing of listings. The
-listing removes such a place when it finds it, in one step that first checks that it is still no thread's place.
+An expired thread leaves its place behind, because the server removes the thread's keys and knows nothing of listings.
+The listing removes such a place when it finds it, in one step that first checks that no thread has this place again.
 """
 
 from __future__ import annotations
@@ -25,14 +26,15 @@ _POSITION = _MOMENT + KEY
 _BATCH = 1024
 _ALL = 2**31
 _LEAST, _GROWTH = 64, 8
-"""How many places to ask of each shard first if the query needs the heads to decide, and the factor by which the number
-grows if too few of them match."""
+"""How many places (positions of threads in a listing) to ask of each shard first, if only the heads show whether a
+thread matches, and the factor by which the number grows if too few match."""
 
 Decode = Callable[[object, str], Head]
 
 
 class Listing:
-    """Runs one query; `heads` yields the matching heads. A place is a thread's position in a listing, as sortable bytes."""
+    """Runs one query for heads; its method `heads` yields the matching heads. A place, in this class, is a thread's
+    position in a listing, as sortable bytes."""
 
     def __init__(self, engine: Engine, layout: Layout, decode: Decode, query: HeadQuery) -> None:
         self._engine = engine
@@ -53,8 +55,8 @@ class Listing:
             yield head
 
     async def _first(self, limit: int) -> list[Head]:
-        """Return the newest heads that match, up to `limit`. Asks for a few places, and starts again with more if too few of
-        them match."""
+        """Return the newest heads that match the query, at most `limit`. Reads the heads at a few places, and starts
+        again with more places if too few match."""
         size = limit // 16 + (4 if _decided_by_place(self._query) else _LEAST)
         found: list[Head] = []
         complete_to: bytes | None = None
@@ -69,9 +71,11 @@ class Listing:
         return sorted(found, key=self._query.position, reverse=True)
 
     async def _places(self, size: int) -> tuple[list[bytes], bytes]:
-        """Return the places (positions in the listing) of the newest threads, up to `size` from each shard, oldest first.
+        """Return the places (positions in the listing) of the newest threads, at most `size` from each shard, sorted
+        from the oldest to the newest.
 
-        Also returns the place down to which the result is complete. It is empty if no place was left out.
+        Also returns the oldest place down to which no place is missing from the result. It is empty if the result has
+        all places.
         """
         newest, oldest = self._bounds()
         name = b"created" if self._by_creation else b"updated"
@@ -88,7 +92,8 @@ class Listing:
         return sorted(place for place in places if place >= complete_to), complete_to
 
     def _bounds(self) -> tuple[bytes, bytes]:
-        """Return the newest and the oldest place that a match can have, in the form of range bounds of Redis."""
+        """Return the newest and the oldest place (position in the listing) that a matching thread can have, as bounds
+        of a Redis range query."""
         query = self._query
         below: list[bytes] = []
         oldest = b"-"
@@ -103,8 +108,10 @@ class Listing:
 
     async def _follow(self, places: list[bytes], complete_to: bytes, batch: int) -> AsyncIterator[Head]:
         """Yield the matching heads of the threads at these places, from the last place to the first, each thread once.
+        `batch` is how many heads are read at first.
 
-        A thread that has moved to an older place is yielded there, or not at all if that place is below `complete_to`.
+        A thread that has meanwhile moved to an older place is yielded there, or not at all if that place is below
+        `complete_to`. Places at which there is no thread any more are removed from the store's listings.
         """
         start = self._query.start()
         given: set[bytes] = set()

@@ -1,8 +1,8 @@
 """The Lua scripts of a Redis store. Each script is atomic, and is in the server's append-only file whole or not at all.
 
-All keys of a call are in one slot, and all are named in the call. A thread may be there in part, because the server has
-evicted a key or was restored in part: then its head names more or fewer frames or refs than there are. Scripts report this
-and never take the rest for the whole thread.
+All keys of a call are in one slot of a cluster, and all are named in the call. If the server has evicted a key or was
+restored in part, only a part of a thread may be there: its head then names more or fewer frames or refs than there are.
+Scripts report this and never take that part for the whole thread.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ __all__ = ["APPEND", "DELETE", "DELETE_BLOBS", "HEADS", "LOOK", "PLACES", "PUT",
 
 
 class Script:
-    """The text of a Lua script, and its hash, by which a server that has seen the script knows it."""
+    """The text of a Lua script and its SHA-1 hash. A server that has run the script once can be asked to run it by the
+    hash."""
 
     __slots__ = ("sha", "text")
 
@@ -30,8 +31,8 @@ if tonumber(s[1] or 0) ~= n or ((s[2] or not s[1]) and redis.call('SCARD', KEYS[
   return {'part', tonumber(s[1] or 0), n, r, redis.call('SCARD', KEYS[3])}
 end
 """
-"""Lua that reads a thread's state, and returns early if the thread is there only in part. KEYS: head, log, refs. `%s` takes
-names of further fields of the head."""
+"""The beginning of other scripts, in Lua. It reads a thread's state, and returns early if only a part of the thread is
+there. KEYS: head, log, refs. `%s` takes names of further fields of the head to read."""
 
 _NOW = """
 local time = redis.call('TIME')
@@ -88,11 +89,14 @@ end
 return 1
 """
 )
-"""Append frames and refs to a thread and replace its head. Returns 1 if that is done, else the reason why not.
+"""Append frames and refs to a thread and replace its head. Returns 1 if that is done, or was done before; otherwise the
+reason why nothing was written.
 
-KEYS: head, log, refs, updated, created. ARGV: at, log id, places by update and creation, head, ttl in milliseconds or 0,
-mode, number of refs, refs, frames. The mode `ask` writes nothing. The mode `wait` makes a repeated append write something,
-because Redis's `WAIT` only waits for what this connection has written."""
+KEYS: head, log, refs, updated, created. ARGV: number of the first frame, log id, the thread's places in the listings by
+update and by creation, head, ttl in milliseconds or 0, mode, number of refs, refs, frames. The mode `ask` only checks
+and writes nothing. The mode `wait` makes a repeated append write something, because Redis's `WAIT` only waits for what
+this connection has written.
+"""
 
 LOOK = Script(_STATE % ", 'h'" + "return {s[4], n}")
 """Return a thread's head and its number of frames. KEYS: head, log, refs."""
@@ -114,8 +118,9 @@ end
 return out
 """
 )
-"""Return the number of frames, the log id, and the first of the requested frames. KEYS: head, log, refs. ARGV: start, stop,
-bytes after which to stop."""
+"""Return the number of frames in a thread's log, the log id, and the requested frames, or only the first of them if
+they are large. KEYS: head, log, refs. ARGV: number of the first frame, number after the last one, and the size in bytes
+after which no more frames are added."""
 
 REFS = Script(_STATE % "" + "return {table.concat(redis.call('SMEMBERS', KEYS[3]))}")
 
@@ -130,14 +135,16 @@ end
 return redis.call('UNLINK', KEYS[1], KEYS[2], KEYS[3])
 """
 )
-"""Delete the thread with this log id, or the remains of a thread without a head. A thread with another log id stays, so the
-call may be repeated. KEYS: head, log, refs, updated, created. ARGV: `this` and the log id, or `none` and an empty text."""
+"""Delete a thread if its log has the given id, or what is left of a thread that has no head. A thread with another log
+id stays, so the call may be repeated. KEYS: head, log, refs, updated, created. ARGV: `this` and the log id, or `none`
+and an empty text."""
 
 PLACES = Script(
     "return table.concat(redis.call('ZREVRANGEBYLEX', KEYS[1], ARGV[1], ARGV[2], 'LIMIT', 0, ARGV[3]))",
 )
-"""Return places in a listing, from the newest on. All have the same length and come joined, which is the fastest to parse.
-KEYS: the listing. ARGV: the newest and the oldest place, the most places to return."""
+"""Return places (positions of threads in a listing), from the newest on. All have the same length and are joined into
+one text, which is the fastest to parse. KEYS: the listing. ARGV: the newest and the oldest place, the most places to
+return."""
 
 HEADS = Script(
     """
@@ -156,8 +163,8 @@ end
 return 1
 """
 )
-"""Remove a thread's old places from the listings, unless they are its places again. KEYS: head, updated, created. ARGV: the
-place in the listing by update and in that by creation. Each may be empty."""
+"""Remove old places of a thread from the listings, unless the thread has the same place again. KEYS: the thread's head,
+the listings by update and by creation. ARGV: the place to remove from each of the two listings, or an empty text."""
 
 TOUCH = Script(
     _NOW
@@ -174,8 +181,8 @@ end
 return missing
 """
 )
-"""Touch blobs and return the numbers of those that are missing, from 0. KEYS: the listing of blobs, the blobs. ARGV: their
-digests."""
+"""Touch blobs (mark them as just used) and return which of them are missing, as their numbers in the call, from 0.
+KEYS: the listing of blobs, then the blobs. ARGV: the digests of the blobs."""
 
 PUT = Script(
     _NOW
@@ -188,8 +195,8 @@ end
 return 1
 """
 )
-"""Store blobs that are missing and touch all of them. KEYS: the listing of blobs, the blobs. ARGV: their digests, then their
-bytes."""
+"""Store the blobs that are missing, and touch all of them (mark them as just used). KEYS: the listing of blobs, then
+the blobs. ARGV: the digests of the blobs, then their bytes."""
 
 UNTOUCHED = Script(
     _NOW
@@ -197,8 +204,8 @@ UNTOUCHED = Script(
 return table.concat(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', string.format('%.17g', now - ARGV[1])))
 """
 )
-"""Return the joined digests of blobs that nobody has touched for this time. KEYS: the listing of blobs. ARGV:
-microseconds."""
+"""Return the digests of the blobs that were not used for a given time, joined into one text. KEYS: the listing of
+blobs. ARGV: the time in microseconds."""
 
 DELETE_BLOBS = Script(
     _NOW
@@ -213,5 +220,5 @@ end
 return 1
 """
 )
-"""Delete the blobs that are still untouched for this time. KEYS: the listing of blobs, the blobs. ARGV: microseconds, then
-their digests."""
+"""Delete those of the given blobs that were not used for a given time. KEYS: the listing of blobs, then the blobs.
+ARGV: the time in microseconds, then the digests of the blobs."""

@@ -35,13 +35,13 @@ from clew.errors import Conflict, Corrupt, InvalidInput, MissingBlob
 __all__ = ["RedisCheckpointer"]
 
 MOST_FRAMES = 1_000_000
-"""The most frames in one append. A server refuses a command with more than 2**20 arguments."""
+"""The most frames in one append. Redis refuses a command with more than 2**20 arguments."""
 MOST_BLOB = 512 * 2**20
 """The most bytes of a blob: what one value in Redis can hold."""
 
 _SUM = 4
 _FAR = 2**53 - 1
-"""A position after the end of every log, and the largest integer that is exact in Lua."""
+"""A frame number after the end of every log, and the largest integer that is exact in Lua."""
 _PAGE = 4 * 2**20
 _BATCH = 64
 
@@ -103,7 +103,8 @@ class RedisCheckpointer(Checkpointer):
 
     @classmethod
     def from_url(cls, url: str, namespace: str = "") -> RedisCheckpointer:
-        """Open `redis://host:6379/0?prefix=clew:&ttl=86400`. Use `rediss://` for TLS and `?cluster=true` for a cluster."""
+        """Open the store at a URL of the form `redis://host:6379/0?prefix=clew:&ttl=86400`. Use `rediss://` for TLS and
+        `?cluster=true` for a cluster."""
         return cls(url, namespace)
 
     def __repr__(self) -> str:
@@ -197,8 +198,8 @@ class RedisCheckpointer(Checkpointer):
             return set(_cut(digests))
 
     async def delete(self, thread_id: str) -> None:
-        """Delete a thread. Reads its log id first and then deletes only that log. So a delete that is repeated after a
-        broken connection never deletes a thread of the same name that was created in between."""
+        """Delete a thread. Reads the id of its log first and then deletes only that log. So a delete that is repeated
+        after a broken connection never deletes a thread with the same id that was created in between."""
         with self._engine.use():
             check_thread_id(thread_id)
             keys = self._layout.thread(thread_key(thread_id))
@@ -236,7 +237,8 @@ class RedisCheckpointer(Checkpointer):
             return await self._missing(digests)
 
     async def _missing(self, digests: Collection[str]) -> set[str]:
-        """Touch the blobs that exist, by the server's clock, and return the digests of the others."""
+        """Return the digests of those blobs that are missing. Touches the blobs that exist: marks them as just used, by
+        the server's clock."""
         shards = list(self._layout.by_shard(digests).values())
         answers = await self._engine.run_all([self._about_blobs(scripts.TOUCH, shard) for shard in shards], wait=True)
         return {shard[number] for shard, numbers in zip(shards, answers, strict=True) for number in numbers}
@@ -264,7 +266,8 @@ class RedisCheckpointer(Checkpointer):
             await self._engine.close()
 
     async def _look(self, script: scripts.Script, thread_id: str, args: Sequence[int] = ()) -> list[Any]:
-        """Run a script that reads a thread, and return its answer. Raises `Corrupt` if only a part of the thread exists."""
+        """Run a script that reads a thread, and return its answer. Raises `Corrupt` if the server has only a part of
+        the thread."""
         keys = self._layout.thread(thread_key(thread_id))[:3]
         answer: list[Any] = await self._engine.run(Call(script, keys, args))
         if answer and answer[0] == b"part":
@@ -280,7 +283,8 @@ class RedisCheckpointer(Checkpointer):
         )
 
     def _about_blobs(self, script: scripts.Script, digests: Sequence[str], datas: Sequence[bytes] = ()) -> Call:
-        """Return a call of a script with blobs of one shard."""
+        """Return a call of a script that works on these blobs. All must be in one shard. `datas` are the bytes of the
+        blobs, for a script that stores them."""
         listing = self._layout.tags[self._layout.shard(digests[0])] + b"blobs"
         keys = [listing, *map(self._layout.blob, digests)]
         return Call(script, keys, [*map(bytes.fromhex, digests), *datas])

@@ -12,7 +12,8 @@ __all__ = ["Engines"]
 
 
 class Shareable(Protocol):
-    """An engine that counts its users, and closes its connections in `stop`."""
+    """An engine (the shared connections to one store) that several checkpointers use. `users` is how many do.
+    `Engines.close` calls `stop`, which closes the connections, when the last of them has released the engine."""
 
     address: Any
     loop: asyncio.AbstractEventLoop
@@ -26,14 +27,16 @@ E = TypeVar("E", bound=Shareable)
 
 
 class Engines(Generic[A, E]):
-    """The open engines of this process, by event loop and address. A forked child never gets an engine of its parent."""
+    """The open engines of this process, one for each event loop and address. An engine holds the shared connections to
+    one store. A forked child process never gets an engine of its parent."""
 
     def __init__(self, make: Callable[[A, asyncio.AbstractEventLoop], E]) -> None:
         self._make = make
         self._open: dict[tuple[asyncio.AbstractEventLoop, int, A], E] = {}
 
     def open(self, address: A, loop: asyncio.AbstractEventLoop) -> E:
-        """Return the engine of this store on this event loop. Release it with `close`."""
+        """Return the engine of the store at this address on this event loop, and count one more user of it. Opens the
+        engine if there is none. Release it with `close`."""
         for stale in [key for key in self._open if key[0].is_closed()]:
             del self._open[stale]
         key = loop, forks.generation, address
@@ -44,7 +47,7 @@ class Engines(Generic[A, E]):
         return engine
 
     async def close(self, engine: E) -> None:
-        """Release an engine. The last user to release it closes its connections."""
+        """Release an engine, and count one user less. If no user is left, forget the engine and close its connections."""
         engine.users -= 1
         if not engine.users:
             self._open.pop((engine.loop, forks.generation, engine.address), None)

@@ -1,7 +1,9 @@
-"""Heads as columns of a database, for every SQL store; and an append as column values, for the stores on a server.
+"""Heads as columns of a database table, for every SQL store; and appends as column values, for the SQL stores on a
+server.
 
-Thread ids, log ids, agents and parents are stored as digests of a fixed length. So they fit an index, are never empty (which
-Oracle takes for NULL) and differ whenever the text differs, whatever the collation. The text itself is in the head.
+Thread ids, log ids, agents and parents are stored as digests of a fixed length. So they fit an index, are never empty
+(which Oracle takes for NULL) and differ whenever the text differs, whatever the collation. The text itself is in the
+head.
 """
 
 from __future__ import annotations
@@ -32,13 +34,15 @@ __all__ = [
 ]
 
 UNLIMITED = 2**62
-"""Stands for "no limit" in SQL: no log and no clock reaches it, and a 64-bit integer still has room for sums with it."""
+"""The number that stands for "no limit" in SQL. No log and no clock reaches it, and a 64-bit integer still has room for
+sums with it."""
 _SUM = 4
 _decode = msgspec.msgpack.Decoder(Head).decode
 
 
 class Append(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """The arguments of `Checkpointer.append` as values for SQL. Every field but `id` and `size` is a column or rows."""
+    """The arguments of `Checkpointer.append` as values for SQL. `frames` and `refs` become rows of their own. `id` and
+    `size` are not stored. The other fields select or fill the head's row."""
 
     id: str
     """The thread id as text, for errors."""
@@ -48,7 +52,7 @@ class Append(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     at: int
     frames: Sequence[bytes]
     refs: Sequence[bytes]
-    """Digests of blobs, sorted, so that all appends lock blobs in the same order."""
+    """Digests of the blobs that the append needs, sorted, so that all appends lock blobs in the same order."""
     thread_id: bytes
     status: str
     agent: bytes
@@ -66,7 +70,8 @@ class Append(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 def make_append(
     space: bytes, thread_id: str, frames: Sequence[bytes], at: int, head: Head, refs: Collection[str], encoded: bytes
 ) -> Append:
-    """Convert the arguments of an append for SQL. `encoded` is the head as `check_append` returns it."""
+    """Convert the arguments of `Checkpointer.append` into values for SQL. `encoded` is the head as bytes, as
+    `check_append` returns it. `space` is the namespace as it is stored."""
     return Append(
         id=thread_id,
         space=space,
@@ -89,13 +94,13 @@ def make_append(
 
 
 def title_column(title: str) -> bytes:
-    """Return the value of the title column, in which titles are searched without regard to case."""
+    """Return the value of the title column: the title in a form that is searched without regard to case."""
     return title.casefold().encode()
 
 
 def tags_column(tags: dict[str, str]) -> bytes:
-    """Return the value of the tags column, in which tags are searched as substrings. Bytes that never occur in UTF-8
-    separate them, so a search finds whole tags only."""
+    """Return the value of the tags column: all tags in one value, in which tags are searched as substrings. Bytes that
+    never occur in UTF-8 separate the tags, so a search finds whole tags only."""
     return b"".join([b"\xff%b\xfe%b\xff" % (name.encode(), value.encode()) for name, value in tags.items()])
 
 
@@ -111,8 +116,8 @@ def text_digest(text: str) -> bytes:
 
 
 def after_prefix(prefix: str) -> tuple[bytes, bytes]:
-    """Return the range of texts that start with this prefix, as bytes: from the first value up to, not including, the
-    second. The prefix must not be empty."""
+    """Return the range of all texts that start with this prefix, as two values in bytes. The range begins with the
+    first value and ends just before the second. The prefix must not be empty."""
     encoded = prefix.encode()
     return encoded, encoded[:-1] + bytes([encoded[-1] + 1])  # UTF-8 has no byte FF
 
@@ -120,8 +125,9 @@ def after_prefix(prefix: str) -> tuple[bytes, bytes]:
 def refusal(append: Append, ends: int | None, *, same_log: bool, missing: Collection[bytes]) -> ClewError | None:
     """Return the error that this append must raise, or None if it may be written.
 
-    `ends` is the number of frames in the log, None if the thread does not exist; `missing` are the refs without a blob. The
-    caller has found out before that the log does not already hold this append.
+    `ends` is the number of frames in the log, or None if the thread does not exist. `same_log` is False if the thread
+    was deleted and made again. `missing` are the digests that the append names and for which there is no blob. Call
+    this only if the log does not already hold the append.
     """
     if ends is None:
         if append.at > 0 or not append.frames:
@@ -134,7 +140,8 @@ def refusal(append: Append, ends: int | None, *, same_log: bool, missing: Collec
 
 
 def decode_head(data: object, thread_id: str, where: str) -> Head:
-    """Decode a stored head. Raises `Corrupt` unless it is bytes with a matching checksum."""
+    """Decode a stored head. Raises `Corrupt` if its checksum does not match or it cannot be decoded. `where` names the
+    store in errors."""
     whose, way_out = f"thread {thread_id!r}", f"{_WAY_OUT} {advice.repair(thread_id)}"
     if not isinstance(data, bytes) or with_sum(encoded := data[:-_SUM]) != data:
         raise Corrupt(f"the head of {whose} in {where} fails its check. {way_out}")
@@ -148,15 +155,15 @@ _WAY_OUT = "Restore a copy, or save its log as a new thread:"
 
 
 class Listing:
-    """Decodes the heads of a listing. It skips damaged heads and remembers them, so that the sound ones are all listed
-    before `end` raises."""
+    """Decodes the heads of a listing of threads. It skips damaged heads and remembers them, so that all sound heads are
+    listed before `end` raises an error for the damaged ones."""
 
     def __init__(self, where: str) -> None:
         self._where = where
         self._damaged: list[Corrupt] = []
 
     def sound(self, rows: Iterable[Sequence[object]]) -> Iterator[Head]:
-        """Yield the sound heads of these rows. Each row is a stored head and its thread id."""
+        """Yield the heads of these rows that are not damaged. Each row is a stored head and its thread id."""
         for data, thread_id in rows:
             try:
                 yield decode_head(data, _text(thread_id), self._where)
@@ -164,7 +171,7 @@ class Listing:
                 self._damaged.append(error)
 
     def end(self) -> None:
-        """Raise `Corrupt` if heads were damaged. Call it after the last row."""
+        """Raise `Corrupt` if any head of the listing was damaged. Call it after the last row."""
         if self._damaged:
             raise unlisted(self._damaged)
 

@@ -1,4 +1,5 @@
-"""Reads a log from a database in pages, sized so that a page is neither too large for memory nor needlessly small."""
+"""Reads a thread's log from a database in pages, sized so that a page is neither too large for memory nor needlessly
+small."""
 
 from __future__ import annotations
 
@@ -11,11 +12,12 @@ from clew.errors import Corrupt
 __all__ = ["Stretch", "read_frames"]
 
 _FIRST, _BYTES, _MOST_ROWS = 256, 8 * 2**20, 10_000
-"""Frames of the first page; aimed-at bytes and most frames of each later page."""
+"""The number of frames of the first page; for each later page, the size in bytes to aim at, and the most frames."""
 
 
 class Stretch(NamedTuple):
-    """The result of one query for frames: the id of the log, its length, and the frames found."""
+    """The result of one query for frames of a log: the id of the log, the number of frames in the whole log, and the
+    frames found."""
 
     log: object
     length: int
@@ -25,11 +27,12 @@ class Stretch(NamedTuple):
 async def read_frames(
     fetch: Callable[[int, int], Awaitable[Stretch | None]], thread_id: str, where: str, start: int, stop: int | None
 ) -> list[bytes]:
-    """Return the frames from `start` up to, not including, `stop`. All are of the same log: if the thread is deleted
-    and made again meanwhile, reading starts over.
+    """Return the frames of a thread from number `start` up to, not including, `stop`. All are of the same log: if the
+    thread is deleted and made again meanwhile, reading starts over.
 
-    `fetch(first, last)` queries the frames with numbers from `first` up to `last`, and returns None if the thread does not
-    exist. Raises `Corrupt` if frames are missing.
+    `fetch(first, last)` queries the frames from number `first` up to, not including, `last`. It returns None if the
+    thread does not exist; then the result is empty. Raises `Corrupt` if frames are missing. `where` names the store in
+    errors.
     """
     frames: list[bytes] = []
     log: object = None
