@@ -19,14 +19,15 @@ _NEVER = datetime.min.replace(tzinfo=UTC)
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """Why a provider's conversations could not all be listed."""
+    """Says that not all conversations of a provider could be listed, and why."""
 
     provider: str
     reason: str
 
 
 class Discovered(msgspec.Struct, frozen=True):
-    """The conversations that were found, newest first, and why the list may be incomplete."""
+    """The conversations that were found, newest first. `problems` says for which providers the list is incomplete, and
+    why. Iterating, indexing and `len` go to the conversations."""
 
     sessions: tuple[NativeSession, ...]
     problems: tuple[Problem, ...] = ()
@@ -47,11 +48,12 @@ def discover(
     cwd: str | os.PathLike[str] | None = None,
     place: Place | None = None,
 ) -> Discovered:
-    """List the conversations of these providers on this machine, newest first; by default of all known providers.
+    """List the conversations that these providers keep on this machine, newest first; by default those of all known
+    providers.
 
-    With `cwd`, only the conversations of that folder. No conversation is read in full, so listing thousands is fast. A
-    store that is damaged or out of reach is reported in `problems`, beside what could be listed of it, so that it never
-    looks empty.
+    With `cwd`, only the conversations of that working folder are listed. `place` says whose home folder is searched, by
+    default this user's. No conversation is read in full, so listing thousands is fast. If the files of a provider are
+    damaged or cannot be read, `problems` of the result says so, beside what could be listed.
     """
     place = place or default_place()
     found = [_list(name, place) for name in wanted(providers)]
@@ -64,7 +66,8 @@ def discover(
 
 
 def _list(name: str, place: Place) -> tuple[list[NativeSession], Problem | None]:
-    """Return the conversations that could be listed, and why these are not all."""
+    """Return the conversations of one provider that could be listed, and the problem that ended the listing; None if
+    there was none. Raises nothing."""
     sessions: list[NativeSession] = []
     try:
         for session in find_provider(name)(place).sessions():

@@ -1,5 +1,5 @@
-"""The events in which every provider reports what its program does, and the protocols of what reads and watches a
-program."""
+"""The events in which every provider reports what its program does while it works on a prompt, and the protocols of the
+objects that produce them: readers of the program's output, and watches for what it does not print."""
 
 from __future__ import annotations
 
@@ -27,17 +27,18 @@ __all__ = [
 
 
 class Delta(msgspec.Struct, frozen=True):
-    """A piece of text as it is written, before its response is complete."""
+    """A piece of the model's text, or of its thinking, as it is written, before the response is complete."""
 
     text: str
     thinking: bool = False
     child: str = ""
-    """The id of the tool call whose sub-agent wrote this; empty for the conversation itself. The same holds in the
-    other events."""
+    """The id of the tool call whose sub-agent wrote this; empty if the main conversation did. `child` means the same in
+    the other events."""
 
 
 class Response(msgspec.Struct, frozen=True):
-    """Complete blocks of a model's response. Consecutive ones with the same `id` are parts of one response."""
+    """Complete blocks of a model's response. Consecutive events with the same `id` are parts of one response. An empty
+    `id` makes the event a response of its own."""
 
     blocks: tuple[Block, ...]
     id: str = ""
@@ -46,24 +47,26 @@ class Response(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """The result of a tool call."""
+    """The result of a tool call that the program ran."""
 
     result: ToolResult
     child: str = ""
 
 
 class Retry(msgspec.Struct, frozen=True):
-    """The program tries again by itself. `seconds` is the pause, if it is known."""
+    """The program reports that it tries a request again by itself. `seconds` is the pause before that; 0 if it is
+    unknown."""
 
     reason: str
     seconds: float = 0.0
     is_refused: bool = False
-    """Whether the vendor refused the attempt before, as in `Failed`."""
+    """Whether the vendor refused the attempt that failed, so that it was not charged. Has the same meaning as in
+    `Failed`."""
 
 
 class Finished(msgspec.Struct, frozen=True):
-    """The prompt was answered. `usage` and `cost_usd` are those of this prompt alone, or None if the program does not
-    know them."""
+    """The prompt was answered, with `text`. `usage` and `cost_usd` are those of this prompt alone, or None if the
+    program does not know them."""
 
     text: str
     usage: Usage | None = None
@@ -72,24 +75,26 @@ class Finished(msgspec.Struct, frozen=True):
 
 
 Failure = Literal["login", "limit", "context", "session", "stopped", "failed"]
-"""Why a prompt failed: not logged in, rate or usage limit, conversation too long, no such conversation, the program
-died, or anything else."""
+"""Why a prompt failed. `login`: not logged in. `limit`: a rate or usage limit. `context`: the conversation is too long.
+`session`: there is no such conversation. `stopped`: the program was stopped or died. `failed`: anything else."""
 
 
 class Failed(msgspec.Struct, frozen=True):
-    """The prompt was not answered. `usage` and `cost_usd` say what it used all the same, or None if that is unknown."""
+    """The prompt was not answered, for the reason given. `usage` and `cost_usd` say what it used all the same, or None
+    if that is unknown."""
 
     kind: Failure
     reason: str
     usage: Usage | None = None
     cost_usd: float | None = None
     is_refused: bool = False
-    """Whether the vendor refused the last request, by the HTTP status of its answer, so that the request is not
-    charged. Set only for programs that report each further attempt with a `Retry`."""
+    """Whether the vendor refused the last request without running it, so that it is not charged. This is judged by the
+    HTTP status of its answer. Set only for programs that report each further attempt with a `Retry`."""
 
 
 class Other(msgspec.Struct, frozen=True):
-    """A line for which Clew has no event, unchanged. It is not recorded; the program's own session has it."""
+    """A printed line for which Clew has no event, unchanged. It is not recorded, because the program's own files of the
+    conversation have it."""
 
     value: Any
 
@@ -98,23 +103,25 @@ ProviderEvent = Delta | Response | Result | Retry | Finished | Failed | Other
 
 
 class Reader(Protocol):
-    """Reads the output of one run, line by line. Over the whole run it returns exactly one `Finished` or `Failed`."""
+    """Turns what a program prints during one run into events, line by line. Over the whole run it returns exactly one
+    `Finished` or `Failed`."""
 
     def read(self, line: bytes) -> Iterable[ProviderEvent]:
         """Return the events of a line of the standard output. A line that is not JSON gives `Other`, never an error."""
 
     def end(self, status: int, stderr: str) -> Iterable[ProviderEvent]:
-        """Return the last events, after the program has ended. Called once, after the last line. `status` is the exit
-        status, or the negative number of a signal; `stderr` is the end of the standard error."""
+        """Return the last events. Called once, after the last line was read and the program has ended. `status` is its
+        exit status, or the negative number of the signal that ended it. `stderr` is the end of its standard error."""
 
 
 class Watch(Protocol):
-    """Finds what a program has begun but not printed yet. Its methods are not async: they are called outside the event
-    loop."""
+    """Finds what a program has begun but not printed yet. Its methods may block and are not async, so they are called
+    in another OS thread than the event loop's."""
 
     def look(self) -> Iterable[bytes]:
-        """Return new lines for the reader, in the form that the program prints, each once; nothing if nothing can be
-        seen. Called many times a second while the program works, and once more after it has ended."""
+        """Return what the program has newly begun, as lines in the form that it prints, to be given to the reader. Each
+        line is returned once. The list is empty if there is nothing new or nothing can be seen. Called many times a
+        second while the program works, and once more after it has ended."""
 
     def close(self) -> None:
-        """Release what the watch holds. Called once, after the last look."""
+        """Release what the watch holds, such as a connection to a database. Called once, after the last `look`."""

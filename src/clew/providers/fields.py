@@ -1,4 +1,5 @@
-"""Values in the JSON that programs write, read leniently: programs change what they write."""
+"""Helpers that read values from the JSON that outside programs write. An unexpected value never raises an error,
+because programs change what they write."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ def text(value: Any) -> str:
 
 
 def parse_time(value: Any) -> datetime | None:
-    """Parse a time in ISO format; None for anything else. A time without a zone is taken as UTC."""
+    """Parse a text in ISO format to a time; None for anything else. A time without a zone is taken as UTC."""
     try:
         time = datetime.fromisoformat(value) if isinstance(value, str) else None
     except ValueError:
@@ -28,12 +29,12 @@ def parse_time(value: Any) -> datetime | None:
 
 
 def format_time(time: datetime) -> str:
-    """Format a time as JavaScript does: in UTC, with milliseconds and a Z."""
+    """Format a time as JavaScript does: in UTC, with milliseconds and a Z at the end."""
     return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{time.microsecond // 1000:03d}Z"
 
 
 def from_milliseconds(value: Any) -> datetime | None:
-    """Convert milliseconds since 1970 to a time; None for anything else."""
+    """Convert a number of milliseconds since 1970 to a time in UTC; None for anything else."""
     if not isinstance(value, (int, float)):
         return None
     try:

@@ -1,5 +1,8 @@
-"""Files for providers: written whole or not at all, readable only by their owner, and copied again only when they have
-changed."""
+"""Writes and copies files for providers: whole or not at all, readable only by their owner, and copied again only when
+they have changed.
+
+A file is first written under a temporary name, as a draft, and then renamed.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +31,11 @@ __all__ = [
 
 _DRAFT = re.compile(r"\..+\.clew-[0-9a-f]{16}")
 _ABANDONED = 3600.0
-"""Seconds after which a draft counts as abandoned."""
+"""Seconds after which a draft, a temporary file that is not yet renamed to its final name, counts as abandoned by a
+killed writer."""
 _TICK = 20_000_000
-"""Nanoseconds within which two changes of a file may get the same time."""
+"""Nanoseconds within which two changes of a file may get the same modification time, because file systems count time in
+steps."""
 _BLOCK = 65_536
 _known: dict[tuple[str, int, int], str] = {}
 
@@ -44,13 +49,13 @@ def make_folder(folder: Path) -> None:
 
 
 def put(path: Path, data: bytes) -> None:
-    """Write a file atomically."""
+    """Write a file atomically: under a temporary name, which is then renamed. Missing parent folders are made."""
     with _draft(path) as draft:
         draft.write_bytes(data)
 
 
 def put_if_changed(path: Path, data: bytes) -> None:
-    """Write a file atomically, unless it has this content already."""
+    """Write a file atomically, unless it exists with exactly this content."""
     try:
         if path.stat().st_size == len(data) and path.read_bytes() == data:
             return
@@ -60,17 +65,18 @@ def put_if_changed(path: Path, data: bytes) -> None:
 
 
 def copy(source: Path, target: Path) -> None:
-    """Copy a file atomically."""
+    """Copy a file atomically: under a temporary name, which is then renamed. Missing parent folders are made."""
     with _draft(target) as draft:
         shutil.copyfile(source, draft)
 
 
 def bring(source: Path, target: Path, fill: Callable[[Path, Path], object] = shutil.copyfile) -> bool:
-    """Update a copy of a file; return False if it is up to date. `fill(source, draft)` writes the copy.
+    """Bring `target`, a copy of `source`, up to date. Returns whether it had to be written again. `fill(source, draft)`
+    writes the content of the copy to the temporary file `draft`; by default it copies the bytes.
 
-    A copy gets the modification time of its original, which shows later whether it is up to date. If the original
-    changed just now, it could change again within the same time stamp. Then the copy does not get that time, so that it
-    is made again next time.
+    A copy gets the modification time of its original; equal times show later that it is up to date. If the original was
+    changed a moment ago, it could change again without getting another time. Then the copy does not get that time, so
+    that it is written again next time.
     """
     seen = source.stat().st_mtime_ns
     if target.exists() and target.stat().st_mtime_ns == seen:
@@ -85,7 +91,7 @@ def bring(source: Path, target: Path, fill: Callable[[Path, Path], object] = shu
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """Make an empty temporary folder that is deleted afterwards."""
+    """Make an empty temporary folder, and delete it when the context ends."""
     with tempfile.TemporaryDirectory(prefix="clew-") as top:
         folder = Path(top, "session")
         folder.mkdir()
@@ -93,7 +99,7 @@ def scratch() -> Iterator[Path]:
 
 
 def lines_from_end(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a file from the last to the first, reading only as far as needed."""
+    """Yield the lines of a file from the last to the first, without newlines. Only as much is read as the caller takes."""
     with path.open("rb") as file:
         end, rest = file.seek(0, os.SEEK_END), b""
         while end > 0:
@@ -106,7 +112,7 @@ def lines_from_end(path: Path) -> Iterator[bytes]:
 
 
 def sweep(folder: Path) -> None:
-    """Remove drafts in this folder whose writer was killed."""
+    """Delete old drafts in this folder and below: temporary files that a killed process left."""
     for path in folder.rglob(".*.clew-*"):
         try:
             if is_draft(path.name) and time.time() - path.lstat().st_mtime > _ABANDONED:
@@ -116,12 +122,13 @@ def sweep(folder: Path) -> None:
 
 
 def is_draft(name: str) -> bool:
-    """Return whether this is the name of a draft: a file that is still being written."""
+    """Return whether this is the file name of a draft: a temporary file that is renamed when it is complete."""
     return _DRAFT.fullmatch(name) is not None
 
 
 def remembered(path: Path, ask: Callable[[], str]) -> str:
-    """Return what `ask()` returns for a file. The answer is remembered in this process until the file changes."""
+    """Return the result of `ask()`, which says something about a file. It is called only if this process has no result
+    for the file yet, or if the file has changed since."""
     status = path.stat()
     key = (str(path), status.st_mtime_ns, status.st_size)
     if key not in _known:
@@ -131,7 +138,8 @@ def remembered(path: Path, ask: Callable[[], str]) -> str:
 
 @contextmanager
 def _draft(path: Path) -> Iterator[Path]:
-    """Make a new file that replaces this one on success and is deleted on failure. Each writer has its own."""
+    """Yield the path of a new, empty temporary file beside `path`. When the context ends it replaces `path`; after an
+    error it is deleted instead. Every call makes a file of its own."""
     make_folder(path.parent)
     draft = path.with_name(f".{path.name}.clew-{secrets.token_hex(8)}")
     os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))

@@ -1,11 +1,13 @@
-"""Runs a program and makes sure that nothing of it is left. Run as a script, between Clew and a provider's program:
+"""Runs a program and makes sure that no process of it is left. Clew starts it as a script, in a process between itself
+and a provider's program:
 
     python -I -S guard.py LIFELINE PARENT -- PROGRAM ARGUMENT…
 
-LIFELINE is the number of a file descriptor whose other end the starting process holds. When that end is closed, for
-example because the starting process was killed, every process below this one is killed. A byte on it is the number of a
-signal for the program. When the program ends, whatever it left running is killed too, and this process ends with the
-same status. It imports little, because every prompt starts one.
+LIFELINE is the number of a file descriptor whose other end the starting process holds, and PARENT is the id of that
+process. When the other end is closed, for example because the starting process was killed, every process below this one
+is killed. A byte that is read from it is the number of a signal to send to the program. When the program ends, whatever
+it left running is killed too, and this process ends with the same status. It imports little, because every prompt
+starts one.
 """
 
 import _signal as signal  # type: ignore[import-not-found]  # `signal` imports enum: 9 of the 20 ms that this takes to start
@@ -25,7 +27,8 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _start(argv: list[str], lifeline: int) -> int:
-    """Start the program, which is killed if this process dies. Returns its pid."""
+    """Start the program in a child process and return its id. On Linux the kernel kills it if this process dies. The
+    child does not get the file descriptor `lifeline`."""
     pid = os.fork()
     if pid:
         return pid
@@ -44,7 +47,8 @@ def _start(argv: list[str], lifeline: int) -> int:
 
 
 def _table() -> dict[int, int]:
-    """Return the parent of every process. Processes that end meanwhile are skipped."""
+    """Return a dict from the id of every process on this machine to the id of its parent. Processes that end meanwhile
+    are skipped."""
     if not _LINUX:
         import subprocess  # for macOS alone: it takes longer to import than all the rest
 
@@ -61,8 +65,8 @@ def _table() -> dict[int, int]:
 
 
 def _below(root: int) -> list[int]:
-    """Return all processes below this one. On Linux these are all that the program ever started, because this process
-    adopts orphans."""
+    """Return the ids of all processes below `root`: its children, their children and so on. On Linux these are all that
+    the program ever started, because this process becomes the parent of those whose parent has ended."""
     parents = _table()
     below = {root}
     while more := {pid for pid, parent in parents.items() if parent in below and pid not in below}:
@@ -71,7 +75,8 @@ def _below(root: int) -> list[int]:
 
 
 def _reap(program: int, status: int | None) -> int | None:
-    """Collect all processes that have ended. Returns the program's exit status once it is among them."""
+    """Collect all child processes that have ended. Returns the exit status of `program` if it is among them, otherwise
+    the given `status`."""
     while True:
         try:
             pid, found = os.waitpid(-1, os.WNOHANG)
@@ -84,7 +89,8 @@ def _reap(program: int, status: int | None) -> int | None:
 
 
 def _kill_all(program: int, status: int | None) -> int | None:
-    """Kill until nothing is left. Processes that are forked meanwhile are found in the next round."""
+    """Kill all processes below this one, again and again until none is left, because new ones may be forked meanwhile.
+    Returns the exit status of `program` if it ended now, otherwise the given `status`."""
     while below := _below(os.getpid()):
         for pid in below:
             try:

@@ -1,10 +1,10 @@
-"""Brings a thread and a coding agent's own session into step.
+"""Brings a thread and the conversation that a provider's program keeps on this machine, its session, into step.
 
-A user can continue a session in the program itself, with `claude --resume`, between two prompts of ours. The program
-then knows exchanges that the record lacks, and they would be lost wherever the conversation is taken from the record:
-with the built-in agent, with another provider, on another machine. So they are appended to the record, and marked as
-such, before anything else happens to the thread. This module also adopts a whole session into a new thread, and moves a
-thread to another provider.
+A user can continue a session in the program itself, with `claude --resume`, between two prompts asked through Clew. The
+program then knows exchanges that the thread lacks. They would be lost wherever the conversation is taken from the
+thread: with the built-in agent, with another provider, on another machine. So they are appended to the thread, and
+marked as asked in the program, before anything else happens to it. This module also adopts a whole session into a new
+thread, and moves a thread to another provider.
 """
 
 from __future__ import annotations
@@ -45,10 +45,12 @@ log = logging.getLogger("clew.providers")
 
 
 async def take_in(journal: Journal, store: Checkpointer, place: Place, *, natively: bool = True) -> bool:
-    """Append to the record what the current provider's session on this machine has beyond it, and store that session as
-    it is now. Returns whether there was anything.
+    """Append to the thread the messages that its provider's session on this machine has and the thread lacks, and store
+    a copy of that session. Returns whether there were any. With `natively=False` the copy stays on this machine and is
+    not stored.
 
-    A session that cannot be read is left alone: the program itself reports the problem when it is used.
+    A session that cannot be read is left alone and False is returned: the program itself reports the problem when it is
+    used.
     """
     state = journal.thread.checkpoint
     name = current_provider(state)
@@ -77,26 +79,28 @@ async def take_in(journal: Journal, store: Checkpointer, place: Place, *, native
 
 
 async def take_in_thread(store: Checkpointer, thread_id: str, place: Place) -> bool:
-    """Do the same as `take_in` for a thread that is not open, before an agent that knows no providers continues it."""
+    """Open a thread and do the same as `take_in`. For an agent that does not know providers, before it continues the
+    thread."""
     async with Thread.open(store, thread_id) as thread, Journal(thread) as journal:
         return await take_in(journal, store, place)
 
 
 def _waits(state: Checkpoint) -> bool:
-    """Return whether the last prompt on record has no response at all, for example because the process that asked it
-    was killed."""
+    """Return whether the last prompt in this state of a thread has no response at all, not even a part of one, for
+    example because the process that asked it was killed."""
     return bool(state.history) and type(state.history[-1]) is User and not state.partial
 
 
 def beyond(
     then: Sequence[Message], now: Sequence[Message], asked: Sequence[Message], *, is_answered: bool = True
 ) -> tuple[Message, ...]:
-    """Return the messages of a session that are not on record.
+    """Return the messages in a provider's own session that the thread lacks.
 
-    `then` is what the session held when it was last stored, `now` what it holds, and `asked` are the prompts recorded
-    since, whose answers came as events. Prompts are matched by their words. A session that was compacted or rewound
-    meanwhile holds less than before; what is left of that is on record too. Unless `is_answered`, the answer to the
-    last prompt is also returned.
+    `then` is what the session held when it was last stored, and `now` is what it holds now. `asked` are the prompts
+    that were recorded in the thread since; their answers are recorded too. With `is_answered=False` the answer to the
+    last of them is not, so it is also returned. A prompt of the session is recognised by its words. If the program has
+    compacted or rewound the session meanwhile, it holds less than before; prompts of `then` that are still in it are
+    not returned.
     """
     same = 0
     while same < min(len(then), len(now)) and then[same] == now[same]:
@@ -115,7 +119,8 @@ def beyond(
 
 
 def _exchanges(messages: Iterable[Message]) -> Iterator[list[Message]]:
-    """Yield each prompt with everything that follows it. Messages before the first prompt form a group of their own."""
+    """Group messages by exchange: yield a list of each prompt and everything that follows it. Messages before the first
+    prompt form a list of their own."""
     exchange: list[Message] = []
     for message in messages:
         if type(message) is User and exchange:
@@ -127,8 +132,8 @@ def _exchanges(messages: Iterable[Message]) -> Iterator[list[Message]]:
 
 
 def _texts(asked: Sequence[Message]) -> list[set[str]]:
-    """Return the texts that each prompt may have in the program's session: the prompt alone, or after a note of Clew's,
-    since both go to the program in one message."""
+    """Return for each prompt in `asked` the texts under which the program's session may hold it: the prompt alone, or
+    after a note of Clew's, because Clew sends a note and its prompt as one message."""
     texts: list[set[str]] = []
     told = ""
     for message in asked:
@@ -142,7 +147,8 @@ def _texts(asked: Sequence[Message]) -> list[set[str]]:
 
 
 def _place(texts: Sequence[set[str]], message: Message) -> int | None:
-    """Return the index of the prompt that this message is; None if it is none of them."""
+    """Return the index of the prompt that a message repeats; None if it is none of them. `texts` are the possible texts
+    of each prompt."""
     if type(message) is not User:
         return None
     words = _plain(plain_text(message))
@@ -150,13 +156,15 @@ def _place(texts: Sequence[set[str]], message: Message) -> int | None:
 
 
 def _plain(text: str) -> str:
-    """Return the text with its white space normalised: programs trim prompts and add newlines."""
+    """Return the text with each run of white space replaced by one space, because programs trim prompts and add
+    newlines."""
     return " ".join(text.split())
 
 
 def _entries(messages: Sequence[Message], place: int, source: Provider, model: str) -> Iterator[Logged]:
-    """Yield the log entries of exchanges that were not asked through Clew. A call without a result is recorded as one
-    that may have begun."""
+    """Yield the log entries for messages of exchanges that were asked in the program itself, not through Clew. `place`
+    is the index that the first message gets in the thread. A tool call without a result is recorded as one that may
+    have begun. `model` is named if a message names none."""
     for exchange in _exchanges(messages):
         asked = place
         blocks = [block for message in exchange for block in message.content]
@@ -171,7 +179,9 @@ def _entries(messages: Sequence[Message], place: int, source: Provider, model: s
 
 
 def _ended(asked: int, end: int, exchange: Sequence[Message], source: Provider, model: str) -> StateSet:
-    """Return the entry for the end of such an exchange. It was not paid for through Clew and counts for no budget."""
+    """Return the log entry that records the end of an exchange that was asked in the program itself. It has no cost,
+    because it was not paid for through Clew, and counts for no budget. `asked` and `end` are the indexes of its first
+    message and of the one after its last."""
     last = exchange[-1]
     status = "done" if type(last) is Assistant and not tool_calls(last) else "interrupted"
     answered_by = last.model if isinstance(last, Assistant) and last.model else model
@@ -187,10 +197,11 @@ async def adopt(
     thread_id: str | None = None,
     place: Place | None = None,
 ) -> str:
-    """Take a session that a provider keeps on this machine into a new thread, and return the thread's id.
+    """Copy a session that a provider keeps on this machine into a new thread, and return the thread's id.
 
-    `session` is its id, a unique part of it, or a path. `Agent(provider=…).resume_session(thread_id)` continues it on
-    any machine. The provider's own session is unchanged.
+    `session` is the id of the session, a part of the id that no other has, or the path of its file. The provider's own
+    session is unchanged. `Agent(provider=…).resume_session(thread_id)` continues the thread on any machine. Raises
+    `SessionNotFound` if there is no such session, and `InvalidInput` if a thread of that id exists already.
     """
     source = find_provider(provider)(place or default_place())
     key = await asyncio.to_thread(source.find, session)
@@ -206,7 +217,8 @@ async def adopt(
 
 
 async def adopt_into(journal: Journal, store: Checkpointer, source: Provider, key: str) -> None:
-    """Record this conversation in an empty thread, both in the provider's format and in Clew's."""
+    """Record a conversation that a provider keeps on this machine under `key` in an empty thread, both as Clew's
+    messages and as a copy of the provider's own files. Raises `SessionNotFound` if it is not there."""
     folder = staging_folder(source, key)
     if not await asyncio.to_thread(source.export, key, folder):
         raise SessionNotFound(source.name, key)
@@ -221,8 +233,9 @@ async def adopt_into(journal: Journal, store: Checkpointer, source: Provider, ke
 
 
 async def take_back(journal: Journal, place: int) -> None:
-    """Remove a prompt from the conversation that a provider could not even begin, before another provider is asked: so
-    it stands in the conversation once. `place` is its index in the history."""
+    """Rewind the thread to before a prompt that a provider could not even begin, so that it is not there twice when
+    another provider is asked the same. `place` is the index of its first message. Does nothing if anything but prompts
+    was recorded since, or if `place` is negative."""
     state = journal.thread.checkpoint
     asked = len(state.history) - place
     if place >= 0 and all(type(message) is User for message in state.history[place:]):
@@ -232,7 +245,9 @@ async def take_back(journal: Journal, place: int) -> None:
 async def move(
     journal: Journal, store: Checkpointer, target: Provider, name: str = "", *, natively: bool = True
 ) -> Placed:
-    """Write the thread's conversation for this provider, and record that it continues there."""
+    """Write the thread's conversation for another provider, where its program finds it, and record in the thread that
+    it continues there. Returns the key under which the program has it, and what did not fit. `name` is that of the
+    agent. With `natively=False` no copy of the program's files is stored."""
     thread = journal.thread
     before = thread.checkpoint
     placing = Placing(target, store, thread)

@@ -1,4 +1,4 @@
-"""Converts a rollout of Codex to a `Conversation` and back."""
+"""Converts a rollout, the file in which Codex keeps one conversation, to a `Conversation` and back."""
 
 from __future__ import annotations
 
@@ -39,12 +39,14 @@ __all__ = ["read", "write"]
 
 
 _UNNAMED = "unnamed_reasoning"
-"""The id given to reasoning that has none, as older versions of Codex wrote it: the dialect requires one."""
+"""The id that reasoning without one is given while it is converted, because the dialect requires an id. Older versions
+of Codex wrote none."""
 
 
 def read(path: Path) -> Conversation:
-    """Read what the model would get if the conversation continued now. After a compaction that is the summary and what
-    followed; exchanges that were rolled back are gone."""
+    """Read a rollout, Codex's file of one conversation, as what the model would get if the conversation continued now.
+    After a compaction that is the summary and what followed it. Exchanges that the user rolled back are left out.
+    Raises `Corrupt` if the file cannot be read."""
     meta = meta_of(path)
     history = _History()
     for record in records(whole(contents(path)), path):
@@ -66,7 +68,8 @@ def read(path: Path) -> Conversation:
 
 
 class _History:
-    """Collects the items that the model would get, from the records read so far."""
+    """Collects, from the records of a rollout one by one, the items that the model would get next. Also notes the
+    working folder, the model and the time of the last record."""
 
     def __init__(self) -> None:
         self.items: list[Record] = []
@@ -87,8 +90,8 @@ class _History:
             self._roll_back(payload.get("num_turns"))
 
     def _compact(self, payload: Record) -> None:
-        """Apply a compaction. Older versions do not record the new history: then the prompts stay, and the summary
-        replaces the rest."""
+        """Replace the items by the shorter history that a compaction recorded. Older versions do not record it: then
+        the prompts stay, and the summary replaces everything else."""
         replaced = payload.get("replacement_history")
         if isinstance(replaced, list):
             self.items = [item for item in replaced if isinstance(item, dict)]
@@ -103,10 +106,11 @@ class _History:
 
 
 def _plain(item: Record) -> Iterator[Record]:
-    """Convert an item of Codex to items of the Responses API; none if it is the program's own.
+    """Convert one item of a rollout to items of OpenAI's Responses API. Yields nothing for an item that the program
+    added for itself.
 
-    Ids that only this conversation knows are left out. Special calls, like a web search, become ordinary calls with an
-    output.
+    Ids that have a meaning only in this conversation are left out. Special calls, such as a web search, become an
+    ordinary call and its output.
     """
     kind = item.get("type")
     if kind == "message":
@@ -137,7 +141,8 @@ def _plain(item: Record) -> Iterator[Record]:
 
 
 def _name(item: Record) -> Any:
-    """Return the tool's name. The name of an MCP tool includes its server, as with other providers."""
+    """Return the name of the tool that an item calls. The name of an MCP tool gets its server before it, as with other
+    providers."""
     name, space = item.get("name"), item.get("namespace")
     return f"{space}__{name}" if isinstance(space, str) and space.startswith("mcp__") else name
 
@@ -160,7 +165,7 @@ def _output(call_id: Any, output: Any) -> Record:
 
 
 def _without_names(message: Message) -> Message:
-    """Remove the made-up ids that `_reasoning` gave to blocks without one."""
+    """Return the message without the placeholder ids that `_reasoning` gave to reasoning blocks that had none."""
     if not isinstance(message, Assistant):
         return message
     blocks = tuple(
@@ -176,10 +181,11 @@ def _is_unnamed(block: Thinking) -> bool:
 
 
 def write(conversation: Conversation, key: str, folder: Path) -> tuple[Loss, ...]:
-    """Write the conversation as a rollout into a folder and return what was lost. The same conversation and key give
-    the same bytes.
+    """Write the conversation as a rollout, Codex's file of one conversation, into an export folder, and return what was
+    lost. If the conversation has dates, the same conversation and key give the same bytes.
 
-    Codex silently skips a record that it cannot read, so only forms that it knows are written.
+    Codex silently skips a record that it cannot read, so only forms that it knows are written. Raises `InvalidInput` if
+    the key is not a session id of Codex.
     """
     born = born_at(checked(key))
     moment = conversation.created_at or born or datetime.now(UTC)
@@ -195,7 +201,8 @@ def write(conversation: Conversation, key: str, folder: Path) -> tuple[Loss, ...
 
 
 def _fitting(message: Message, at: int, lost: list[Loss]) -> Message:
-    """Replace documents and stored pictures by a description, since Codex has no place for them, and note each loss."""
+    """Return the message with documents, and pictures that are not in it as data or a link, replaced by a description
+    in words, because Codex has no place for them. Each is added to `lost`. `at` is the index of the message."""
     blocks = tuple(_fitting_block(block, at, index, lost) for index, block in enumerate(message.content))
     return message if blocks == message.content else msgspec.structs.replace(message, content=blocks)
 
@@ -219,7 +226,8 @@ def _words(block: File | Image) -> str:
 
 
 def _lines(item: Record, moment: datetime) -> Iterator[bytes]:
-    """Yield the lines of one item: what the model gets, and for a message also what Codex shows to users."""
+    """Yield the lines of a rollout for one item: one that the model gets, and for a message of the user or the model
+    another one that Codex shows to users."""
     if item["type"] != "message":
         yield line("response_item", item, moment)
         return

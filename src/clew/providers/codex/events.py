@@ -1,4 +1,5 @@
-"""Reads what `codex exec --json` prints: its events, tool calls and errors, and what a run used and cost."""
+"""Reads what `codex exec --json` prints: its events, tool calls and errors, and what a run used and cost. The latter is
+read from rollouts, the files in which Codex keeps conversations."""
 
 from __future__ import annotations
 
@@ -37,23 +38,26 @@ __all__ = [
 
 
 _RETRYING = "Reconnecting..."
-"""How Codex begins the message that it tries again. Every other error message is final."""
+"""How an error message of Codex begins if it only says that Codex tries again. Every other error message is final."""
 
 
 class CodexReader:
-    """Reads the output of one run. `Finished` or `Failed` is reported only once the program has ended: then its
-    rollouts hold all that it used."""
+    """Turns the lines that one run of Codex prints into events. `Finished` or `Failed` is reported only by `end`, once
+    the program has ended: only then do its files hold all that it used. `home` is the folder in which Codex keeps them.
+    """
 
     def __init__(self, home: Path, job: Job) -> None:
         self._job = job
         self._meter = Meter(home, job.key)
         self._run = secrets.token_hex(4)
-        """Makes the item ids unique: Codex counts the items of each run from 0."""
+        """A random part of the item ids. It makes them unique, because Codex numbers the items of each run from 0."""
         self._responses = 0
         self._answered = True
-        """Whether a result came since the last block. If so, the next block begins a new response."""
+        """Whether a tool result was read after the last block of a response. If so, the next block begins a new
+        response."""
         self._open: dict[str, int] = {}
-        """The items that were reported as calls, by id, with how often each plan was reported again."""
+        """The items that were reported as tool calls, by id. The value counts the further reports of an item that is a
+        plan; it is 0 for others."""
         self._children: set[str] = set()
         self._said = ""
         self._error = ""
@@ -97,8 +101,9 @@ class CodexReader:
             yield Other(event)
 
     def _call(self, kind: str, item: dict[str, Any]) -> Iterator[ProviderEvent]:
-        """Report a call when it starts and its result when it is complete. Each change of a plan is a complete call of
-        its own, because a plan has no end before the exchange does."""
+        """Report a tool call when its item starts, and its result when the item is completed. A plan is reported
+        differently: each change of it is a call with a result at once, because a plan stays open until the exchange
+        ends."""
         named = item.get("receiver_thread_ids")
         self._children |= {child for child in named if isinstance(child, str)} if isinstance(named, list) else set()
         known, plan = self._open.get(item["id"]), item["type"] == "todo_list"
@@ -144,7 +149,7 @@ _KINDS: dict[str, Failure] = {
     "rate_limit_exceeded": "limit",
     "context_window_exceeded": "context",
 }
-"""Failures by the name that Codex writes into its rollout."""
+"""The kind of failure for each error name that Codex writes into its rollout, the file of the conversation."""
 _CODES: dict[str, Failure] = {
     "invalid_api_key": "login",
     "insufficient_quota": "limit",
@@ -152,7 +157,8 @@ _CODES: dict[str, Failure] = {
     "usage_limit_reached": "limit",
     "context_length_exceeded": "context",
 }
-"""Failures by the vendor's error code, in the body of a refusal that Codex prints unchanged."""
+"""The kind of failure for each error code of the vendor. The code stands in the vendor's answer to a refused request,
+which Codex prints unchanged."""
 _STATUSES: dict[int, Failure] = {401: "login", 403: "login", 429: "limit"}
 _STATUS = re.compile(r"(?:unexpected status|last status:) (\d{3})\b")
 _ERROR = re.compile(r"^Error: (?:thread/\w+: )?(?:thread/\w+ failed: )?(.+?)(?: \(code -?\d+\).*)?$", re.MULTILINE)
@@ -160,8 +166,8 @@ _LONGEST_REASON = 600
 
 
 def kind_of(message: str, info: Any) -> Failure:
-    """Classify a failure. `message` is the printed error, and `info` is what the rollout says of it: a name, or a name
-    with an HTTP status."""
+    """Return the kind of a failure. `message` is the error that Codex printed. `info` is what Codex wrote about it into
+    its conversation file: a name, or a dict of a name and an HTTP status."""
     if isinstance(info, str) and info in _KINDS:
         return _KINDS[info]
     status = _status_in(info)
@@ -178,8 +184,8 @@ def kind_of(message: str, info: Any) -> Failure:
 
 
 def is_refused(message: str, info: Any) -> bool:
-    """Return whether the vendor did not carry out the request. Codex gives the HTTP status, or prints the vendor's
-    answer to a 400."""
+    """Return whether the vendor refused the request without running it, so that it is not charged. This is judged by
+    the HTTP status in `info` or `message`, or by a refusal of the vendor that Codex printed as the `message`."""
     status = _status_in(info)
     if status is None and (found := _STATUS.search(message)):
         status = int(found.group(1))
@@ -187,13 +193,14 @@ def is_refused(message: str, info: Any) -> bool:
 
 
 def _status_in(info: Any) -> int | None:
-    """Return the HTTP status in a rollout's error information; None if there is none."""
+    """Return the HTTP status in `info`, the error information that Codex wrote into its conversation file; None if
+    there is none."""
     statuses = (values(detail).get("http_status_code") for detail in values(info).values())
     return next((status for status in statuses if isinstance(status, int)), None)
 
 
 def words_of(message: str) -> str:
-    """Return the text of an error, taken out of the JSON that it may come in."""
+    """Return an error message as plain text, shortened. If it is JSON from the vendor, the text is taken out of it."""
     said = _refusal(message).get("message")
     return _short(said if isinstance(said, str) and said else message)
 
@@ -203,8 +210,8 @@ def _refusal(message: str) -> dict[str, Any]:
 
 
 def from_stderr(status: int, stderr: str) -> tuple[Failure, str]:
-    """Say how a program failed that did not report the end of an exchange: by its last error message, or its last
-    line."""
+    """Return the kind of failure, and the reason in words, for a program that ended without reporting how the exchange
+    ended. The reason is the last error in its standard error, or else the last line."""
     errors = _ERROR.findall(stderr)
     if errors:
         reason = str(errors[-1])
@@ -231,7 +238,7 @@ def _command(item: Item) -> tuple[str, Any]:
 
 
 def _unwrapped(command: str) -> str:
-    """Return the command as the model wrote it: Codex prints it wrapped in a call of the shell."""
+    """Return the command as the model wrote it. Codex prints it wrapped, as in `bash -lc '…'`."""
     try:
         words = shlex.split(command)
     except ValueError:
@@ -252,8 +259,8 @@ def _search(item: Item) -> tuple[str, Any]:
 
 
 def _plan(item: Item) -> tuple[str, Any]:
-    """Return the plan as a call with the arguments that the model would write. Codex prints only whether a step is
-    done."""
+    """Return the name and arguments of the call by which the model would set this plan. A step is `completed` or
+    `pending`, because Codex prints nothing else about it."""
     items = item.get("items")
     steps = [values(step) for step in items] if isinstance(items, list) else []
     plan = [{"step": step.get("text"), "status": "completed" if step.get("completed") else "pending"} for step in steps]
@@ -273,7 +280,7 @@ CALLS: dict[Any, Callable[[Item], tuple[str, Any]]] = {
     "todo_list": _plan,
     "collab_tool_call": _agents,
 }
-"""The item types that are tool calls, each with the function that gives the call's name and arguments."""
+"""The types of printed items that are tool calls, each with a function that returns the call's name and arguments."""
 
 
 def call_of(item: Item, call_id: str) -> ToolCall:
@@ -282,8 +289,8 @@ def call_of(item: Item, call_id: str) -> ToolCall:
 
 
 def result_of(item: Item, call_id: str) -> ToolResult:
-    """Return the result of a completed item. It has no content for calls whose result Codex does not print, such as a
-    search."""
+    """Return the result of a completed item, under this call id. It has no content if Codex does not print the result,
+    as for a web search."""
     failed = item.get("status") in ("failed", "declined")
     return ToolResult(call_id, _content(item), failed)
 
@@ -328,18 +335,19 @@ def _mcp_block(block: Any) -> Text | Json | Image:
 
 
 class Spent(msgspec.Struct, frozen=True):
-    """What one run used and cost, its model and its error. None where it is unknown."""
+    """What one run used and cost, the model that answered, and the error that it ended with. A value is None, or the
+    model empty, if it is unknown."""
 
     usage: Usage | None = None
     cost_usd: float | None = None
     model: str = ""
     error: Any = None
-    """The rollout's error information if the exchange failed."""
+    """What Codex wrote about the error into its conversation file; None if the exchange did not fail."""
 
 
 class Meter:
-    """Measures what one run used. Create it before the program starts: it notes the usage and the size of the rollout
-    until then."""
+    """Measures what one run used. Create it before the program starts: it notes how much the conversation of this key
+    has used until then, and how long its file is."""
 
     def __init__(self, home: Path, key: str) -> None:
         self._home = home
@@ -349,10 +357,11 @@ class Meter:
         self._from = 0 if path is None else len(contents(path)) if path.suffix == ".zst" else path.stat().st_size
 
     def read(self, reported: Usage | None, children: Iterable[str], model: str) -> Spent:
-        """Return what was used since the meter was created, after the program has ended.
+        """Return what the run used since the meter was created. Call it after the program has ended.
 
-        `reported` is the total that the program printed for the conversation, `children` are the keys of its
-        sub-agents, each with a rollout of its own, and `model` is the model that was asked for.
+        `reported` is the total that the program printed for the conversation. `children` are the keys of its
+        sub-agents, each of which has a file of its own. `model` is the model that was asked for; its price is used if
+        no other model is on record.
         """
         path = locate(self._home, self._key)
         turn = _Turn(contents(path, self._from), "") if path else _Turn(b"", "")
@@ -373,14 +382,15 @@ class Meter:
 
 
 class _Turn:
-    """The usage, model and error in a part of a rollout. With `root`, the id of an exchange, only the usage of
-    sub-agents that worked for that exchange counts."""
+    """The usage, model and error in the records of one exchange. `data` are lines of a rollout, Codex's file of one
+    conversation. `root` is given for the rollout of a sub-agent: it is the id of the exchange that the sub-agent worked
+    for, and usage for other exchanges is not counted."""
 
     def __init__(self, data: bytes, root: str) -> None:
         self.id = ""
         self.model = ""
         self.parts: list[tuple[str, Usage]] = []
-        """Each response's model and usage."""
+        """The model and the usage of each response."""
         self.total: Usage | None = None
         self.error: Any = None
         for row in data.split(b"\n"):
@@ -409,7 +419,7 @@ class _Turn:
 
 
 def usage_of(value: Any) -> Usage:
-    """Read token counts as Codex writes them."""
+    """Convert the token counts that Codex writes to a `Usage`. A missing count becomes 0."""
     fields = values(value)
     names = (
         "input_tokens",
@@ -423,7 +433,8 @@ def usage_of(value: Any) -> Usage:
 
 
 def _total(path: Path) -> Usage:
-    """Return what a conversation has used so far, from its last record that says so."""
+    """Return what the conversation in this file has used since it began, from the last record that says so; zero if no
+    record does."""
     for row in lines_from_end(path):
         if b'"token_count"' in row or b'"token_usage_record"' in row:
             payload = values((record_of(row) or {}).get("payload"))

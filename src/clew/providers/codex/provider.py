@@ -1,4 +1,4 @@
-"""The `Codex` provider: one class over the other modules of this package."""
+"""The class `Codex`, which offers the functions of this package's other modules as a `Provider`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ __all__ = ["Codex"]
 
 
 class Codex(Provider):
-    """OpenAI's Codex. Its conversations are rollout files in `$CODEX_HOME`, or `~/.codex`."""
+    """The provider for OpenAI's Codex. Codex keeps each conversation in a file of its own, called a rollout, in
+    `$CODEX_HOME` or else `~/.codex`."""
 
     name: ClassVar[str] = "codex"
     title: ClassVar[str] = "Codex"

@@ -1,7 +1,8 @@
 """Rollouts: the files in which Codex keeps its conversations.
 
-A rollout is lines of JSON, each with its time, type and payload; the first line describes the session. This module
-reads and writes them, finds them by their key in Codex's home, and tells what people said from what the program added.
+A rollout has one JSON object a line, called a record, with its time, type and payload. The first record describes the
+session. This module reads and writes rollouts, finds them by their key in Codex's home folder, and tells what people
+said from what the program added.
 """
 
 from __future__ import annotations
@@ -62,18 +63,19 @@ __all__ = [
 Record = dict[str, Any]
 
 SEEN_VERSION = "0.166.0"
-"""The newest version whose rollouts this package was tested with."""
+"""The newest version of Codex whose rollouts (conversation files) this package was tested with."""
 
 
 _PROVIDER = re.compile(
     rb'"model_provider(?:_id)?":"(?:[^"\\]|\\.)*",|,"model_provider(?:_id)?":"(?:[^"\\]|\\.)*"',
 )
 _TORN = "truncated"
-"""A word in msgspec's error for JSON that ends too early."""
+"""A word in msgspec's error message for JSON that ends too early."""
 
 
 def contents(path: Path, start: int = 0) -> bytes:
-    """Return a rollout's bytes from this offset on, decompressed if Codex has compressed it."""
+    """Return the bytes of a rollout (Codex's file of one conversation) from the offset `start` on. A file that Codex
+    has compressed is decompressed; then the offset counts in the decompressed bytes. Raises `Corrupt` if that fails."""
     with path.open("rb") as file:
         if path.suffix != ".zst":
             file.seek(start)
@@ -86,8 +88,8 @@ def contents(path: Path, start: int = 0) -> bytes:
 
 
 def unpacked(path: Path) -> Path:
-    """Return the path of the rollout as a plain file that can be appended to. A compressed one is replaced, as Codex
-    does too before it continues it."""
+    """Make sure that a rollout (Codex's file of one conversation) is a plain file that can be appended to, and return
+    its path. A compressed file is decompressed and deleted, as Codex does too before it continues a conversation."""
     if path.suffix != ".zst":
         return path
     plain = path.with_suffix("")
@@ -97,13 +99,14 @@ def unpacked(path: Path) -> Path:
 
 
 def whole(data: bytes) -> bytes:
-    """Return the data without a torn last line."""
+    """Return the data without a last line that has no newline, because the program was killed while writing it."""
     return data[: data.rfind(b"\n") + 1]
 
 
 def portable(data: bytes) -> bytes:
-    """Return a rollout as it is exported: complete lines, without the name of a model provider. Codex looks that name up in
-    its configuration, where another machine may not have it; without a name it uses the configured provider."""
+    """Return the bytes of a rollout (Codex's file of one conversation) as they are exported. A last line that is cut
+    off is left out, and so is the name of the model provider: Codex looks that name up in its configuration, which may
+    differ on another machine. Without it Codex uses the provider that is configured there."""
     data = whole(data)
     if b'"model_provider' not in data:
         return data
@@ -123,7 +126,7 @@ def _is_setting(row: bytes) -> bool:
 
 
 def record_of(row: bytes) -> Record | None:
-    """Decode the record of a line; None if the line is not a JSON object."""
+    """Decode one line of JSON; None if it is not a JSON object."""
     try:
         record = msgspec.json.decode(row)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -132,8 +135,8 @@ def record_of(row: bytes) -> Record | None:
 
 
 def records(data: bytes, path: Path) -> Iterator[Record]:
-    """Yield all records. A line that ends too early is skipped, as Codex does: it was killed while writing it. Any
-    other damage raises `Corrupt`."""
+    """Yield the records, one JSON object a line. A line that ends too early is skipped, as Codex itself does, because a
+    killed program leaves such lines. Any other damage raises `Corrupt`, which names `path`."""
     for number, row in enumerate(data.split(b"\n"), 1):
         if not row.strip():
             continue
@@ -148,12 +151,13 @@ def records(data: bytes, path: Path) -> Iterator[Record]:
 
 
 def lines_from_end(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a rollout from the last to the first. A plain file is read only as far as needed."""
+    """Yield the lines of a rollout (Codex's file of one conversation) from the last to the first. Only as much is read
+    as the caller takes, unless the file is compressed."""
     return files.lines_from_end(path) if path.suffix != ".zst" else reversed(contents(path).split(b"\n"))
 
 
 def head_of(path: Path, most: int) -> bytes:
-    """Return the first `most` bytes of a rollout."""
+    """Return the first `most` bytes of a rollout (Codex's file of one conversation), decompressed if necessary."""
     if path.suffix == ".zst":
         return contents(path)[:most]
     with path.open("rb") as file:
@@ -161,7 +165,8 @@ def head_of(path: Path, most: int) -> bytes:
 
 
 def meta_of(path: Path) -> Record:
-    """Return what the first line says of the session. Raises `Corrupt` if the file is not a rollout."""
+    """Return the description of the session in the first line of a rollout, Codex's file of one conversation. Raises
+    `Corrupt` if the file is not a rollout."""
     head = head_of(path, 65_536)
     end = head.find(b"\n")
     if end < 0:
@@ -175,13 +180,15 @@ def meta_of(path: Path) -> Record:
 
 
 def line(kind: str, payload: Record, moment: datetime, ordinal: int | None = None) -> bytes:
-    """Encode a record as a line. Newer rollouts number their records with `ordinal`."""
+    """Encode one record of a rollout (Codex's file of one conversation) as a line of JSON. `ordinal` is the record's
+    number, which newer rollouts have."""
     numbered = {} if ordinal is None else {"ordinal": ordinal}
     return msgspec.json.encode({"timestamp": format_time(moment), **numbered, "type": kind, "payload": payload}) + b"\n"
 
 
 def meta_line(key: str, cwd: str, moment: datetime, version: str) -> bytes:
-    """Return the first line of a rollout. It names no model provider, so Codex uses the configured one."""
+    """Return the first line of a new rollout (Codex's file of one conversation), which describes the session. `version`
+    is that of Codex. No model provider is named, so Codex uses the one in its configuration."""
     meta = {
         "id": key,
         "timestamp": format_time(moment),
@@ -194,7 +201,8 @@ def meta_line(key: str, cwd: str, moment: datetime, version: str) -> bytes:
 
 
 def append(path: Path, kind: str, payload: Record) -> None:
-    """Append one record, on a line of its own even if the last line is torn."""
+    """Append a record to a rollout, Codex's file of one conversation. If the last line is cut off, it is ended first,
+    so that the record gets a line of its own."""
     torn, ordinal = b"", None
     for at, row in enumerate(lines_from_end(path)):
         if at == 0 and row:
@@ -223,39 +231,42 @@ def is_key(text: str) -> bool:
 
 
 def checked(key: str) -> str:
-    """Return the key if it is a valid session id of Codex, otherwise raise `InvalidInput`."""
+    """Return the key if it is a session id as Codex makes them, a UUID in lower case; otherwise raise `InvalidInput`."""
     if not is_key(key):
         raise InvalidInput(f"{key!r} is not a session of Codex: its sessions are named by UUIDs in lower case")
     return key
 
 
 def new_key() -> str:
-    """Make a UUID of version 7, as Codex does: its first 48 bits are the time in milliseconds."""
+    """Make a key for a new conversation, as Codex does: a UUID of version 7, whose first 48 bits are the time in
+    milliseconds."""
     moment = time.time_ns() // 1_000_000
     digits = f"{moment:012x}7{secrets.randbits(12):03x}{0x8000 | secrets.randbits(14):04x}{secrets.randbits(48):012x}"
     return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
 
 def born_at(key: str) -> datetime | None:
-    """Return when a key was made; None if it is not a UUID of version 7."""
+    """Return the time at which a key was made, which is a part of a UUID of version 7; None for any other key."""
     if not is_key(key) or key[14] != "7":
         return None
     return datetime.fromtimestamp(int(key[:8] + key[9:13], 16) / 1000, UTC)
 
 
 def key_of(path: Path) -> str | None:
-    """Return the key in a rollout's file name; None if the name is not that of a rollout."""
+    """Return the key in the name of a rollout file; None if the file is not named like a rollout."""
     found = _NAME.fullmatch(path.name)
     return found.group(1) if found else None
 
 
 def path_for(home: Path, key: str, moment: datetime) -> Path:
-    """Return the path for a new rollout."""
+    """Return the path for a new rollout (Codex's file of one conversation): in the folder of the day of `moment`, with
+    time and key in its name."""
     return home / _LIVE / f"{moment:%Y/%m/%d}" / f"rollout-{moment:%Y-%m-%dT%H-%M-%S}-{key}.jsonl"
 
 
 def locate(home: Path, key: str) -> Path | None:
-    """Find the rollout of this key: first near the day that the key names, then everywhere."""
+    """Return the path of the rollout (Codex's file of one conversation) with this key; None if there is none. The
+    folders near the day on which the key was made are searched first, then all."""
     born = born_at(key)
     days = [born + timedelta(days=off) for off in (0, -1, 1)] if born else []
     for day in days:
@@ -266,7 +277,7 @@ def locate(home: Path, key: str) -> Path | None:
 
 
 def rollouts(home: Path) -> Iterator[Path]:
-    """Yield the paths of all rollouts, archived ones last."""
+    """Yield the paths of all rollouts (Codex's files of conversations), archived ones last."""
     for folder in (_LIVE, _ARCHIVED):
         for path in _rollout_files(home / folder):
             if key_of(path) is not None:
@@ -274,7 +285,8 @@ def rollouts(home: Path) -> Iterator[Path]:
 
 
 def newest_first(home: Path) -> list[tuple[float, int, Path]]:
-    """List all rollouts as (time of the last change, size in bytes, path), newest first."""
+    """List all rollouts (Codex's files of conversations) as (time of the last change, size in bytes, path), newest
+    first."""
     found = []
     for path in rollouts(home):
         try:
@@ -286,7 +298,7 @@ def newest_first(home: Path) -> list[tuple[float, int, Path]]:
 
 
 def _rollout_files(folder: Path) -> Iterator[Path]:
-    """Yield all files below a folder; none if it does not exist."""
+    """Yield all files in a folder and its subfolders; none if the folder does not exist."""
     folders = [str(folder)]
     while folders:
         try:
@@ -300,12 +312,12 @@ def _rollout_files(folder: Path) -> Iterator[Path]:
 
 MARKS = "internal_chat_message_metadata_passthrough"
 SUMMARY = "compaction.summary"
-"""Codex's mark of the message that replaces what a compaction removed."""
+"""The kind by which Codex marks the message that summarises what a compaction removed."""
 USER_MARKS: dict[str, list[Any]] = {
     "content_item_kinds": ["user.text"],
     "content_item_metadata": [{"provenance": {"type": "user"}}],
 }
-"""The marks of a text that the user wrote."""
+"""The marks that Codex adds to a message to say that its text was written by the user."""
 _HARNESS = (
     "<environment_context>",
     "<permissions instructions>",
@@ -315,15 +327,16 @@ _HARNESS = (
     "<user_instructions>",
     "# AGENTS.md instructions",
 )
-"""How texts of the program itself begin, for rollouts of versions that did not mark them."""
+"""How texts begin that the program itself added to a conversation. They are recognised so only in files of older
+versions, which did not mark such texts."""
 _TITLE = 100
 
 Part = dict[str, Any]
 
 
 def said_parts(message: Part) -> list[Part]:
-    """Return the parts of a message that the program itself did not add. Of a developer message only the parts marked
-    as the user's are returned."""
+    """Return the parts of a message that the program itself did not add. Everything in a response of the model counts.
+    In a developer message, only parts that are marked as the user's do."""
     content = message.get("content")
     if isinstance(content, str):
         content = [{"type": "input_text", "text": content}]
@@ -358,7 +371,8 @@ def _listed(value: Any) -> list[Any]:
 
 
 def is_prompt(item: Part) -> bool:
-    """Return whether an item is a prompt of the user. The summary of a compaction is not."""
+    """Return whether an item of a conversation is a prompt of the user. A summary that a compaction wrote has the same
+    role but is none."""
     if item.get("type") != "message" or item.get("role") != "user" or not said_parts(item):
         return False
     return SUMMARY not in _listed(values(item.get(MARKS)).get("content_item_kinds"))
@@ -369,6 +383,6 @@ def text_of(message: Part) -> str:
 
 
 def title_of(text: str) -> str:
-    """Return the first words of a prompt on one line."""
+    """Shorten a prompt to a title: its first 100 characters or fewer, on one line."""
     words = " ".join(text[: _TITLE * 4].split())
     return words if len(words) <= _TITLE else words[: _TITLE - 2].rstrip() + " …"

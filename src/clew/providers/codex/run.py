@@ -1,6 +1,8 @@
-"""How Codex is run: finding the program, preparing its rollout, and the command line for a prompt.
+"""How Codex is run: finding the program, preparing its rollout (its file of the conversation), and the command line for
+a prompt.
 
-Codex is always run as the resumption of a conversation, so that the key is known before the first exchange.
+Codex is always told to resume a conversation, never to begin one, so that the key is known before the first prompt. For
+a new conversation an empty rollout is written first.
 """
 
 from __future__ import annotations
@@ -36,9 +38,9 @@ __all__ = ["command", "find_program", "prepare"]
 
 
 _LONGEST_ARGUMENT = 131_000
-"""The longest argument in bytes. Linux allows 128 KiB."""
+"""The longest command line argument in bytes, a little below the 128 KiB that Linux allows."""
 _INSTRUCTIONS = "generic.developer_instructions"
-"""The name under which Codex records a text that came from its setting `developer_instructions`."""
+"""The kind by which Codex marks a text in its conversation file that came from its setting `developer_instructions`."""
 
 _PERMISSIONS: dict[Permissions, tuple[str, ...]] = {
     "read": ("-c", 'sandbox_mode="read-only"', "-c", 'approval_policy="never"'),
@@ -49,9 +51,9 @@ _PERMISSIONS: dict[Permissions, tuple[str, ...]] = {
     ),
     "full": ("--dangerously-bypass-approvals-and-sandbox",),
 }
-"""Command line options for each permission. By default, `workspace-write` also lets commands write to /tmp and to the
-folder that TMPDIR names, where files of other work lie. So /tmp is excluded, and with `edit` TMPDIR names a folder of
-this conversation alone, because most programs need one."""
+"""Command line options for each permission. Codex's mode `workspace-write`, used for `edit`, by default also lets
+commands write to /tmp and to the folder that TMPDIR names, where files of other work lie. So /tmp is excluded, and
+TMPDIR is set to a folder of this conversation alone, because most programs need a temporary folder."""
 
 
 _SYSTEMS = {"linux": "linux", "darwin": "darwin", "win32": "win32"}
@@ -60,7 +62,8 @@ _VERSION = re.compile(r"\d+\.\d+\.\d+(?:-(?:alpha|beta|rc)[\w.]*)?")
 
 
 def find_program(env: Mapping[str, str]) -> Program | None:
-    """Find the native program behind `codex` on the PATH, or return None."""
+    """Find the native executable behind `codex` on the PATH of this environment. Returns None if `codex` is not there.
+    A program that cannot be run is returned with its `problem`."""
     found = on_path("codex", env)
     if found is None:
         return None
@@ -74,8 +77,8 @@ def find_program(env: Mapping[str, str]) -> Program | None:
 
 
 def _behind(script: Path) -> Path | None:
-    """Return the binary that npm's script would run, from the package for this system beside or below the script's own
-    package."""
+    """Return the native executable that npm's script `codex` would run. It is looked for in npm's package for this
+    system, which lies beside or below the script's own package. Returns None if it is not there."""
     package = script.parent.parent
     name = f"codex-{_SYSTEMS.get(sys.platform, '')}-{_MACHINES.get(platform.machine().lower(), '')}"
     roots = (package.parent / name, package / "node_modules" / "@openai" / name, package)
@@ -87,7 +90,8 @@ def _behind(script: Path) -> Path | None:
 
 
 def _version(native: Path, env: Mapping[str, str]) -> str:
-    """Return the version from the package description beside the program; otherwise ask the program."""
+    """Return the program's version, from the description in its package, or else from what it prints; empty if both
+    fail."""
     try:
         described = record_of((native.parent.parent / "codex-package.json").read_bytes())
     except OSError:
@@ -100,11 +104,11 @@ def _version(native: Path, env: Mapping[str, str]) -> str:
 
 
 def prepare(place: Place, program: Program, job: Job) -> None:
-    """Make the conversation ready for a prompt: create an empty rollout if there is none, and record a changed system
-    prompt.
+    """Make the conversation of the job's key ready for a prompt.
 
-    Codex gives its instructions to the model in the first exchange only. If a later system prompt differs, it is
-    appended to the rollout as a developer message.
+    If it has no rollout (Codex's file of one conversation) on this machine, an empty one is created. Codex tells the
+    model the system prompt in the first exchange only, so a system prompt that has changed since is appended to the
+    rollout as a developer message. With permission `edit` the folder for temporary files is created.
     """
     home = codex_home(place)
     path = locate(home, checked(job.key))
@@ -123,8 +127,8 @@ def prepare(place: Place, program: Program, job: Job) -> None:
 
 
 def _given_instructions(path: Path) -> str | None:
-    """Return the instructions that hold in a rollout, empty if it has none. Returns None if no exchange has begun, so
-    that Codex will still give them itself."""
+    """Return the system prompt that the model was told last in the conversation of this file; empty if it was told
+    none. Returns None if no exchange has begun, because then Codex will still tell it by itself."""
     told: str | None = None
     for row in contents(path).split(b"\n"):
         if b'"turn_context"' in row or b'"developer"' in row:
@@ -151,10 +155,11 @@ def _instructions(items: object, told: str | None) -> str | None:
 
 
 def command(place: Place, program: Program, job: Job) -> Command:
-    """Build the command for a prompt.
+    """Build the command line for the job's prompt. Raises `InvalidInput` if the prompt is empty or something cannot be
+    passed.
 
-    The prompt goes to the standard input, where it may have any size and begin with a dash. A system prompt is given
-    beside Codex's own instructions, in place of `developer_instructions` in the user's configuration.
+    The prompt goes to the standard input, where it may have any size and begin with a dash. A system prompt is added to
+    Codex's own instructions, and replaces `developer_instructions` in the user's configuration for this run.
     """
     argv = [str(program.path), "exec", "resume", "--json", "--skip-git-repo-check", *_PERMISSIONS[job.permissions]]
     if job.model:
@@ -167,13 +172,15 @@ def command(place: Place, program: Program, job: Job) -> Command:
 
 
 def _temporary_folder(place: Place, key: str) -> Path:
-    """Return the only folder for temporary files that commands may write to with permission `edit`. It lies beside
-    Clew's copies of Codex conversations and is cleaned up with them."""
+    """Return the folder for temporary files of one conversation. With permission `edit`, commands may write there and
+    in the working folder only. It lies beside Clew's copies of Codex conversations and is deleted with them when
+    unused."""
     return place.cache / "providers" / "codex" / f"{checked(key)}.tmp"
 
 
 def _setting(name: str, text: str) -> str:
-    """Return a setting in TOML. Its strings are escaped as in JSON, except that DEL is escaped too."""
+    """Return a setting for the command line, as `name="text"` in TOML. Strings are escaped as in JSON, and the
+    character DEL too. Raises `InvalidInput` if the setting is too long for a command line."""
     setting = f"{name}={json.dumps(text, ensure_ascii=False)}".replace("\x7f", "\\u007f")
     size = len(_encoded(setting, "the system prompt"))
     if size > _LONGEST_ARGUMENT:

@@ -22,7 +22,8 @@ __all__ = ["check"]
 
 _LOG_IN = f"Run: {advice.log_in('codex')}"
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
-"""The form a variable's name must have to be shown. Some users write the key itself where its name belongs."""
+"""The form that an environment variable's name must have to be shown in a message. Some users write their key where the
+name of its variable belongs, and a key must not be shown."""
 _SPOT = re.compile(r"\(at [^()]*\)$")
 
 
@@ -50,10 +51,11 @@ def check(place: Place, program: Program | None, install: str) -> Health:
 
 
 def _login(home: Path, env: Mapping[str, str]) -> _Login:
-    """Look for a login: the key of the configured model provider, then CODEX_API_KEY, then what `codex login` stored.
+    """Look for a login where Codex looks for it: the key of the configured model provider, then CODEX_API_KEY, then
+    what `codex login` stored.
 
-    Codex itself reads OPENAI_API_KEY only if a model provider is configured to. Problems with a file are reported
-    without its content.
+    OPENAI_API_KEY alone does not count, because Codex reads it only if a model provider is configured to. A file that
+    cannot be read is reported in the `problem` of the result, without its content.
     """
     file = home / "config.toml"
     try:
@@ -103,7 +105,8 @@ def _stored(home: Path, config: Mapping[str, Any]) -> _Login:
 
 
 def _expiry(token: str) -> datetime | None:
-    """Return when a JSON web token expires. Codex renews it by itself while it can."""
+    """Return when a login token (a JSON web token) expires; None if it does not say. Codex renews it by itself if it
+    has a refresh token."""
     claims = token.split(".")[1] if token.count(".") == 2 else ""
     try:
         moment = values(record_of(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))).get("exp")
@@ -113,7 +116,8 @@ def _expiry(token: str) -> datetime | None:
 
 
 def _limited_until(home: Path) -> datetime | None:
-    """Return when the usage limits end that the newest conversation reports as used up; None if there is none."""
+    """Return when Codex can be used again, if its newest conversation reports that a usage limit is used up; None if no
+    limit is."""
     newest = newest_first(home)[:1]
     for row in lines_from_end(newest[0][2]) if newest else ():
         if b'"rate_limits"' in row:

@@ -1,7 +1,7 @@
-"""Copies conversations of Codex out of its home and back into it, and finds and lists them there.
+"""Copies conversations of Codex out of its home folder and back into it, and finds and lists them there.
 
-A conversation is exported as a folder with `rollout.jsonl`, and in `agents` the rollouts of its sub-agents, named by their
-keys.
+Codex keeps each conversation in a file of its own, called a rollout. A conversation is copied into an export folder
+with `rollout.jsonl`, and in `agents` the rollouts of its sub-agents, named by their keys.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ _UUID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{1
 
 
 def export(home: Path, key: str, folder: Path) -> bool:
-    """Copy a conversation into an export folder, or bring that folder up to date. Returns False if it is not here."""
+    """Copy a conversation of this machine, with its sub-agents, into an export folder, or bring an earlier copy up to
+    date. Returns False if the conversation is not on this machine."""
     path = locate(home, checked(key))
     if path is None:
         return False
@@ -67,8 +68,9 @@ def _fill(path: Path, draft: Path) -> None:
 
 
 def _children(home: Path, key: str, copy: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the key and path of every sub-agent's rollout, nested ones included. A sub-agent is named in the rollout
-    that started it, and its own rollout names the parent."""
+    """Yield the key and path of the rollout (Codex's file of one conversation) of every sub-agent of a conversation,
+    and of their sub-agents. `copy` is a copy of the conversation's own rollout. A file counts as a sub-agent's if its
+    key occurs in the rollout of its parent, and it names that parent itself."""
     here = {found: path for path in rollouts(home) if (found := key_of(path)) is not None}
     family, waiting = {key}, [copy]
     while waiting:
@@ -81,14 +83,16 @@ def _children(home: Path, key: str, copy: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _parent(path: Path) -> object:
-    """Return the key of the conversation that started this one, or None. Reads leniently: the key that led here may
-    have been any text in a conversation."""
+    """Return the key of the conversation that started this one as a sub-agent; None if it is not a sub-agent or the
+    file is not a conversation. Nothing is raised for a damaged file, because the caller only guesses which files are
+    sub-agents."""
     first = head_of(path, 262_144).split(b"\n", 1)[0]
     return values((record_of(first) or {}).get("payload")).get("parent_thread_id")
 
 
 def standing(home: Path, key: str, folder: Path) -> Standing:
-    """Compare the rollout on this machine with the one in an export folder, byte by byte: rollouts only grow."""
+    """Compare the conversation of this key on this machine with the copy in an export folder, byte by byte. The files
+    only grow, so if one is the beginning of the other, it is the older one. Sub-agents are not compared."""
     path = locate(home, checked(key))
     if path is None:
         return "absent"
@@ -101,7 +105,8 @@ def standing(home: Path, key: str, folder: Path) -> Standing:
 
 
 def rollout_in(folder: Path) -> Path:
-    """Return the path of the rollout in an export folder. Raises `Corrupt` if there is none."""
+    """Return the path of the rollout (Codex's file of one conversation) in an export folder. Raises `Corrupt` if there
+    is none."""
     file = folder / ROLLOUT
     if not file.is_file() or file.is_symlink():
         raise Corrupt(f"{folder} holds no session of Codex: there is no {ROLLOUT} in it.")
@@ -109,7 +114,8 @@ def rollout_in(folder: Path) -> Path:
 
 
 def _kept(folder: Path, key: str) -> bytes:
-    """Return the bytes of a folder's rollout, renamed to this key."""
+    """Return the bytes of the rollout (Codex's file of one conversation) in an export folder, with its key replaced by
+    this one."""
     file = rollout_in(folder)
     own = str(meta_of(file)["id"])
     data = portable(contents(file))
@@ -117,14 +123,16 @@ def _kept(folder: Path, key: str) -> bytes:
 
 
 def _renamed(data: bytes, own: str, key: str) -> bytes:
-    """Return the rollout with another key where it names itself. Text in the conversation is not touched: its quotes
-    are escaped, so it cannot match."""
+    """Return the bytes of a rollout (Codex's file of one conversation) with the key `own` replaced by `key` in the
+    fields that name the conversation itself. What was said in the conversation stays as it is, even if it quotes such a
+    field."""
     named = rb'("(?:id|thread_id|session_id|sender_thread_id)":")' + re.escape(own.encode()) + rb'"'
     return re.sub(named, rb"\g<1>" + key.encode() + b'"', data)
 
 
 def install_session(home: Path, key: str, folder: Path) -> None:
-    """Put the rollouts of an export folder where Codex looks for them."""
+    """Put the conversation of an export folder, with its sub-agents, where Codex looks for it, under this key. A
+    different conversation that has this key is copied to a name that Codex ignores before it is replaced."""
     _place(home, checked(key), _kept(folder, key), meta_of(folder / ROLLOUT).get("timestamp"))
     for file in sorted((folder / _AGENTS).glob("*.jsonl")):
         if is_key(file.stem) and not file.is_symlink() and _standing_of(home, file) in ("absent", "behind"):
@@ -132,8 +140,9 @@ def install_session(home: Path, key: str, folder: Path) -> None:
 
 
 def _standing_of(home: Path, file: Path) -> Standing:
-    """Compare a sub-agent's rollout here with the one in a folder: "absent", "behind", or "apart" for everything else,
-    which stays as it is here."""
+    """Compare a sub-agent's conversation on this machine with `file`, its copy in an export folder. Returns "absent" if
+    it is not on this machine, "behind" if it is a beginning of the copy, and "apart" for everything else, so that the
+    caller leaves it as it is."""
     path = locate(home, file.stem)
     if path is None:
         return "absent"
@@ -142,7 +151,9 @@ def _standing_of(home: Path, file: Path) -> Standing:
 
 
 def _place(home: Path, key: str, data: bytes, born: object) -> None:
-    """Write a rollout to its place. An existing, different one is kept beside it under a name that Codex ignores."""
+    """Write the bytes of a rollout (Codex's file of one conversation) to where Codex looks for this key. An existing,
+    different file of the key is kept beside it under a name that Codex ignores. `born` is the time that a new file's
+    name gets."""
     old = locate(home, key)
     if old is None:
         put(path_for(home, key, parse_time(born) or datetime.now(UTC)), data)
@@ -158,8 +169,9 @@ def _place(home: Path, key: str, data: bytes, born: object) -> None:
 
 
 def find(place: Place, session: str) -> str | None:
-    """Return the key of the conversation that a key, the unique beginning of a key, a session name or a path means;
-    None if there is none."""
+    """Return the key of a conversation on this machine. `session` is its key, the beginning of a key, the name that the
+    user gave it, or the path of its file. Returns None if there is none. Raises `InvalidInput` if several are meant, or
+    if the file is not in Codex's home folder."""
     home = codex_home(place)
     if not session.strip():
         raise InvalidInput("no session is named: give a key, the beginning of one, the session's name, or a path")
@@ -190,12 +202,13 @@ def _find_file(home: Path, path: Path) -> str | None:
 
 
 _HEAD = 131_072
-"""Bytes read of a rollout to describe it: enough for Codex's own instructions, the user's, and the first prompt."""
+"""Bytes read from the beginning of a conversation file to describe it: enough for Codex's own instructions, the user's,
+and the first prompt."""
 
 
 def sessions(home: Path) -> Iterator[NativeSession]:
-    """List the conversations on this machine, newest first, without sub-agents, which belong to the conversations that
-    started them."""
+    """Describe the conversations on this machine, newest first. Sub-agents are left out, because they belong to the
+    conversations that started them."""
     titles = names(home)
     for changed, size, path in newest_first(home):
         session = _session(path, changed, size, titles)
@@ -237,7 +250,8 @@ def _session(path: Path, changed: float, size: int, titles: dict[str, str]) -> N
 
 
 def names(home: Path) -> dict[str, str]:
-    """Return the names that users gave to conversations, by key. The last name counts."""
+    """Return the names that users gave to conversations, as a dict by key. If a conversation was named several times,
+    the last name counts."""
     try:
         data = (home / "session_index.jsonl").read_bytes()
     except FileNotFoundError:
