@@ -1,4 +1,4 @@
-"""The built-in agent: loop, journal, runs."""
+"""The built-in agent, which asks models itself: its loop of turns, its journal, and its runs, sessions and events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The agent: a model, tools and a store, and runs that survive every way of stopping."""
+"""`Agent`: a model with tools and a store, whose runs can be resumed after every kind of stop."""
 
 from __future__ import annotations
 
@@ -62,23 +62,23 @@ __all__ = ["Agent"]
 
 log = logging.getLogger("clew.agent")
 _KINDS = {"provider": "clew.providers.agent:ProviderAgent"}
-"""Kinds of agents that other packages bring, found by name because this package does not import them."""
+"""Subclasses of `Agent` in other packages, as import paths by kind. This package does not import them itself."""
 _running: ContextVar[Agent] = ContextVar("clew_running_agent")
-"""The agent whose tools run here: its children work on its store, and keep to what it keeps to."""
+"""The agent whose run is under way in this context. A sub-agent that it calls takes its store, redaction and takeover."""
 
 
 class Agent:
-    """Runs a conversation between a model and tools, each step on record before the next depends on it.
+    """Runs a conversation between a model and tools. Each step is on record before the next one depends on it.
 
         agent = Agent("anthropic:claude-opus-4-7", tools=[send_invoice], checkpointer="sqlite:///clew.db")
         result = await agent.run("Send the invoices of May.", thread_id="user-42")
 
-    Killed at any point, the same call in a new process goes on where it stopped: no response on record is asked for again,
-    and no tool that must not run twice does.
+    If the process is killed at any point, the same call in a new process goes on where it stopped. The model is not asked
+    again for a response that is on record, and a tool that must not run twice is not run twice.
     """
 
     def __new__(cls, *args: Any, provider: str | Sequence[str] | None = None, **settings: Any) -> Self:
-        """With a `provider`, make the subclass of `Agent` that works through that provider's program."""
+        """Make an object of this class or, if a `provider` is given, of the subclass that works through that provider."""
         if provider is None or cls is not Agent:
             return super().__new__(cls)
         kind: type[Self] = find("provider", _KINDS, "clew.agents", "an agent of a provider")
@@ -118,34 +118,33 @@ class Agent:
         permissions: Literal["read", "edit", "full"] | None = None,
         timeout: float | None = None,
     ) -> None:
-        """`checkpointer` is a store or its URL. Left out, it is the default store; None keeps nothing beyond the process.
-        `data_dir` is a folder to keep everything in, in place of a `checkpointer`.
+        """`checkpointer` is a store or its URL. If it is left out, the default store is used. With None, nothing is kept
+        beyond the process. `data_dir` is a folder to keep everything in, instead of a `checkpointer`.
 
-        `workspace` is the folder that tools work in. Tools that need a folder, such as `DEFAULT_TOOLS`, are refused without
-        it. None says that every `session(workspace=…)` brings its own. The folder is snapshotted after every
-        `snapshot_every` turns that called tools. A resume restores the files if the folder is gone or empty, and always with
-        `restore_files=True`, after a snapshot of what is there.
+        `workspace` is the folder that tools work in. Without it, tools that need a folder, such as `DEFAULT_TOOLS`, are
+        refused. None says that every `session(workspace=…)` brings its own. A snapshot of the folder is taken after every
+        `snapshot_every` turns that called tools. A resume restores the files on record if the folder is gone or empty. With
+        `restore_files=True` it does so always, and first takes a snapshot of the files that are there.
 
-        `output` is the type of the last answer; an answer that does not fit is returned to the model. With `finish=True` the
-        model ends the task by calling a tool, and in no other way; `finish` can also be your own tool, whose result is the
-        answer. An agent among the `tools` works on a thread of its own, which is resumed with this agent's.
+        `output` is the type of the final answer; the model has to correct an answer that does not fit. With `finish=True`
+        the model can end the task only by calling a tool with its answer. `finish` can also be your own tool, whose result
+        is the answer. An agent among the `tools` works on a thread of its own, which is resumed with this agent's.
 
-        The model is warned when `warn_turns` turns are left and at the last one; 0 turns the warning off. When the share
-        `compact_at` of the context window is used (give `context_window` for a model that Clew does not know), or when the
-        vendor refuses the conversation as too long, a summary replaces the earlier messages. With `on_overflow="unwind"`
-        the last turn is taken back instead.
+        The model is warned when `warn_turns` turns are left and again at the last one; 0 turns this off. When the share
+        `compact_at` of the context window is used (give `context_window` for a model that Clew does not know), a summary
+        replaces the earlier messages. The same is done if the vendor refuses the conversation as too long; with
+        `on_overflow="unwind"` the last turn is removed then instead.
 
-        `takeover=True` takes a thread from a live process. `durability="exit"` refuses tools of effect `once`, unless
-        `allow_repeats=True` says that they may be repeated after a crash.
+        `takeover=True` takes a thread from a process that still holds it. `durability="exit"` records nothing before the
+        run ends. It refuses tools of effect `once`, unless `allow_repeats=True` allows to repeat them after a crash.
 
-        `handle_signals=True` is for programs: SIGTERM acts like Ctrl+C. The run records its end and its files, prints the
-        command that resumes it to stderr, and exits with 130. Give a function from the thread's id to print another
-        command. A second signal ends the process at once and says which turn the files on record are of, if they are
-        older than the conversation.
+        `handle_signals=True` is for programs: SIGTERM acts like Ctrl+C. The run records its end and its files, prints to
+        stderr the command that resumes it, and exits the process with 130. Give a function from the thread's id to print
+        another command. A second signal ends the process at once, and says if the files on record are older than the
+        conversation.
 
-        `provider` makes an agent that works through Claude Code, Codex or opencode. `clew.providers.ProviderAgent` describes
-        `model`, `cwd`, `env`, `permissions`, `timeout` and `options` for it.
-        """
+        `provider` makes an agent that works through Claude Code, Codex or opencode. `clew.providers.ProviderAgent`
+        describes `model`, `cwd`, `env`, `permissions`, `timeout` and `options` for it."""
         if provider is not None:
             raise InvalidInput("a subclass of Agent has no provider=. Derive it from clew.providers.ProviderAgent.")
         if any(given is not None for given in (cwd, env, permissions, timeout)):
@@ -216,7 +215,7 @@ class Agent:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._last = LastRun[Settings]()
         self._trusted: dict[str, Store] = {}
-        """Stores that handles hinted at, opened here, by their URLs."""
+        """The stores that this agent opened because a trusted handle named them, by URL."""
 
     @property
     def name(self) -> str:
@@ -231,18 +230,18 @@ class Agent:
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> Run[RunResult]:
-        """Ask the agent. On a thread with an unfinished run, what that had begun is settled first, and then this is asked.
+        """Ask the agent. If the thread has an unfinished run, the work that it had begun is finished first.
 
-        With a `prompt_id` the prompt is asked once on its thread: the same id again goes on with it, or returns its answer,
-        also if other prompts came after it; another id with the same words is a new prompt. Without one, a prompt with the
-        words of the last one goes on with that as long as it is unfinished: the same script run again after a crash goes on.
-        One that was answered is asked anew.
+        With a `prompt_id` the prompt is asked only once on its thread. The same id again goes on with that prompt or
+        returns its answer, even if other prompts came later. Another id with the same words is a new prompt. Without an id,
+        a prompt with the words of the thread's last prompt goes on with that one if it is unfinished, as after a crash;
+        else it is new.
 
-        If what was begun before waits for a person, this prompt is on record and is not asked yet: the result has its
-        `prompt_id`, the status `waiting`, the questions, and a `reason` that says so. It is asked after `resume(answer=…)`.
+        If the earlier work waits for a person, this prompt is recorded but not asked yet. The result then has the status
+        `waiting`, the open questions, and a `reason` that says so. The prompt is asked after `resume(answer=…)`.
 
-        `max_turns` is for this run in place of the agent's own. After `timeout` seconds the run is interrupted, in the
-        middle of whatever it does, and can be resumed."""
+        `max_turns` replaces the agent's own limit for this run. After `timeout` seconds the run is interrupted, whatever it
+        is doing, and can be resumed."""
         check_prompt(prompt, prompt_id)
         found = self.new_id() if thread_id is None else thread_id
         named = thread_id is not None
@@ -259,12 +258,12 @@ class Agent:
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> Run[RunResult]:
-        """Go on with a thread. `answer` is for what it waits for; if it waits for several answers, a dict by call id. A
-        `prompt` is asked as by `run`: with a `prompt_id`, once.
+        """Go on with a thread. `answer` answers the question that it waits for; for several questions, give a dict by
+        question id. A `prompt` is asked as by `run`: with a `prompt_id`, only once.
 
-        Without a `thread_id` it is the thread that this agent object began to run last, in the same folder and store. An
-        agent object that has run nothing takes the newest thread of its name, which the first event, `RunStarted`, tells;
-        if several threads of that name are unfinished, a `UsageError` lists them and nothing is run.
+        Without a `thread_id`, this resumes the thread that this agent object ran last, in the same folder and store. If
+        this object has run nothing, it resumes the newest thread of the agent's name; the first event, `RunStarted`, says
+        which. If several threads of that name are unfinished, it raises a `UsageError` that lists them, and runs nothing.
         """
         check_resumed(prompt, prompt_id)
         job = Job(thread_id or "", prompt, answer, max_turns, timeout, prompt_id=prompt_id)
@@ -286,8 +285,8 @@ class Agent:
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> Run[RunResult]:
-        """Ask as `run` does and iterate the events: `async for event in agent.stream("…")`. Its `result` is there after the
-        last event. Without a prompt it goes on with a thread as `resume` does, with the `answer` if one is given."""
+        """Ask as `run` does, and return a run to iterate: `async for event in agent.stream("…")`. The run has a `result`
+        after its last event. Without a prompt, go on with a thread as `resume` does, with the `answer` if one is given."""
         if prompt is None:
             return self.resume(
                 thread_id=thread_id, prompt_id=prompt_id, answer=answer, max_turns=max_turns, timeout=timeout
@@ -297,7 +296,7 @@ class Agent:
         return self.run(prompt, thread_id=thread_id, prompt_id=prompt_id, max_turns=max_turns, timeout=timeout)
 
     async def _last_thread(self) -> tuple[Agent, str]:
-        """The thread that `resume` means when it is given none, and this agent in the folder and store of that thread."""
+        """Return the id of the thread for a `resume` without an id, and before it this agent with that thread's settings."""
         found, agent = await self._last.or_newest(self.name, self._store, self._settings), copy.copy(self)
         agent._store, agent._settings = found.store, found.settings
         return agent, found.thread_id
@@ -312,15 +311,14 @@ class Agent:
         delete_when_done: bool = True,
         keep_when_stopped: bool = True,
     ) -> Session:
-        """Several prompts on one thread: `async with agent.session(...) as session: await session.run(...)`.
+        """Ask several prompts on one thread: `async with agent.session(...) as session: await session.run(...)`.
 
-        Without a `thread_id` the first prompt is the task. With `resume=True` the thread is named by the agent, the task and
-        the folder, so that the same script run again goes on where it was. Its n-th prompt is the n-th on record: if that
-        was answered, its answer is returned, and equal words further on are asked. Once the task is done its thread is
-        deleted, unless `delete_when_done=False`; with `keep_when_stopped=False` also once it was interrupted or has
-        failed. A thread that the user named is never deleted. `workspace`, or `output_dir`, is the folder that tools work
-        in, for this session in place of the agent's own.
-        """
+        With `resume=True`, the same script run again goes on: its n-th prompt is taken for the n-th on record, and if that
+        was answered, the recorded answer is returned. Without a `thread_id` the first prompt is then the task, and the id is
+        made from the agent's name, the task and the folder. When the session is left, the thread of a task is deleted if
+        the task is done, unless `delete_when_done=False`; with `keep_when_stopped=False` also if it was interrupted or
+        failed. Other threads are never deleted. `workspace`, or `output_dir`, is the session's folder in place of the
+        agent's own."""
         if workspace is not None and output_dir is not None:
             raise InvalidInput("workspace and output_dir are two names for the same folder. Give one of them.")
         folder = output_dir if workspace is None else workspace
@@ -335,61 +333,59 @@ class Agent:
         )
 
     def task_id(self, task: str, *, workspace: str | os.PathLike[str] | None = None) -> str:
-        """The id of the thread that `session(resume=True)` keeps a task in, known before it runs.
+        """Return the id of the thread that `session(resume=True)` uses for a task. Does not run the task.
 
-        `task` is the first prompt of the session, and `workspace` its folder, as they are given there; left out, the folder
-        is the agent's own or the current one.
-        """
+        `task` is the first prompt of the session, and `workspace` the folder that the session is given. Without one, it is
+        the agent's own folder, or else the current one."""
         check_prompt(task)
         return task_id(self.name, task, self._folder if workspace is None else absolute(workspace))
 
     def start_session(self, *, thread_id: str | None = None) -> Session:
-        """A session on a new thread, or on the one of this id. Its handle can be kept before the first prompt, and leads
-        back to the session once that prompt is on record."""
+        """Return a session on a new thread, or on the thread with this id. Its handle can be taken before the first prompt,
+        and works once that prompt is on record."""
         return OwnSession(self, self.new_id() if thread_id is None else thread_id, folder=self._folder)
 
     def resume_session(self, handle: str, *, key: str | bytes | None = None, trust: bool = False) -> Session:
-        """Go on with a session, from its handle or its thread's id, in any process that reaches the store. With a `key`,
-        only a handle that was signed with it is taken. Where a handle has hints that say otherwise than this agent was told,
-        they are used only with `trust=True`.
+        """Return the session of a handle or of a thread id, in any process that reaches the store. With a `key`, only a
+        handle that was signed with it is accepted. If a handle names a store as a hint, it is used only with `trust=True`,
+        and only if this agent was given no store.
 
-        A session of a provider goes on here as well, if the store has it: the conversation is the same. If the store has no
-        such thread, the first prompt raises `ThreadNotFound` and leaves nothing behind; `start_session(thread_id=…)` begins
-        a thread of that name.
-        """
+        A session of a provider can go on here too, with the same conversation, if the store has its thread. If the store
+        does not have the thread, the first prompt raises `ThreadNotFound` and creates nothing; `start_session(thread_id=…)`
+        begins a thread with that id."""
         found = read_handle(handle, key=key)
         agent = self._trusting(found) if trust else self
         return OwnSession(agent, found.session_id, folder=agent._folder, must_exist=True)
 
     @property
     def _folder(self) -> Path:
-        """The folder that names its tasks: the workspace, or else the current folder."""
+        """The folder from which the thread ids of tasks are made: the workspace, or else the current folder."""
         return self._settings.workspace or Path.cwd()
 
     def new_id(self) -> str:
-        """A name for a thread that nobody has."""
+        """Return a new random thread id that begins with the agent's name."""
         return f"{self.name or 'run'}-{secrets.token_hex(6)}"
 
     async def _run_on(self, thread_id: str, prompt: str | None, emit: Emit, **how: Any) -> RunResult:
-        """The work of `run` and `resume`, told to `emit` as it happens; for sessions."""
+        """Do the work of `run` or `resume` for a session. Events go to `emit`; `how` are further fields of `Job`."""
         return await self._run(Job(thread_id, prompt, **how), emit)
 
     @property
     def store_url(self) -> str:
-        """The URL of the store, if it was given as one."""
+        """The URL of the store if it was given as a URL; else empty."""
         return self._store.url
 
     async def check_thread(self, thread_id: str) -> None:
-        """Raise `ThreadNotFound` unless the store has this thread. Nothing is made by asking."""
+        """Raise `ThreadNotFound` unless the store has this thread. Creates nothing."""
         await self._store.check(thread_id)
 
     async def trajectory(self, thread_id: str) -> Trajectory:
-        """What was done on a thread, prompt by prompt."""
+        """Read what was done on a thread, prompt by prompt. Raises `ThreadNotFound` if the store does not have it."""
         await self.check_thread(thread_id)
         return (await read_trajectory(self._store.open(), thread_id))[0]
 
     def _trusting(self, handle: Handle) -> Agent:
-        """This agent, told which store the handle hints at, if it was told none itself."""
+        """Return a copy of this agent on the store that the handle names, or this agent if it was given a store itself."""
         if not handle.store or not self._store.is_default:
             return self
         agent = copy.copy(self)
@@ -397,7 +393,7 @@ class Agent:
         return agent
 
     async def _moved(self, thread_id: str, provider: str, settings: dict[str, Any]) -> Session:
-        """A session of another agent on the same thread; for sessions."""
+        """Return a session of a new agent at this provider on the same thread. `settings` are arguments of the new agent."""
         await self.check_thread(thread_id)
         if provider == "clew":
             return Agent(**{"checkpointer": self._store.open(), **settings}).start_session(thread_id=thread_id)
@@ -409,7 +405,7 @@ class Agent:
         return await session.move_to(provider)
 
     def _as_child(self, child: Agent) -> AnyTool:
-        """Another agent as a tool of this one: on this one's store, unless it was given its own."""
+        """Return a tool that calls the agent `child`. The child works on this agent's store unless it was given its own."""
         child._check_as_tool()
 
         async def work(ctx: ToolContext, thread_id: str, task: str, answers: Any) -> RunResult:
@@ -432,19 +428,19 @@ class Agent:
         check_has_folder(self._settings, "As a tool of another agent it needs its own: Agent(…, workspace=…)")
 
     def _once(self) -> list[str]:
-        """The tools that must not run twice, those of its children included."""
+        """Return the names of the tools that must not run twice, including those of sub-agents."""
         own = [tool.name for tool in self._settings.tools.values() if tool.effect == "once"]
         return [*own, *(f"{child.name}'s {name}" for child in self._children for name in child._once())]
 
     def _in(self, workspace: Path) -> Agent:
-        """The same agent, working in another folder."""
+        """Return a copy of this agent that works in another folder."""
         agent = copy.copy(self)
         agent._settings = msgspec.structs.replace(self._settings, workspace=workspace)
         return agent
 
     async def aclose(self) -> None:
-        """Stop what still runs, and close the store and the model's connections, as far as this agent opened them. In a
-        forked child nothing is done."""
+        """Stop all runs, and close the store and the model's connections if this agent opened them. Does nothing in a
+        forked child process."""
         if self._store.is_inherited:
             return
         await stop_all(self._tasks)
@@ -495,6 +491,6 @@ class Agent:
         )
 
     async def questions(self, thread_id: str) -> list[Question]:
-        """What a thread waits for."""
+        """Return the questions that a thread waits for. Raises `ThreadNotFound` if the store does not have the thread."""
         await self.check_thread(thread_id)
         return open_questions(await Thread.load(self._store.open(), thread_id))

@@ -1,4 +1,4 @@
-"""Arguments that agents are made with: a wrong one is refused before anything is opened or recorded."""
+"""Checks of the arguments of `Agent` and of its methods. A wrong one is refused before anything is opened or recorded."""
 
 from __future__ import annotations
 
@@ -40,13 +40,14 @@ __all__ = [
 
 
 def check_choice(argument: str, value: object, choices: tuple[str, ...]) -> None:
-    """Raise `InvalidInput` unless the value is one of the choices."""
+    """Raise `InvalidInput` unless the value is one of the choices. `argument` is its name, for the message."""
     if not isinstance(value, str) or value not in choices:
         raise InvalidInput(f"{argument} is one of {', '.join(choices)}, not {value!r}")
 
 
 def check_count(argument: str, value: object, least: int = 1, *, optional: bool = False) -> None:
-    """Raise `InvalidInput` unless the value is a whole number of at least `least`, or None where it is optional."""
+    """Raise `InvalidInput` unless the value is a whole number of at least `least`. With `optional`, None is allowed
+    too."""
     if optional and value is None:
         return
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
@@ -56,7 +57,7 @@ def check_count(argument: str, value: object, least: int = 1, *, optional: bool 
 
 
 def check_share(argument: str, value: object) -> None:
-    """Raise `InvalidInput` unless the value is a share of the context window, or None."""
+    """Raise `InvalidInput` unless the value is a share of the context window, a number above 0 and up to 1, or None."""
     if value is not None and (not isinstance(value, int | float) or not 0 < value <= 1):
         raise InvalidInput(
             f"{argument} is a share of the context window, more than 0 and at most 1, or None, not {value!r}"
@@ -149,7 +150,8 @@ def check_budget(budget: object) -> None:
 
 
 def check_has_folder(settings: Settings, way_out: str) -> None:
-    """Refuse tools that need a folder where there is none: the model would be told of it call by call."""
+    """Raise `InvalidInput` if the agent has tools that need a folder but has no workspace. Otherwise each call of such
+    a tool would fail. The message ends with `way_out`, which says what to do."""
     named = ", ".join(tool.name for tool in settings.tools.values() if tool.needs_workspace)
     if settings.workspace is None and named:
         who = f"the agent {settings.name!r}" if settings.name else "this agent"
@@ -157,7 +159,8 @@ def check_has_folder(settings: Settings, way_out: str) -> None:
 
 
 def make_folder(workspace: Path | None) -> None:
-    """Before the thread is touched: a path that can be no folder is a mistake, and nothing that happened to the run."""
+    """Make the workspace folder if it does not exist. Raises `InvalidInput` if that is not possible. Call this before
+    the thread is opened, so that the mistake is not recorded as a failure of the run."""
     try:
         if workspace is not None:
             workspace.mkdir(parents=True, exist_ok=True)
@@ -183,7 +186,9 @@ def check_price(settings: Settings) -> None:
 
 
 def window_of(model: Model, given: int | None, share: float | None) -> int | None:
-    """How many tokens the conversation may fill before it is compacted."""
+    """Return how many tokens the conversation may fill before it is compacted: a share of the model's context window.
+    `given` replaces the window that Clew knows for the model. Returns None, for no limit, if the window is not known or
+    `share` is None."""
     window = context_window(model.name) if given is None else given
     return None if window is None or share is None else int(window * share)
 

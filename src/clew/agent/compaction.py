@@ -31,17 +31,18 @@ _ASK = (
 _UNWOUND = "Your last response and the results of its calls did not fit, and were removed. "
 _LONGEST_PART = 2_000
 _LONGEST, _SHORTEST = 200_000, 4_000
-"""Limits for a request to sum up, in characters: `_LONGEST_PART` of one message, `_LONGEST` of all messages.
+"""The most characters of a conversation that are put into the request for its summary, first and at last.
 
-If the request does not fit, it is tried again with a quarter of `_LONGEST`, and so on down to `_SHORTEST`.
+The first request has at most `_LONGEST`. If the model refuses it as too long, the limit is divided by four and the
+request is made again, as long as the limit is at least `_SHORTEST`. Each single message is cut to `_LONGEST_PART`.
 """
 
 
 async def make_room(settings: Settings, journal: Journal) -> CompactedEvent | Unwound:
-    """Shorten the conversation, and return the event that says how.
+    """Shorten the conversation that the model sees, and return the event that says how.
 
-    Tries the way that `settings.on_overflow` names, and then the other one. Raises `ContextTooLong` if neither is
-    possible.
+    `settings.on_overflow` names the way to try first: a summary of the older messages, or removal of the last turn. If
+    that is not possible, the other way is tried. Raises `ContextTooLong` if neither is possible.
     """
     for way in (compact, _unwind) if settings.on_overflow == "compact" else (_unwind, compact):
         done = await way(settings, journal)
@@ -51,9 +52,11 @@ async def make_room(settings: Settings, journal: Journal) -> CompactedEvent | Un
 
 
 async def compact(settings: Settings, journal: Journal) -> CompactedEvent | None:
-    """Let a summary replace all but the newest messages for the model. Returns None if there is nothing to replace.
+    """Replace the older messages, for the model, by a summary that the model itself writes. Record the summary.
 
-    The start of the next model call is recorded together with the summary.
+    Messages from the last response or prompt on are kept. Returns None, and does nothing, if there are fewer than two
+    older messages or if all of them are notes from Clew. The start of the next model call is recorded together with the
+    summary.
     """
     state = journal.thread.checkpoint
     keep = _to_keep(state.messages)
@@ -69,10 +72,11 @@ async def compact(settings: Settings, journal: Journal) -> CompactedEvent | None
 
 
 async def _unwind(settings: Settings, journal: Journal) -> Unwound | None:
-    """Remove the last response, its results and the turn's metadata for the model.
+    """Remove the last turn from what the model sees: its response, its tool results and its metadata.
 
-    A note tells the model which calls were made, so that it does not repeat their effects. Returns None if the
-    conversation does not end with such a turn, or if a turn was unwound just before and that did not help.
+    Adds a note that tells the model which calls were made, so that it does not repeat their effects. Returns None, and
+    does nothing, if the conversation does not end with a turn that called tools, or if a turn was removed just before
+    and that was not enough.
     """
     state = journal.thread.checkpoint
     before, response = len(state.messages) - 2, state.messages[-2] if len(state.messages) > 2 else None
@@ -90,7 +94,7 @@ async def _unwind(settings: Settings, journal: Journal) -> Unwound | None:
 
 
 def _to_keep(messages: tuple[Message, ...]) -> int:
-    """Count the newest messages that must stay: from the last response or prompt on, whichever is later."""
+    """Return how many of the newest messages a summary must not replace: those from the last response or prompt on."""
     for count, message in enumerate(reversed(messages), 1):
         if type(message) is Assistant or is_prompt(message):
             return count
@@ -100,9 +104,11 @@ def _to_keep(messages: tuple[Message, ...]) -> int:
 async def _summary_of(
     settings: Settings, journal: Journal, messages: tuple[Message, ...]
 ) -> tuple[ModelResponse, float | None]:
-    """Ask the model for a summary of these messages, and return its response and the cost.
+    """Ask the model for a summary of these messages. Return its response and the cost in dollars, None if that is
+    unknown.
 
-    While the request is too long, messages are left out of it. Raises `ContextTooLong` if even the shortest does not fit.
+    If the model refuses the request as too long, it is made again with fewer messages. Raises `ContextTooLong` if even
+    the shortest request is refused.
     """
     told = [_told(message) for message in messages]
     longest = _LONGEST

@@ -33,7 +33,7 @@ __all__ = [
 
 
 class RunStarted(msgspec.Struct, frozen=True, tag="run-started"):
-    """The first event of every run. Names the thread that the run works on, or whose record already has the answer."""
+    """The first event of every run. It names the thread that the run works on."""
 
     thread_id: str
 
@@ -51,7 +51,7 @@ class TurnFinished(msgspec.Struct, frozen=True, tag="turn-finished"):
 
 
 class ToolStarted(msgspec.Struct, frozen=True, tag="tool-started"):
-    """The body of a tool is about to run. The intent to run it is already durable."""
+    """The body of a tool is about to run. That it was to run is already stored durably, unless the tool has no effects."""
 
     name: str
     call_id: str
@@ -68,7 +68,8 @@ class ToolFinished(msgspec.Struct, frozen=True, tag="tool-finished"):
 
 
 class ToolReplayed(msgspec.Struct, frozen=True, tag="tool-replayed"):
-    """A call of the resumed turn was done before the run was stopped. Its recorded result is used; its body does not run."""
+    """The run resumes a turn, and this call of it already has a result on record. That result is used, and the tool is
+    not run."""
 
     name: str
     call_id: str
@@ -76,7 +77,8 @@ class ToolReplayed(msgspec.Struct, frozen=True, tag="tool-replayed"):
 
 
 class ToolInDoubt(msgspec.Struct, frozen=True, tag="tool-in-doubt"):
-    """A run was stopped during this call: its intent is on record, but no outcome. `becomes` says how that is resolved."""
+    """A call was begun earlier, and its outcome is not on record. `becomes` says what is done with it: it is run again,
+    the tool's `reconcile` has settled it, the model is told, or a person is asked."""
 
     name: str
     call_id: str
@@ -84,25 +86,29 @@ class ToolInDoubt(msgspec.Struct, frozen=True, tag="tool-in-doubt"):
 
 
 class Compacted(msgspec.Struct, frozen=True, tag="compacted"):
-    """The conversation no longer fitted, so the model now sees a summary of the older messages. The history keeps them."""
+    """The conversation was too long for the model, so a summary now replaces the older messages for it. The thread's
+    history keeps them."""
 
     turn: int
 
 
 class Unwound(msgspec.Struct, frozen=True, tag="unwound"):
-    """The conversation no longer fitted, so the model no longer sees its last turn. The history keeps that turn."""
+    """The conversation was too long for the model, so its last turn was removed for it. The thread's history keeps that
+    turn."""
 
     turn: int
 
 
 class CheckpointSaved(msgspec.Struct, frozen=True, tag="checkpoint-saved"):
-    """A response and the results of its calls are durable. After a crash, a resume goes on from here."""
+    """The response of a turn and the results of its calls are stored durably. After a crash, a resume goes on after
+    this turn."""
 
     turn: int
 
 
 class SnapshotSaved(msgspec.Struct, frozen=True, tag="snapshot-saved"):
-    """The files of the workspace, as they were at the end of a turn, are in the store."""
+    """A snapshot of the files of the workspace is in the store. `files` is their number, and `turn` the turn after
+    which it was taken."""
 
     turn: int
     digest: str
@@ -115,7 +121,8 @@ QUESTIONS = "clew:questions"
 
 
 class Question(msgspec.Struct, frozen=True):
-    """A question that a run waits for. Answer with `agent.resume(thread_id=…, answer=…)`, in any process, at any time."""
+    """A question to a person, for which a run has stopped. Answer it with `agent.resume(thread_id=…, answer=…)`, in any
+    process and at any time."""
 
     kind: Kind
     tool: str
@@ -125,16 +132,18 @@ class Question(msgspec.Struct, frozen=True):
     message: int = -1
     index: int = -1
     key: str = ""
-    """The step under which the answer is recorded. `message` and `index` name the tool call that the step is part of."""
+    """The key of the recorded step that will hold the answer. `message` and `index` say which tool call the step
+    belongs to."""
 
     @property
     def id(self) -> str:
-        """Identifies this question within its thread. It is the key in a dict that answers several questions."""
+        """The id of this question within its thread. To answer several questions at once, give a dict from these ids to
+        answers."""
         return f"{self.message}:{self.index}:{self.key}"
 
 
 class Waiting(msgspec.Struct, frozen=True, tag="waiting"):
-    """The run ends here, and a resume with answers to these questions goes on."""
+    """The run ends here because these questions need answers from a person. A resume with the answers goes on."""
 
     questions: tuple[Question, ...]
 

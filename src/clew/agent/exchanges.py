@@ -1,7 +1,7 @@
-"""Read and record exchanges. An exchange is one prompt and everything up to its answer.
+"""Read and record exchanges. An exchange is one prompt with everything that is done for it, up to its answer.
 
-Beside its messages, the record of an exchange holds the provider, the model, the prompt's id, how it ended and what it
-cost.
+A thread's log holds the messages of an exchange and one value with the rest: provider, model, the prompt's id, how it
+ended and what it cost.
 """
 
 from __future__ import annotations
@@ -49,13 +49,14 @@ _LONGEST_REASON = 500
 OWN = "clew"
 """The provider name of exchanges that the built-in agent worked on."""
 JOINED = "joined"
-"""The recorded status of a prompt that is answered together with the next one. Readers see the status of the next one."""
+"""The recorded status of a prompt that is answered together with the next prompt. Whoever reads it gets the status of
+the next one instead."""
 NO_END = "its process stopped before it could record an end"
 SUPERSEDED = "another prompt was asked before it was answered"
 
 
 class Spent(msgspec.Struct, frozen=True):
-    """Tokens, dollars and seconds that were spent. An unknown amount is None, never 0."""
+    """An amount that was spent: tokens, dollars and seconds. An unknown amount is None, never 0."""
 
     usage: Usage | None = Usage()
     cost: float | None = 0.0
@@ -67,10 +68,8 @@ class Spent(msgspec.Struct, frozen=True):
         return Spent(usage, cost, self.seconds + other.seconds)
 
     def minus(self, other: Spent) -> Spent:
-        """Return the difference. Usage and cost are unknown if a token count would be negative.
-
-        A negative count shows that the two are not from the same thread.
-        """
+        """Return this amount minus the other. If a token count would be negative, usage and cost of the result are
+        None: the two amounts are then not from the same thread."""
         usage = None if self.usage is None or other.usage is None else _added(self.usage, other.usage, -1)
         if usage is None or min(msgspec.structs.astuple(usage)) < 0:
             return Spent(None, None, max(0.0, self.seconds - other.seconds))
@@ -78,9 +77,10 @@ class Spent(msgspec.Struct, frozen=True):
         return Spent(usage, cost, max(0.0, self.seconds - other.seconds))
 
     def unless_lost(self, lost: bool) -> Spent:
-        """Return this spend, or unknown usage and cost if a model call was lost and no tokens are counted.
+        """Return this amount. If a model call was `lost` and no tokens are counted, return it with unknown usage and
+        cost.
 
-        The response of a lost call never came, but the call may have been charged.
+        A lost call is one whose response never came: it may have been charged nevertheless.
         """
         return Spent(None, None, self.seconds) if lost and self.usage == Usage() else self
 
@@ -94,19 +94,20 @@ def _added(one: Usage, other: Usage, sign: int = 1) -> Usage:
 
 
 def spent_on(entry: Logged) -> Spent | None:
-    """Return what was spent according to a log entry, or None if the entry does not say."""
+    """Return what a log entry says was spent, or None if it says nothing about that."""
     if isinstance(entry, MessageAdded | Compacted) and entry.usage is not None:
         return Spent(entry.usage, entry.cost_usd)
     return Spent(entry.usage, entry.cost_usd, entry.seconds) if isinstance(entry, Spend) else None
 
 
 class _Record(msgspec.Struct, frozen=True, array_like=True):
-    """The stored record of an exchange, beside its messages. New fields come last, so that old logs stay readable."""
+    """What the log holds of an exchange besides its messages. It is stored as an array: new fields come last, so that
+    old logs stay readable."""
 
     provider: str = ""
     model: str = ""
     end: int = -1
-    """The number of messages in the history when the exchange ended, or -1 if no end is recorded."""
+    """The number of messages in the thread's history when the exchange ended; -1 while it has not ended."""
     status: str = "interrupted"
     reason: str = ""
     usage: Usage | None = None
@@ -114,15 +115,15 @@ class _Record(msgspec.Struct, frozen=True, array_like=True):
     seconds: float = 0.0
     prompt_id: str = ""
     thread: tuple[Usage, float | None, float] | None = None
-    """What the whole thread had spent when this record was written.
+    """Tokens, dollars and seconds of the whole thread when this record was written; None once the exchange has ended.
 
-    While the exchange is open, what was spent since then is the difference to the present totals. None once it has ended,
-    and for outside agents.
+    The thread's present totals minus these are what an open exchange has spent since. Always None for a provider, which
+    counts for itself.
     """
 
     @property
     def spent(self) -> Spent:
-        """What had been spent on the exchange when this record was written, as far as known."""
+        """What had been spent on the exchange when this record was written. Unknown amounts are None."""
         unknown = self.usage is None or (self.usage == Usage() and self.cost_usd is None)
         return Spent(None, None, self.seconds) if unknown else Spent(self.usage, self.cost_usd, self.seconds)
 
@@ -142,9 +143,9 @@ class ExchangeSpan(msgspec.Struct, frozen=True, kw_only=True):
     is_open: bool
     """True if the end of the exchange is not on record."""
     is_recorded: bool
-    """True if the log holds a record of the exchange, and not only its messages."""
+    """True if the log holds a record of how the exchange ended and what it cost, and not only its messages."""
     answered_with: tuple[Message, ...] | None = None
-    """The messages after the next prompt, if both prompts are answered together; otherwise None.
+    """The messages from the next prompt to the common answer, if both prompts are answered together; otherwise None.
 
     In that case `status` and `reason` are those of the next exchange.
     """
@@ -157,14 +158,15 @@ class ExchangeSpan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def up_to_answer(self) -> tuple[Message, ...]:
-        """All messages from the prompt to its answer, even if a later prompt is answered together with it."""
+        """All messages after the prompt up to its answer. If the next prompt is answered together with it, that
+        prompt's messages are included."""
         return self.messages + (self.answered_with or ())
 
 
 def exchanges_in(state: Checkpoint) -> list[ExchangeSpan]:
-    """Return all exchanges of the current line of work, oldest first.
+    """Return all exchanges of a thread in this state, oldest first. Rewound ones are not included.
 
-    Exchanges that a summary replaced for the model are included. Rewound ones are not.
+    Exchanges that a summary replaced for the model are included.
     """
     places, records = line_of_work(state), _records(state)
     prompts = [number for number, place in enumerate(places) if is_prompt(state.history[place])]
@@ -176,7 +178,7 @@ def exchanges_in(state: Checkpoint) -> list[ExchangeSpan]:
 
 
 def last_exchange(state: Checkpoint) -> ExchangeSpan | None:
-    """Return the last exchange of the current line of work, or None if it has no prompt."""
+    """Return the last exchange of a thread that was not rewound, or None if there is no prompt."""
     places = line_of_work(state)
     prompts = (number for number in range(len(places) - 1, -1, -1) if is_prompt(state.history[places[number]]))
     number = next(prompts, None)
@@ -184,7 +186,7 @@ def last_exchange(state: Checkpoint) -> ExchangeSpan | None:
 
 
 def exchange_of(state: Checkpoint, prompt_id: str) -> ExchangeSpan | None:
-    """Return the exchange with this prompt id, or None. If the id was asked more than once, the last one is returned."""
+    """Return the exchange whose prompt has this id, or None. If several have it, return the last one."""
     asked = {_place(fact) for fact in state.facts if _is_record(fact) and _id_in(fact) == prompt_id}
     places = line_of_work(state) if asked else []
     number = next((number for number in range(len(places) - 1, -1, -1) if places[number] in asked), None)
@@ -192,7 +194,10 @@ def exchange_of(state: Checkpoint, prompt_id: str) -> ExchangeSpan | None:
 
 
 def _exchange_at(state: Checkpoint, places: list[int], number: int) -> ExchangeSpan:
-    """Return the exchange whose prompt is `history[places[number]]`. `places` is the result of `line_of_work`."""
+    """Return the exchange whose prompt is `history[places[number]]`.
+
+    `places` are the indices of all messages that were not rewound, as `line_of_work` returns them.
+    """
     following = number + 1
     while following < len(places) and not is_prompt(state.history[places[following]]):
         following += 1
@@ -204,7 +209,7 @@ def _exchange_at(state: Checkpoint, places: list[int], number: int) -> ExchangeS
 
 
 def _join(first: ExchangeSpan, following: ExchangeSpan) -> ExchangeSpan:
-    """Complete an exchange that is answered together with the following one.
+    """Return the exchange `first` completed with the end of `following`, because both prompts are answered together.
 
     It keeps its own messages and cost, and takes status and reason from the following one.
     """
@@ -218,7 +223,8 @@ def _join(first: ExchangeSpan, following: ExchangeSpan) -> ExchangeSpan:
 
 
 def reason_of(error: BaseException) -> str:
-    """Describe why a run failed, for the record. The type's name is added unless the error is one of Clew's own."""
+    """Describe in text, for the log, why a run failed: the error's message, and the name of its type unless it is one
+    of Clew's own errors. Cut off if it is long."""
     said = str(error)
     if isinstance(error, ClewError) and said:
         return said[:_LONGEST_REASON]
@@ -227,7 +233,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def standing_of(state: Checkpoint) -> StatusChanged:
-    """Return the status entry for a thread that was opened without doing work.
+    """Return the entry that restores the status of a thread which was opened, but on which nothing was done.
 
     It is the status of the last exchange, or `interrupted` if that exchange has not ended.
     """
@@ -266,11 +272,11 @@ def _exchange(state: Checkpoint, record: _Record | None, places: list[int], is_l
 
 
 def _standing(state: Checkpoint, record: _Record, is_last: bool) -> tuple[str, str]:
-    """Return the status of a recorded exchange and the reason for it.
+    """Return the status and the reason of an exchange, given its `record` from the log.
 
-    If the last exchange has no recorded end, the thread's status decides; the process may still work on it, or have
-    stopped without recording anything. The thread's status also decides if the last exchange was to be answered together
-    with a later prompt and that prompt was rewound, or if it waited for an answer and the thread no longer does.
+    Usually they are those of the record. The thread's own status is used for the last exchange in three cases: its end
+    is not recorded; it was to be answered with a later prompt, which was rewound; or it waited for an answer, and the
+    thread no longer does. Any other exchange without a recorded end is `interrupted`.
     """
     if is_last and (record.status == JOINED or (record.status == "waiting" and state.status != "waiting")):
         return state.status, state.reason
@@ -284,7 +290,8 @@ def _standing(state: Checkpoint, record: _Record, is_last: bool) -> tuple[str, s
 
 
 def _unrecorded(state: Checkpoint, messages: tuple[Message, ...], is_last: bool) -> tuple[str, str]:
-    """Return status and reason of an exchange without a record, for example if a program appended its own messages."""
+    """Return the status and the reason of an exchange that has only messages in the log, as when a program appended
+    them itself."""
     if not is_last:
         return ("done", "") if messages and _is_answer(messages[-1]) else ("interrupted", "")
     return ("done", "") if state.done_at == len(state.history) else (state.status, state.reason)
@@ -295,10 +302,10 @@ def _is_answer(message: Message) -> bool:
 
 
 def _spent(state: Checkpoint, record: _Record, place: int) -> Spent:
-    """Return what the last exchange has cost so far.
+    """Return what the last exchange has cost so far. `place` is the index of its prompt in the history.
 
-    For an open exchange, the growth of the thread's totals is added to the record. Usage and cost are unknown if other
-    prompts were asked since and rewound, because the totals include them.
+    For an exchange that has not ended, it is the recorded amount plus what the thread has spent since. Usage and cost
+    are unknown if other prompts were asked since and rewound, because the thread's totals include these.
     """
     if record.end >= 0 or record.thread is None:
         return record.spent
@@ -333,33 +340,37 @@ def _record(fact: Fact) -> _Record:
 
 
 def _id_in(fact: Fact) -> str:
-    """Return the prompt's id without decoding the whole record. Old logs have no id: then it is empty."""
+    """Return the prompt's id from a recorded exchange without decoding all of it; empty in old logs, which have no ids."""
     return str(fact.value[_ID]) if len(fact.value) > _ID else ""
 
 
 def begun(place: int, provider: str, model: str, prompt_id: str) -> StateSet:
-    """Return the entry that opens an exchange with an outside agent, recorded together with its prompt.
+    """Return the entry that opens an exchange with a provider. It must be recorded together with the prompt, which is
+    at the index `place` of the history.
 
-    It holds no totals of the thread: only the outside agent knows what it spends.
+    It does not hold what the thread has spent: only the provider knows what it spends.
     """
     return _kept(place, _Record(provider, model, prompt_id=prompt_id))
 
 
 def joined(place: int, model: str, prompt_id: str) -> StateSet:
-    """Return the entry for a prompt that is answered together with the next one. The next one carries the cost of both."""
+    """Return the entry that ends the exchange of a prompt which is answered together with the next prompt. The cost of
+    both is recorded with the next one."""
     return ended(place, place + 1, OWN, model, prompt_id, JOINED, "", Spent())
 
 
 def ended(
     place: int, end: int, provider: str, model: str, prompt_id: str, status: str, reason: str, spent: Spent
 ) -> StateSet:
-    """Return the entry that records the end of an exchange, whether it succeeded or not."""
+    """Return the entry that records how an exchange ended. `place` is the index of its prompt in the history, and `end`
+    the number of messages at its end."""
     record = _Record(provider, model, end, status, reason, spent.usage, spent.cost, round(spent.seconds, 6), prompt_id)
     return _kept(place, record)
 
 
 def closed(found: ExchangeSpan, end: int, reason: str = NO_END, status: str = "interrupted") -> StateSet:
-    """Return the entry that ends an exchange on behalf of another process, which left it without an end on record."""
+    """Return the entry that ends an exchange which another process left without a recorded end. `end` is the number of
+    messages in the history."""
     return ended(found.place, end, found.provider, found.model, found.prompt_id, status, reason, found.spent)
 
 
@@ -369,31 +380,32 @@ def _kept(place: int, record: _Record) -> StateSet:
 
 
 class Working(msgspec.Struct, frozen=True):
-    """The exchange that a run of the built-in agent works on."""
+    """The exchange that a run of the built-in agent works on now, and what the run knows about it."""
 
     place: int
     provider: str
     model: str
     prompt_id: str
     before: Spent
-    """What was spent on the exchange before this run."""
+    """What earlier runs spent on the exchange."""
     start: Spent
-    """What this run had already spent when it began to work on the exchange."""
+    """What this run had spent on other exchanges when it began to work on this one."""
     is_open: bool = True
-    """True if the record says that the exchange is being worked on, by this run or by a run that was killed."""
+    """True if the log says that work on the exchange is under way, by this run or by one that was killed."""
     is_noted: bool = True
-    """True if this run has recorded that it works on the exchange."""
+    """True if this run has put an entry into the log that says that it works on the exchange."""
     is_done: bool = False
-    """True if an earlier run has finished the exchange."""
+    """True if an earlier run has answered the prompt."""
     was_lost: bool = False
-    """True if earlier runs got no response for the exchange, and a model call of theirs was lost."""
+    """True if earlier runs got no response for the exchange, although they had asked the model. Such a lost call may
+    have been charged."""
 
     @staticmethod
     def on(found: ExchangeSpan, start: Spent) -> Working:
-        """Continue an exchange that is on record. `start` is what this run has spent so far.
+        """Return what a run needs to go on with an exchange of the log. `start` is what the run has spent so far.
 
-        If the exchange has no response yet, its earlier usage and cost count as zero, although a lost model call may have
-        been charged.
+        If the exchange has no response yet, what earlier runs spent on it counts as zero tokens and dollars; `was_lost`
+        then says if a lost model call may have been charged.
         """
         unanswered = found.provider == OWN and not any(type(message) is Assistant for message in found.messages)
         before = Spent(seconds=found.spent.seconds) if unanswered else found.spent
@@ -411,9 +423,10 @@ class Working(msgspec.Struct, frozen=True):
         )
 
     def begun(self, now: Spent, thread: Checkpoint) -> StateSet:
-        """Return the entry that says that the exchange is being worked on.
+        """Return the entry that says that work on the exchange is under way.
 
-        It is recorded with the prompt, and again when a later run continues the exchange.
+        It is recorded with the prompt, and again when a later run goes on with the exchange. `now` is what the run has
+        spent so far, and `thread` the present state of the thread.
         """
         spent = self._spent(now)
         record = _Record(
@@ -428,7 +441,9 @@ class Working(msgspec.Struct, frozen=True):
         return _kept(self.place, record)
 
     def ended(self, end: int, status: str, reason: str, now: Spent, lost: bool) -> StateSet:
-        """Return the entry that ends the exchange: when the run ends, or when another prompt takes its place."""
+        """Return the entry that ends the exchange, either because the run ends or because another prompt is asked.
+        `end` is the number of messages, `now` what the run has spent, and `lost` says that its last model call got no
+        response."""
         spent = self._spent(now).unless_lost(lost or self.was_lost)
         return ended(self.place, end, self.provider, self.model, self.prompt_id, status, reason, spent)
 

@@ -43,11 +43,11 @@ _HARMLESS = frozenset(
         *("wallet_location", "wait_replicas", "timeout"),
     }
 )
-"""Options in a store's URL that are never secret. Every other option is treated as one."""
+"""Options in a store's URL that are known to be no secret. Every other option is removed before a URL is shown."""
 
 
 class Handle(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The content of a handle. For a bare session id, `provider` and `resume_key` are empty."""
+    """The fields of a handle. If only a session id was given, `provider` and `resume_key` are empty."""
 
     version: int
     provider: str

@@ -29,7 +29,7 @@ __all__ = ["Job", "run_job"]
 
 
 class Job(msgspec.Struct, frozen=True):
-    """The work of one run."""
+    """What one run of an agent has to do: ask a prompt, go on with a thread, or deliver an answer to it."""
 
     thread_id: str
     prompt: str | None
@@ -37,9 +37,10 @@ class Job(msgspec.Struct, frozen=True):
     max_turns: int | None = None
     timeout: float | None = None
     named: bool = False
-    """Whether the same program, run again, finds this thread again."""
+    """True if the same program, when it is run again, works on the same thread: its id was given or is made from the
+    task."""
     nth: int | None = None
-    """The number of the prompt in its session, if the prompt is known by its number."""
+    """The number of the prompt in its session, from 0, if a repeated prompt is recognized by that number; else None."""
     prompt_id: str | None = None
 
     def __post_init__(self) -> None:
@@ -58,10 +59,11 @@ async def run_job(
     began: Callable[[], None],
     emit: Emit,
 ) -> RunResult:
-    """Carry out the job and return its result. A prompt that is answered on record already is not asked again.
+    """Carry out the job and return its result. If the prompt already has an answer on record, that is the result and no
+    model is asked.
 
-    `began` is called once, as soon as it is certain that the run is on this thread. A mistake in the job is raised before
-    the thread is touched.
+    `began` is called once, after the thread was opened or its recorded answer was found. Wrong arguments raise an error
+    before the thread is opened.
     """
     if job.max_turns is not None:
         settings = msgspec.structs.replace(settings, max_turns=job.max_turns)

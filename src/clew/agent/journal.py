@@ -1,4 +1,5 @@
-"""The journal of a run: writes entries to the thread's log, and counts time, spend and waits for the store."""
+"""The journal of a run: it writes entries to the thread's log, and counts the time worked, what was spent, and the time
+that the run waited for the store."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ log = logging.getLogger("clew.agent")
 E = TypeVar("E", bound=Logged)
 
 PATIENCE = 20.0
-"""How many seconds to wait for a store that cannot be reached. Less than a lease lasts."""
+"""How many seconds to try again while a store cannot be reached. It is shorter than a lease lasts."""
 _LONGEST_REFUSAL = 300
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 
@@ -48,20 +49,21 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 class Journal:
     """Writes the log of a thread for a run. Entries are recorded in the order in which they are given.
 
-    Entries that end a piece of work are recorded together with the seconds worked, so that a time budget survives a crash.
+    With each response, outcome and status it also records the seconds worked, so that a limit on time holds across
+    crashes.
     """
 
     def __init__(self, thread: Thread) -> None:
         self.thread = thread
         self.waited = 0.0
-        """Seconds that the run spent waiting for the record to be durable. Simultaneous waits are counted once."""
+        """Seconds in which the run waited for its entries to be stored. Waits at the same time are counted once."""
         self._waiting = 0
         self._since = 0.0
         self._counted = time.monotonic()
         self._behind: set[asyncio.Task[Any]] = set()
         self._spent = Spent()
         self._lost = False
-        """True while the model was asked and neither a response nor a refusal is on record."""
+        """True from the start of a model call until its response or its refusal is recorded."""
         self._exchange: Working | None = None
 
     async def __aenter__(self) -> Self:
@@ -70,22 +72,25 @@ class Journal:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Wait for all background writes, so that they end before the thread is released, even if this is cancelled."""
+        """Wait for all background writes, even if this wait is cancelled, so that none goes on after the thread is
+        released."""
         await settle(self.catch_up())
 
     async def record(self, *entries: Logged) -> None:
-        """Record these entries. If one of them is a barrier, they and all earlier entries are durable on return.
+        """Record these entries. If one of them is of a kind that must be durable before work goes on, return only when
+        it and all earlier entries are stored.
 
-        Barriers are responses, intents, outcomes, steps and statuses, for example. Other entries are written in the
-        background. A thread's durability can demand more (`sync`) or less (`exit`).
+        Such kinds are, for example, responses, intents, outcomes, steps and statuses. Other entries are written in the
+        background. With durability `sync` every entry is waited for, with `exit` none.
         """
         with self.wait():
             await self._patiently(self.thread.append(*self._completed(entries)))
 
     async def _patiently(self, writing: Awaitable[None]) -> None:
-        """Await this write, and retry for up to `PATIENCE` seconds while the store is unavailable, e.g. restarting.
+        """Await this write. If the store is unavailable, for example restarting, write again for up to `PATIENCE`
+        seconds, then raise `Unavailable`.
 
-        The entries are kept meanwhile, and are sent by the retry.
+        The thread keeps the entries meanwhile.
         """
         end, pause = time.monotonic() + PATIENCE, _FIRST_PAUSE
         while True:
@@ -102,7 +107,7 @@ class Journal:
     async def keep_lease(self) -> None:
         """Renew the lease if it has expired. Raises `LeaseLost` if another process has taken over the thread.
 
-        Call this before an effect: the process may have slept past its lease.
+        Call this before a tool with effects is run: the machine may have been asleep until after the lease had ended.
         """
         lease = self.thread.head.lease
         if lease is not None and lease.expires_at <= datetime.now(UTC) and self._keeps:
@@ -110,14 +115,14 @@ class Journal:
 
     @property
     def spent(self) -> Spent:
-        """What was spent since this journal was opened, as far as it is on record.
+        """What this run has spent so far, according to the entries that it recorded.
 
-        Unknown if there was no response, only a model call that was lost.
+        Usage and cost are None if a model call was made and no response came.
         """
         return self._spent.unless_lost(self._lost)
 
     def begin_exchange(self, place: int, prompt_id: str, model: str) -> StateSet:
-        """Begin work on a new prompt at this index of the history.
+        """Begin work on a new prompt, whose message will be at index `place` of the history.
 
         Returns the entry that must be recorded right after the prompt.
         """
@@ -125,11 +130,12 @@ class Journal:
         return self._exchange.begun(self._spent, self.thread.checkpoint)
 
     def go_on_with(self, found: ExchangeSpan | None) -> None:
-        """Continue work on an exchange that is on record, or on none."""
+        """Go on with work on a recorded exchange. With None, this run works on no exchange yet."""
         self._exchange = None if found is None else Working.on(found, self._spent)
 
     def note_work(self, model: str) -> None:
-        """Hold an entry which says that this run works on the exchange, unless that is recorded already.
+        """Record, with the next entries, that this run works on the current exchange. Does nothing if that was recorded
+        already.
 
         If the run is then killed, the exchange shows as interrupted, whatever status an earlier run recorded.
         """
@@ -140,11 +146,11 @@ class Journal:
             self.hold(self._exchange.begun(self._spent, self.thread.checkpoint))
 
     def leave_exchange(self, *, done: bool) -> list[Logged]:
-        """Return the entries that end the current exchange when another prompt takes its place. `done`: it was answered.
+        """Return the entries that end the current exchange because another prompt is asked. `done`: it was answered.
 
-        If it was not answered but has responses, it is recorded as answered together with the new prompt: the model sees
-        both prompts and the results of all calls. The same prompt delivered again must then not be asked again, because
-        its calls would be repeated. A prompt without any response is recorded as interrupted, and may be asked again.
+        If it was not answered but has responses, it is recorded as answered together with the new prompt: the model
+        sees both prompts and the results of all calls. The same prompt given again is then not asked again, because its
+        calls would be repeated. A prompt without any response is recorded as interrupted, and may be asked again.
         """
         left, self._exchange = self._exchange, None
         if left is None or not left.is_open:
@@ -163,10 +169,10 @@ class Journal:
 
     @contextmanager
     def asking(self) -> Iterator[None]:
-        """Wrap a request to the model whose start is on record.
+        """Make the request to the model inside this context, after the start of the model call was recorded.
 
-        If the vendor refused the request for certain, the refusal is held for the next write. The request then does not
-        count as lost, and so not as possibly charged.
+        If the vendor certainly did not charge for a request that it refused, the refusal is recorded with the next
+        entries. Otherwise a call without a response counts as possibly charged. The error is raised again.
         """
         try:
             yield
@@ -176,7 +182,8 @@ class Journal:
             raise
 
     async def ask_again(self, model: str) -> None:
-        """Record the start of another model call, unless the last recorded call is still without response or refusal."""
+        """Record the start of another model call. Does nothing if the last recorded call still has neither response nor
+        refusal."""
         if not self._lost:
             await self.record(ModelCallStarted(model))
 
@@ -184,20 +191,17 @@ class Journal:
         return self.as_recorded(StatusChanged("interrupted", reason)).reason
 
     def hold(self, *entries: Logged) -> None:
-        """Record these entries, and make them durable in one write with the entries that follow.
+        """Keep these entries to be stored in one write with the next entries.
 
-        A response is held for the intents of its calls, for example.
+        A response, for example, is stored together with the intents of its calls.
         """
         self.thread.hold(*self._completed(entries))
 
     async def write(self) -> bool:
-        """Make everything recorded so far durable, while other work goes on.
+        """Store everything recorded so far. Call it where the result of a write need not stop the work.
 
-        Returns False if the store is unavailable or the lease is lost.
-
-        The model need not wait for the outcome of a call. The next effect does, because it waits for its own intent,
-        which is written after the outcome. The write begins at once, whatever else is about to run. With durability
-        `exit`, nothing is written and True is returned.
+        Returns True when all is stored, and False if the store is unavailable or the lease is lost; the next `record`
+        or `flush` raises that error. With durability `exit` nothing is stored, and True is returned.
         """
         if self._keeps:
             try:
@@ -208,39 +212,41 @@ class Journal:
         return True
 
     def follow(self, tasks: Iterable[asyncio.Task[Any]]) -> None:
-        """Register tasks that still write in the background. The journal waits for them before the thread is released."""
+        """Add tasks that still write in the background. The journal waits for them before the thread is released."""
         self._behind |= set(tasks)
         self._behind = {task for task in self._behind if not task.done()}
 
     async def catch_up(self) -> None:
-        """Wait for the background writes, so that their events are emitted before any new ones."""
+        """Wait for the background writes, so that the events that they emit come before those of later work."""
         if self._behind:
             await asyncio.wait(self._behind)
 
     def count_since(self, moment: float) -> None:
-        """Add the time since this moment to `waited`. The moment is a value of `time.perf_counter`."""
+        """Add the time since `moment`, a value of `time.perf_counter`, to the seconds in `waited`."""
         self.waited += time.perf_counter() - moment
 
     async def flush(self) -> None:
-        """Return once everything recorded so far is durable. With durability `exit`, returns at once."""
+        """Return once everything recorded so far is stored. With durability `exit`, return at once."""
         if self._keeps:
             with self.wait():
                 await self._patiently(self.thread.flush())
 
     def as_recorded(self, entry: E) -> E:
-        """Return this entry as it would be recorded: redacted."""
+        """Return this entry as it would be stored: with the thread's redaction applied."""
         (kept,) = self.thread.redacted([entry])
         return cast(E, kept)
 
     @property
     def _keeps(self) -> bool:
-        """False with durability `exit`: then nothing is written before the run ends."""
+        """Whether entries are stored while the run goes on. False with durability `exit`, which stores them at the end."""
         return self.thread.durability != "exit"
 
     def _completed(self, entries: tuple[Logged, ...]) -> tuple[Logged, ...]:
-        """Return these entries, completed with the seconds worked and with the end of the exchange.
+        """Return these entries with those that the journal adds: the seconds worked, and the end of the current
+        exchange.
 
-        The seconds are added if the entries end a piece of work, and the end if they set a status other than `running`.
+        The seconds are added to a response, an outcome or a status. The end is added to a status other than `running`.
+        What the entries spent is counted.
         """
         timed = self._with_time(entries)
         for entry in timed:
@@ -266,7 +272,8 @@ class Journal:
             self._lost = False
 
     def _with_time(self, entries: tuple[Logged, ...]) -> tuple[Logged, ...]:
-        """Return these entries. If they end a piece of work, put an entry in front with the seconds since the last one."""
+        """Return these entries. If one is a response, an outcome or a status, add an entry in front with the seconds
+        worked since the last such entry."""
         if not any(map(_ends_work, entries)):
             return entries
         before, self._counted = self._counted, time.monotonic()
@@ -274,7 +281,7 @@ class Journal:
 
     @contextmanager
     def wait(self) -> Iterator[None]:
-        """Count the time inside this block as waiting for the record to be durable."""
+        """Add the time inside this context to the seconds in `waited`."""
         if not self._waiting:
             self._since = time.perf_counter()
         self._waiting += 1
@@ -297,7 +304,7 @@ def _ends_work(entry: Logged) -> bool:
 
 
 class CallJournal:
-    """Records the steps of one tool call, and looks up recorded ones."""
+    """Records the steps (`ctx.step`) of one tool call, and looks up the steps of earlier attempts at it."""
 
     def __init__(self, journal: Journal, call: Call) -> None:
         self._journal = journal
@@ -314,7 +321,7 @@ class CallJournal:
         await self._record(StepOutcome(self._message, self._index, key, value))
 
     async def _record(self, entry: Logged) -> None:
-        """Record this entry. Raises `Stopped`, which stops the run, if the store is unavailable or the lease is lost.
+        """Record this entry. If the store is unavailable or the lease is lost, raise `Stopped`, which stops the run.
 
         Any other error would be taken for an error of the tool, and be passed on to the model.
         """

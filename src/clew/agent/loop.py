@@ -48,7 +48,7 @@ log = logging.getLogger("clew.agent")
 
 
 _PAUSED = "pause_turn"
-"""The stop reason of a model that has paused, and goes on when it is asked again."""
+"""The stop reason of a response after which the model has paused. It goes on when it is asked again."""
 
 
 class Ending(msgspec.Struct, frozen=True):
@@ -60,9 +60,10 @@ class Ending(msgspec.Struct, frozen=True):
 
 
 def read_answer(settings: Settings, state: Checkpoint) -> tuple[Any, str]:
-    """Read the answer at the end of a conversation.
+    """Read the final answer from the end of a conversation.
 
-    Returns the answer and "", or None and a correction to send to the model if the answer does not have the wanted form.
+    Returns the answer and "". If it does not have the form that the settings ask for, returns None and a text that asks
+    the model to correct it.
     """
     if settings.finish is not None:
         result = finished_with(state, settings.finish)
@@ -72,7 +73,7 @@ def read_answer(settings: Settings, state: Checkpoint) -> tuple[Any, str]:
 
 
 class Loop:
-    """Works on one thread until the run ends."""
+    """Works on one thread, turn after turn, until the run ends."""
 
     def __init__(self, settings: Settings, journal: Journal, workspace: Workspace | None, emit: Emit) -> None:
         self._settings = settings
@@ -82,16 +83,18 @@ class Loop:
         self._emit = emit
         self._state = State()
         self._turns = 0
-        """The number of responses since the last prompt."""
+        """The number of model responses since the last prompt."""
         self._filled = 0
-        """The length of the conversation in tokens, as of the last response."""
+        """The length of the conversation in tokens, according to the last response."""
         self.drift: dict[str, tuple[Any, Any]] = {}
         self.output: Any = None
 
     async def run(self, prompt: Asked | None) -> Ending:
-        """Work from the present state of the thread until it is done, waits for answers, or reaches a limit.
+        """Work from the present state of the thread until it is done, waits for answers, or reaches a limit. Return how
+        it ended.
 
-        A new `prompt` is recorded first. If this raises, the caller must call `files.settle`.
+        A new `prompt` is recorded before any other work. If this raises an error, the caller must call `files.settle`
+        to record the files.
         """
         await self._begin()
         self._journal.go_on_with(last_exchange(self._thread.checkpoint))
@@ -130,7 +133,8 @@ class Loop:
                 await self._respond(state)
 
     async def _begin(self) -> None:
-        """Record the agent's settings if they are new or have changed, and finish a response that was left incomplete."""
+        """Record the agent's settings if they are new or have changed. If an earlier run left a response incomplete,
+        record what there is of it."""
         state = self._thread.checkpoint
         now = self._journal.as_recorded(started(self._settings, state))
         self.drift = drift_of(state, now)
@@ -147,10 +151,10 @@ class Loop:
         self._state = State({key: value for key, value in values.items() if not key.startswith("clew:")})
 
     async def _take(self, prompt: Asked) -> None:
-        """Record the prompt before anything else is done, so that no stop loses it.
+        """Record a new prompt before any other work is done, so that it cannot be lost.
 
-        While calls of a turn are open, the prompt is recorded as waiting, because results must come right after their
-        calls. A prompt that is already on record and not answered is not recorded again.
+        If calls of the last turn have no result yet, the prompt is recorded as waiting, because vendors want results
+        right after their calls. A prompt that is on record already and not answered is not recorded again.
         """
         state = self._thread.checkpoint
         waiting = prompts_waiting(state)
@@ -167,11 +171,11 @@ class Loop:
         await self._journal.flush()
 
     def _is_known(self, state: Checkpoint, waiting: list[WaitingPrompt], prompt: Asked) -> bool:
-        """Return whether this prompt is on record already, so that the thread only has to go on with it.
+        """Return whether this prompt is on record already, so that it must not be recorded again.
 
-        A prompt with an exact id is found by its id: among the waiting prompts, or as the last exchange. Waiting prompts
-        were given while its calls were open, and are answered together with it. A prompt without an exact id is taken for
-        the last one if that has the same words and no answer: the same program was run again after a crash.
+        If its id was given or made from its number, it is looked for by id among the prompts in `waiting` and as the
+        last exchange. Raises `InvalidInput` if the id is there with another text. Otherwise it is known if the last
+        prompt has the same words and no answer, as when the same program is run again after a crash.
         """
         thread_id = self._thread.thread_id
         if prompt.is_exact:
@@ -189,7 +193,7 @@ class Loop:
         return last is not None and last.status != "done" and last.prompt == prompt.words
 
     def _asking(self, state: Checkpoint, prompts: list[WaitingPrompt]) -> list[Logged]:
-        """Return the entries that record these prompts, which are answered together.
+        """Return the entries that put these prompts into the conversation. They are answered together.
 
         If the exchange before them has no recorded end, the entry that ends it comes first.
         """
@@ -204,9 +208,11 @@ class Loop:
         return [*entries, self._journal.begin_exchange(last, prompts[-1].id, self._settings.model.name)]
 
     def _prepare_files(self, state: Checkpoint) -> None:
-        """Record, together with the intents of the open calls, that these calls may change files.
+        """Note that the calls which are about to run may change files. The note is stored with the intents of these
+        calls.
 
-        While there is no snapshot, calls without effects count too, because the files they saw are recorded nowhere else.
+        Only calls of tools with effects count. Before the first snapshot all calls count, because the files that they
+        read are recorded nowhere else. Does nothing without a workspace.
         """
         if self._settings.workspace is None:
             return
@@ -215,10 +221,10 @@ class Loop:
             self.files.may_change(state, state.turns)
 
     async def _respond(self, state: Checkpoint) -> None:
-        """Get one response of the model, and record it before anything acts on it.
+        """Ask the model for one response, and record it before its calls are run.
 
-        A response with calls is recorded together with the intents of the calls. The snapshot of the turn before is taken
-        during the model call, and is durable before the response is recorded.
+        A response with calls is stored in one write with the intents of the calls. If a snapshot of the files is due,
+        it is taken during the model call and recorded before the response. Shortens the conversation if it is too long.
         """
         self._journal.note_work(self._settings.model.name)
         await self._journal.record(ModelCallStarted(self._settings.model.name))
@@ -247,7 +253,7 @@ class Loop:
             self.files.begin()
 
     async def _keep(self, response: MessageAdded, turn: int) -> None:
-        """Record a response. A response with calls is held, and recorded together with the intents of the calls."""
+        """Record a response. If it has calls, it is stored in one write with their intents."""
         await self.files.ready()
         self._turns += 1
         if response.usage is not None:
@@ -283,28 +289,29 @@ class Loop:
             self._emit(CheckpointSaved(turn))
 
     def _is_full(self) -> bool:
-        """Whether the conversation has reached the length at which it is compacted."""
+        """Return whether the conversation has reached the length at which a summary has to replace its older messages."""
         return self._settings.window is not None and self._filled >= self._settings.window
 
     def _is_finished(self, state: Checkpoint) -> bool:
-        """Whether the model has ended its work: by a response without calls, or by the finish tool."""
+        """Return whether the model has ended its work: by a response without calls, or by a call of the finish tool."""
         last = state.messages[-1] if state.messages else None
         fell_silent = type(last) is Assistant and not tool_calls(last) and last.stop != _PAUSED
         return fell_silent or finished_with(state, self._settings.finish) is not None
 
     def read_output(self, state: Checkpoint) -> str:
-        """Set `output` to the answer. Returns "", or a correction to send to the model if the answer has the wrong form."""
+        """Set `output` to the model's answer. Returns "", or a text that asks the model to correct an answer of the
+        wrong form."""
         self.output, correction = read_answer(self._settings, state)
         return correction
 
     def _limit(self, state: Checkpoint) -> str | None:
-        """Return why the model may not be asked again, or None. Counted from the record, so that a crash resets nothing."""
+        """Return which limit forbids to ask the model again, or None. Turns and costs of earlier runs count too."""
         if self._turns >= self._settings.max_turns:
             return f"max_turns: {self._settings.max_turns}"
         return self._settings.budget.exceeded(state)
 
     def _warning(self, state: Checkpoint) -> str:
-        """Return the note for a model whose turns run out: `warn_turns` before the end and before the last turn, else ""."""
+        """Return a note that tells the model how many turns are left, if there are `warn_turns` or one; else ""."""
         left, early = self._settings.max_turns - self._turns, self._settings.warn_turns
         if left not in (early, 1) or not 0 < early < self._settings.max_turns or is_note(state.messages[-1]):
             return ""
@@ -318,7 +325,7 @@ class Loop:
         return await self._end(Ending("waiting", "; ".join(asked.text for asked in questions), tuple(questions)))
 
     async def _end(self, ending: Ending) -> Ending:
-        """Take the last snapshot of the files, then record how the run ended."""
+        """Record a last snapshot of the files, then the status with which the run ended. Returns `ending`."""
         await self.files.keep()
         await self._journal.record(StatusChanged(ending.status, ending.reason))
         return ending

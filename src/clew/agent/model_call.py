@@ -17,7 +17,7 @@ __all__ = ["ask"]
 
 
 async def ask(settings: Settings, request: ModelRequest, emit: Emit) -> tuple[ModelResponse, float | None]:
-    """Return the model's response and its cost in dollars, or None if the cost is unknown.
+    """Ask the model. Return its response and the cost in dollars, which is None if it is unknown.
 
     The events that the model streams before its response go to `emit`.
     """
@@ -40,9 +40,9 @@ async def ask(settings: Settings, request: ModelRequest, emit: Emit) -> tuple[Mo
 
 
 def _storable(response: ModelResponse) -> ModelResponse:
-    """Return the response with question marks in place of lone surrogates.
+    """Return the response with every lone surrogate (half of a pair of code units) replaced by a question mark.
 
-    A model may end a text with half a surrogate pair, which no store can keep. The rest was paid for, and is kept.
+    A model may end a text with one, and no store can keep it. The rest of the response was paid for, and is kept.
     """
     try:
         msgspec.msgpack.encode(response.message)

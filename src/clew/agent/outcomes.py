@@ -1,4 +1,4 @@
-"""Outcomes of runs: how the end of a run is recorded, and the result that its caller gets."""
+"""Outcomes of runs: how the end of a run is recorded, and how the result that its caller gets is made."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from clew.threads import Thread
 __all__ = ["answer_in", "find_answer", "result_of", "run_recorded"]
 
 _LIMITS = ("max_turns: ", "budget: ", "timeout: ")
-"""How the `reason` begins if a limit interrupted a run. Such a run returns a result and raises nothing."""
+"""The beginnings of the `reason` of a run that a limit interrupted. Such a run returns a result and raises no error."""
 _ASKED_AFTER_ANSWER = (
     "not asked yet: the thread waits for answers to questions of an earlier prompt. It is on record, and is asked once they "
     "are given with resume(answer=…)"
@@ -37,8 +37,9 @@ _ASKED_ON_RESUME = "the prompt was not asked yet. It is on record, and a resume 
 async def run_recorded(
     journal: Journal, files: Files, running: Coroutine[Any, Any, Ending], timeout: float | None
 ) -> Ending:
-    """Run to the end. A run that fails, is cancelled or takes too long first puts its files and how it ended on record,
-    however often it is cancelled meanwhile."""
+    """Await `running`, for at most `timeout` seconds, and return how the run ended. If it fails or is cancelled, record
+    its files and its end before the error is raised again. If the time is up, record that and return it. Cancelling
+    again does not stop the recording."""
     try:
         async with asyncio.timeout(timeout) as limit:
             return await running
@@ -61,7 +62,8 @@ async def _record_timeout(journal: Journal, files: Files, reason: str) -> Ending
 
 
 async def _record_end(journal: Journal, files: Files, ending: StatusChanged, error: BaseException) -> None:
-    """Store the files, then record how the run ended. If either fails, a note on `error` says so."""
+    """Record the files, then the status in `ending`. If either fails, a note on `error`, with which the run ended, says
+    so."""
     if unkept := await files.settle(error):
         error.add_note(unkept)
         ending = StatusChanged(ending.status, f"{ending.reason}; {unkept}")
@@ -98,11 +100,11 @@ def result_of(journal: Journal, before: Checkpoint, loop: Loop, ending: Ending, 
 
 
 def _worked_on(state: Checkpoint, ending: Ending, prompt: Asked | None) -> tuple[str, str, str]:
-    """The words and the id of the prompt that a run is the result of, and the reason of its status.
+    """Return three things for a run's result: the words and the id of its prompt, and the reason of its status.
 
-    It is the prompt that the run was given, so that nobody takes the result of another prompt for its answer: not if it was
-    asked together with later ones, and not if it was not asked at all, because what was begun before it waits for an answer
-    or was stopped. Without a prompt it is the one that the thread went on with.
+    The prompt is the one that the run was given, even if it was asked together with later prompts, or was not asked yet
+    because earlier work waits for an answer or was stopped. In the last case the reason says so. If the run was given
+    no prompt, it is the last prompt of the thread.
     """
     reason = "" if ending.status == "waiting" else ending.reason
     given = None if prompt is None else prompt.among(prompts_waiting(state))
@@ -116,8 +118,8 @@ def _worked_on(state: Checkpoint, ending: Ending, prompt: Asked | None) -> tuple
 
 
 async def find_answer(store: Checkpointer, thread_id: str, settings: Settings, prompt: Asked) -> RunResult | None:
-    """The answer to a prompt that is on record already; None if it is to be asked, or if files are to be restored first.
-    Takes no lease."""
+    """Return the recorded answer to a prompt, as the result of a run. Return None if the run has to do work: ask or
+    finish the prompt, or restore the files into an empty folder. Takes no lease."""
     if not prompt.is_exact:
         return None
     try:
@@ -128,10 +130,12 @@ async def find_answer(store: Checkpointer, thread_id: str, settings: Settings, p
 
 
 def answer_in(thread_id: str, state: Checkpoint, settings: Settings, prompt: Asked) -> RunResult | None:
-    """The answer to a prompt that is on record, at no cost; None if it is to be asked, or to be gone on with.
+    """Return the recorded answer to a prompt, as the result of a run that cost nothing. Return None if the prompt has
+    to be asked or finished, or if its id is new with each call.
 
-    A session's script that was told that a prompt waits or has reached a limit, and went on with another one, is told the
-    same again. A prompt that raised an error or was cut off told the script nothing, and is asked again.
+    An earlier prompt of a script's session may also have ended by waiting or by a limit. If the script then went on
+    with another prompt, it gets the same result again. A prompt that failed or was cut off is asked again. Raises
+    `InvalidInput` if the id is on record with another text, or with an answer that no longer fits `output=`.
     """
     if not prompt.is_exact:
         return None

@@ -20,9 +20,9 @@ _FENCED = re.compile(r"\s*```(?:json)?\s*\n(.*?)\n?```\s*", re.DOTALL)
 
 
 class Output:
-    """The type that the model's answer must have, with its JSON schema.
+    """The type that the model's final answer must have, with its JSON schema.
 
-    It can be a msgspec struct, a dataclass, a TypedDict, a pydantic model, or a type of Python's own.
+    The type can be a msgspec struct, a dataclass, a TypedDict, a pydantic model, or a built-in type of Python.
     """
 
     def __init__(self, wanted: Any) -> None:
@@ -34,7 +34,8 @@ class Output:
             raise InvalidInput(f"output={wanted!r} is no type that an answer can have: {error}") from error
 
     def read(self, text: str) -> tuple[Any, str]:
-        """Read the model's text as JSON. Returns the value and "", or None and a correction to send to the model."""
+        """Read the model's text as JSON of the wanted type. Returns the value and "". If it does not fit, returns None
+        and a text that asks the model to correct it."""
         fenced = _FENCED.fullmatch(text)
         words = fenced[1] if fenced else text
         if self._adapter is not None:
@@ -78,7 +79,8 @@ def _own(answer: Any) -> AnyTool:
 
 
 def finished_with(state: Checkpoint, finish: AnyTool | None) -> ToolResult | None:
-    """Return the result of the finish tool if the last turn called it without an error; otherwise None."""
+    """Return the result of the finish tool if the last turn called it without an error; otherwise None. The finish tool
+    is the one with which the model ends its task."""
     if finish is None or len(state.messages) < 2:
         return None
     response, results = state.messages[-2:]
@@ -91,9 +93,10 @@ def finished_with(state: Checkpoint, finish: AnyTool | None) -> ToolResult | Non
 
 
 def value_of(result: ToolResult, output: Output | None) -> tuple[Any, str]:
-    """Read the answer from a result of the finish tool.
+    """Read the answer from a result of the finish tool, with which the model ends its task.
 
-    Returns the answer and "", or None and a correction to send to the model if the answer does not have the wanted type.
+    Returns the answer and "". If the answer does not have the wanted type, returns None and a text that asks the model
+    to correct it.
     """
     json = next((block.value for block in result.content if isinstance(block, Json)), None)
     text = "\n".join(block.text for block in result.content if isinstance(block, Text))
@@ -103,5 +106,5 @@ def value_of(result: ToolResult, output: Output | None) -> tuple[Any, str]:
 
 
 def not_finished(finish: AnyTool) -> str:
-    """Return the note for a model that stopped without calling the finish tool."""
+    """Return a text that tells the model to call the finish tool, for a model that stopped without doing so."""
     return f"Nothing ends the task but a call of {finish.name}. Go on; when you are done, call it with your answer."

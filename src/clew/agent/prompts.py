@@ -1,4 +1,5 @@
-"""Prompts and notes: check and identify prompts, record those that wait, and tell prompts from notes in the history."""
+"""Prompts and notes. A note is a message from Clew to the model. Checks prompts, gives them ids, records those that
+wait, and tells prompts from notes."""
 
 from __future__ import annotations
 
@@ -35,9 +36,10 @@ __all__ = [
 
 
 _PROMPTS = "clew:prompts"
-"""The key in the thread's state that holds the texts of the prompts that wait for the open calls."""
+"""The name of the thread's value that holds the texts of waiting prompts: those that were given while tool calls of the
+last turn had no result."""
 _MADE = "clew:"
-"""The prefix of the prompt ids that Clew makes."""
+"""The prefix of the prompt ids that Clew makes itself."""
 _LONGEST_ID = 1024
 _LONGEST_QUOTE = 60
 
@@ -47,24 +49,26 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
     text: str
     words: str
-    """The text as it is recorded: redacted."""
+    """The text as it is stored in the log, with the redaction applied."""
     id: str
     is_exact: bool
-    """True if the id was given, or made from the prompt's number in its session.
+    """True if the prompt can be recognized by its id: the id was given, or made from the prompt's number in its
+    session.
 
     Otherwise the id is new with each call, and an unfinished prompt with the same words counts as the same prompt.
     """
     is_numbered: bool = False
 
     def among(self, prompts: Sequence[WaitingPrompt]) -> WaitingPrompt | None:
-        """Return the waiting prompt that is this one, or None. Without an exact id, the same words are enough."""
+        """Return the prompt of this list that is the same as this one, or None. If this one has no exact id, the same
+        words are enough."""
         for other in reversed(prompts):
             if other.id == self.id or (not self.is_exact and other.text == self.words):
                 return other
         return None
 
     def check_words(self, thread_id: str, known: str) -> None:
-        """Raise `InvalidInput` if `known`, the recorded text of this prompt's id, differs from this prompt's text."""
+        """Raise `InvalidInput` if this prompt's text differs from `known`, the text that is on record with the same id."""
         if known != self.words:
             raise InvalidInput(
                 f"thread {thread_id!r}: the prompt_id {self.id!r} is on record with other words: {_quoted(known)}, and not "
@@ -75,8 +79,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 def asked(text: str, redact: Redact | None, *, prompt_id: str | None = None, number: int | None = None) -> Asked:
     """Return a prompt with its id.
 
-    The id is `prompt_id` if given. Otherwise it is made from the prompt's `number` in its session and its words. Without
-    a number, the id is new and random.
+    The id is `prompt_id` if given. Otherwise it is made from the prompt's `number` in its session and its words.
+    Without a number, the id is new and random. `redact` is the thread's redaction.
     """
     words = _on_record(text, redact)
     if prompt_id is not None:
@@ -105,7 +109,7 @@ def _quoted(text: str) -> str:
 
 
 def check_prompt(prompt: str, prompt_id: str | None = None) -> None:
-    """Raise `InvalidInput` if this prompt or its id cannot be used. Call this before anything is recorded."""
+    """Raise `InvalidInput` if this prompt or its id cannot be used: wrong type, empty, or text that cannot be stored."""
     if not isinstance(prompt, str) or not prompt.strip():
         raise InvalidInput(
             f"a prompt is a text that is not empty, and not {prompt!r}. To go on with a thread without one: "
@@ -122,7 +126,7 @@ def check_prompt(prompt: str, prompt_id: str | None = None) -> None:
 
 
 def check_resumed(prompt: str | None, prompt_id: str | None) -> None:
-    """Raise `InvalidInput` if a resume cannot take these arguments. An id without a prompt is refused: it names nothing."""
+    """Raise `InvalidInput` if a resume cannot take this prompt or id. An id without a prompt is refused too."""
     if prompt is not None:
         check_prompt(prompt, prompt_id)
     elif prompt_id is not None:
@@ -142,14 +146,15 @@ def _check_storable(what: str, text: str) -> None:
 
 
 class WaitingPrompt(msgspec.Struct, frozen=True):
-    """A recorded prompt that the model gets once the calls of the open turn are done."""
+    """A recorded prompt that is not yet in the conversation: the model gets it once the tool calls of the last turn
+    have results."""
 
     text: str
     id: str
 
 
 def prompts_waiting(state: Checkpoint) -> list[WaitingPrompt]:
-    """Return the prompts that wait until the calls of the open turn are done, oldest first."""
+    """Return the recorded prompts that wait until the tool calls of the last turn have results, oldest first."""
     values = state.state
     texts, ids = values.get(_PROMPTS) or [], values.get(PROMPT_IDS) or []
     known = [*ids, *(made_id() for _ in texts[len(ids) :])]
@@ -157,16 +162,16 @@ def prompts_waiting(state: Checkpoint) -> list[WaitingPrompt]:
 
 
 def waiting_prompts(prompts: list[WaitingPrompt]) -> list[Logged]:
-    """Return the entries that record which prompts wait. Ids are stored apart from the texts: only texts are redacted."""
+    """Return the entries that record which prompts wait for tool calls to end. They replace what was recorded before.
+    Ids are stored apart from the texts, because only texts are redacted."""
     texts, ids = [prompt.text for prompt in prompts], [prompt.id for prompt in prompts]
     return [StateSet(_PROMPTS, texts or None), StateSet(PROMPT_IDS, ids or None)]
 
 
 def line_of_work(state: Checkpoint) -> list[int]:
-    """Return the indices in the history of all messages of the current line of work, in order.
+    """Return the indices in the thread's history of all messages that were not rewound, in order.
 
-    That is the conversation without the messages that were rewound. Messages that a summary replaced for the model are
-    included.
+    Messages that a summary replaced for the model are included.
     """
     if state.view == ((0, len(state.history)),):
         return list(range(len(state.history)))
@@ -177,7 +182,7 @@ def line_of_work(state: Checkpoint) -> list[int]:
 
 
 def turns_of_task(state: Checkpoint) -> int:
-    """Count the model's responses since the last prompt."""
+    """Count the model's responses since the user's last prompt."""
     turns = 0
     for place in reversed(line_of_work(state)):
         if is_prompt(state.history[place]):
@@ -187,7 +192,8 @@ def turns_of_task(state: Checkpoint) -> int:
 
 
 NOTE = "clew:note"
-"""The key in the thread's state that holds a note for the model, to be added before the model is asked again."""
+"""The name of the thread's value that holds the text of a note for the model. It is added to the conversation before
+the model is asked again."""
 _MARK = "[clew] "
 
 
@@ -197,7 +203,7 @@ def note(text: str) -> User:
 
 
 def note_waiting(state: Checkpoint) -> str:
-    """Return the note to add before the model is asked again, or "" if there is none. Open calls are settled first."""
+    """Return the recorded text of a note that the model has not seen yet, or "" if there is none."""
     return str(state.state.get(NOTE) or "")
 
 

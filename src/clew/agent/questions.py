@@ -1,4 +1,4 @@
-"""Find the open questions of a thread, and record a person's answers to them."""
+"""Find the questions to a person that a thread waits for, and record the answers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from clew.threads.maintenance import upkeep
 __all__ = ["answers_to", "open_questions", "record_answer"]
 
 _ANSWERED = "clew:answered"
-"""The key in the thread's state that holds the last answers, by question id.
+"""The name of the thread's value that holds the last answers, by question id.
 
 With it, the same answers are accepted when they are given again after a stop.
 """
@@ -25,18 +25,19 @@ _ID = re.compile(r"\d+:\d+:.+")
 
 
 def open_questions(state: Checkpoint) -> list[Question]:
-    """Return the questions that a thread waits for."""
+    """Return the questions to a person that a thread in this state waits for."""
     return msgspec.convert(state.state.get(QUESTIONS) or [], list[Question])
 
 
 def answers_to(thread_id: str, state: Checkpoint, answer: Any) -> list[Logged]:
-    """Return the entries that record a person's answer to a thread's open questions.
+    """Return the entries that record a person's answer to a thread's open questions. Does not record them.
 
-    Each answer becomes the outcome of a step of the call that asked. `answer` is the answer itself, or a dict by question
-    id, which is required if there are several questions. Returns an empty list if there are no questions and the last
-    answers were the same. Record the entries while you hold the thread, so that nobody else answers meanwhile.
+    Each answer becomes the outcome of a step of the tool call that asked. `answer` is the answer itself, or a dict by
+    question id, which is required if there are several questions. Returns an empty list if there are no questions and
+    the last answers were the same. The caller must hold the thread's lease while it records the entries, so that nobody
+    else answers meanwhile.
 
-    Raises `InvalidInput` if the answer does not fit the questions, and `UsageError` if no answer is waited for.
+    Raises `InvalidInput` if the answer does not fit the questions, and `UsageError` if the thread has no questions.
     """
     questions = {question.id: question for question in open_questions(state)}
     by_id = (
@@ -61,10 +62,11 @@ def answers_to(thread_id: str, state: Checkpoint, answer: Any) -> list[Logged]:
 
 
 async def record_answer(checkpointer: Checkpointer, thread_id: str, answer: Any) -> None:
-    """Record a person's answer without an agent, and without going on: the next resume does that.
+    """Record a person's answer to a thread's questions, without an agent. The thread goes on with it at the next
+    resume.
 
-    As with `agent.resume(answer=…)`, give a dict by question id if there are several questions. A wrong answer is refused
-    before the thread is touched.
+    As with `agent.resume(answer=…)`, give a dict by question id if there are several questions. A wrong answer is
+    refused before the thread is opened.
     """
     answers_to(thread_id, await Thread.load(checkpointer, thread_id), answer)
     async with upkeep(checkpointer, thread_id, "answering") as thread:

@@ -1,6 +1,5 @@
-"""Recovery of a stopped prompt to a provider: what it left behind stays on record, and the next prompt tells the model
-of it.
-"""
+"""Recovery after a stop during a prompt: what the prompt left unfinished is recorded, and a note before the next prompt
+tells the model of it."""
 
 from __future__ import annotations
 
@@ -23,29 +22,30 @@ _LONGEST_TEXT = 4000
 
 
 class Left(msgspec.Struct, frozen=True):
-    """What a stopped prompt left behind: entries to record before the thread goes on, and facts to tell the model."""
+    """What a stopped prompt left unfinished: entries to record before the thread goes on, and what the model must be
+    told."""
 
     entries: tuple[Logged, ...] = ()
     in_doubt: tuple[ToolCall, ...] = ()
     words: str = ""
-    """The text, so far, of an answer that was cut off."""
+    """The text of the model's last answer, as far as it came before it was cut off."""
     prompt: str = ""
-    """The last prompt, if the work on it was stopped; else empty."""
+    """The text of the last prompt if the work on it was stopped; else empty."""
 
     @property
     def was_stopped(self) -> bool:
         return bool(self.prompt or self.in_doubt or self.words)
 
     def with_calls(self, calls: Sequence[ToolCall]) -> Left:
-        """Return a copy in which these calls are in doubt too. A call with the name and arguments of a call that is in
-        doubt already is not added.
-        """
+        """Return a copy that has these calls in `in_doubt` too. A call is left out if one with the same name and
+        arguments is already there."""
         known = [(call.name, call.arguments) for call in self.in_doubt]
         more = [call for call in calls if (call.name, call.arguments) not in known]
         return msgspec.structs.replace(self, in_doubt=(*self.in_doubt, *more))
 
     def note(self, prompt: str) -> User | None:
-        """Return the note to the model that goes in front of the next `prompt`, or None if there is nothing to say."""
+        """Return a message that tells the model what was left unfinished, to be put in front of `prompt`. Return None
+        if there is nothing to tell."""
         parts = []
         if self.prompt and self.prompt != prompt:
             parts.append(f"The program was stopped while it worked on this prompt: {self.prompt[:_LONGEST_TEXT]!r}.")
@@ -63,7 +63,8 @@ class Left(msgspec.Struct, frozen=True):
 
 
 def left_over(state: Checkpoint) -> Left:
-    """Return what a stopped prompt left in this state of a thread. It is empty if the last prompt was answered."""
+    """Return what a stopped prompt left unfinished in a thread of this state. The result is empty if the last prompt
+    was answered."""
     entries: list[Logged] = []
     stopped = _stopped(state)
     doubtful = [call.call for call in state.calls if call.status != "done"]
@@ -95,7 +96,7 @@ def left_over(state: Checkpoint) -> Left:
 
 
 def _stopped(state: Checkpoint) -> ExchangeSpan | None:
-    """Return the last exchange if the record shows that work on it began and was then stopped; else None."""
+    """Return the last exchange if the log shows that work on it began and was stopped; else None."""
     last = last_exchange(state)
     if last is None or not last.is_recorded or not (last.is_open or last.status == "interrupted"):
         return None
@@ -103,7 +104,8 @@ def _stopped(state: Checkpoint) -> ExchangeSpan | None:
 
 
 def merged(pieces: tuple[Block, ...]) -> tuple[Block, ...]:
-    """Join adjacent pieces of text into one block, and adjacent pieces of thinking up to a signature."""
+    """Join neighbouring pieces of streamed text into one block, and pieces of thinking too, up to the piece with a
+    signature."""
     found: list[Block] = []
     for piece in pieces:
         last = found[-1] if found else None

@@ -1,4 +1,4 @@
-"""Rewind of a thread to the end of an earlier turn: its conversation, its files, or both from the same point."""
+"""Take a thread back to the end of an earlier turn: its conversation, its files, or both."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ class RewindDone(msgspec.Struct, frozen=True, kw_only=True):
     turns: int
     """How many turns the thread had before the rewind."""
     frames: int
-    """How many frames the log had before the rewind itself. `state_after` this many frames is the state before it."""
+    """How many frames the log had just before the conversation was rewound. `state_after` this number of frames gives
+    the state to return to."""
     restored: Restored | None = None
     """What was done to the files; None if no files were restored."""
 
@@ -35,14 +36,16 @@ async def rewind(
     files: WorkspaceSnapshot | None = None,
     workspace: Workspace | None = None,
 ) -> RewindDone:
-    """Rewind a thread: with `to_turn`, its conversation; with `files` and a `workspace`, its files.
+    """Rewind a thread: with `to_turn`, its conversation to the end of that turn; with `files`, a snapshot, the files of
+    the `workspace`.
 
-    The current content of the folder is recorded before it is touched, so that the thread's log always leads back to
-    it. The files are restored first: if that fails, the conversation stays where it is. If the process stops in
-    between, the same call again completes the rewind.
+    A snapshot of the folder is recorded before its files are changed, so that they can be brought back. The files are
+    restored first: if that fails, the conversation is not rewound. If the process stops in between, the same call again
+    completes the rewind.
 
-    Raises `ThreadBusy` unless the thread is free. After a rewind of the conversation the thread is interrupted, and a
-    resume goes on from there. A rewind of the files alone leaves its status as it was.
+    Raises `ThreadBusy` if another process holds the thread, and `InvalidInput` if only one of `files` and `workspace`
+    is given. After a rewind of the conversation the thread's status is `interrupted`, and a resume goes on from that
+    turn. A rewind of the files alone leaves the status as it was.
     """
     if (files is None) != (workspace is None):
         raise InvalidInput("files go into a workspace: give both, or neither.")

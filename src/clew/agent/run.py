@@ -29,8 +29,8 @@ _END = object()
 async def stop_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
     """Cancel these tasks, except the one that calls this, and return once they have ended.
 
-    Raises `UsageError` for a task that runs on another event loop. Tasks of a closed loop are skipped: they ended with
-    it.
+    Raises `UsageError` for a task that runs on another event loop. Tasks of a closed event loop are skipped: they ended
+    with it.
     """
     others = [task for task in tasks if task is not asyncio.current_task() and not task.done()]
     running = [task for task in others if not task.get_loop().is_closed()]
@@ -81,8 +81,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     """Why the run was interrupted: `max_turns: …`, `budget: …` or `timeout: …`. It may also say that the prompt was not
     asked yet, because earlier work on the thread waits for an answer or was interrupted. Such a prompt is on record,
-    and is asked once the thread goes on.
-    """
+    and is asked when the thread is resumed."""
     questions: tuple[Question, ...] = ()
     """The questions to people that have to be answered before the thread goes on."""
     usage: Usage | None = Usage()
@@ -92,23 +91,24 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     turns: int = 0
     """How many turns the whole thread has had."""
     resumed_from: int | None = None
-    """The turn that the thread had reached when this run began; None for a new thread."""
+    """How many turns the thread had when this run began; None for a new thread."""
     drift: Mapping[str, tuple[Any, Any]] = {}
-    """What differed from the record and was applied, by name: the value before and the value now."""
+    """What had changed since the last run on the thread, such as settings of the agent or files of the workspace. For
+    each name, the recorded value and the present one. The present one was used."""
     waited: float = 0.0
-    """Seconds that the run waited for its record: to open it, and to make it durable. Releasing the thread is not
-    counted, because that happens after the result.
-    """
+    """Seconds that the run waited for the store: to open the thread, and until entries were stored. Releasing the
+    thread is not counted, because that happens after the result."""
     duration: float = 0.0
     """Seconds that the run took."""
     blocks: tuple[Block, ...] = ()
     """What was said and done, in order: text, thinking, tool calls and their results."""
     losses: tuple[Loss, ...] = ()
-    """Parts of the conversation that did not fit the provider, if the conversation came from another provider."""
+    """Parts of the conversation that the provider could not be given in full, if the conversation came from another
+    provider."""
 
     @property
     def result(self) -> Any:
-        """The same as `output`."""
+        """Another name for `output`."""
         return self.output
 
     @property
@@ -140,11 +140,11 @@ class Run(Generic[T]):
             print(event)
         print(run.result.output)
 
-    Nothing happens before it is awaited or iterated. A run that is dropped before that warns that nothing happened.
+    Nothing happens before it is awaited or iterated. If it is dropped before that, a warning says that nothing was run.
 
-    A run that is iterated and then dropped, for instance by `break`, is cancelled: it stops at its next barrier, records
-    that it was interrupted, gives its lease back, and can be resumed. `await run.aclose()` does the same and returns once
-    that is on record. A run that is iterated only in part and then awaited goes on to its end.
+    A run that is iterated and then dropped, for instance by `break`, is cancelled: it records that it was interrupted,
+    gives its lease back, and can be resumed. `await run.aclose()` does the same and returns once that is on record. A
+    run that is iterated only in part and then awaited goes on to its end.
     """
 
     def __init__(self, work: Callable[[Emit], Awaitable[T]]) -> None:
@@ -158,7 +158,7 @@ class Run(Generic[T]):
 
     @property
     def result(self) -> T:
-        """The result of a run that has finished. It starts nothing and waits for nothing.
+        """The result of a run that has finished. Reading it does not start the run, and does not wait.
 
         Raises `UsageError` if the run has not finished or was stopped, and the run's own error if it failed.
         """
@@ -174,9 +174,8 @@ class Run(Generic[T]):
         return self._task.result()
 
     async def _finish(self) -> T:
-        """Run to the end, unless that was done already, and return the result. It can be awaited again, and after the
-        events.
-        """
+        """Return the result; if the run has not ended, run it to its end first. Can be awaited several times, and after
+        events were iterated."""
         task = self._task or self._start(lambda event: None)
         if task.cancelled() or not task.done():
             _check_loop(task)
@@ -215,9 +214,8 @@ class Run(Generic[T]):
         return events
 
     def _start(self, emit: Emit) -> asyncio.Task[T]:
-        """Start the work in a task of its own. The task holds no reference to this run, so that a run which nobody
-        holds any more is noticed and cancelled.
-        """
+        """Start the run in a task of its own and return the task. The task holds no reference to this object, so that a
+        run to which nobody holds a reference any more can be noticed and cancelled."""
         self._begin()
         work = self._work
 
@@ -240,9 +238,8 @@ class Run(Generic[T]):
 
 
 def _check_loop(task: asyncio.Task[Any]) -> None:
-    """Raise `UsageError` if the run belongs to another event loop. Otherwise asyncio would raise errors of its own, or
-    wait for ever.
-    """
+    """Raise `UsageError` if this task of a run belongs to another event loop than the current one. Otherwise asyncio
+    would raise errors of its own, or wait for ever."""
     loop = task.get_loop()
     if loop is asyncio.get_running_loop():
         return
@@ -263,6 +260,6 @@ def _cancel(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any]) -> None:
 
 
 def _retrieve(task: asyncio.Task[Any]) -> None:
-    """Mark the exception of a run as seen, so that asyncio does not warn about a run that was dropped."""
+    """Read the exception of a finished task, so that asyncio does not warn that nobody has read it."""
     if not task.cancelled():
         task.exception()

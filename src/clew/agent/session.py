@@ -53,7 +53,8 @@ class Session(ABC):
 
     @property
     def losses(self) -> tuple[Loss, ...]:
-        """Parts of the conversation that did not fit the provider to which the session was moved last."""
+        """Parts of the conversation that the present provider could not be given in full when the session was moved to
+        it."""
         return ()
 
     @property
@@ -69,10 +70,11 @@ class Session(ABC):
     def handle(
         self, *, key: str | bytes | None = None, expires_in: timedelta | None = None, hints: bool = False
     ) -> str:
-        """Return a handle like `resume_handle`, with options: signed with `key`, refused once `expires_in` has passed, or
-        with `hints`.
+        """Return a handle like `resume_handle`, with options: signed with `key`, refused once `expires_in` has passed,
+        or with `hints`.
 
-        Hints are the folder, and the store without its credentials, for the process that resumes the session.
+        Hints help the process that resumes the session. They are the folder, and the URL of the store without its
+        credentials.
         """
         cwd, store = self._whereabouts() if hints else ("", "")
         expires = None if expires_in is None else datetime.now(UTC) + expires_in
@@ -82,11 +84,11 @@ class Session(ABC):
 
     @abstractmethod
     def _resume_key(self) -> str:
-        """Return the id by which the provider knows the conversation."""
+        """Return the id by which the provider knows the conversation. It becomes part of the handle."""
 
     @abstractmethod
     def _whereabouts(self) -> tuple[str, str]:
-        """Return the folder in which the agent works, and the URL of the store."""
+        """Return the folder in which the agent works, and the URL of the store. A handle gives them as hints."""
 
     @abstractmethod
     def send(self, prompt: str, *, prompt_id: str | None = None, timeout: float | None = None) -> Run[RunResult]:
@@ -110,9 +112,8 @@ class Session(ABC):
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> Run[RunResult]:
-        """Go on with work that was stopped, or that waits for an `answer`. A `prompt` is asked as by `send`: with a
-        `prompt_id`, once.
-        """
+        """Go on with work that was stopped. `answer` answers the question that the work waits for. A `prompt` is asked
+        as by `send`: with a `prompt_id`, only once."""
 
     def stream(
         self,
@@ -152,7 +153,8 @@ class Session(ABC):
 
     @abstractmethod
     async def move_to(self, provider: str, **settings: Any) -> Session:
-        """Go on at another provider with the whole conversation. Return the session to use from now on.
+        """Go on at another provider with the whole conversation. Stops the work that is under way, and returns the
+        session to use from now on.
 
         `settings` are the arguments of `Agent(provider=…)` that are to change. `move_to("clew", model=…)` goes on with
         the built-in agent.
@@ -170,11 +172,12 @@ class Session(ABC):
 log = logging.getLogger("clew.agent")
 
 _NOT_OURS = (InvalidInput, LeaseLost, ThreadBusy, Unavailable, UsageError)
-"""Errors that say nothing about the task: the call was wrong, the store is away, or another process has the thread."""
+"""Errors that do not mean that the task failed: the call was wrong, the store is unreachable, or another process has
+the thread."""
 
 
 class OwnSession(Session):
-    """A thread of the built-in agent, over several prompts."""
+    """A session of the built-in agent: several prompts on one thread."""
 
     def __init__(
         self,
@@ -187,7 +190,9 @@ class OwnSession(Session):
         keep_stopped: bool = True,
         must_exist: bool = False,
     ) -> None:
-        """With `must_exist`, a prompt raises `ThreadNotFound` if the store does not have the thread, and creates none."""
+        """`folder` is part of the name of a task's thread. `resume`, `clear_done` and `keep_stopped` are `resume`,
+        `delete_when_done` and `keep_when_stopped` of `agent.session`. With `must_exist`, a prompt raises
+        `ThreadNotFound` if the store does not have the thread, and creates none."""
         self._agent = agent
         self._thread_id = thread_id
         self._is_script = resume
@@ -200,9 +205,10 @@ class OwnSession(Session):
         self._tasks: set[asyncio.Task[Any]] = set()
         self._asked = 0
         self._raised: tuple[str, int] | None = None
-        """The last prompt that raised an error, with its number, until another prompt is asked."""
+        """The words and the number of the last prompt if it raised an error; None once another prompt is asked."""
         self._ended_with = ""
-        """How the last run ended. Empty before the first run, and after an error that says nothing about the task."""
+        """The status with which the last run ended: that of its result, `failed` or `stopped`. Empty before the first
+        run, and after an error that does not mean that the task failed."""
         self._reason = ""
         """Why the last run was interrupted."""
 
@@ -221,15 +227,16 @@ class OwnSession(Session):
         return str(self._folder), self._agent.store_url
 
     def send(self, prompt: str, *, prompt_id: str | None = None, timeout: float | None = None) -> Run[RunResult]:
-        """Ask a prompt, and work until the agent has answered. With a `prompt_id` the prompt is asked once, as by
+        """Ask a prompt, and work until the agent has answered. With a `prompt_id` the prompt is asked only once, as by
         `agent.run`.
 
-        In a session with `resume=True` and without a `thread_id`, the first prompt is the task that names the thread: the
-        same agent with the same task in the same folder goes on where it was.
+        In a session with `resume=True` and without a `thread_id`, the first prompt is the task, and the thread's id is
+        made from it: the same agent with the same task in the same folder goes on with the same thread.
 
-        In a session with `resume=True` a prompt without an id is known by its number. When the script runs again, its
-        n-th prompt is answered from the record if it was answered before, and is continued if it was not. The same words
-        right after a prompt that raised an error are the same prompt, tried again: it keeps its number.
+        In a session with `resume=True`, a prompt without an id is recognized by its number. When the script runs again,
+        its n-th prompt is answered from the record if it was answered before, and is continued if it was not. If a
+        prompt raised an error and the next one has the same words, it is the same prompt tried again and keeps its
+        number.
         """
         check_prompt(prompt, prompt_id)
         check_timeout(timeout)
@@ -310,9 +317,8 @@ class OwnSession(Session):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Leave the session. Everything is on record already. If the thread was named by its task and is not needed any
-        more, it is deleted. A thread that was named by its user stays.
-        """
+        """Leave the session. Everything is on record already. If the thread's id was made from its task, the thread is
+        deleted when the task is done or, if the session was opened so, when it has stopped. Other threads stay."""
         if not self._is_task or self._thread_id is None:
             return
         if self._ended_with == "done":
@@ -325,9 +331,8 @@ class OwnSession(Session):
             log.info("thread %r: all of it is kept; %s", self._thread_id, _how_to_go_on(self._reason))
 
     async def _clear(self, thread_id: str) -> None:
-        """Delete the thread. If the store is unreachable, only log a warning: the result of the work must not be lost for
-        that.
-        """
+        """Delete the thread. If the store is unreachable, only log a warning, so that the caller still gets the result
+        of its work."""
         try:
             await settle(self._agent._store.forget(thread_id))
         except Unavailable as error:
@@ -339,14 +344,15 @@ class OwnSession(Session):
 
 
 def _how_to_go_on(reason: str) -> str:
-    """Advise how to go on. After a limit stopped the run, name a larger one: the same limit would stop it again at once."""
+    """Return a sentence that says how to go on with a stopped task. If `reason` says that a limit stopped it, name a
+    larger one: the same limit would stop it again at once."""
     limit = next((name for name in ("max_turns", "budget") if reason.startswith(f"{name}: ")), "")
     larger = f", with a larger {limit} ({reason})," if limit else ""
     return f"run the same task again{larger} to go on"
 
 
 def task_id(agent: str, task: str, folder: Path) -> str:
-    """Return the id of the thread that belongs to a task. It is the same for the same agent, words and folder."""
+    """Return the id of the thread of a task, made from the agent's name, the words of the task and the folder."""
     words = "\0".join((agent, task, os.path.abspath(folder)))
     digest = blake3(words.encode("utf-8", "surrogateescape")).hexdigest()[:24]
     return f"task:{agent or 'agent'}:{digest}"

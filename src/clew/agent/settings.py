@@ -1,4 +1,4 @@
-"""The settings of an agent, its budget, and the setup from which the command line goes on with a thread."""
+"""The settings of an agent, its budget, and `Setup`: what the command line needs to go on with a thread."""
 
 from __future__ import annotations
 
@@ -59,9 +59,8 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
         return {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
 
     def exceeded(self, state: Checkpoint) -> str | None:
-        """Return the reason to stop if a limit is used up, or if dollars are limited and the cost is not known. Return
-        None if the thread may go on.
-        """
+        """Return in words which limit is used up, or that dollars are limited and the cost is not known. Return None if
+        the thread may go on. `state` is the thread's present state."""
         spent = state.usage.input_tokens + state.usage.output_tokens
         if self.tokens is not None and spent >= self.tokens:
             return f"budget: {spent} of {self.tokens} tokens"
@@ -100,15 +99,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     finish: AnyTool | None = None
     warn_turns: int = 0
     window: int | None = None
-    """Tokens that the conversation may fill before it is compacted."""
+    """How many tokens the conversation may fill before a summary replaces its older messages; None for no limit."""
     on_overflow: Overflow = "compact"
     restore_files: bool = False
     parent: tuple[str, int] | None = None
-    """The thread and turn that called a sub-agent, for the new thread of that sub-agent."""
+    """For a sub-agent: the thread that called it, and the turn of the call. They are recorded in the sub-agent's new
+    thread."""
 
 
 def started(settings: Settings, state: Checkpoint) -> ThreadStarted:
-    """Return the log entry that says which agent works on a thread, and with which settings."""
+    """Return the log entry that says which agent works on a thread, and with which settings. `state` is the thread's
+    present state."""
     return ThreadStarted(
         agent=settings.name,
         model=settings.model.name,
@@ -120,11 +121,11 @@ def started(settings: Settings, state: Checkpoint) -> ThreadStarted:
 
 
 def drift_of(state: Checkpoint, now: ThreadStarted) -> dict[str, tuple[Any, Any]]:
-    """Return what a resume changes: for each setting that differs, its value on record and its value now.
+    """Return which settings differ from the record, for a resume: by name, the recorded value and the present value.
+    `now` is the entry with the present settings.
 
-    A resume reports these changes and never mixes settings silently. `tools` is there only if tools were added or
-    removed, with the names before and now. `changed tools` names the tools that kept their name while their
-    description, parameters or effect changed.
+    `tools` is included only if tools were added or removed, with all names before and now. `changed tools` names the
+    tools that kept their name while their description, parameters or effect changed.
     """
     if not state.model and not state.history:
         return {}
@@ -141,13 +142,13 @@ def drift_of(state: Checkpoint, now: ThreadStarted) -> dict[str, tuple[Any, Any]
 
 
 SETUP = "clew:setup"
-"""The key of the thread's value that holds its `Setup`. A rewind brings back the setup of that time. A fork has its
-own.
-"""
+"""The name of the thread's value that holds its `Setup`. A rewind brings back the setup of that time. A fork has its
+own."""
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How the command line set up the agent of a thread. It is on record, so it never holds a key or any other secret."""
+    """The options with which the command line made the agent of a thread. It is stored in the log, so it never holds a
+    key or any other secret."""
 
     model: str = ""
     """The model as `Agent` takes it. With a provider, its own name for the model, or empty."""
@@ -158,9 +159,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     mcp: tuple[str, ...] = ()
     """MCP servers: URLs, or commands with $NAME where a variable of the environment is meant."""
     folder: str = ""
-    """The folder in which the command was given. Modules are searched there, and a provider without a workspace works
-    there.
-    """
+    """The folder in which the command was given. Modules with tools are looked for there, and a provider without a
+    workspace works there."""
     workspace: str = ""
     permissions: str = ""
     system: str = ""
@@ -168,16 +168,18 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_turns: int | None = None
     budget: Budget = Budget()
     supplies: tuple[str, ...] = ()
-    """The names of all tools that this setup provided when it was last used."""
+    """The names of all tools that the agent had when it was last made with this setup."""
 
 
 async def keep_setup(checkpointer: Checkpointer, thread_id: str, setup: Setup) -> None:
-    """Record the setup, before work on the thread begins. Raises `ThreadBusy` if another process works on it already."""
+    """Record the setup on a thread, before work on it begins. Raises `ThreadBusy` if another process works on it
+    already."""
     await put_aside(checkpointer, thread_id, StateSet(SETUP, msgspec.to_builtins(setup)))
 
 
 def kept_setup(state: Checkpoint) -> Setup | None:
-    """Return the setup on record; None for a thread that a program made. Raises `Corrupt` if it cannot be read."""
+    """Return the setup that a thread has on record, or None if it was not started from the command line. Raises
+    `Corrupt` if it cannot be read."""
     kept = state.state.get(SETUP)
     try:
         return None if kept is None else msgspec.convert(kept, Setup)
@@ -186,9 +188,9 @@ def kept_setup(state: Checkpoint) -> Setup | None:
 
 
 def setup_of(state: Checkpoint) -> Setup:
-    """Return the setup with which a thread goes on: the one on record, else one derived from the rest of the record. If
-    the thread was moved since, it is adapted to the agent that worked on it last.
-    """
+    """Return the setup with which the command line goes on with a thread: the recorded one, else one made from other
+    records of the thread. If the thread has since moved to another provider, the setup names the agent that worked on
+    it last."""
     kept = kept_setup(state)
     found = _guessed(state) if kept is None else kept
     provider = str(state.limits.get("provider") or "")
@@ -210,9 +212,8 @@ def _moved(setup: Setup, state: Checkpoint, provider: str) -> Setup:
 
 
 def _guessed(state: Checkpoint) -> Setup:
-    """Derive a setup from what every agent records. The record does not say where tools are, so only Clew's own tools
-    are included.
-    """
+    """Make a setup from what every agent records. The record does not say in which modules tools are, so only Clew's
+    own tools are included."""
     limits = state.limits
     provider = str(limits.get("provider") or "")
     spend = {name: limits[name] for name in ("usd", "tokens", "seconds") if limits.get(name) is not None}

@@ -1,6 +1,5 @@
-"""Signals: with `handle_signals`, SIGTERM stops a run as Ctrl+C does. Both end the process once the run's files and its
-end are on record.
-"""
+"""Signals: with `handle_signals`, SIGTERM stops a run as Ctrl+C does. The process ends once the run has recorded its
+files and its end."""
 
 from __future__ import annotations
 
@@ -26,10 +25,11 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 def stops_for(
     thread_id: str, handle_signals: bool | Callable[[str], str], *, is_named: bool
 ) -> AbstractContextManager[None]:
-    """Return the context in which signals end a run, as `handle_signals` asks for.
+    """Return the context manager in which a run reacts to signals, as the agent's `handle_signals` says.
 
-    With True, the printed command is the program itself if the same program finds the thread again (`is_named`), else a
-    resume by the thread's id.
+    With False, signals are left alone. With True, a stopped run prints how to resume it: by running the same program
+    again if that finds the thread (`is_named`), else by the thread's id. A function returns the text to print, given
+    the thread's id.
     """
     if handle_signals is False:
         return nullcontext()
@@ -39,11 +39,11 @@ def stops_for(
 
 @contextmanager
 def stops_with_a_signal(thread_id: str, resume: Callable[[str], str]) -> Iterator[None]:
-    """Stop the run inside this context on a signal, and then exit the process.
+    """Run inside this context to be stopped by a signal, after which the process exits.
 
-    The first SIGINT or SIGTERM cancels the run. Once the run has recorded that and its files, the command that resumes it
-    is printed to stderr and the process exits with 130. What could not be recorded is printed too. A second signal ends
-    the process at once, and prints what is not on record at that time.
+    The first SIGINT or SIGTERM cancels the run. Once the run has recorded its end and its files, the process prints to
+    stderr how to resume it, which `resume` returns for the thread's id, and exits with 130. What could not be recorded
+    is printed too. A second signal ends the process at once, and prints what is not on record.
     """
     task = _running.enter()
     try:
@@ -62,24 +62,23 @@ def stops_with_a_signal(thread_id: str, resume: Callable[[str], str]) -> Iterato
 
 
 def when_killed(standing: Callable[[], str]) -> None:
-    """Register a function for the run of the current task. It returns what a second signal prints as not on record, if
-    anything.
-    """
+    """Set the function that a second signal calls for the run of the current task. It returns a text that says what is
+    not on record, or ""."""
     _running.watch(asyncio.current_task(), standing)
 
 
 def same_command(thread_id: str) -> str:
-    """Return the advice for a thread that the program names: run the program again."""
+    """Return the words that advise to run the same program again, for a thread that the program finds again."""
     return advice.run_again()
 
 
 def by_id(thread_id: str) -> str:
-    """Return the advice for a thread that was not named by its program: resume it by its id."""
+    """Return the Python call that resumes a thread by its id, for a thread that the program does not find again."""
     return advice.resume_in_program(thread_id)
 
 
 class _Running:
-    """The runs that a signal stops. The signal handlers are installed while there is at least one run."""
+    """The runs in this process that a signal stops. The signal handlers are installed while there is at least one run."""
 
     def __init__(self) -> None:
         self.stopped = False
@@ -124,7 +123,8 @@ class _Running:
                 loop.call_soon_threadsafe(task.cancel)
 
     def _last_words(self) -> str:
-        """Return what to print about runs that get no time to end. Ignores all errors: the process is about to end."""
+        """Return the text that is printed when a second signal ends the process: what of its runs is not on record.
+        Ignores all errors."""
         missing: list[str] = []
         for task in self._tasks:
             with suppress(Exception):

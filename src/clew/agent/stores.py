@@ -1,4 +1,4 @@
-"""The store of an agent: given, or opened on first use and closed with the agent."""
+"""The store of an agent: one that the user gave, or one that is opened on first use and closed together with the agent."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _UNFINISHED = tuple(status for status in STATUSES if status != "done")
 
 
 class Ran(NamedTuple, Generic[S]):
-    """A run of an agent: its thread, and the store and settings that it worked with."""
+    """The thread that an agent ran, with the store and the settings that the agent had then."""
 
     thread_id: str
     store: Store
@@ -47,14 +47,16 @@ class Ran(NamedTuple, Generic[S]):
 
 
 class LastRun(Generic[S]):
-    """What one agent object ran last. Copies of the agent, for another folder or store, share it with the original."""
+    """Remembers which thread an agent object ran last. Copies of the agent, for another folder or store, share it with
+    the original."""
 
     def __init__(self) -> None:
         self.ran: Ran[S] | None = None
 
     async def or_newest(self, name: str, store: Store, settings: S) -> Ran[S]:
-        """Return what `resume` goes on with when it is given no thread: the last run of this agent object, else the newest
-        thread of the agent's name in this store."""
+        """Return the thread that `resume` goes on with when it is given no id: the one that this agent object ran last,
+        else the newest thread of the agent's name in this store. Raises `ThreadNotFound` if the last one was deleted
+        since."""
         if self.ran is None:
             return Ran(await store.newest_thread(name), store, settings)
         await self.ran.store.check(
@@ -66,10 +68,11 @@ class LastRun(Generic[S]):
 
 
 class Store:
-    """The store of an agent. Copies of the agent for another folder share it, and so do sub-agents without their own."""
+    """The store of an agent, opened on first use. Copies of the agent for another folder share it, and so do sub-agents
+    without a store of their own."""
 
     def __init__(self, given: Checkpointer | str | EllipsisType | None) -> None:
-        """A store, its URL, nothing said (the default store), or None: nothing is kept beyond the process."""
+        """`given` is a store, its URL, `...` for the default store, or None to keep everything in memory only."""
         if not (given is None or given is ... or isinstance(given, str | Checkpointer)):
             raise InvalidInput(
                 f"checkpointer={given!r} is no store. Give a checkpointer, its URL such as 'sqlite:///clew.db', or None."
@@ -77,7 +80,8 @@ class Store:
         self._given = given
         self._opened: Checkpointer | None = None
         self._guard: Guard | None = None
-        """Made at the first use: an agent that was only made may be used by a forked child."""
+        """Ties the store to one process and one event loop. It is made at the first use, so that an agent which was
+        made before a fork can be used in the child process."""
 
     @classmethod
     def given(
@@ -94,7 +98,7 @@ class Store:
 
     @property
     def url(self) -> str:
-        """As it was given; empty for a store that has no URL that is known here."""
+        """The URL of the store if it was given as a URL; else empty."""
         return self._given if isinstance(self._given, str) else ""
 
     @property
@@ -103,8 +107,9 @@ class Store:
         return self._given is ...
 
     def enter(self) -> None:
-        """Allow an agent to work, or raise `UsageError`: after close, in a forked child, or on a second event loop. It comes
-        before anything else is used there, so that it is the agent that is named and not a part of it."""
+        """Check that the agent may be used here and now. Raises `UsageError` after it was closed, in a forked child
+        process, or on a second event loop. Called before anything else, so that the error names the agent and not one
+        of its parts."""
         self._guarded().enter()
 
     def _guarded(self) -> Guard:
@@ -114,7 +119,7 @@ class Store:
 
     @property
     def is_inherited(self) -> bool:
-        """Whether this is a forked child, and the agent belongs to its parent."""
+        """True in a forked child process if the agent was used before in the parent process."""
         return self._guard is not None and self._guard.is_inherited
 
     def open(self) -> Checkpointer:
@@ -133,8 +138,8 @@ class Store:
     async def thread(
         self, thread_id: str, *, takeover: bool, durability: Durability, redact: Redact | None
     ) -> AsyncIterator[Thread]:
-        """A thread of it, held: `ThreadBusy` if another process has it. If the store goes away meanwhile it is let go of
-        without another word, and that the store is away is what is raised."""
+        """Open a thread and hold its lease inside this context. Raises `ThreadBusy` if another process holds it. If the
+        store becomes unavailable meanwhile, the lease is not given back, and `Unavailable` is raised."""
         opening = Thread.open(self.open(), thread_id, takeover=takeover, durability=durability, redact=redact)
         try:
             async with opening as thread:
@@ -144,10 +149,11 @@ class Store:
             raise
 
     async def newest_thread(self, agent: str) -> str:
-        """Return the thread that an agent of this name worked on last, for an agent that has run nothing itself.
+        """Return the id of the thread that an agent of this name worked on last. Used for an agent object that has run
+        nothing itself.
 
-        Threads of sub-agents are left out. Raises `UsageError` if several threads of this name are unfinished: nothing then
-        says which one is meant, and they may be of different users.
+        Threads of sub-agents are left out. Raises `UsageError` if there is no such thread, or if several of them are
+        unfinished: it is then not clear which one is meant, and they may belong to different users.
         """
         if not agent:
             raise UsageError(
@@ -164,7 +170,8 @@ class Store:
         raise UsageError(f"the agent {agent!r} has no thread in {self._words} yet. Start one with agent.run(…)")
 
     async def check(self, thread_id: str, advice: str = "") -> None:
-        """Raise `ThreadNotFound` unless the store has this thread. A store that is not there yet is not made by asking."""
+        """Raise `ThreadNotFound`, with `advice` in its message, unless the store has this thread. A store that does not
+        exist yet is not created."""
         store = self.open()
         if is_absent(store) or await store.head(thread_id) is None:
             raise ThreadNotFound(
@@ -181,7 +188,7 @@ class Store:
 
     @property
     def _words(self) -> str:
-        """The store as error messages name it."""
+        """The name of the store in error messages, without credentials."""
         if self.is_default:
             return "the default store"
         if self._given is None:
@@ -190,7 +197,8 @@ class Store:
         return f"the store {shown}" if shown else "this store"
 
     async def close(self) -> None:
-        """Close the checkpointer if it was opened here. One that the user opened and gave is left open."""
+        """Close the checkpointer if it was opened here; one that the user gave is left open. The agent cannot be used
+        afterwards."""
         self._guarded().close()
         if self._opened is not None and self._opened is not self._given:
             opened, self._opened = self._opened, None
@@ -198,7 +206,7 @@ class Store:
 
 
 async def _check_at_most_one(store: Checkpointer, agent: str) -> None:
-    """Raise `UsageError`, with a list, if several threads of this agent are unfinished."""
+    """Raise `UsageError`, with a list of the threads, if several threads of the agent of this name are unfinished."""
     found: list[Head] = []
     async for head in Thread.list(store, HeadQuery(agent=agent, status=_UNFINISHED)):
         if not is_child(head):

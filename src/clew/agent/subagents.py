@@ -1,6 +1,5 @@
-"""An agent as a tool of another agent. It works on a thread of its own, which is resumed together with the call that
-asked.
-"""
+"""An agent as a tool of another agent, its parent. This sub-agent, or child, works on a thread of its own, which is
+resumed when the parent's call of it is resumed."""
 
 from __future__ import annotations
 
@@ -16,18 +15,19 @@ from clew.tools import AnyTool, Stopped, ToolContext, ToolError, tool
 __all__ = ["Work", "child_tool", "handed_up_key", "is_child"]
 
 Work = Callable[[ToolContext, str, str, Any], Awaitable[RunResult]]
-"""Starts or goes on with the child's thread, given the call, the thread's id, the task, and answers to its questions."""
+"""A function that starts or resumes a child agent's thread. Its arguments: the context of the parent's tool call, the
+id of the child's thread, the task, and answers to the child's questions or None."""
 
 
 def child_tool(name: str, description: str, work: Work) -> AnyTool:
-    """Return the tool that lets an agent call a child agent, which `work` runs.
+    """Return the tool with which an agent calls a child agent. `work` runs the child.
 
-    The thread of the child is named by the call. So if the call is run again after a crash, the child goes on where it
-    was. The parent asks the questions that the child has for a person, and the child gets the answers when the parent is
-    resumed with them.
+    The id of the child's thread is made from the call. So if the call is run again after a crash, the child goes on
+    where it was. If the child has questions for a person, the parent asks them, and the child gets the answers when the
+    parent is resumed with them.
 
-    If the model or the store is away, or another process works on the child, the parent ends with the same error, and
-    both can be resumed. All other failures of the child are reported to the parent's model.
+    If the model or the store is unavailable, or another process works on the child, the parent's run raises the same
+    error, and both can be resumed. All other failures of the child are reported to the parent's model.
     """
 
     async def ask(task: str, ctx: ToolContext) -> Any:
@@ -50,17 +50,19 @@ def child_tool(name: str, description: str, work: Work) -> AnyTool:
 
 
 def child_id(parent: str, name: str, key: str) -> str:
-    """Return the id of a child's thread. It is the same for every attempt at the call. `is_child` knows it by its form."""
+    """Return the id of a child's thread, which is the same for every attempt at the call. `parent` is the calling
+    thread, and `key` the call's idempotency key. From the form of the id, `is_child` recognizes the thread of a
+    sub-agent."""
     return f"{parent}/{name}:{key[:16]}"
 
 
 def handed_up_key(asked: Question) -> str:
-    """Return the key under which a parent asks a question of its child. The key for a question of a grandchild ends with
-    the key that the child uses for it.
-    """
+    """Return the key under which a parent records the answer to a question of its child. If the question is a
+    grandchild's, the key ends with the key that the child uses for it."""
     return f"clew:child:{asked.id}"
 
 
 def _answer(ctx: ToolContext, name: str, asked: Question) -> Any:
-    """Return the person's answer to a question of the child if it is on the parent's record; else make the parent ask."""
+    """Return a person's answer to a question of the child, if the parent has it on record. Otherwise raise
+    `Interrupted`, so that the parent asks the person."""
     return ctx._answer(handed_up_key(asked), f"{name}: {asked.text}", kind=asked.kind, arguments=asked.arguments)

@@ -1,4 +1,4 @@
-"""The tool calls of one turn: finished calls keep their results, the others are run, and calls in doubt are decided."""
+"""The tool calls of one turn. Calls with a recorded result keep it, the others are run, and calls in doubt are decided."""
 
 from __future__ import annotations
 
@@ -28,22 +28,23 @@ __all__ = ["settle_calls"]
 log = logging.getLogger("clew.agent")
 
 _APPROVAL = "clew:approval"
-"""The key of the step that holds a person's permission for a call."""
+"""The key of the recorded step that holds a person's answer to whether a call may be run."""
 
 
 class _Ask(Exception):
-    """Raised inside this module when a person has to be asked before the call can go on."""
+    """Raised inside this module when a person has to answer a question before a call can be run."""
 
     def __init__(self, question: Question) -> None:
         self.question = question
 
 
 async def settle_calls(settings: Settings, journal: Journal, state: State, emit: Emit) -> list[Question]:
-    """Bring every call of the open turn to its outcome, all at the same time. Return the questions for a person, if there
-    are any.
+    """Bring every tool call of the last turn to an outcome, all at the same time. Return the questions for a person
+    that have to be answered first; empty if all calls have an outcome.
 
-    The calls do not depend on each other. The intent of a call is durable before its body starts. Its outcome is recorded
-    as soon as it ends, and is durable before the next effect, no matter how the other calls end.
+    The intent of a call is stored before its tool runs. Its outcome is recorded as soon as it ends, however the other
+    calls end, and is stored before the next tool with effects runs. `state` holds the values that tools share. If a
+    call raises an error that stops the run, it is raised here.
     """
     open_turn = journal.thread.checkpoint
     calls = open_turn.calls
@@ -73,21 +74,21 @@ class _Settling:
         self._emit = emit
         self._turn = turn
         self._metadata: dict[int, State] = {}
-        """What each call notes about the turn (`ctx.metadata`), by the index of the call."""
+        """What each call has put into `ctx.metadata` about the turn, by the index of the call."""
         self._thread_id = journal.thread.thread_id
         self._ended = asyncio.Semaphore(0)
         self._last_ended = time.perf_counter()
 
     async def all_ended(self, calls: int) -> None:
-        """Return once this many calls have ended. The outcome of the last one may not be durable yet: the model need not
-        wait for that, but the next effect does.
-        """
+        """Return once this many calls have ended. The outcome of the last one may not be stored yet: the model can be
+        asked meanwhile, but the next tool with effects has to wait for that."""
         for _ in range(calls):
             await self._ended.acquire()
         self._journal.count_since(self._last_ended)
 
     async def settle(self, call: Call) -> Question | None:
-        """Run one call and make its outcome durable, or return the question that a person has to answer first."""
+        """Run one call, and store and report its outcome. If a person has to answer a question first, return the
+        question instead."""
         try:
             settled = await self._settle(call)
         finally:
@@ -154,9 +155,8 @@ class _Settling:
         return result
 
     async def _decide(self, tool: AnyTool, call: Call) -> ToolResult | None:
-        """Decide about a call in doubt: return its result, or None if it may be run. Raises `_Ask` if a person has to
-        decide.
-        """
+        """Decide what to do with a call in doubt. Return its result if it must not be run again, or None if it is to be
+        run. Raises `_Ask` if a person has to decide."""
         question = _doubt(call, call.attempt)
         if question.key in call.steps:
             answer = call.steps[question.key]
@@ -193,9 +193,8 @@ class _Settling:
         )
 
     def _finish(self, call: Call, result: ToolResult) -> ToolResult:
-        """Give the outcome to the journal, in one piece with the tool's changes to the thread's values and its notes
-        about the turn.
-        """
+        """Record the outcome of a call, together with what its tool changed in the thread's values (`ctx.state`) and
+        noted about the turn (`ctx.metadata`). Returns `result`."""
         changes = self._changes(call, self._state, "thread")
         changes += self._changes(call, self._metadata.pop(call.index, State()), "turn")
         self._journal.hold(*changes, ToolOutcome(call.message, call.index, _for(call, result)))
@@ -211,9 +210,8 @@ class _Settling:
 
 
 def _check_approval(call: Call) -> ToolResult | None:
-    """Return a person's refusal as the result of the call, or None if it was approved. Raises `_Ask` if nobody was asked
-    yet.
-    """
+    """Look up a person's answer to whether this call may be run. Return None if it may, or the refusal as the result of
+    the call. Raises `_Ask` if there is no answer yet."""
     if _APPROVAL not in call.steps:
         text = f"May {call.call.name} be run with these arguments? Answer True, False, or the reason why not."
         raise _Ask(_question(call, "approval", text, _APPROVAL))
@@ -231,9 +229,8 @@ def _question(call: Call, kind: Kind, text: str, key: str, arguments: Any = None
 
 
 def _doubt(call: Call, attempt: int) -> Question:
-    """Return the question whether to run a call in doubt again. The answer holds for this attempt only: if the call is
-    run and stopped again, the question is asked again.
-    """
+    """Return the question to a person whether a call in doubt is to be run again. The answer counts only for this
+    attempt: if the call is run again and is in doubt once more, the question is asked again."""
     text = (
         f"{call.call.name} was begun, and it is not known whether it took effect. Answer 'run' to run it again, or say what "
         "it came to."

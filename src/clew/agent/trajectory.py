@@ -1,4 +1,5 @@
-"""Trajectories: what a session has done so far, prompt by prompt, read from the record. Every process reads the same."""
+"""Trajectories: what a session has done so far, prompt by prompt. They are read from the store, so every process gets
+the same."""
 
 from __future__ import annotations
 
@@ -20,28 +21,29 @@ __all__ = ["Exchange", "Trajectory", "answer_on_record", "done_since", "read_tra
 class Exchange(RunResult, frozen=True, kw_only=True):
     """One prompt, and everything that was done for it until it was answered or stopped.
 
-    In a trajectory `usage`, `cost` and `duration` cover all runs that worked on this prompt, crashed ones included. A
-    value that is not known is None. `status` is how the exchange ended: `running` while a process works on it, and
-    `interrupted` if its process stopped without recording an end.
+    In a trajectory, `usage`, `cost` and `duration` cover all runs that worked on this prompt, including those that
+    crashed. A value that is not known is None. `status` says how the exchange ended: `running` while a process works on
+    it, and `interrupted` if its process stopped without recording an end.
     """
 
 
 class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
-    """All exchanges of a session from its beginning. Exchanges that were rewound are not included."""
+    """All exchanges of a session from its beginning. Exchanges that were taken back by a rewind are not included."""
 
     thread_id: str
     exchanges: tuple[Exchange, ...] = ()
     """Every prompt with what was done for it, in the order in which the prompts were asked."""
     usage: Usage = Usage()
-    """Tokens of the whole thread, including turns that were rewound: they were spent."""
+    """Tokens that the whole thread has used, including turns that were taken back by a rewind."""
     cost: float | None = 0.0
-    """Dollars of the whole thread, including turns that were rewound; None if a price is not known."""
+    """What the whole thread cost in dollars, including turns that were taken back by a rewind; None if a price is not
+    known."""
     duration: float = 0.0
-    """Seconds of work on the thread."""
+    """How many seconds runs have worked on the thread."""
     metadata: dict[int, dict[str, Any]] = {}
     """What tools noted about each turn (`ctx.metadata`), by the number of the turn from 1."""
     sub_agents: tuple[Trajectory, ...] = ()
-    """The trajectories of the sub-agents that its turns called, in the order in which their threads were created."""
+    """The trajectories of the sub-agents that this thread called, in the order in which their threads were created."""
 
     @property
     def num_exchanges(self) -> int:
@@ -54,10 +56,11 @@ def said_in(messages: tuple[Message, ...]) -> tuple[Block, ...]:
 
 
 def done_since(before: Checkpoint, state: Checkpoint) -> tuple[Block, ...]:
-    """Return the blocks that were added to a thread between these two states.
+    """Return the blocks (text, thinking, calls, results) that were added to a thread between the states `before` and
+    `state`.
 
-    A call that was open before and has a result since is included, in front of its result. A call whose result was on
-    record before is not included, and neither is that result.
+    A call without a result in the first state that has one in the second is included, in front of its result. A call
+    whose result was recorded before is not included, and neither is that result.
     """
     settled = [call.call for call in before.calls if call.result is None]
     said = list(said_in(state.history[len(before.history) :]))
@@ -70,7 +73,7 @@ def done_since(before: Checkpoint, state: Checkpoint) -> tuple[Block, ...]:
 
 
 async def read_trajectory(store: Checkpointer, thread_id: str) -> tuple[Trajectory, Checkpoint]:
-    """Read the trajectory of a thread and those of its sub-agents. Return it with the state from which it was read."""
+    """Read the trajectory of a thread and those of its sub-agents. Return the trajectory and the state of the thread."""
     state = await Thread.load(store, thread_id)
     children = [
         _trajectory(head.thread_id, await Thread.load(store, head.thread_id))
@@ -82,7 +85,7 @@ async def read_trajectory(store: Checkpointer, thread_id: str) -> tuple[Trajecto
 
 
 def _trajectory(thread_id: str, state: Checkpoint) -> Trajectory:
-    """Make the trajectory from the state of a thread, no matter which agent worked on it."""
+    """Make the trajectory of a thread from its state, no matter which agent worked on it. Sub-agents are not included."""
     turns, found = 0, []
     for exchange in exchanges_in(state):
         turns += sum(type(message) is Assistant for message in exchange.messages)
@@ -98,9 +101,8 @@ def _trajectory(thread_id: str, state: Checkpoint) -> Trajectory:
 
 
 def answer_on_record(thread_id: str, state: Checkpoint, span: ExchangeSpan) -> RunResult:
-    """Return the recorded end of an exchange as the result of a new run. That run spent nothing, because no model was
-    asked.
-    """
+    """Return an exchange from the record as the result of a new run, for a prompt that was asked before. Usage, cost
+    and duration are zero, because the new run asked no model."""
     told = msgspec.structs.asdict(exchange_result(thread_id, state, span, state.turns))
     return RunResult(
         **{**told, "usage": Usage(), "cost": 0.0, "duration": 0.0, "resumed_from": state.turns},
@@ -108,7 +110,8 @@ def answer_on_record(thread_id: str, state: Checkpoint, span: ExchangeSpan) -> R
 
 
 def exchange_result(thread_id: str, state: Checkpoint, exchange: ExchangeSpan, turns: int) -> Exchange:
-    """Return one exchange of a thread as an `Exchange`. `turns` is how many turns the thread had at its end."""
+    """Return an exchange read from the log as the public type `Exchange`. `state` is that of the thread, and `turns`
+    how many turns the thread had when the exchange ended."""
     status: Any = exchange.status
     last = exchange.up_to_answer[-1] if exchange.up_to_answer else None
     blocks = said_in(exchange.messages)

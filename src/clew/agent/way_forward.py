@@ -1,9 +1,9 @@
-"""The way forward for a thread: what it takes to go on, read from its record, and the command that does it.
+"""What is needed to go on with a thread, read from its record, and the command that does it.
 
-`clew run`, `clew resume`, `clew why`, `clew fork` and the inspector all print this command. A command that would end at
-once for the same reason is never advised. After `max_turns` or a budget stopped a thread, the command names a limit that
-allows more. For a thread that waits it contains the answer, and for one that is done a prompt. A thread whose tools only
-a program has goes on in that program.
+`clew run`, `clew resume`, `clew why`, `clew fork` and the inspector all print this command. A command that would stop
+again at once for the same reason is never advised. After `max_turns` or a budget stopped a thread, the command names a
+higher limit. For a thread that waits for a person it contains an answer, and for a thread that is done a prompt. If a
+thread needs tools that only a Python program has, a call for that program is advised.
 """
 
 from __future__ import annotations
@@ -46,35 +46,39 @@ __all__ = [
 
 
 _USUAL = {"approval": "yes", "in doubt": "run"}
-"""The usual answer for each kind of question."""
+"""The answer that an advised command contains, by the kind of question. Other kinds get a placeholder."""
 _LONGEST = 200
-"""How long a prompt may be, in characters, to be repeated in a command."""
+"""How many characters a prompt may have to be repeated in a command. A longer one is replaced by a placeholder."""
 
 
 class Way(msgspec.Struct, frozen=True, kw_only=True):
-    """What it takes for a thread to go on. If only `thread_id` is set, a plain resume is enough."""
+    """What is needed to go on with a thread. If only `thread_id` is set, a resume without options is enough."""
 
     thread_id: str
     prompt: str | None = None
-    """The prompt to ask; `advice.PROMPT` where the user has to write one."""
-    questions: tuple[Question, ...] = ()
-    """The questions that have to be answered."""
-    max_turns: int | None = None
-    """A limit that allows more turns than were used since the last prompt."""
-    budget: Budget | None = None
-    """A budget that allows more than was spent. It has no limits where the amount spent is not known."""
-    provider: str = ""
-    """The provider at which the thread was to go on, if that is not on record yet."""
-    model: str = ""
-    """The model that was asked for there; `advice.MODEL` where no agent is on record and the user has to choose a model.
+    """The prompt to ask, or the placeholder `advice.PROMPT` if the user has to write one; None if no prompt is needed.
     """
+    questions: tuple[Question, ...] = ()
+    """The questions that a person has to answer first."""
+    max_turns: int | None = None
+    """A new limit that allows more turns, if those for the last prompt are used up; else None."""
+    budget: Budget | None = None
+    """A new budget that allows to spend more, if the recorded one is used up; else None. It has no limit for an amount
+    that is not known."""
+    provider: str = ""
+    """The provider to which the thread was to move, if the move is not on record yet; else empty."""
+    model: str = ""
+    """The model that was asked for at that provider; or the placeholder `advice.MODEL` if no agent is on record and the
+    user has to choose a model. Else empty."""
     is_program: bool = False
-    """Whether only the program that made the thread has what it needs to go on."""
+    """Whether only the Python program that made the thread can go on with it, because the command line lacks what it
+    needs."""
     tools: tuple[str, ...] = ()
-    """The tools that only this program has."""
+    """The names of the tools that only that program has."""
 
     def command(self, store: str = "") -> str:
-        """Return the shell command that goes on, or the call in Python if the thread belongs to a program."""
+        """Return the shell command that goes on with the thread or, if only a program can do that, the call in Python.
+        `store` is the store's URL for the command."""
         if self.is_program:
             answer = None if not self.questions else _answer(self.questions)
             return advice.resume_in_program(self.thread_id, self.prompt, answer=answer, max_turns=self.max_turns)
@@ -90,17 +94,17 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def answer(self, questions: Sequence[Question]) -> str:
-        """Return the answer to these questions as `--answer` takes it. If the thread has several questions, it is keyed
-        by their ids.
-        """
+        """Return the usual answer to these questions, as text for the option `--answer`. If the thread has several
+        questions, it is JSON with an answer for each of their ids."""
         found = _answer(questions, by_id=len(self.questions) > 1)
         return found if isinstance(found, str) else msgspec.json.encode(found).decode()
 
     def answering(self, question: Question, store: str = "") -> str:
-        """Return the command, or the call in Python, that answers one question.
+        """Return the shell command, or the call in Python, that answers one question.
 
-        The question may be of this thread, or of a sub-agent: then the parent asks it under another id. If it is not
-        clear which of the parent's questions that is, the command answers all of them.
+        The question may be one of this thread or one of a sub-agent, which the parent thread asks under another id. If
+        it is not clear which of the parent's questions it is, the command answers all of them. `store` is the store's
+        URL for the command.
         """
         is_same = any(asked.id == question.id for asked in self.questions)
         if not is_same and self.questions:
@@ -114,22 +118,23 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
         return advice.resume(self.thread_id, answer=self.answer([question]), store=store)
 
     def words(self, store: str = "") -> str:
-        """Return the words that follow `To go on`: the command, and for a thread of a program where to call it."""
+        """Return the text to print after `To go on`: the command or, for a thread of a Python program, that program and
+        the call in Python."""
         if not self.is_program:
             return f": {self.command(store)}"
         return f" in {self.program}: {self.command()}"
 
     @property
     def program(self) -> str:
-        """Where to call Python, in words: the program that made the thread, with the budget that its agent needs if the
-        one on record is spent.
-        """
+        """The words for the place of the call in Python: the program that made the thread. If its budget is used up,
+        they add the larger budget that its agent needs."""
         more = "" if self.budget is None else f", with {advice.budget_in_program(**self.budget.limits)}"
         return f"the program that made it{more}"
 
     @property
     def program_budget(self) -> dict[str, Any] | None:
-        """The limits that the agent of a call in Python needs because those on record are spent; None if it needs none."""
+        """The limits of the larger budget that the agent in a Python program needs, because the recorded one is used
+        up; None if it needs none."""
         return self.budget.limits if self.is_program and self.budget is not None else None
 
     def _budget_words(self) -> tuple[str, ...]:
@@ -139,7 +144,7 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def way_on(thread_id: str, state: Checkpoint) -> Way:
-    """Return how a thread in this state goes on."""
+    """Return what is needed to go on with a thread in this state."""
     is_program = _is_of_program(state)
     questions = tuple(open_questions(state))
     needs_prompt = not questions and _is_at_its_end(state)
@@ -156,36 +161,39 @@ def way_on(thread_id: str, state: Checkpoint) -> Way:
 
 
 async def way_of(store: Checkpointer, head: Head, state: Checkpoint | None = None) -> Way:
-    """Return how a stored thread goes on. The thread of a sub-agent goes on with its parent's thread."""
+    """Return what is needed to go on with a stored thread. For the thread of a sub-agent, return it for the thread that
+    called it."""
     if is_child(head) and head.parent is not None and (above := await store.head(head.parent[0])) is not None:
         return await way_of(store, above)
     return way_on(head.thread_id, state or await Thread.load(store, head.thread_id))
 
 
 def with_prompt(way: Way, prompt: str) -> Way:
-    """Return the same way forward, with a prompt that is not on record yet."""
+    """Return a copy for a prompt that is not on record yet. The new prompt needs no larger `max_turns`."""
     return msgspec.structs.replace(way, prompt=shown_prompt(prompt), max_turns=None)
 
 
 def at_provider(way: Way, provider: str, model: str) -> Way:
-    """Return the same way forward for a thread that was to move to a provider, where nothing was done yet."""
+    """Return a copy for a thread that was to move to this provider and model, if nothing was done there yet."""
     return msgspec.structs.replace(way, provider=provider, model=model, max_turns=None, is_program=False, tools=())
 
 
 def shown_prompt(prompt: str) -> str:
-    """Return the prompt as a command repeats it. If it is long or has several lines, return `advice.PROMPT` instead."""
+    """Return the prompt for use in a command; the placeholder `advice.PROMPT` if it is long or has several lines."""
     return prompt if len(prompt) <= _LONGEST and "\n" not in prompt else advice.PROMPT
 
 
 def program_tools(state: Checkpoint) -> tuple[str, ...]:
-    """Return the tools on record that were not given on a command line. Only a program knows where they are."""
+    """Return the names of the recorded tools that the command line cannot supply: only the program that made the thread
+    has them."""
     kept = kept_setup(state)
     known = {name.rpartition(":")[2] for name in setup_of(state).tools} if kept is None else {*kept.supplies}
     return tuple(sorted(state.tools.keys() - known))
 
 
 def _is_of_program(state: Checkpoint) -> bool:
-    """Whether the command line lacks what the thread needs to go on: its tools, their folder, or a model by its name."""
+    """Return whether the command line lacks what the thread needs to go on, so that only its Python program can: tools,
+    or a model that can be named on a command line."""
     if state.limits.get("provider") or not state.history:
         return False
     if kept_setup(state) is None:
@@ -194,13 +202,13 @@ def _is_of_program(state: Checkpoint) -> bool:
 
 
 def _names_agent(state: Checkpoint) -> bool:
-    """Whether the record names a model or a provider for the thread."""
+    """Return whether the record names a model or a provider for the thread."""
     setup = setup_of(state)
     return bool(state.limits.get("provider") or state.model or setup.model or setup.provider)
 
 
 def _is_at_its_end(state: Checkpoint) -> bool:
-    """Whether a resume without a prompt would have nothing to do."""
+    """Return whether a resume without a prompt would have nothing to do."""
     if state.calls or prompts_waiting(state):
         return False
     if state.status == "done" or not state.messages:
@@ -215,7 +223,7 @@ def _is_at_its_end(state: Checkpoint) -> bool:
 
 
 def _more_turns(state: Checkpoint) -> int | None:
-    """Return a larger limit that allows as many turns again, if the turns for the current prompt are used up; else None."""
+    """Return a limit that allows as many turns again, if the turns for the last prompt are used up; else None."""
     limit = state.limits.get("max_turns")
     used = turns_of_task(state)
     if limit is None or used < limit or prompts_waiting(state) or state.status == "done":
@@ -224,9 +232,8 @@ def _more_turns(state: Checkpoint) -> int | None:
 
 
 def _more_budget(state: Checkpoint) -> Budget | None:
-    """Return a budget that allows as much again for each limit that is used up, and leaves the others as they are. Return
-    None if no limit is used up.
-    """
+    """Return a budget in which each limit that is used up is raised, so that as much again can be spent. Other limits
+    stay. Return None if no limit is used up."""
     budget = setup_of(state).budget
     if budget.exceeded(state) is None:
         return None
@@ -258,25 +265,25 @@ def _answer(questions: Sequence[Question], *, by_id: bool | None = None) -> Any:
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
-    """The process that is named in the lease of a thread. The lease may have expired."""
+    """The process that is named in the lease of a thread. The lease may have expired, and the process may have ended."""
 
     owner: Owner
     expires_at: datetime
     is_live: bool
-    """Whether the lease still keeps other processes from taking the thread, unless they ask for a takeover."""
+    """Whether other processes cannot take the thread because of this lease, unless they ask for a takeover."""
     is_here: bool
-    """Whether the process was started on this machine since its last boot."""
+    """Whether the process was started on this machine, since the machine was last booted."""
     is_gone: bool | None
     """Whether the process has ended; None if that cannot be known here."""
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """The current state of a thread for its user: its status, what it waits for, and how it goes on."""
+    """What a user wants to know about a thread: its status, what it waits for, and how to go on with it."""
 
     head: Head
     title: str
     status: Status
-    """The status. A thread on record as running whose process is dead is `interrupted`."""
+    """The status on record; but `interrupted` if the record says running and the process has ended."""
     reason: str
     holder: Holder | None
     questions: tuple[Question, ...]
@@ -284,23 +291,23 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     calls: tuple[TimelineCall, ...]
     """The tool calls of the last turn that have no outcome yet."""
     asked_at: datetime | None
-    """When the model was asked, if its answer is awaited now."""
+    """When the model was asked, if its response is awaited now; else None."""
     prompts: tuple[str, ...]
-    """Prompts that the model gets once those calls are settled."""
+    """Recorded prompts that the model gets once the calls in `calls` have an outcome."""
     is_empty: bool
-    """Whether there is no prompt to go on with: nothing was asked, or everything was rewound."""
+    """Whether the thread has no prompt at all: nothing was asked, or every prompt was rewound."""
     unaccounted: int
-    """How many model calls were lost and may have been paid for."""
+    """How many model calls got no response and may have been charged nevertheless."""
     files: str
-    """Says which turn the files on record belong to, if that is not the last one; else empty."""
+    """Says of which turn the recorded files are, if they may be older than the conversation; else empty."""
     last: Mark | None
-    """The last event on the thread besides its turns."""
+    """The last event on the thread that is not part of a turn."""
     way: Way
-    """How the thread goes on once no process works on it."""
+    """What is needed to go on with the thread when no process works on it."""
 
 
 async def standing_of(store: Checkpointer, thread_id: str) -> Standing:
-    """Read where a thread stands. Takes no lease and changes nothing."""
+    """Read the present status of a thread, and what is needed to go on with it. Takes no lease and changes nothing."""
     reader, head = await reader_of(store, thread_id)
     abandoned = is_crashed(head)
     timeline = reader.timeline(-1, abandoned=abandoned)

@@ -1,4 +1,5 @@
-"""A thread's files: restored into an empty folder, snapshotted during the work, and recorded after every stop."""
+"""The files of a thread during a run: restored into an empty folder, snapshotted between turns, and recorded when the
+run stops."""
 
 from __future__ import annotations
 
@@ -26,14 +27,13 @@ __all__ = ["Files", "lacks_files", "unkept"]
 log = logging.getLogger("clew.agent")
 _MOST_CALLS = 20
 _RESTORING = "clew:restoring"
-"""The key of the thread's value that names the folder of an unfinished restore."""
+"""The name of the thread's value that holds the folder of a restore which has not ended."""
 _LONGEST_PROBLEM = 200
 
 
 def unkept(state: Checkpoint) -> str:
-    """Return words that say which turn the files on record belong to, or that there are none, if the files may be older
-    than the conversation. Return "" if they are not.
-    """
+    """Return "" if the files on record are as new as the conversation. If they may be older, return words that say of
+    which turn they are, or that there are none."""
     if state.changing is None:
         return ""
     if state.workspace is None:
@@ -42,10 +42,11 @@ def unkept(state: Checkpoint) -> str:
 
 
 class Files:
-    """The workspace of a thread during the work on it. Does nothing if there is no workspace.
+    """Restores and snapshots the workspace of a thread during a run. Does nothing if there is no workspace.
 
-    The record says when calls begin that may change files (`WorkspaceChanging`), and the next snapshot ends that. So if
-    the process stops in between, the next one knows that the files on record are older than the conversation.
+    Before tools run that may change files, an entry `WorkspaceChanging` is recorded; the next snapshot makes it void.
+    So if the process stops in between, the next process knows that the files on record may be older than the
+    conversation.
     """
 
     def __init__(self, journal: Journal, workspace: Workspace | None, emit: Emit, *, every: int = 1) -> None:
@@ -62,14 +63,14 @@ class Files:
             when_killed(lambda: unkept(journal.thread.checkpoint))
 
     async def bring(self, *, always: bool = False) -> dict[str, tuple[Any, Any]]:
-        """Restore the files on record if the folder is empty, as on another machine, or if `always` is set. Return the
-        drift that a resume has to report.
+        """Restore the files on record if the folder is empty, as on another machine, or if `always` is set. Return what
+        differs from the record: by name, the recorded value and the present one.
 
-        If the files on record are older than the conversation, a note to the model (`clew:note`) says so, and it is
-        durable before the first file is restored.
+        A folder that is not empty stays as it is, unless `always` is set or an earlier restore into it was killed half
+        way. A snapshot of it is taken, and a difference to the record is returned.
 
-        A folder that is not empty belongs to its user and stays as it is, unless `always` is set or a restore into it was
-        killed half way. It is snapshotted, and if it differs from the record, that is drift.
+        If the files on record may be older than the conversation, a note for the model that says so is stored before
+        the first file is restored.
         """
         state = self._thread.checkpoint
         changing = state.changing
@@ -95,7 +96,8 @@ class Files:
         return {"files": (recorded.digest, now.digest)}
 
     async def _restore(self, workspace: Workspace, state: Checkpoint) -> None:
-        """Restore to the end once begun: a folder with half of the files would be mistaken for a folder of its user."""
+        """Restore the recorded files. A value in the log marks the restore as unfinished until its end: if it is
+        killed, the next run restores again, and does not take half of the files for files of the user."""
         recorded = state.workspace
         assert recorded is not None  # noqa: S101 - the caller has checked
         await self._journal.record(StateSet(_RESTORING, _name_of(workspace.path)))
@@ -107,16 +109,16 @@ class Files:
             await self._journal.record(restored.before_restore.entry(), recorded)
 
     def may_change(self, state: Checkpoint, turn: int) -> None:
-        """Note that calls from this turn on may change files, unless the record says so already. `state` is the current
-        one.
+        """Record, with the next entries, that tool calls from this turn on may change files. Does nothing if the log
+        says so already. `state` is the thread's present state.
 
-        The note is written with the next entry, and the calls begin only after that.
+        The calls must begin only after those entries are stored.
         """
         if self._workspace is not None and state.changing is None:
             self._journal.hold(WorkspaceChanging(turn, _empty_folder(self._workspace.path)))
 
     def count_turn(self) -> None:
-        """Count one more turn that called tools and has all its results."""
+        """Count one more turn whose tool calls all have a result. The number decides when the next snapshot is due."""
         self._turns += 1
 
     def begin(self) -> None:
@@ -125,7 +127,8 @@ class Files:
             self._taking = asyncio.create_task(self._take(self._workspace))
 
     async def ready(self) -> None:
-        """Wait until the snapshot that was started is on record. Cancelling this wait does not stop the snapshot."""
+        """Wait until a snapshot that `begin` started is recorded, and raise its error if it failed. Cancelling this
+        wait does not stop the snapshot."""
         if self._taking is not None:
             with self._journal.wait():
                 await asyncio.wait([self._taking])
@@ -133,9 +136,8 @@ class Files:
                 taken.result()
 
     async def keep(self) -> None:
-        """Return once the files as they are now are on record. The caller must first end everything that could change
-        them.
-        """
+        """Record a snapshot of the present files if they may have changed. Nothing may change them meanwhile: the
+        caller must end all tools first."""
         if self._taking is not None:
             with self._journal.wait():
                 await asyncio.wait([self._taking])
@@ -149,9 +151,9 @@ class Files:
     async def settle(self, after: BaseException | None = None) -> str:
         """Record the files of a run that failed or was stopped. Raises nothing.
 
-        Returns "" if the files on record are as new as the conversation. Else it returns which turn they belong to, for
-        the record and the screen. It adds why they could not be recorded, unless that is the error `after` with which the
-        run failed.
+        Returns "" if the files on record are as new as the conversation. Otherwise returns words that say of which turn
+        they are, and why newer ones could not be recorded. The reason is left out if it is the error `after`, with
+        which the run failed.
         """
         if self._thread.lost is not None:  # the process that has the thread now has its files too
             if self._taking is not None:
@@ -177,9 +179,8 @@ class Files:
             raise
 
     async def _record(self, state: Checkpoint, taken: SnapshotRef, *, tell: bool = False) -> bool:
-        """Record a snapshot if it differs from the last one, and return whether it did. If it does not, a note that the
-        files on record are up to date is written with the next entry.
-        """
+        """Record a snapshot if it differs from the last recorded one, and return whether it did. If it does not, record
+        with the next entries that the files on record are up to date. With `tell`, emit the event `SnapshotSaved`."""
         if state.workspace is not None and state.workspace.digest == taken.digest:
             if state.changing is not None:
                 self._journal.hold(WorkspaceChanging())
@@ -191,20 +192,19 @@ class Files:
 
 
 def _name_of(folder: Path) -> str:
-    """Return the name of a folder together with the name of its machine."""
+    """Return a text that identifies a folder on all machines: the machine's name and the folder's path."""
     return f"{this_process().host}:{os.path.realpath(folder)}"
 
 
 def lacks_files(folder: Path | None, state: Checkpoint) -> bool:
-    """Whether the thread has files on record while this folder is empty, as on another machine."""
+    """Return whether the thread has files on record and this folder is empty, as on another machine."""
     has_files = state.workspace is not None and state.workspace.files > 0
     return has_files and folder is not None and bool(_empty_folder(folder))
 
 
 def _empty_folder(path: Path) -> str:
-    """Return a mark for an empty folder, or "" if it is not empty. The mark differs from that of every other folder, and
-    from that of the same folder once a file was made in it.
-    """
+    """Return "" if the folder is not empty, else a text that identifies this empty folder. The text is different for
+    every other folder, and for the same folder once a file was made and removed in it."""
     try:
         with os.scandir(path) as names:
             if next(names, None) is not None:
@@ -216,7 +216,7 @@ def _empty_folder(path: Path) -> str:
 
 
 def _told(state: Checkpoint) -> str:
-    """Return the note to the model: which of its files may be missing, and which calls may have written them."""
+    """Return a note for the model that says which files may be missing, and which calls may have written them."""
     if state.workspace is None:
         found = "The workspace is empty: the program was stopped before any of its files were kept."
     else:
@@ -231,7 +231,7 @@ def _told(state: Checkpoint) -> str:
 
 
 def _calls_since(state: Checkpoint) -> Sequence[ToolCall]:
-    """Return the last calls of the turns that are newer than the files on record, as far as the model still sees them."""
+    """Return the last calls of the turns after the recorded snapshot, as far as the model still sees them."""
     turns = state.turns - state.files_turn
     if turns <= 0:
         return ()
