@@ -1,14 +1,14 @@
-"""The commands that Clew advises its users to run, all made here.
+"""Make the commands that Clew advises its users to run.
 
 An error, a hint or a page that tells the user what to run takes the command from this module: `advice.resume("trip")`
-returns `clew resume trip`. So each kind of advice has one form and one way of quoting, and is listed in `KINDS`. For each
-kind a test brings about its situation, takes the command that is printed, and runs it. Tests fail for a kind that they do
-not follow, and for a command that another module writes out.
+returns `clew resume trip`. The functions return the command as text and run nothing; the caller writes the sentence
+around it.
 
-The functions return the command only; the caller writes the sentence around it. This module imports nothing of Clew,
-because errors, the lowest layer, print advice too.
+Each function for a kind of advice is listed in `KINDS`. For each kind a test brings about the situation in which it is
+given, and runs the command that is printed. Tests also fail if another module writes out a command itself. This module
+imports nothing of Clew, because errors, the lowest layer, print advice too.
 
-`store` is the URL to name with --store, without credentials; empty for the default store.
+The parameter `store` is the URL to name with --store, without credentials; empty for the default store.
 """
 
 from __future__ import annotations
@@ -81,16 +81,16 @@ NO_BUDGET = "none"
 """The value of --budget that removes a thread's budget."""
 
 KEY_IN_PROGRAM = "with open_checkpointer(url, key=…) or CLEW_KEY; several are read from a list"
-"""How a program passes the key of an encrypted store."""
+"""How a Python program gives the key of an encrypted store; words for an error message."""
 KEY_IN_SHELL = "in the environment, as CLEW_KEY"
-"""How a user of the command passes the key of an encrypted store."""
+"""How a user of the `clew` command gives the key of an encrypted store; words for an error message."""
 
 KINDS: dict[str, Callable[..., str]] = {}
-"""The functions that make advice, by name."""
+"""The functions of this module that return advice, by name."""
 
 _F = TypeVar("_F", bound=Callable[..., str])
 _CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]+")
-"""Control characters, with those that change the direction of writing. They are never printed unescaped."""
+"""Matches control characters, and those that change the direction of writing. They are never printed unescaped."""
 
 
 def _kind(make: _F) -> _F:
@@ -114,7 +114,8 @@ def quoted(text: str) -> str:
 
 
 def _clew(command: str, *words: str, options: Sequence[str] = (), store: str = "") -> str:
-    """Return a command of `clew` with all its words quoted. If a word begins with a dash, the words come after `--`."""
+    """Return the shell command `clew COMMAND WORDS OPTIONS`, everything quoted. If a word begins with a dash, the words
+    come last, after `--`."""
     given = [quoted(option) for option in options] + (["--store", quoted(store)] if store else [])
     named = [quoted(word) for word in words]
     if any(word.startswith("-") for word in words):
@@ -124,7 +125,7 @@ def _clew(command: str, *words: str, options: Sequence[str] = (), store: str = "
 
 @_kind
 def start(*, store: str = "") -> str:
-    """Start a thread."""
+    """Return the shell command that starts a new thread with an example task."""
     return _clew("run", "Plan a trip to Paris.", store=store)
 
 
@@ -143,7 +144,10 @@ def resume(
     workspace: str = "",
     store: str = "",
 ) -> str:
-    """Go on with a thread. `budget` is what `budget_words` returns; `tools` are written `module:function`."""
+    """Return the shell command that goes on with a thread, with these values as its options.
+
+    `budget` is what `budget_words` returns; `tools` are written `module:function`.
+    """
     options: list[str] = []
     options += [] if answer is None else ["--answer", answer]
     options += [] if max_turns is None else ["--max-turns", str(max_turns)]
@@ -160,7 +164,7 @@ def resume(
 def resume_in_program(
     thread_id: str, prompt: str | None = None, *, answer: Any = None, max_turns: int | None = None
 ) -> str:
-    """Go on with a thread in the Python program whose `agent` has its tools."""
+    """Return the Python call that goes on with a thread, for the program whose variable `agent` has the thread's tools."""
     given = [] if prompt is None else [repr(prompt)]
     given.append(f"thread_id={thread_id!r}")
     given += [] if answer is None else [f"answer={answer!r}"]
@@ -170,133 +174,137 @@ def resume_in_program(
 
 @_kind
 def budget_in_program(**limits: float) -> str:
-    """Give an `Agent` this budget, so that a thread may spend more."""
+    """Return the Python argument that gives an `Agent` a budget with these limits, so that a thread may spend more."""
     return f"budget=Budget({', '.join(f'{name}={value!r}' for name, value in limits.items())})"
 
 
 @_kind
 def run_again() -> str:
-    """Run the current program again with the same arguments."""
+    """Return the shell command that runs the current program again with the same arguments."""
     return " ".join(map(quoted, sys.orig_argv))
 
 
 @_kind
 def unlock(thread_id: str, *, store: str = "") -> str:
-    """Take a thread from the process that works on it."""
+    """Return the shell command that takes a thread's lease from the process that holds it."""
     return _clew("unlock", thread_id, options=["--force"], store=store)
 
 
 @_kind
 def take_over() -> str:
-    """Take a thread from the process that works on it, in Python."""
+    """Return the Python argument that takes a thread's lease from the process that holds it."""
     return "takeover=True"
 
 
 @_kind
 def list_threads(*, store: str = "") -> str:
-    """List the threads of a store."""
+    """Return the shell command that lists the threads of a store."""
     return _clew("ls", store=store)
 
 
 @_kind
 def list_in_program() -> str:
-    """List the threads of a store from Python."""
+    """Return the Python call that lists the threads of a store."""
     return "Thread.list(checkpointer)"
 
 
 @_kind
 def list_sessions() -> str:
-    """List the coding agents' own sessions on this machine."""
+    """Return the shell command that lists the coding agents' own sessions on this machine."""
     return _clew("sessions")
 
 
 @_kind
 def discover() -> str:
-    """List the coding agents' own sessions on this machine from Python."""
+    """Return the Python call that lists the coding agents' own sessions on this machine."""
     return "clew.providers.discover()"
 
 
 @_kind
 def why(thread_id: str, *, store: str = "") -> str:
-    """Find out what a thread waits for, and what to do."""
+    """Return the shell command that says what a thread waits for, and what to do."""
     return _clew("why", thread_id, store=store)
 
 
 @_kind
 def tail(thread_id: str, *, store: str = "") -> str:
-    """Follow a thread while another process works on it."""
+    """Return the shell command that follows a thread while another process works on it."""
     return _clew("tail", thread_id, store=store)
 
 
 @_kind
 def show(thread_id: str, *, store: str = "") -> str:
-    """Show a thread."""
+    """Return the shell command that shows a thread."""
     return _clew("show", thread_id, store=store)
 
 
 @_kind
 def files(thread_id: str, turn: int, *, store: str = "") -> str:
-    """Write the files of a thread, as of the end of a turn, to a folder."""
+    """Return the shell command that copies a thread's files, as of the end of a turn, to a folder. The user fills in
+    the folder."""
     return _clew("files", thread_id, options=["--turn", str(turn), "--out", FOLDER], store=store)
 
 
 @_kind
 def fork(thread_id: str, frame: int, *, store: str = "") -> str:
-    """Bring back an earlier conversation of a thread as a new thread: the one after this many frames."""
+    """Return the shell command that makes a new thread from an earlier state of a thread: the state after its first
+    `frame` frames."""
     return _clew("fork", thread_id, options=["--frame", str(frame)], store=store)
 
 
 @_kind
 def restore_files(thread_id: str, frame: int, folder: str, *, store: str = "") -> str:
-    """Bring back the files of a thread as they were after this many frames."""
+    """Return the shell command that restores a thread's files into a folder as they were after the thread's first
+    `frame` frames."""
     return _clew("rewind", thread_id, options=["--files", "--frame", str(frame), "--workspace", folder], store=store)
 
 
 @_kind
 def remove(thread_id: str, *, store: str = "") -> str:
-    """Delete a thread."""
+    """Return the shell command that deletes a thread."""
     return _clew("rm", thread_id, store=store)
 
 
 @_kind
 def collect(*, store: str = "") -> str:
-    """Delete stored values that no thread refers to."""
+    """Return the shell command that deletes the stored values that no thread refers to."""
     return _clew("gc", store=store)
 
 
 @_kind
 def repair(thread_id: str = "", *, store: str = "") -> str:
-    """Save the intact part of a damaged thread; without an id, of all damaged threads."""
+    """Return the shell command that saves the intact part of a damaged thread; without an id, of all damaged threads."""
     return _clew("verify", *([thread_id] if thread_id else []), options=["--repair"], store=store)
 
 
 @_kind
 def make_private(*paths: str) -> str:
-    """Make files of a store unreadable for other users of this machine."""
+    """Return the shell command that makes these files unreadable for other users of this machine."""
     return " ".join(["chmod", "go=", *map(quoted, paths)])
 
 
 @_kind
 def adopt(session: str) -> str:
-    """Take a session of a coding agent into a thread."""
+    """Return the shell command that takes a session of a coding agent into a thread."""
     return _clew("adopt", session)
 
 
 @_kind
 def new_token(file: str = "") -> str:
-    """Make a token of a service for all namespaces; with `file`, append it to that file."""
+    """Return the shell command that makes a token for a service of Clew, valid in all namespaces. With `file` it
+    appends the token to that file."""
     return _clew("serve", options=["--new-token", "--namespace", "*"]) + (f" >> {quoted(file)}" if file else "")
 
 
 @_kind
 def install(extra: str) -> str:
-    """Install an optional part of Clew."""
+    """Return the shell command that installs an optional part of Clew."""
     return f"pip install {quoted(f'clew[{extra}]')}"
 
 
 @_kind
 def upgrade() -> str:
-    """Install the newest Clew."""
+    """Return the shell command that installs the newest Clew."""
     return "pip install --upgrade clew"
 
 
@@ -305,7 +313,8 @@ _PACKAGES = {"claude_code": "@anthropic-ai/claude-code", "codex": "@openai/codex
 
 @_kind
 def install_program(provider: str, version: str = "") -> str:
-    """Install a coding agent's program with npm; `version` is a number, or `latest` to replace an older one."""
+    """Return the shell command that installs a coding agent's program with npm. `version` is a number, or `latest` to
+    replace an older program."""
     return f"npm install -g {_PACKAGES[provider]}{f'@{version}' if version else ''}"
 
 
@@ -314,7 +323,7 @@ _LOGINS = {"claude_code": "claude auth login", "codex": "codex login", "opencode
 
 @_kind
 def log_in(provider: str) -> str:
-    """Log in with a coding agent's own program."""
+    """Return the shell command that logs in with a coding agent's own program."""
     return _LOGINS[provider]
 
 
@@ -323,7 +332,8 @@ _OPENS = {"claude_code": "claude --resume", "codex": "codex resume", "opencode":
 
 @_kind
 def open_session(provider: str, key: str, folder: str = "") -> str:
-    """Open a session with the coding agent's own program, in its folder. Empty for a provider that Clew does not ship."""
+    """Return the shell command that opens a session with the coding agent's own program, in `folder` if given. `key` is
+    the provider's id of the session. Empty for a provider that Clew does not ship."""
     if provider not in _OPENS:
         return ""
     there = f"cd {quoted(folder)} && " if folder else ""
@@ -334,7 +344,8 @@ _REPAIR = re.compile(r"clew verify .*?--repair", re.DOTALL)
 
 
 def for_shell(text: str, thread_id: str = "", *, store: str = "") -> str:
-    """Return the text of an error with its Python calls replaced by commands for a shell, which name the store."""
+    """Return the text of an error with the Python calls that it advises replaced by shell commands. The commands are
+    about this thread and this store."""
     pairs = {
         list_in_program(): list_threads(store=store),
         discover(): list_sessions(),
@@ -349,7 +360,7 @@ def for_shell(text: str, thread_id: str = "", *, store: str = "") -> str:
 def budget_words(
     *, tokens: float | None = None, usd: float | None = None, seconds: float | None = None
 ) -> tuple[str, ...]:
-    """Write a budget as --budget takes it, one word for each limit: `2usd`, `50000tokens`, `90s`."""
+    """Return a budget as values of the option --budget, one for each limit: `2usd`, `50000tokens`, `90s`."""
     found = [] if tokens is None else [f"{math.ceil(tokens)}tokens"]
     found += [] if usd is None else [f"{_plain(usd)}usd"]
     found += [] if seconds is None else [f"{_plain(seconds)}s"]
@@ -357,7 +368,7 @@ def budget_words(
 
 
 def _plain(value: float) -> str:
-    """Write a number without an exponent, because --budget does not read exponents."""
+    """Write a number without an exponent, because the option --budget does not take exponents."""
     from decimal import Decimal  # 3 ms, which `import clew` is spared
 
     return format(Decimal(repr(value)).normalize(), "f")

@@ -32,16 +32,18 @@ __all__ = ["ToolsMissing", "check_server", "find_tools", "importing_from", "make
 
 
 _OTHER_BUDGETS = "Limit tokens or time in its place: --budget 100ktokens or --budget 10min; --budget none is no limit."
-"""What the user can write instead of a budget in dollars for a model without a known price: no option sets a price."""
+"""Advice in the error about a budget in dollars for a model whose price is not known. The command line has no option
+that sets a price."""
 
 
 class ToolsMissing(UsageError):
-    """A thread was made by a program with tools that the command line cannot import."""
+    """The thread has tools of the Python program that made it, and the command line does not know where to import them
+    from."""
 
     def __init__(self, thread_id: str, tools: Sequence[str], *, in_the_middle: bool) -> None:
         self.tools = tools
         self.in_the_middle = in_the_middle
-        """Whether a call of such a tool has no result yet, so that the thread cannot go on without the tool."""
+        """Whether a call of one of `tools` has no result yet. Then the thread cannot go on without that tool."""
         several = len(tools) > 1
         unknown = f"has {'tools' if several else 'a tool'} that the command line does not know:"
         what = "is in the middle of a call of" if in_the_middle else unknown
@@ -61,12 +63,14 @@ async def make_agent(
     *,
     without_tools: bool = False,
 ) -> tuple[Agent, Setup, list[str]]:
-    """Make the agent of a setup. Returns the agent, the setup with the names of its tools, and notes for the user.
+    """Make the agent that a setup describes, and its workspace folder if that is missing.
 
-    The agent and its MCP servers are closed with `stack`. `before` is the state of the thread that goes on, None for a new
-    one. `stopped` returns the command to print when a signal stops the run of the thread with this id.
+    Returns the agent, the setup with the names of the agent's tools filled in, and notes for the user. `before` is the
+    stored state of the thread; None for a new thread. Closing `stack` closes the agent and its MCP servers. `stopped`
+    takes the thread's id and returns the command that resumes the thread; it is printed if a signal stops the run.
 
-    Raises `ToolsMissing` if the thread has tools that only a program has, unless `without_tools` allows to leave them out.
+    Raises `ToolsMissing` if the thread has tools that only the program which made it has. `without_tools` allows to
+    leave these out.
     """
     notes: list[str] = []
     common: dict[str, Any] = {
@@ -103,14 +107,19 @@ def _make_folder(path: str) -> None:
 
 
 def _check_folder(setup: Setup, tools: dict[str, Any]) -> None:
-    """Raise `InvalidInput` for tools that need a folder if there is none, before a thread is made."""
+    """Raise `InvalidInput` if one of these tools needs a workspace folder and the setup names none."""
     named = ", ".join(name for name, tool in tools.items() if not _is_agent(tool) and tool.needs_workspace)
     if named and not setup.workspace:
         raise InvalidInput(f"these tools need a folder to work in: {named}. Give it: --workspace FOLDER")
 
 
 async def _tools(setup: Setup, stack: AsyncExitStack) -> dict[str, Any]:
-    """Return the tools by name: those of --tool and --mcp, then the built-in ones for files whose names are still free."""
+    """Return the agent's tools by name: those given with --tool and --mcp, and the built-in ones for files whose names
+    are still free.
+
+    Connects to the MCP servers; closing `stack` disconnects them. The built-in tools need a workspace. Raises
+    `InvalidInput` if two given tools have the same name.
+    """
     if setup.tools:
         importing_from(os.getcwd(), setup.folder)
     found: dict[str, Any] = {}
@@ -133,11 +142,11 @@ def _is_agent(value: Any) -> bool:
 
 
 def _missing(thread_id: str, before: Checkpoint | None, names: set[str], without: bool) -> list[str]:
-    """Return a note about tools that the thread had and the agent has not; raise `ToolsMissing` if it cannot go on so.
+    """Return a note about the tools that the thread had before and the agent lacks; an empty list if it lacks none.
 
-    A program's thread records the names of its tools, but not the modules that they are in. It goes on without them only
-    if `without` is set, and never without a tool whose call has no result yet. Tools that an earlier command line gave
-    may be left out: the note names them.
+    `names` are the agent's tools. Raises `ToolsMissing` for a tool whose call has no result yet. Raises it too for
+    tools that only the program which made the thread has, unless `without` is set. Tools that an earlier command line
+    gave may always be left out.
     """
     if before is None:
         return []
@@ -165,23 +174,24 @@ _URL = re.compile(r"https?://", re.IGNORECASE)
 
 
 def own_tools(permissions: str) -> list[AnyTool]:
-    """Return the built-in tools that these permissions allow: `read` looks at files, `edit` also changes them, `full` also
-    runs commands."""
+    """Return the built-in tools that these permissions allow: `read` looks at files, `edit` also changes them, `full`
+    also runs commands. Empty permissions mean `edit`."""
     own: list[AnyTool] = [read_file, list_files, write_file, edit_file, run_command]
     return own[: _OWN[permissions or "edit"]]
 
 
 def importing_from(*folders: str) -> None:
-    """Put these folders in front of `sys.path`, so that --tool finds modules in them."""
+    """Put these folders in front of `sys.path`, so that modules named with --tool are found in them."""
     for folder in reversed(folders):
         if folder and folder not in sys.path:
             sys.path.insert(0, folder)
 
 
 def find_tools(where: str) -> list[Any]:
-    """Import what `module:function` names: a function, a tool, an agent, or a list of these. Returns them as a list.
+    """Import the object that `where` names as `module:function`: a function, a tool, an agent, or a list of these.
+    Always returns a list.
 
-    Raises `InvalidInput`, which says why, if it cannot be imported.
+    Raises `InvalidInput` with the reason if it cannot be imported.
     """
     module, colon, name = where.partition(":")
     if not colon or not module or not name or module.endswith(".py"):
@@ -204,8 +214,8 @@ def find_tools(where: str) -> list[Any]:
 
 
 class _Server(NamedTuple):
-    """An MCP server as the user wrote it. `given` are the NAME=VALUE words in front: environment variables of a command,
-    headers of a URL."""
+    """A value of the option --mcp, split into its parts. `given` has the NAME=VALUE pairs in front: environment
+    variables for a command, headers for a URL. `words` has the rest: the words of the command, or the URL alone."""
 
     given: dict[str, str]
     words: list[str]
@@ -216,7 +226,8 @@ class _Server(NamedTuple):
 
 
 def check_server(text: str) -> None:
-    """Raise `InvalidInput` if an --mcp value cannot be parsed, or holds what looks like a secret: it will be stored."""
+    """Raise `InvalidInput` if a value of --mcp cannot be parsed, or contains what looks like a secret: it will be
+    stored."""
     for name in _secrets(_read_server(text)):
         raise InvalidInput(
             f"--mcp has what looks like a secret ({name}), and its value would be stored with the thread. Put it into "
@@ -226,7 +237,8 @@ def check_server(text: str) -> None:
 
 
 def open_server(text: str, folder: str) -> MCPTools:
-    """Return the server's tools, not yet connected. A command starts in `folder`, if that exists on this machine."""
+    """Return the tools of the MCP server that a value of --mcp describes. Entering them as a context manager connects
+    to the server. A server that is a command is started in `folder`, if that exists on this machine."""
     server = _read_server(text)
     given = {name: _expanded(value) for name, value in server.given.items()}
     words = [_expanded(word) for word in server.words]
@@ -251,7 +263,8 @@ def _read_server(text: str) -> _Server:
 
 
 def _secrets(server: _Server) -> Iterator[str]:
-    """Yield the names of headers, variables and options whose value looks like a secret and is not a $VARIABLE."""
+    """Yield the name of each header, variable or option of an MCP server that is named like a secret, such as `token`,
+    and whose value is written out instead of named by a $VARIABLE."""
     pairs = list(server.given.items())
     if server.url is not None:
         pairs += _pairs_of_url(server.url)
@@ -263,7 +276,7 @@ def _secrets(server: _Server) -> Iterator[str]:
 
 
 def _pairs_of_url(url: str) -> Iterator[tuple[str, str]]:
-    """Yield the password and the query parameters of a URL as names with values."""
+    """Yield the password and each query parameter of a URL, as pairs of name and value."""
     parts = urlsplit(url)
     user = parts.netloc.rpartition("@")[0]
     yield "password", user.partition(":")[2]
@@ -271,7 +284,7 @@ def _pairs_of_url(url: str) -> Iterator[tuple[str, str]]:
 
 
 def _pairs_of_command(words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield the options of a command with their values: `--name=value` and `--name value`."""
+    """Yield the options of a command as pairs of name and value. They are written `--name=value` or `--name value`."""
     for word, following in pairwise([*words, ""]):
         name, equals, value = word.partition("=")
         if equals:
@@ -281,7 +294,8 @@ def _pairs_of_command(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _expanded(text: str) -> str:
-    """Replace $NAME and ${NAME} with environment variables. `InvalidInput` for a variable that is not set."""
+    """Return the text with $NAME and ${NAME} replaced by environment variables. Raises `InvalidInput` if one is not
+    set."""
 
     def value(found: re.Match[str]) -> str:
         name = found[1] or found[2]

@@ -16,9 +16,10 @@ __all__ = ["COMMANDS", "Entry", "LazyGroup", "app", "main"]
 
 
 class LazyGroup(TyperGroup):
-    """A group that imports a command's module only when that command is called, or its words are completed.
+    """The group of all `clew` commands. It imports a command's module only when the command is called, or when a shell
+    completes the command's options and arguments.
 
-    `clew --help` and the completion of a command's name are made from `COMMANDS` alone, and so import none of them.
+    `clew --help` and the completion of a command's name use the table `COMMANDS` alone, and import no command.
     """
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -32,7 +33,12 @@ class LazyGroup(TyperGroup):
         return _imported(cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command that the arguments name. A shell that completes its words gets it with all its options."""
+        """Return the name of the command that the arguments begin with, the command itself, and the arguments that
+        follow.
+
+        While a shell completes words, the command is imported here with all its options, which `get_command` leaves out
+        then.
+        """
         name, command, rest = super().resolve_command(ctx, args)
         return name, _imported(name) if name in COMMANDS and ctx.resilient_parsing else command, rest
 
@@ -55,7 +61,8 @@ def _imported(name: str) -> Any:
 
 
 def _flowing(text: str) -> str:
-    """Join the lines of each paragraph, so that help fills a terminal of any width. A paragraph after \\b stays as it is."""
+    """Return a help text with the lines of each paragraph joined, so that it fills a terminal of any width. A paragraph
+    that begins with \\b keeps its lines."""
     paragraphs = inspect.cleandoc(text).split("\n\n")
     return "\n\n".join(
         part.removeprefix("\b\n") if part.startswith("\b") else part.replace("\n", " ") for part in paragraphs
@@ -102,12 +109,12 @@ def main() -> None:
 
 
 class Entry(NamedTuple):
-    """A command's line in `clew --help`, and where its function is."""
+    """A command in the table `COMMANDS`: what `clew --help` prints about it, and where its function is."""
 
     panel: str
-    """The heading that it stands under."""
+    """The heading under which `clew --help` lists the command."""
     place: str
-    """`module:function`, with the module's name as it is in `clew.cli.commands`."""
+    """Where the command's function is, as `module:function`. The module is one of `clew.cli.commands`."""
     summary: str
     """The first sentence of the command's own help; at most 55 characters, so that its line fits."""
 

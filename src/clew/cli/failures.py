@@ -62,7 +62,8 @@ def exit_code(error: BaseException) -> int:
 
 
 def report_errors(command: Callable[P, T]) -> Callable[P, T]:
-    """Wrap a command: an error of Clew becomes one line on the standard error and an exit code, never a traceback."""
+    """Wrap the function of a command, so that an error of Clew is printed on the standard error and becomes an exit
+    code, without a traceback."""
 
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -83,7 +84,8 @@ def report_errors(command: Callable[P, T]) -> Callable[P, T]:
 
 
 def _print_error(error: ClewError, store: Any) -> None:
-    """Print an error and its notes, with the Python calls that they advise replaced by commands for the shell."""
+    """Print an error and its notes on the standard error. Python calls that the error advises are replaced by shell
+    commands, which name `store`, the value of --store."""
     from clew import advice
     from clew.cli.stores import shown_store  # imports the stores, which `clew --help` does not need
 
@@ -96,5 +98,6 @@ def _print_error(error: ClewError, store: Any) -> None:
 
 
 def _discard_output() -> None:
-    """Send buffered output to the null device. Otherwise Python complains of the closed pipe again when it exits."""
+    """Send what is still buffered for the standard output to the null device. Otherwise Python complains of the closed
+    pipe once more when it exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

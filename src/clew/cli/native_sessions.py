@@ -1,4 +1,4 @@
-"""The coding agents' own sessions that a command's argument can name."""
+"""Find the sessions that coding agents keep themselves on this machine, by what the user wrote on the command line."""
 
 from __future__ import annotations
 
@@ -22,17 +22,19 @@ SessionProvider = Annotated[
 
 
 class Native(NamedTuple):
-    """A session of a coding agent: the provider's name, and the id that the provider knows the session by."""
+    """A session that a coding agent keeps itself: the provider's name, and the id by which the provider knows the
+    session."""
 
     provider: str
     key: str
 
 
 def find_native(session: str, provider: str | None, place: Place) -> Native | None:
-    """Find a session by its id, a beginning of it or its file, at the named provider or at all; None if there is none.
+    """Find a coding agent's session by its id, the beginning of its id, or its file. Returns None if there is none.
 
-    Raises `InvalidInput` if several providers have one that matches. A provider whose sessions cannot be read is skipped;
-    if no other provider has the session, its error is raised.
+    Searches the sessions of `provider`, or of all providers if that is None. `place` says where providers keep their
+    sessions. Raises `InvalidInput` if sessions of several providers match. A provider whose sessions cannot be read is
+    skipped; its error is raised only if no other provider has the session.
     """
     from clew.providers.registry import find_provider, wanted
 
@@ -55,7 +57,7 @@ def find_native(session: str, provider: str | None, place: Place) -> Native | No
 
 
 def native_session(session: str, provider: str | None) -> Native:
-    """Find a session on this machine as `find_native` does. Raises `SessionNotFound` if there is none."""
+    """Find a coding agent's session on this machine as `find_native` does. Raises `SessionNotFound` if there is none."""
     from clew.providers.registry import default_place, wanted
 
     found = find_native(session, provider, default_place())

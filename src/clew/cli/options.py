@@ -10,7 +10,7 @@ __all__ = ["Json", "Store", "ThreadId", "Yes", "complete_thread"]
 
 
 def complete_thread(incomplete: str) -> list[str]:
-    """Return the ids that a shell offers: the 30 newest threads whose id begins with `incomplete`.
+    """Return the thread ids that a shell offers for the word `incomplete`: the 30 newest that begin with it.
 
     Returns nothing if the store cannot be read, because a shell cannot show an error while the user types.
     """

@@ -19,7 +19,8 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
 
 
 def duration(text: str, option: str) -> timedelta:
-    """Read a length of time such as `45s`, `90m`, `12h`, `30d` or `2w`. `InvalidInput` names the option it was given to."""
+    """Parse a length of time such as `45s`, `90m`, `12h`, `30d` or `2w`. Raises `InvalidInput`, which names `option`,
+    for anything else."""
     found = _DURATION.fullmatch(text.strip().lower())
     try:
         return timedelta(**{_UNITS[found[2]]: float(found[1])}) if found else _zero(text, option)
@@ -34,7 +35,8 @@ def _zero(text: str, option: str) -> timedelta:
 
 
 def since(given: str | None) -> datetime | None:
-    """Read --since: a date such as `2025-01-31`, or a length of time such as `2d`, which is counted back from now."""
+    """Parse a value of --since: a date such as `2025-01-31`, or a length of time such as `2d`, which is counted back
+    from now. Raises `InvalidInput` for anything else."""
     if given is None:
         return None
     try:

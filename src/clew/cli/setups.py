@@ -1,4 +1,5 @@
-"""The options of `run` and `resume` that describe the agent, and the setup that they and a thread's record result in."""
+"""The options of `run` and `resume` that describe the agent, and the setup that results from them and from the thread's
+record."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ __all__ = [
 
 
 class Permission(StrEnum):
-    """The values of --permissions, the same as those of `clew.providers.Permissions`."""
+    """The values that the option --permissions takes, the same as those of `clew.providers.Permissions`."""
 
     READ = "read"
     EDIT = "edit"
@@ -97,7 +98,7 @@ NameOption = Annotated[
 
 
 class Asked(NamedTuple):
-    """The options as the user gave them; None for an option that was not given."""
+    """The options about the agent as the user gave them; None for an option that was not given."""
 
     model: str | None = None
     provider: str | None = None
@@ -118,10 +119,11 @@ def check_timeout(timeout: float | None) -> None:
 
 
 def merged(before: Setup, asked: Asked) -> Setup:
-    """Return the setup of a thread with the given options in place of what was on record, checked before anything starts.
+    """Return a thread's setup, changed by the options that were given. Raises `InvalidInput` for options that cannot
+    work, before anything starts.
 
-    Tools, MCP servers and the turn limit stay on record while a provider works on the thread, although it ignores them:
-    they are used again when the thread returns to the built-in agent.
+    Tools, MCP servers and the turn limit stay in the setup while a provider works on the thread, although the provider
+    ignores them: they are used again when the thread returns to the built-in agent.
     """
     provider = before.provider if asked.provider is None else _provider(asked.provider)
     moved = provider != before.provider
@@ -140,7 +142,8 @@ def merged(before: Setup, asked: Asked) -> Setup:
 
 
 def _given(asked: Asked) -> dict[str, Any]:
-    """Return the fields of `Setup` that the options set, each checked."""
+    """Return the fields of `Setup` that the given options set, with their values. Raises `InvalidInput` for a wrong
+    value."""
     from clew.cli.agents import check_server
 
     for server in asked.mcp or ():
@@ -159,7 +162,8 @@ def _given(asked: Asked) -> dict[str, Any]:
 
 
 def _provider(name: str) -> str:
-    """Return the provider's canonical name; empty for `clew`, the built-in agent. Raises for one that is not known."""
+    """Return the canonical name of a provider; empty for `clew`, the built-in agent. Raises `InvalidInput` for an
+    unknown name."""
     from clew.providers.registry import BUILT_IN_AGENT, find_provider, provider_name
     from clew.providers.settings import AUTO
 
@@ -171,7 +175,7 @@ def _provider(name: str) -> str:
 
 
 def _refuse_for_provider(asked: Asked, provider: str) -> None:
-    """Raise `InvalidInput` if options were given that only the built-in agent has."""
+    """Raise `InvalidInput` if the user gave options that only the built-in agent takes, such as --tool."""
     from clew.providers.registry import BUILT_IN_AGENT
 
     given = {"--tool": asked.tool, "--mcp": asked.mcp, "--max-turns": asked.max_turns}
@@ -183,7 +187,8 @@ def _refuse_for_provider(asked: Asked, provider: str) -> None:
 
 
 def _check_own(setup: Setup, asked: Asked) -> None:
-    """Raise `InvalidInput` if the built-in agent has no model, or permissions without a folder."""
+    """Check the setup of the built-in agent: raise `InvalidInput` if it names no model, or if the user gave permissions
+    and there is no workspace."""
     if not setup.model:
         raise InvalidInput(
             "which model? Give --model anthropic:NAME or openai:NAME, or a coding agent: --provider claude_code, codex or "
@@ -194,7 +199,8 @@ def _check_own(setup: Setup, asked: Asked) -> None:
 
 
 def folder_of(given: str, option: str) -> str:
-    """Return the absolute path of a folder that may not exist yet. `InvalidInput` if the path is not a folder."""
+    """Return the absolute path of the folder that the user gave with `option`. It may not exist yet. Raises
+    `InvalidInput` if the path is a file."""
     path = os.path.abspath(os.path.expanduser(given))
     if os.path.exists(path) and not os.path.isdir(path):
         raise InvalidInput(f"{option} {given} is a file, not a folder.")
@@ -216,7 +222,7 @@ def changes(before: Setup, now: Setup) -> list[str]:
 
 
 def _used(setup: Setup) -> Setup:
-    """Return the setup without what a provider ignores."""
+    """Return the setup without what has no effect: a provider ignores tools, MCP servers and the turn limit."""
     return msgspec.structs.replace(setup, tools=(), mcp=(), max_turns=None) if setup.provider else setup
 
 
@@ -240,7 +246,7 @@ _SECONDS = {"s": 1, "sec": 1, "min": 60, "h": 3600}
 
 
 def read_budget(given: Sequence[str]) -> Budget:
-    """Read the values of --budget into one `Budget`. `none`, if it is the only value, means no limit.
+    """Parse the values of --budget into one `Budget`. `none`, if it is the only value, means no limit.
 
     Raises `InvalidInput` for a value that is not a budget, and if the same kind of limit is given twice.
     """
@@ -258,7 +264,8 @@ def read_budget(given: Sequence[str]) -> Budget:
 
 
 def _read(text: str) -> tuple[str, float | int]:
-    """Return which limit of `Budget` a value of --budget sets, and to what."""
+    """Parse one value of --budget, such as `2usd`. Returns the name of the field of `Budget` that it sets, and the
+    amount. Raises `InvalidInput` for anything else."""
     text = text.strip()
     written = _BUDGET.fullmatch(text)
     unit = "" if written is None else (written[2] or "").lower()

@@ -23,12 +23,13 @@ __all__ = ["Absent", "StoreNotFound", "find_any", "find_thread", "free_id", "on_
 
 T = TypeVar("T")
 Absent = Literal["refused", "made", "empty"]
-"""What happens if there is no store yet: it is an error, the store is made, or the command sees an empty one."""
+"""What happens if the store does not exist yet. `refused` is an error, `made` makes the store, and with `empty` the
+command works on an empty store in memory."""
 _SHOWN = 8
 
 
 class StoreNotFound(ClewError, LookupError):
-    """There is no store at this path, and the command does not make one."""
+    """There is no store at this path, and the command is not one that makes a store."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(
@@ -38,10 +39,10 @@ class StoreNotFound(ClewError, LookupError):
 
 @asynccontextmanager
 async def opened(url: str | None, absent: Absent = "refused") -> AsyncIterator[Checkpointer]:
-    """Open the store at this URL, and close it on exit. `absent` says what happens if there is none yet.
+    """Open the store at this URL, and close it on exit. `absent` says what happens if the store does not exist yet.
 
-    By default that is an error, so that a mistyped URL leaves no database behind. The user's default store is never
-    refused: as long as it does not exist, it is shown as empty.
+    By default that is the error `StoreNotFound`, so that a mistyped URL leaves no database behind. The user's default
+    store is never refused: as long as it does not exist, it is shown as empty.
     """
     async with open_checkpointer(url) as store:
         if absent == "made" or not is_absent(store):
@@ -54,7 +55,8 @@ async def opened(url: str | None, absent: Absent = "refused") -> AsyncIterator[C
 
 
 def on_store(url: str | None, work: Callable[[Checkpointer], Awaitable[T]], absent: Absent = "refused") -> T:
-    """Open the store, run `work` on it in an event loop of its own, close the store, and return the result."""
+    """Open the store at this URL, run `work` on it in a new event loop, close the store, and return the result of
+    `work`. `absent` has the same meaning as in `opened`."""
 
     async def run() -> T:
         async with opened(url, absent) as store:
@@ -64,9 +66,10 @@ def on_store(url: str | None, work: Callable[[Checkpointer], Awaitable[T]], abse
 
 
 async def find_thread(store: Checkpointer, given: str) -> str:
-    """Return the id of the thread that `given` names: its id, an unambiguous beginning of it, or a handle.
+    """Return the id of the thread that `given` names: its id, a beginning that no other id has, or a handle.
 
-    A whole id comes first, even if it looks like a handle or is the beginning of other ids.
+    A complete id comes first, even if it looks like a handle or other ids begin with it. Raises `ThreadNotFound` if
+    nothing matches, and `InvalidInput` if several ids begin with `given`.
     """
     from clew.agent.handles import read_handle  # clew.agent takes 100 ms, which `clew ls` is spared
 
@@ -85,10 +88,12 @@ async def find_thread(store: Checkpointer, given: str) -> str:
 
 
 def shown_store(url: str | None) -> str:
-    """Return the URL to name with --store in a command that is shown to the user, so that it works from any folder.
+    """Return the URL to name with --store in a command that is shown to the user, so that the command works from any
+    folder.
 
-    Empty if no URL is needed: for the default store, and for CLEW_STORE unless its path depends on the current folder.
-    Empty too for a URL with credentials, which are never shown: a hint tells the user to put it into CLEW_STORE.
+    Returns an empty text if the command needs no URL: for the default store, and for CLEW_STORE unless its path depends
+    on the current folder. Also returns an empty text if `url` has credentials, which are never shown. It then prints
+    a hint to put that URL into CLEW_STORE.
     """
     from clew.agent.handles import without_credentials
 
@@ -103,7 +108,8 @@ def shown_store(url: str | None) -> str:
 
 
 def _from_anywhere(url: str) -> str:
-    """Make the path in a `sqlite:` or `file:` URL absolute. Other URLs stay as they are."""
+    """Return the URL of a store with its path made absolute, if it is a `sqlite:` or `file:` URL. Other URLs stay as
+    they are."""
     scheme, _, rest = url.partition(":")
     if scheme.lower() == "sqlite" and rest.startswith("///") and not rest.startswith("////"):
         return f"{scheme}:///{_absolute(rest[3:])}"
@@ -113,20 +119,21 @@ def _from_anywhere(url: str) -> str:
 
 
 def _absolute(path: str) -> str:
-    """Return the path that the store opens, with `~` expanded as the store does."""
+    """Return the absolute path of the file or folder that a store opens for `path`, with `~` expanded."""
     return os.path.abspath(os.path.expanduser(path))
 
 
 @functools.cache
 def _say_where_credentials_go() -> None:
-    """Print the hint about credentials, once per process."""
+    """Print a hint, once per process: commands are shown without the store's URL because of its credentials, and need
+    it in CLEW_STORE."""
     hint("The store's URL has credentials, so commands are shown without it. Put the URL into CLEW_STORE to run them.")
 
 
 async def find_any(store: Checkpointer, given: Sequence[str]) -> list[str]:
-    """Return the ids of the threads that these arguments name, each once.
+    """Return the ids of the threads that the texts in `given` name, each id once.
 
-    A thread whose head is damaged is found by its whole id only.
+    A thread whose head is damaged is found by its complete id only.
     """
     found = []
     for text in given:
@@ -140,7 +147,7 @@ async def find_any(store: Checkpointer, given: Sequence[str]) -> list[str]:
 
 
 async def _is_damaged(store: Checkpointer, thread_id: str) -> bool:
-    """Tell whether the head of this very thread is damaged, and not that of another one in the same listing."""
+    """Tell whether the head of this thread is damaged. If not, an error about damage was about another thread."""
     try:
         await store.head(thread_id)
     except Corrupt:
@@ -149,7 +156,8 @@ async def _is_damaged(store: Checkpointer, thread_id: str) -> bool:
 
 
 async def free_id(store: Checkpointer, wanted: str) -> str:
-    """Return the wanted id if no thread has it, or else the first free one of `trip-2`, `trip-3` and so on."""
+    """Return `wanted` if no thread has that id. Otherwise return the first free id among `wanted` with `-2`, `-3` and
+    so on added."""
     number, name = 1, wanted
     while await store.head(name) is not None:
         number += 1

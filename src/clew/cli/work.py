@@ -37,7 +37,7 @@ __all__ = ["Job", "ask", "read_answer", "resumed_job", "work_on", "write_answer"
 
 
 class Job(NamedTuple):
-    """What an agent is to do: the agent's setup, the thread, and the prompt or the answer."""
+    """What an agent is to do: the agent's setup, the thread, and the prompt or answer to go on with."""
 
     setup: Setup
     thread_id: str = ""
@@ -48,7 +48,8 @@ class Job(NamedTuple):
     before: Checkpoint | None = None
     """The state of the thread as stored; None for a new thread."""
     handle: str = ""
-    """The handle of a provider's session that the store does not know, instead of a thread."""
+    """The handle of a provider's session that is not in the store. If it is set, the session is resumed instead of a
+    thread."""
     notes: tuple[str, ...] = ()
     """Lines to show before the work begins."""
     without_tools: bool = False
@@ -56,7 +57,8 @@ class Job(NamedTuple):
 
 
 def resumed_job(thread_id: str, state: Checkpoint, asked: Asked) -> Job:
-    """Return the job of going on with a thread, with its stored setup changed by the options. Its notes list the changes."""
+    """Return the job of going on with a thread. Its setup is the stored one, changed by the options in `asked`. Its
+    notes list the changes."""
     before = setup_of(state)
     now = merged(before, asked)
     then = msgspec.structs.replace(before, model=before.model or state.model, folder=before.folder or now.folder)
@@ -64,7 +66,7 @@ def resumed_job(thread_id: str, state: Checkpoint, asked: Asked) -> Job:
 
 
 def work_on(job: Job, store: str | None, json: bool) -> None:
-    """Run the job and show it, then exit the command: with 0 if the work is done, with 1 if it stopped before.
+    """Run the job and show its events, then exit the command: with 0 if the work is done, with 1 if it stopped before.
 
     On a terminal, questions of the agent are put to the user at once, and the work goes on with the answers.
     """
@@ -79,14 +81,15 @@ def work_on(job: Job, store: str | None, json: bool) -> None:
 
 
 async def _answer(job: Job, thread_id: str, answer: Any, url: str | None, view: View, store: Checkpointer) -> Ended:
-    """Go on with the thread of a job that waited, with the user's answer."""
+    """Go on with the thread of a job that waited, with the user's answer. Returns the summary of this run."""
     before = await Thread.load(store, thread_id)
     job = job._replace(thread_id=thread_id, prompt=None, answer=answer, before=before, handle="", notes=())
     return await _work(store, job, url, view)
 
 
 async def _work(store: Checkpointer, job: Job, url: str | None, view: View) -> Ended:
-    """Run the job until it ends, waits or fails. Errors carry a note with the command that goes on afterwards."""
+    """Run the job until it is done, waits or fails. Returns the summary of the run. A note on the error of a failed run
+    has the command that goes on afterwards."""
     watched = _Watched(view, job, url)
     async with AsyncExitStack() as stack:
         try:
@@ -120,7 +123,8 @@ async def _work(store: Checkpointer, job: Job, url: str | None, view: View) -> E
 
 
 async def _take_in(store: Checkpointer, job: Job) -> None:
-    """Store what was done in a provider's own program since its last prompt, before the built-in agent goes on."""
+    """Store what the user did in a provider's own program since the last prompt, before the built-in agent goes on with
+    the thread. Does nothing if a provider goes on with it."""
     if job.setup.provider or job.before is None or not job.before.providers or not job.thread_id:
         return
 
@@ -128,20 +132,21 @@ async def _take_in(store: Checkpointer, job: Job) -> None:
 
 
 async def _keep(store: Checkpointer, thread_id: str, job: Job) -> None:
-    """Store the setup with the thread, unless it is there already, before any work that was done with it."""
+    """Store the job's setup with the thread, unless the same setup is stored already."""
     if job.before is None or kept_setup(job.before) != job.setup:
         await keep_setup(store, thread_id, job.setup)
 
 
 class _Watched:
-    """A run whose events go to a view, and that knows the command to print if a signal stops it."""
+    """Runs a session and passes its events to a view. Knows the command that resumes the thread if a signal stops the
+    run."""
 
     def __init__(self, view: View, job: Job, url: str | None) -> None:
         self._view = view
         self._job = job
         self._url = url
         self._has_begun = False
-        """Whether an event has followed from the prompt, which proves that the prompt is stored."""
+        """Whether the agent has sent an event that only comes after the prompt was stored."""
 
     async def run(self, session: Session) -> RunResult:
         running = session.resume(self._job.prompt, answer=self._job.answer, timeout=self._job.timeout)
@@ -151,7 +156,8 @@ class _Watched:
         return await running
 
     def stopped(self, thread_id: str) -> str:
-        """Return the command that resumes after a signal. It repeats the prompt if that was not stored yet."""
+        """Return the command that resumes the thread after a signal. It repeats the prompt if that was not stored yet.
+        Also ends the line that is being streamed."""
         self._view.pause()
         way = Way(thread_id=thread_id)
         if self._job.prompt is not None and not self._has_begun:
@@ -166,10 +172,12 @@ def _comes_of_prompt(event: Event) -> bool:
 
 
 async def _add_ways_out(missing: ToolsMissing, store: Checkpointer, job: Job, url: str | None) -> None:
-    """Add a note to the error for each way to go on: in the program, with the tools' module, or without the tools.
+    """Add a note to the error for each way to go on: in the program that made the thread, with the module that has the
+    tools, or without the tools.
 
-    Each command repeats the options that were given, and raises a limit that is used up; otherwise it would end at once.
-    A sub-agent's thread cannot go on by itself, so the note names the command for its parent.
+    The commands in the notes repeat the options that were given. They raise a limit that is used up, because the run
+    would otherwise end at once. A sub-agent's thread cannot go on by itself, so the first note names the command for
+    its parent.
     """
     assert job.before is not None  # noqa: S101 - a new thread has no tools of a program
     way, recorded, setup = way_on(job.thread_id, job.before), setup_of(job.before), job.setup
@@ -211,17 +219,19 @@ async def _add_ways_out(missing: ToolsMissing, store: Checkpointer, job: Job, ur
 
 
 async def _way_above(store: Checkpointer, thread_id: str) -> Way | None:
-    """Return how the parent of a sub-agent's thread goes on; None for a thread that goes on by itself."""
+    """Return how the parent of a sub-agent's thread goes on, because the sub-agent goes on with it. None for any other
+    thread."""
     head = await store.head(thread_id)
     way = None if head is None else await way_of(store, head)
     return None if way is None or way.thread_id == thread_id else way
 
 
 async def _after(error: ClewError, store: Checkpointer, thread_id: str, job: Job, url: str | None) -> str:
-    """Return how to go on after this error, to be printed after "To go on", as far as the thread can be read.
+    """Return how to go on after this error: the text to print after the words "To go on".
 
-    The command repeats a prompt that was not stored, and a provider that the thread did not reach. For a conversation that
-    is too long for the model it names a larger model.
+    The command in it repeats a prompt that was not stored, and the provider if the thread could not be taken to it. If
+    the conversation is too long for the model, it names a larger model. If the thread cannot be read, it is a plain
+    resume.
     """
     at = shown_store(url)
     try:
@@ -241,7 +251,8 @@ async def _after(error: ClewError, store: Checkpointer, thread_id: str, job: Job
 
 
 def _is_moved(job: Job, now: Checkpoint | None) -> bool:
-    """Tell whether the job was to take the thread to another provider, and the thread is still at the old one."""
+    """Tell whether the job was to take the thread to another provider, and the thread in the state `now` is still at
+    its old one."""
     if not job.setup.provider or job.before is None or now is None or not job.before.limits:
         return False
     was, is_now = job.before.limits.get("provider"), now.limits.get("provider")
@@ -249,12 +260,12 @@ def _is_moved(job: Job, now: Checkpoint | None) -> bool:
 
 
 def _prompts(state: Checkpoint | None) -> int:
-    """Count the prompts that are stored, including those that wait to be asked."""
+    """Count the prompts in the state of a thread, including those that are stored and not yet asked. None counts as 0."""
     return 0 if state is None else sum(map(is_prompt, state.history)) + len(prompts_waiting(state))
 
 
 def _who(job: Job) -> str:
-    """Describe who works on the thread, and from which turn it goes on."""
+    """Describe which provider or model works on the thread, and from which turn it goes on."""
     setup = job.setup
     who = " ".join(filter(None, (setup.provider, setup.model)))
     if job.before is None or not job.before.history:
@@ -263,7 +274,7 @@ def _who(job: Job) -> str:
 
 
 async def _ended(store: Checkpointer, result: RunResult, job: Job, url: str | None) -> Ended:
-    """Return the summary of a finished run, with totals of the whole thread and the way to go on."""
+    """Return the summary of a finished run, with totals of the whole thread and the command to go on."""
     head = await store.head(result.thread_id)
     if head is None:
         raise ThreadNotFound(result.thread_id)
@@ -300,7 +311,8 @@ _YES_OR_NO = {"y": True, "yes": True, "n": False, "no": False}
 
 
 def read_answer(text: str) -> Any:
-    """Read a value of --answer: JSON if it can be read as JSON, and else the text itself. `"42"` in quotes is a text."""
+    """Parse a value of --answer. Text that is valid JSON is decoded, any other text is the answer itself: `42` is a
+    number, `"42"` in quotes a text. Raises `InvalidInput` if it is empty or null."""
     if not text.strip():
         raise InvalidInput("--answer is empty. Give a text, or JSON.")
     try:
@@ -313,7 +325,7 @@ def read_answer(text: str) -> Any:
 
 
 def write_answer(answer: Any) -> str:
-    """Write an answer as --answer takes it, so that `read_answer` returns the same value."""
+    """Write an answer as a value of --answer, so that `read_answer` returns the same answer."""
     try:
         if isinstance(answer, str) and read_answer(answer) == answer:
             return answer
@@ -323,9 +335,9 @@ def write_answer(answer: Any) -> str:
 
 
 def ask(questions: Collection[Question], json: bool) -> Any:
-    """Ask the user at this terminal, and return the answers by question id.
+    """Ask the user these questions at the terminal, and return a dict with the answer to each by the question's id.
 
-    Returns None with `json`, without a terminal, or if the user leaves a question open.
+    Returns None if `json` is set, if there is no terminal, or if the user leaves a question open.
     """
     if json or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return None
@@ -343,5 +355,6 @@ def ask(questions: Collection[Question], json: bool) -> Any:
 
 
 def _meant(question: Question, said: str) -> Any:
-    """Read what the user typed. For an approval, y and n are yes and no, and any other text is the reason to refuse."""
+    """Return the answer that the user's words `said` stand for. For an approval, y and n are yes and no, and any other
+    text is the reason to refuse. For other questions it is what `read_answer` returns."""
     return _YES_OR_NO.get(said.lower(), said) if question.kind == "approval" else read_answer(said)

@@ -59,7 +59,8 @@ def adopt(
 
 
 async def _adopt(store: Checkpointer, native: Native, new_id: str | None) -> tuple[str, int]:
-    """Take the session into a thread. Returns the thread's id and how many turns it has."""
+    """Take a coding agent's session into a thread; `new_id` is the thread's id, if given. Returns the thread's id and
+    how many turns it has."""
     from clew.providers import adopt as adopt_session
 
     thread_id = await adopt_session(native.key, store, provider=native.provider, thread_id=new_id)

@@ -73,7 +73,8 @@ def copy(
 
 
 async def _copy(source: str, target: str, given: Sequence[str], verify: bool) -> tuple[Copied, list[Verdict]]:
-    """Copy the threads, and verify the copies if asked to. Returns what was copied and the verdicts."""
+    """Copy the threads that `given` names, or all if it is empty, from the store at the URL `source` to that at
+    `target`. Returns what was copied and, with `verify`, the result of checking each copy."""
     async with opened(source) as here, opened(target, "made") as there:
         if given:
             ids = dict.fromkeys([await find_thread(here, text) for text in given])
@@ -92,7 +93,8 @@ async def _copy(source: str, target: str, given: Sequence[str], verify: bool) ->
 
 
 async def _copy_some(here: Checkpointer, there: Checkpointer, ids: Sequence[str]) -> Copied:
-    """Copy the named threads, each with a progress bar of its own. Stops at the first that cannot be copied."""
+    """Copy the threads with these ids, each with a progress bar of its own. The first thread that cannot be copied ends
+    this with an error."""
     done: list[str] = []
     skipped: list[str] = []
     size = 0

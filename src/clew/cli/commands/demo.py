@@ -51,7 +51,8 @@ def demo(
 
 
 def _folder(keep: Path | None) -> AbstractContextManager[str]:
-    """Return the folder to work in: a temporary one, or the one to keep, which must be new or empty."""
+    """Return the folder to work in, as a context manager: a temporary one, deleted at the end, or `keep`, which stays.
+    Raises `typer.BadParameter` if `keep` exists and is not an empty folder."""
     if keep is None:
         return tempfile.TemporaryDirectory(prefix="clew-demo-")
     if keep.exists() and not (keep.is_dir() and not any(keep.iterdir())):
@@ -60,7 +61,8 @@ def _folder(keep: Path | None) -> AbstractContextManager[str]:
 
 
 def _view(plain: bool) -> View:
-    """Return the view for this output: plain if asked for, in a pipe or on a dumb terminal."""
+    """Return what shows the demo: plain lines if `plain` is set, in a pipe or on a dumb terminal, otherwise colours and
+    bars."""
     from clew.demo.views import PlainView
 
     if plain or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":

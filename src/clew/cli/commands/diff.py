@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["diff"]
 
 _LONGEST = 400
-"""The most characters of a message block that are shown."""
+"""The most characters that are printed of each block of a message."""
 _COLOURS = {"-": "red", "+": "green", "@": "cyan"}
 
 
@@ -77,7 +77,8 @@ def diff(
 
 
 class _Said:
-    """The messages that only the old state has, and those that only the new one has."""
+    """The messages that differ between two states of a thread: `gone` are only in the old state, `new` only in the new
+    one."""
 
     def __init__(self, gone: Sequence[Message], new: Sequence[Message]) -> None:
         self.gone, self.new = gone, new
@@ -87,7 +88,8 @@ class _Said:
 
 
 def _changes(old: Checkpoint, new: Checkpoint) -> _Said:
-    """Compare the messages of two states by their place in the history, so that equal messages stay apart."""
+    """Return which messages differ between two states of a thread. Messages are compared by their place in the history,
+    not by their text: two with the same text are still two."""
 
     def places(state: Checkpoint) -> dict[int, Message]:
         return {place: state.history[place] for start, stop in state.view for place in range(start, stop)}
@@ -100,7 +102,7 @@ def _changes(old: Checkpoint, new: Checkpoint) -> _Said:
 
 
 def _object(change: Change) -> dict[str, Any]:
-    """Return a changed file as the object that --json prints, with modes in octal."""
+    """Return a changed file as the object that --json prints, with its file modes as octal text."""
     modes = {name: None if mode is None else f"{mode:04o}" for name, mode in _modes(change)}
     return {**msgspec.structs.asdict(change), **modes}
 
@@ -133,7 +135,8 @@ def _print(said: _Said | None, changed: Difference | None) -> None:
 
 
 def _print_patch(patch: str) -> None:
-    """Print a patch: coloured and without control characters on a terminal, unchanged in a pipe so that it applies."""
+    """Print a patch. On a terminal it is coloured, and control characters are removed. In a pipe it is unchanged, so
+    that `git apply` takes it."""
     out = console()
     if not out.is_terminal:
         sys.stdout.write(patch)

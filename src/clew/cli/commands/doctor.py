@@ -64,7 +64,8 @@ def doctor(
 
 
 async def _findings(url: str | None, live: bool, asked: list[str]) -> AsyncIterator[Finding]:
-    """Yield what each check finds. A resume is tried only on a store that answers and can be written."""
+    """Run all checks, and yield what each finds. With `live`, also try a resume, if the store answers and can be
+    written. The providers in `asked` get a short prompt."""
     from clew.cli.commands.doctor_live import prove_resume
 
     for finding in check_machine():

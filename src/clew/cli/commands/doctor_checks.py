@@ -41,7 +41,7 @@ _DAY = 86_400
 
 
 class Finding(NamedTuple):
-    """What one check found, and what to do about it; a line of the report."""
+    """What one check of `clew doctor` found, and what to do about it. It is one line of the report."""
 
     check: str
     level: Level
@@ -50,7 +50,7 @@ class Finding(NamedTuple):
 
 
 def check_machine() -> Iterator[Finding]:
-    """Check Python, the installed extras, the clock and the locale."""
+    """Check Python, the installed extras of Clew, the clock and the locale. Yields a finding for each."""
     yield _python()
     yield _extras()
     yield _clock()
@@ -65,7 +65,8 @@ def _python() -> Finding:
 
 
 def _extras() -> Finding:
-    """List the installed extras. A missing one is not a problem: an error names it when it is needed."""
+    """Return a finding that lists the installed extras, which are Clew's optional dependencies. A missing one is no
+    problem: the error of whatever needs it says how to install it."""
     found, missing = [], []
     for extra, packages in _optional().items():
         versions = [_version(package) for package in packages]
@@ -80,7 +81,8 @@ def _extras() -> Finding:
 
 
 def _optional() -> dict[str, list[str]]:
-    """Return the packages of each extra, from the metadata of the installed distribution."""
+    """Return the packages that each extra of Clew consists of, by the extra's name. They are read from the metadata of
+    the installed distribution."""
     try:
         stated = requires("clew") or []
     except PackageNotFoundError:
@@ -102,7 +104,8 @@ def _version(package: str) -> str:
 
 
 def _clock() -> Finding:
-    """Check that the clock is not before the installation of Clew: leases and the grace of gc depend on it."""
+    """Check that this machine's clock does not show a day before Clew was installed. A wrong clock breaks leases, and
+    the time for which `clew gc` spares unused values."""
     now = time.time()
     installed = os.stat(clew.__file__).st_mtime
     shown = f"{datetime.fromtimestamp(now, UTC):%Y-%m-%d %H:%M:%S} UTC"
@@ -122,7 +125,8 @@ def _locale() -> Finding:
 
 
 async def check_programs(asked: list[str]) -> list[Finding]:
-    """Check the program of every known provider. Each one in `asked` also gets a short prompt, which costs money."""
+    """Check the program of every known provider, and return a finding for each. A provider in `asked` also gets a short
+    prompt, which costs money."""
     health = {one.provider: one for one in await check_providers()}
     if asked:
         health |= {one.provider: one for one in await check_providers(asked, live=True)}
@@ -130,7 +134,8 @@ async def check_programs(asked: list[str]) -> list[Finding]:
 
 
 def _program(health: Health, asked: bool) -> Finding:
-    """Return the finding about a provider. One that is not ready is a problem only if the user asked for it."""
+    """Return the finding about one provider, made from the result of its check. That it is not ready is a problem only
+    if the user named this provider, which `asked` says."""
     worst: Level = "problem" if asked else "warning"
     provider = find_provider(health.provider)
     title = provider.title
@@ -156,17 +161,18 @@ def _program(health: Health, asked: bool) -> Finding:
 
 
 _SLOW = 0.5
-"""Seconds. A slower append is worth a warning, because an agent waits for one in every turn."""
+"""Seconds that an append may take without a warning. An agent waits for an append in every turn."""
 _LITTLE, _NONE = 2**30, 100 * 2**20
-"""Bytes of free disk space: below the first is a warning, below the second a problem."""
+"""Bytes of free disk space. Less than `_LITTLE` is a warning, less than `_NONE` a problem."""
 _APART = 2.0
 """Seconds by which two clocks may differ without a warning."""
 
 
 async def check_store(url: str | None) -> AsyncIterator[Finding]:
-    """Check that the store answers, keeps what is written, is private, and agrees about the time.
+    """Check that the store answers, returns what was written, and is private, and that its clock is right. Yields a
+    finding for each.
 
-    If the store cannot be opened, that is the only finding.
+    If the store cannot be opened, the only finding says so.
     """
     where = shown_url(url)
     try:
@@ -186,18 +192,19 @@ async def check_store(url: str | None) -> AsyncIterator[Finding]:
 
 
 def shown_url(url: str | None) -> str:
-    """Return the URL of the store without its credentials."""
+    """Return the URL of a store without its credentials. None stands for the default store."""
     given = default_url() if url is None else url
     return without_credentials(given) or f"{given.partition(':')[0]}:…"
 
 
 def scratch_id() -> str:
-    """Return a fresh id for a temporary thread that no listing shows."""
+    """Return a new id for a temporary thread. Listings leave out threads with such an id."""
     return f"clew:doctor:{secrets.token_hex(8)}"
 
 
 async def _round_trip(store: Checkpointer) -> Finding:
-    """Write a thread, read it back, compare it and remove it. One message is large enough to be stored as a blob."""
+    """Write a thread to the store, read it back, compare and delete it. Returns the finding. One message is large
+    enough to be stored as a blob."""
     thread_id, text = scratch_id(), secrets.token_hex(2**19)
     try:
         async with Thread.open(store, thread_id, label="clew doctor") as thread:
@@ -221,7 +228,8 @@ async def _round_trip(store: Checkpointer) -> Finding:
 
 
 def _place(store: Checkpointer, url: str | None) -> Iterator[Finding]:
-    """Check the disk of a store in files: free space, permissions and the clock. Other stores yield nothing."""
+    """Check the disk of a store that keeps its data in files: free space, permissions and clock. Yields a finding for
+    each, and nothing for other kinds of store."""
     here = [path for path in store.own_files if path.exists()]
     if not here:
         return
@@ -257,7 +265,8 @@ def _permissions(paths: list[Path]) -> Finding:
 
 
 def _file_clock(folder: Path) -> Finding:
-    """Compare the times of files with this machine's clock, because a network disk has a clock of its own."""
+    """Check that a new file in the folder gets the time of this machine's clock. On a network disk it gets the time of
+    another machine."""
     with tempfile.TemporaryFile(dir=folder) as file:
         file.write(b"now")
         file.flush()
@@ -269,7 +278,8 @@ def _file_clock(folder: Path) -> Finding:
 
 
 def _store_clock(newest: datetime) -> Finding:
-    """Check that the newest thread was not changed in the future, which would mean that a clock is wrong."""
+    """Check that `newest`, the time at which the newest thread was changed, is not in the future. If it is, a clock is
+    wrong."""
     ahead = newest - datetime.now(UTC)
     if ahead > timedelta(seconds=_APART):
         what = f"the newest thread was changed {ahead.total_seconds():.0f} s from now"

@@ -20,11 +20,13 @@ __all__ = ["prove_resume"]
 
 _PATIENCE = 120.0
 _WANTED = {"status": "done", "turns": 3, "asked": 1, "ran": []}
-"""What the resuming process must report: it asks the model for the last response only, and runs no tool again."""
+"""The report that is expected of the process that resumes: it has asked the model once, for the last response, and has
+run no tool again."""
 
 
 async def prove_resume(url: str | None) -> Finding:
-    """Kill an agent inside a tool, resume it in another process, remove its thread, and report whether that was exact."""
+    """Run an agent on the store, kill it inside a tool, resume it in another process, and delete its thread. The
+    finding says whether anything was asked or run twice."""
     given = default_url() if url is None else url
     if given.lower().startswith("memory:"):
         return Finding("resume", "warning", "a store in memory ends with its process", "Name another with --store.")
@@ -48,7 +50,7 @@ async def prove_resume(url: str | None) -> Finding:
 
 
 async def _remove(url: str, thread_id: str) -> str:
-    """Delete the thread. Returns what went wrong; empty if nothing did."""
+    """Delete the thread of the test. Returns what went wrong; empty if nothing did."""
     try:
         async with open_checkpointer(url) as store:
             await store.delete(thread_id)
@@ -58,7 +60,8 @@ async def _remove(url: str, thread_id: str) -> str:
 
 
 async def _start_and_kill(thread_id: str, env: Mapping[str, str]) -> str:
-    """Start a worker and kill it inside its second tool. Returns what went wrong; empty if nothing did."""
+    """Start a worker process on this thread, and kill it inside its second tool. Returns what went wrong; empty if
+    nothing did."""
     worker = await _worker(thread_id, env)
     try:
         line = (await _line(worker)).strip()
@@ -70,7 +73,8 @@ async def _start_and_kill(thread_id: str, env: Mapping[str, str]) -> str:
 
 
 async def _resume(thread_id: str, env: Mapping[str, str]) -> str:
-    """Start a worker that resumes the thread. Returns how its report differs from `_WANTED`; empty if it does not."""
+    """Start a worker process that resumes the thread, and wait for its report. Returns how the report differs from
+    `_WANTED`; empty if it does not."""
     worker = await _worker(thread_id, env)
     try:
         output, said = await worker.communicate()
@@ -89,7 +93,8 @@ async def _resume(thread_id: str, env: Mapping[str, str]) -> str:
 
 
 async def _worker(thread_id: str, env: Mapping[str, str]) -> asyncio.subprocess.Process:
-    """Start a worker process in its own group: Ctrl+C then reaches only this process, which ends the worker."""
+    """Start a process that runs `doctor_worker` on this thread. It has a process group of its own, so that Ctrl+C
+    reaches only the process that started it, which then ends it."""
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", "clew.cli.commands.doctor_worker", thread_id),
         env=env,
@@ -106,6 +111,6 @@ async def _line(worker: asyncio.subprocess.Process) -> str:
 
 
 def _last(said: bytes) -> str:
-    """Return the last line of a process's error output, which names the error."""
+    """Return the last line of `said`, the error output of a process. That line names the error."""
     lines = said.decode(errors="replace").strip().splitlines()
     return lines[-1] if lines else "its process ended and said nothing"

@@ -22,18 +22,19 @@ _PROMPT = "Do the first, then the second."
 
 
 async def work(thread_id: str) -> None:
-    """Run or resume an agent with two tools on this thread, and print what it did as JSON."""
+    """Run an agent with two tools on this thread, or resume it. Prints a report as JSON: the status, how many turns
+    there are, how often the model was asked, and which tools ran."""
     ran: list[str] = []
 
     @tool(effect="once")
     async def first() -> str:
-        """The first."""
+        """Do the first task, which ends at once."""
         ran.append("first")
         return "done"
 
     @tool(effect="once")
     async def second() -> str:
-        """The second, which takes long enough to be killed in."""
+        """Do the second task, which takes so long that the process is killed meanwhile."""
         ran.append("second")
         print(IN_TOOL, flush=True)
         await asyncio.sleep(_LONG)

@@ -95,7 +95,8 @@ async def _export(
 
 
 async def _export_text(store: Checkpointer, thread_id: str, name: str, form: str, history: bool) -> dict[str, Any]:
-    """Write the conversation as Markdown or JSON. Returns the object that --json prints."""
+    """Write the conversation to the file `name` in the given form, Markdown or JSON; `-` is the standard output.
+    Returns the object that --json prints."""
     state = await Thread.load(store, thread_id)
     render = to_markdown if form == "markdown" else to_json
     text = render(state, thread_id=thread_id, history=history).rstrip("\n") + "\n"
@@ -109,19 +110,21 @@ async def _export_text(store: Checkpointer, thread_id: str, name: str, form: str
 
 
 def _check_free(name: str) -> None:
-    """Raise `InvalidInput` if the file exists."""
+    """Raise `InvalidInput` if a file of this name exists. The name `-`, which is the standard output, is always free."""
     if name != "-" and os.path.lexists(name):
         raise InvalidInput(f"{name} exists and is left alone. Choose another name, or add --force.")
 
 
 def _file_name(thread_id: str, form: str) -> str:
-    """Return a file name made from the id, without characters that would lead to another folder."""
+    """Return a file name made from a thread's id and the form of the export. Characters that could lead to another
+    folder are replaced."""
     plain = re.sub(r"[^\w.-]+", "_", thread_id, flags=re.ASCII).strip("._")[:_LONGEST_NAME]
     return f"{plain or 'thread'}.{'md' if form == 'markdown' else form}"
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write the file completely or not at all, readable by its owner alone."""
+    """Write the data to a file, completely or not at all. Only its owner can read it. Raises `InvalidInput` if the
+    folder does not exist."""
     try:
         os.replace(files.write_beside(path, data, durable=False), path)
     except FileNotFoundError:

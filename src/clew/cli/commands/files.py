@@ -65,7 +65,11 @@ def files(
 
 
 async def _snapshot(store: Checkpointer, thread_id: str, turn: int | None) -> tuple[WorkspaceSnapshot, str]:
-    """Return the snapshot of a turn, and a remark if the snapshot is of an earlier turn."""
+    """Return the newest snapshot of the thread's files up to the end of a turn; None is the current state. Also returns
+    a remark if the files may be older than the conversation, otherwise an empty text.
+
+    Raises `InvalidInput` if there is no snapshot.
+    """
     from clew.agent.workspace import unkept
 
     state = await Thread.load(store, thread_id, at_turn=turn)
@@ -90,12 +94,13 @@ async def _list(store: Checkpointer, thread_id: str, kept: WorkspaceSnapshot, js
 
 
 def _object(one: Listed) -> dict[str, Any]:
-    """Return a file as the object that --json prints, with its mode in octal."""
+    """Return a file as the object that --json prints, with its file mode as octal text."""
     return {**msgspec.structs.asdict(one), "mode": f"{one.mode:04o}"}
 
 
 def _print_tree(found: Sequence[Listed]) -> None:
-    """Print the files as a tree, with their sizes and times, and signs for folders, links and executables."""
+    """Print the files of a snapshot as a tree, with their sizes and times. Signs mark folders (`/`), links (`->`) and
+    executables (`*`)."""
     rows = []
     for one in found:
         depth, name = one.path.count("/"), one.path.rpartition("/")[2]
@@ -123,7 +128,7 @@ async def _copy(store: Checkpointer, thread_id: str, kept: WorkspaceSnapshot, ou
 
 
 def _holds_something(out: Path) -> bool:
-    """Tell whether the folder exists and is not empty. `InvalidInput` if the path is not a folder."""
+    """Tell whether the path is a folder that is not empty. Raises `InvalidInput` if it exists and is no folder."""
     if out.exists() and not out.is_dir():
         raise InvalidInput(f"{out} is not a folder. Name a new or empty one.")
     return out.is_dir() and any(out.iterdir())

@@ -60,7 +60,8 @@ def fork(
 async def _fork(
     store: Checkpointer, given: str, turn: int | None, frame: int | None, new_id: str | None
 ) -> tuple[Head, str, int, Way]:
-    """Fork the thread. Returns the fork's head, the original's id, the turn it begins at, and how the fork goes on."""
+    """Fork the thread that `given` names. Returns the fork's head, the original's id, the turn after which the fork
+    begins, and a `Way` that says how to go on with the fork."""
     from clew.agent.way_forward import way_of
 
     if turn is not None and frame is not None:

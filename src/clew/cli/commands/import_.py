@@ -53,7 +53,8 @@ def import_(
 
 
 async def _import(store: Checkpointer, file: str, new_id: str | None, trust: bool) -> Head:
-    """Import the file, and add the option that helps to errors which have one."""
+    """Import a thread from a file; `-` is the standard input. If an option would avoid the error that occurs, a note on
+    the error names the option."""
     source = sys.stdin.buffer if file == "-" else file
     try:
         with working("Importing") as tick:

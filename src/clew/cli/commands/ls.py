@@ -32,7 +32,7 @@ __all__ = ["ls"]
 
 
 class StatusName(StrEnum):
-    """The values of --status, the same as those of `clew.checkpointers.Status`."""
+    """The values that the option --status takes, the same as those of `clew.checkpointers.Status`."""
 
     RUNNING = "running"
     WAITING = "waiting"
@@ -114,24 +114,25 @@ def _tags(given: Sequence[str]) -> dict[str, str]:
 
 
 class _Listed(NamedTuple):
-    """One listing of heads."""
+    """The heads that one reading of the store's list of threads found."""
 
     heads: list[Head]
     more: bool
-    """Whether there are more threads than the limit."""
+    """Whether more threads match than are in `heads`."""
     damage: Corrupt | None
-    """The error that names the threads whose heads are damaged."""
+    """The error that names the threads whose heads are damaged; None if there are none."""
 
     def end(self) -> None:
-        """Raise the error about damaged heads. Call this after the heads have been shown."""
+        """Raise the error in `damage`, if there is one. Call this after the heads have been printed."""
         if self.damage is not None:
             raise self.damage
 
 
 async def _listed(store: Checkpointer, query: HeadQuery, most: int | None, children: bool) -> _Listed:
-    """Read at most `most` heads; None reads all.
+    """Read the heads that match the query, at most `most` of them; None is no limit. Without `children`, threads of
+    sub-agents are left out.
 
-    Threads of sub-agents are dropped after a page was read, so this reads pages until there are enough.
+    The store cannot leave them out itself, so this reads page after page until there are enough.
     """
     found: list[Head] = []
     damage: Corrupt | None = None
@@ -174,7 +175,7 @@ async def _print(
 
 
 async def _watch(store: Checkpointer, query: HeadQuery, most: int | None, children: bool) -> None:
-    """Redraw the table on the terminal every second."""
+    """Redraw the table of threads on the terminal every second, until Ctrl+C."""
     from rich.live import Live
     from rich.text import Text
 
@@ -191,7 +192,8 @@ async def _watch(store: Checkpointer, query: HeadQuery, most: int | None, childr
 
 
 async def _watch_json(store: Checkpointer, query: HeadQuery, most: int | None, children: bool) -> None:
-    """Print each head when it first appears and when it changes. A renewed lease is not a change."""
+    """Print each head as JSON when it first appears and whenever it changes, until Ctrl+C. A renewed lease is not a
+    change."""
     known: dict[str, object] = {}
     while True:
         listed = await _listed(store, query, most, children)

@@ -77,7 +77,8 @@ def move(
 
 
 def _target(name: str, given: str) -> str:
-    """Return the canonical name of the provider to move to. The built-in agent has no sessions, and is refused."""
+    """Return the canonical name of the provider `name`. Raises `InvalidInput` for the built-in agent, because it has no
+    sessions. The error advises a command for `given`, which is what the user wants to move."""
     from clew.providers.registry import BUILT_IN_AGENT, find_provider
 
     if name == BUILT_IN_AGENT:
@@ -90,7 +91,8 @@ def _target(name: str, given: str) -> str:
 
 
 async def _moved(store: Checkpointer, given: str, target: str, folder: str | None, url: str | None) -> Translated:
-    """Move the thread or the session that `given` names, and return the session that it became."""
+    """Move the thread or session that `given` names to the provider `target`. Returns the session that the provider's
+    program can open. `url` is the URL of the store, for messages."""
     meant = await _meant(store, given, url)
     if isinstance(meant, str):
         return await _moved_thread(store, meant, target, folder)
@@ -98,9 +100,10 @@ async def _moved(store: Checkpointer, given: str, target: str, folder: str | Non
 
 
 async def _meant(store: Checkpointer, given: str, url: str | None) -> str | Native:
-    """Return the thread's id or the session that `given` names. The whole id of a thread always means that thread.
+    """Find what `given` names. Returns the id of a thread as text, or a coding agent's own session. A complete thread
+    id always means that thread.
 
-    Raises `InvalidInput` if it may mean both, and `SessionNotFound` if it is neither.
+    Raises `InvalidInput` if `given` may mean either, and `SessionNotFound` if it means neither.
     """
     from clew.providers.registry import default_place, provider_names
 
@@ -126,7 +129,8 @@ async def _meant(store: Checkpointer, given: str, url: str | None) -> str | Nati
 
 
 async def _translated(native: Native, target: str, folder: str | None) -> Translated:
-    """Write a session as one of the target provider, in the folder if one is given."""
+    """Write a copy of a coding agent's session in the form of the provider `target`. If `folder` is given, the copy
+    works in that folder."""
     from clew.providers import translate
     from clew.providers.registry import default_place
 
@@ -135,7 +139,8 @@ async def _translated(native: Native, target: str, folder: str | None) -> Transl
 
 
 async def _moved_thread(store: Checkpointer, thread_id: str, target: str, folder: str | None) -> Translated:
-    """Take a thread to the target provider, and return the session that the provider opens."""
+    """Take a thread to the provider `target`, and return the session that the provider's program can open. Raises
+    `InvalidInput` if the thread has no messages."""
     from clew.agent.handles import read_handle
     from clew.agent.settings import setup_of
     from clew.providers import ProviderAgent, ProviderSession, Translated
@@ -156,7 +161,7 @@ async def _moved_thread(store: Checkpointer, thread_id: str, target: str, folder
 
 
 def _made(folder: str) -> str:
-    """Make the folder if it does not exist, and return it."""
+    """Make the folder if it does not exist, and return its path. Raises `InvalidInput` if it cannot be made."""
     try:
         os.makedirs(folder, exist_ok=True)
     except OSError as error:
@@ -165,7 +170,8 @@ def _made(folder: str) -> str:
 
 
 def losses_in_words(losses: Iterable[Loss]) -> list[str]:
-    """Describe what a translation lost, each kind of loss once with how often it occurred."""
+    """Describe what a translation of a session lost. Returns a line for each kind of loss, with the reason and how
+    often it occurred."""
     counted: dict[tuple[str, str], int] = {}
     for loss in losses:
         counted[loss.what, loss.why] = counted.get((loss.what, loss.why), 0) + 1

@@ -142,7 +142,8 @@ def resume(
 
 
 def _is_of_provider(given: str) -> bool:
-    """Tell whether this is the handle of a provider's session, which may be on this machine and in no store."""
+    """Tell whether `given` is the handle of a provider's session. Such a session may be on this machine without being
+    in a store."""
     from clew.agent.handles import read_handle
 
     try:
@@ -152,20 +153,25 @@ def _is_of_provider(given: str) -> bool:
 
 
 class _Found(NamedTuple):
-    """The job of resuming a thread, with what is stored about the thread."""
+    """What `_find` found: the job of resuming a thread, and what the store has about the thread."""
 
     job: Job
     head: Head | None = None
-    """None for a provider's session that the store does not know."""
+    """The thread's head; None for a provider's session that is not in the store."""
     state: Checkpoint | None = None
     way: Way | None = None
-    """How the thread goes on; for a sub-agent's thread, how its parent does."""
+    """What it takes for the thread to go on. A sub-agent's thread goes on with its parent, so for it this is about the
+    parent."""
 
 
 async def _find(
     store: Checkpointer, given: str | None, last: bool, prompt: str | None, asked: Asked, url: str | None
 ) -> _Found:
-    """Find the thread or session to resume. `UsageError` if it has no prompt and none is given."""
+    """Find the thread or session that `given` names, or with `last` the thread that changed last. `url` is the URL of
+    the store, for messages.
+
+    Raises `UsageError` if nothing is named, and if the thread has no prompt and none is given.
+    """
     from clew.agent.prompts import prompts_waiting
     from clew.agent.way_forward import way_of
     from clew.cli.work import resumed_job
@@ -190,14 +196,16 @@ async def _find(
 
 
 async def _resumable(store: Checkpointer) -> AsyncIterator[Head]:
-    """Yield the threads that no live process holds, the last changed one first, without threads of sub-agents."""
+    """Yield the heads of the threads that no live process holds, the last changed one first. Threads of sub-agents are
+    left out."""
     async for head in Thread.list(store):
         if not is_child(head) and not is_live(head.lease):
             yield head
 
 
 async def _last(store: Checkpointer, url: str | None) -> str:
-    """Return the id of the thread that --last means. Exits with "not found" if there is none."""
+    """Return the id of the last changed thread that no live process holds, which is what --last means. If there is
+    none, print an error and exit the command with the code for "not found"."""
     async for head in _resumable(store):
         return head.thread_id
     start = advice.start(store=shown_store(url))
@@ -206,7 +214,7 @@ async def _last(store: Checkpointer, url: str | None) -> str:
 
 
 async def _unnamed(store: Checkpointer) -> str:
-    """Raise `UsageError` because no thread was named, with the newest threads in its notes."""
+    """Raise a `UsageError` that asks which thread is meant. Its notes list the newest threads. Never returns."""
     error = UsageError("which thread? Give its id, or --last for the one that changed last.")
     shown = 0
     async for head in _resumable(store):
@@ -219,7 +227,8 @@ async def _unnamed(store: Checkpointer) -> str:
 
 
 def _by_handle(given: str, asked: Asked) -> Job | None:
-    """Return the job for the handle of a provider's session that the store does not know; None for another handle."""
+    """Return the job of resuming a provider's session that is not in the store. `given` is the session's handle.
+    Returns None for the handle of the built-in agent."""
     from clew.agent.handles import read_handle
     from clew.agent.settings import Setup
     from clew.cli.work import Job
@@ -233,9 +242,10 @@ def _by_handle(given: str, asked: Asked) -> Job | None:
 
 
 def _standing(found: _Found, job: Job, store: str) -> Ended | None:
-    """Return the summary of a thread that cannot go on by itself, because it is done or waits for an answer.
+    """Return the summary of a thread for which nothing can be run now, because it is done or waits for an answer.
 
-    Returns None if there is something to do. With a prompt there always is: a thread that waits stores it for later.
+    Returns None if the job has something to run. With an answer or a prompt it always has: a thread that waits stores
+    the prompt for later.
     """
     from clew.agent.prompts import prompts_waiting
     from clew.agent.questions import open_questions

@@ -27,7 +27,7 @@ _SHOWN = 20
 
 
 class _Asked(NamedTuple):
-    """The options of `clew rewind`: where to go back to, and what goes back."""
+    """The options of `clew rewind`: the point to go back to, and whether the conversation, the files or both go back."""
 
     turn: int | None
     frame: int | None
@@ -112,7 +112,11 @@ async def _rewind(store: Checkpointer, given: str, asked: _Asked) -> tuple[Rewin
 def _target(
     thread_id: str, now: Checkpoint, then: Checkpoint, asked: _Asked
 ) -> tuple[WorkspaceSnapshot | None, Path | None]:
-    """Return the files to restore and their folder; None for both if only the conversation goes back."""
+    """Return the snapshot to restore, and the folder to restore it into; None for both if the files stay as they are.
+
+    `now` is the thread's present state, `then` its state at the point to go back to. Raises `InvalidInput` if the files
+    are wanted and there are none, or if their folder is not known.
+    """
     from clew.agent.settings import setup_of
 
     if asked.conversation or (now.workspace is None and not asked.files):
@@ -133,7 +137,8 @@ def _target(
 
 
 async def _ask(workspace: Workspace, files: WorkspaceSnapshot, asked: _Asked) -> None:
-    """List what would change in a folder that is not empty, and ask the user."""
+    """List what restoring `files` would change in the folder, and ask the user. If the answer is no, exit the command.
+    With --yes, for an empty folder, or if nothing would change, ask nothing."""
     if asked.yes or _is_empty(workspace.path):
         return
     changes = (await workspace.diff(None, files)).changes
@@ -170,7 +175,8 @@ def _point(asked: _Asked) -> str:
 
 
 def _undo(done: RewindDone, folder: Path | None, asked: _Asked, url: str | None) -> list[str]:
-    """Return the commands that undo the rewind: one forks the old conversation, one restores the files."""
+    """Return the shell commands that undo a rewind: one to fork the old conversation, one to restore the old files.
+    Each is left out if its part did not change."""
     commands = []
     if not asked.files and asked.turn is not None and asked.turn < done.turns:
         commands.append(advice.fork(done.thread_id, done.frames, store=shown_store(url)))

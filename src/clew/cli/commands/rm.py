@@ -77,7 +77,11 @@ async def _remove(
     tell: Callable[[dict[str, Any]], None],
     url: str | None,
 ) -> None:
-    """Delete the threads, after checking for all of them that they exist and that no live process holds them."""
+    """Delete the threads that `given` names, and with `children` those of their sub-agents.
+
+    Before the first deletion it checks that all of them exist and that no live process holds one, and asks the user.
+    `tell` is called with the result of each deletion.
+    """
     named = await find_any(store, given)
     doomed = dict.fromkeys([*named, *[child for name in named for child in await _below(store, name, children)]])
     heads = {name: await _free_head(store, name) for name in doomed}
@@ -89,7 +93,8 @@ async def _remove(
 
 
 async def _below(store: Checkpointer, thread_id: str, wanted: bool) -> list[str]:
-    """Return the ids of the threads of sub-agents, at every depth; nothing unless they are wanted."""
+    """Return the ids of the threads of this thread's sub-agents, of their sub-agents, and so on. Empty unless `wanted`
+    is set."""
     if not wanted:
         return []
     children = [head.thread_id async for head in store.heads(HeadQuery(parent=thread_id)) if is_child(head)]
@@ -97,7 +102,7 @@ async def _below(store: Checkpointer, thread_id: str, wanted: bool) -> list[str]
 
 
 async def _free_head(store: Checkpointer, thread_id: str) -> Head | None:
-    """Return the head of a thread that no live process holds; None if the head is damaged. Otherwise `ThreadBusy`."""
+    """Return the head of a thread; None if the head is damaged. Raises `ThreadBusy` if a live process holds the thread."""
     try:
         head = await store.head(thread_id)
         if head is not None:
@@ -110,9 +115,10 @@ async def _free_head(store: Checkpointer, thread_id: str) -> Head | None:
 async def _delete(
     store: Checkpointer, thread_id: str, head: Head | None, purge: bool, url: str | None
 ) -> dict[str, Any]:
-    """Delete a thread, and return the object that --json prints.
+    """Delete a thread and, with `purge`, its large values. Returns the object that --json prints.
 
-    Takes the lease at the version of `head` first: a process that opened the thread meanwhile keeps it, and this fails.
+    First takes the lease, if the thread's head is still `head`. If another process has opened the thread meanwhile,
+    that process keeps it, and this raises an error.
     """
     if head is not None:
         await fence(store, head, "deleting")

@@ -95,7 +95,7 @@ def run(
 
 
 def _prompt(task: str) -> str:
-    """Return the task, read from the standard input if it is `-`. `InvalidInput` if it is empty."""
+    """Return the task; `-` stands for the text on the standard input. Raises `InvalidInput` if it is empty."""
     text = sys.stdin.read() if task == "-" else task
     if not text.strip():
         raise InvalidInput(f"the task is empty. Say what is to be done: {advice.start()}")
@@ -110,8 +110,8 @@ def _new(asked: Asked) -> Job:
 
 
 async def _job(store: Checkpointer, thread_id: str, asked: Asked) -> Job:
-    """Return the job on this thread. For an existing thread, options that are not given stay as they were stored, so that
-    the same command goes on after a crash."""
+    """Return the job of `clew run` for the thread with this id, which need not exist. For an existing thread, options
+    that are not given keep their stored values, so the same command can be repeated after a crash."""
     from clew.cli.work import resumed_job
 
     try:

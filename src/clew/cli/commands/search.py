@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["search"]
 
 _HITS = 3
-"""The most hits in a thread that are shown."""
+"""The most hits that are printed for each thread."""
 
 
 @report_errors
@@ -73,7 +73,7 @@ def search(
 
 
 class _Shown:
-    """Prints the threads that match as they are found, and counts them."""
+    """Prints each thread that matches, as soon as it is found, and counts them."""
 
     def __init__(self, text: str, json: bool) -> None:
         self.out = console()
@@ -111,7 +111,8 @@ def _print_json(found: Found) -> None:
 
 
 async def _by_index(store: Checkpointer, text: str, query: HeadQuery, limit: int, shown: _Shown) -> bool:
-    """Search with the index of the store. Returns False if it has none."""
+    """Search with the store's own index, and print the threads found. Returns False, having printed nothing, if the
+    store has no index."""
     from clew.checkpointers.opensearch.store import MOST_FOUND, OpenSearchCheckpointer
 
     if not isinstance(store, OpenSearchCheckpointer):
@@ -148,7 +149,8 @@ async def _by_scan(
 
 @contextmanager
 def _working(out: Console) -> Iterator[Progress]:
-    """Show a progress bar: below the results on a terminal, or else on the standard error."""
+    """Show a progress bar for the length of the block: below the results on a terminal, else on the standard error.
+    Yields the function that moves the bar."""
     if not out.is_terminal:
         with working("Searching") as tick:
             yield tick
@@ -163,7 +165,8 @@ def _working(out: Console) -> Iterator[Progress]:
 
 
 def _say_unread(unread: list[tuple[Head, ClewError]]) -> None:
-    """Name the threads that could not be read, and exit with the code of the first: the result is not complete."""
+    """Print an error for each thread that could not be read. If there is one, exit the command with the code of the
+    first error, because the result is not complete."""
     for head, error in unread:
         typer.echo(f"Error: thread {head.thread_id!r} could not be read: {error}", err=True)
     if unread:

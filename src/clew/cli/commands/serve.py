@@ -64,7 +64,8 @@ def serve(
 
 
 def _print_token(namespace: str, scopes: str, label: str) -> None:
-    """Print a new token's line to the standard output, to be appended to the file, and its secret to the standard error."""
+    """Make a token for the service. Print its line for the token file to the standard output, and its secret to the
+    standard error."""
     from clew.server.auth import new_token
 
     secret, line = new_token(namespace, scopes.split(","), label)

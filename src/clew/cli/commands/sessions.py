@@ -82,7 +82,7 @@ def sessions(
 
 
 def _object(session: NativeSession) -> dict[str, Any]:
-    """Return a session as the object that --json prints."""
+    """Return a coding agent's session as the object that --json prints."""
     return {
         "provider": session.provider,
         "id": session.key,
@@ -97,7 +97,7 @@ def _object(session: NativeSession) -> dict[str, Any]:
 
 
 def _row(session: NativeSession) -> list[Cell]:
-    """Return a session as a row of the table."""
+    """Return a coding agent's session as a row of the printed table."""
     changed = session.updated_at or session.created_at
     return [
         Cell(session.provider, "cyan"),

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["show"]
 
 _ENDINGS = frozenset({"crashed", "done", "failed", "interrupted", "waiting"})
-"""Marks about the end of the work. They are printed after a prompt that has no answer yet."""
+"""The kinds of marks that tell how the work ended. If the last prompt has no answer yet, these marks are printed after
+it."""
 
 
 @report_errors
@@ -77,7 +78,8 @@ def show(
 
 
 def _turns(given: str) -> tuple[int, int | None]:
-    """Read --turn: return the first and the last turn, where None is the last turn of the thread."""
+    """Parse a value of --turn, such as `3`, `2..5` or `2..`. Returns the first and the last turn; None as the last
+    means the thread's newest turn. Raises `InvalidInput` for anything else."""
     first, dots, last = given.partition("..")
     try:
         if not dots:
@@ -88,7 +90,8 @@ def _turns(given: str) -> tuple[int, int | None]:
 
 
 def _positions(reader: TimelineReader, wanted: tuple[int, int | None] | None) -> tuple[int, int]:
-    """Return the range of timeline positions to show. `InvalidInput` if the thread has no such turns."""
+    """Return where in the timeline to start and stop. `wanted` has the first and the last turn to show; None shows
+    everything. Raises `InvalidInput` if the thread has no such turns."""
     if wanted is None:
         return 0, reader.total
     turns = reader.checkpoint.turns
@@ -163,9 +166,10 @@ def _json(reader: TimelineReader, head: Head, start: int, stop: int, *, everythi
 
 
 def _exchanges(state: Checkpoint, status: Any) -> list[dict[str, Any]]:
-    """Return the exchanges of the conversation as objects: the prompt, how it ended and why, and its usage and cost.
+    """Return the exchanges of the conversation as objects for JSON: the prompt, the status with its reason, the usage
+    and the cost.
 
-    An unknown usage or cost is null.
+    `status` is the thread's present status. A usage or cost that is not known is null.
     """
     from clew.agent.exchanges import exchanges_in
 
@@ -191,7 +195,8 @@ def _raw(state: Checkpoint, wanted: tuple[int, int | None] | None) -> None:
 
 
 def _messages(state: Checkpoint, wanted: tuple[int, int | None]) -> list[Any]:
-    """Return the messages that these turns added to the conversation."""
+    """Return the messages that some turns added to the conversation. `wanted` has the first and the last of these
+    turns; None as the last means the newest."""
 
     def places(turn: int) -> list[int]:
         return [place for start, stop in state.marks[turn] for place in range(start, stop)]
@@ -202,7 +207,7 @@ def _messages(state: Checkpoint, wanted: tuple[int, int | None]) -> list[Any]:
 
 
 async def _entries(store: Checkpointer, thread_id: str, json: bool) -> None:
-    """Print the log of a thread, entry by entry."""
+    """Print the log of a thread, a line for each entry: as JSON, or shortened for people."""
     head = await store.head(thread_id)
     if head is None:
         raise ThreadNotFound(thread_id)

@@ -32,9 +32,10 @@ __all__ = ["Follower", "JsonView", "PrintView", "View", "tail"]
 
 
 _SHORTEST, _LONGEST = 0.1, 2.0
-"""Seconds between two reads of a thread: the shortest pause after a change, up to the longest without one."""
+"""The shortest and the longest pause between two reads of a thread, in seconds. After a change the pause is the
+shortest; it grows while nothing changes."""
 _PATIENCE = 30.0
-"""Seconds to wait for a store that has become unreachable."""
+"""Seconds for which a store that cannot be reached is tried again."""
 
 
 @report_errors
@@ -77,7 +78,8 @@ def tail(
 
 
 async def _found(store: Checkpointer, given: str, wait: bool) -> str:
-    """Return the id of the thread; with `wait`, once it exists."""
+    """Return the id of the thread that `given` names. If there is none, wait until it exists with `wait`, or else raise
+    `ThreadNotFound`."""
     try:
         return await find_thread(store, given)
     except ThreadNotFound as absent:
@@ -93,9 +95,11 @@ async def _found(store: Checkpointer, given: str, wait: bool) -> str:
 
 
 async def _follow(store: Checkpointer, thread_id: str, begin: Callable[[], Follower], forever: bool) -> Head:
-    """Show new frames until no process works on the thread, and return its head then.
+    """Show the frames of a thread as they are appended, until no process works on the thread; with `forever`, even
+    after that. Returns the thread's last head.
 
-    A thread that is deleted and made again is followed from its start.
+    `begin` makes what reads and shows the frames. It is called again if the thread is deleted and made anew, so that
+    the new one is shown from its start.
     """
     follower, log_id, pause = begin(), "", _SHORTEST
     while True:
@@ -114,7 +118,8 @@ async def _follow(store: Checkpointer, thread_id: str, begin: Callable[[], Follo
 
 
 async def _patiently(store: Checkpointer, thread_id: str) -> Head | None:
-    """Read the head; wait up to `_PATIENCE` seconds for a store that cannot be reached."""
+    """Return the thread's head. If the store cannot be reached, try again for `_PATIENCE` seconds, and then raise
+    `Unavailable`."""
     until, hinted = time.monotonic() + _PATIENCE, False
     while True:
         try:
@@ -129,7 +134,8 @@ async def _patiently(store: Checkpointer, thread_id: str) -> Head | None:
 
 
 def _say_end(head: Head, store: str) -> None:
-    """Print the status of a thread that stopped before it was done, and the command that explains it."""
+    """Print the status of a thread on which no process works any more, and the command that explains it. Prints nothing
+    if the thread is done."""
     status = shown_status(head)
     if status != "done":
         hint(
@@ -138,20 +144,20 @@ def _say_end(head: Head, store: str) -> None:
 
 
 class View(Protocol):
-    """Shows the frames of a thread that is followed."""
+    """Shows a thread that is being followed, frame by frame."""
 
     async def begin(self, reader: TimelineReader, head: Head) -> None:
-        """The frames that existed at the start have been read. Show the first turns."""
+        """Show the last turns that exist at the start. `reader` has read all frames up to `head`."""
 
     def add(self, reader: TimelineReader, frame: Frame) -> None:
-        """A new frame has come. Show it, and feed it to the reader."""
+        """Show a new frame, and pass it to `reader.feed`."""
 
     def end(self, reader: TimelineReader, head: Head) -> None:
-        """No process works on the thread any more."""
+        """Finish the output, because no process works on the thread any more."""
 
 
 class Follower:
-    """Reads the new frames of a log, and passes them to a view."""
+    """Reads the frames of a thread's log that have been appended since the last look, and passes them to a view."""
 
     def __init__(self, store: Checkpointer, thread_id: str, view: View) -> None:
         self._store = store
@@ -159,7 +165,7 @@ class Follower:
         self._reader = TimelineReader(thread_id)
 
     async def catch_up(self, head: Head) -> bool:
-        """Show the frames up to this head. Returns whether any was new."""
+        """Show the frames that were appended since the last call, up to this head. Returns whether there were any."""
         reader = self._reader
         if head.frames == reader.frames:
             return False
@@ -176,7 +182,8 @@ class Follower:
 
 
 class JsonView:
-    """Prints each entry of the log as JSON, from the first of the last `turns` turns on."""
+    """Prints each entry of a thread's log as JSON. Of the entries that exist at the start, those of the last `turns`
+    turns are printed."""
 
     def __init__(self, store: Checkpointer, turns: int) -> None:
         self._store = store
@@ -194,17 +201,18 @@ class JsonView:
         reader.feed(frame)
 
     def end(self, reader: TimelineReader, head: Head) -> None:
-        """Do nothing: the entries say how the work ended."""
+        """Do nothing: the entries that were printed say how the work ended."""
 
 
 class PrintView:
-    """Prints the conversation. A call is printed when the model asks for it, and again with its result."""
+    """Prints the conversation of a thread that is being followed. A tool call is printed when the model asks for it,
+    and again with its result."""
 
     def __init__(self, pen: Pen, turns: int) -> None:
         self._pen = pen
         self._turns = turns
         self._shown: dict[int, set[int]] = {}
-        """The indices of the calls whose results were shown, by the position of their turn."""
+        """The calls whose results were printed: for the position of each turn, the indices of its calls."""
         self._streaming = ""
         self._crash_shown = False
 
@@ -254,7 +262,7 @@ class PrintView:
         self._shown[turn.position] = _with_result(turn)
 
     def _stream(self, entry: Streamed, turn: int) -> None:
-        """Print streamed text as it comes. The finished response is not printed again."""
+        """Print streamed text and thinking as they come. When the response is complete, they are not printed again."""
         for block in entry.blocks:
             if isinstance(block, Text | Thinking):
                 kind = "text" if isinstance(block, Text) else "thinking"
@@ -267,7 +275,7 @@ class PrintView:
                 self._pen.piece(block.text, "" if kind == "text" else "dim italic")
 
     def _end_stream(self) -> bool:
-        """End the line of streamed text. Returns whether there was any."""
+        """End the line of streamed text, if there is one. Returns whether there was one."""
         if not self._streaming:
             return False
         self._streaming = ""

@@ -56,7 +56,8 @@ def verify(
 
 
 async def _verify(store: Checkpointer, given: list[str], repair: bool, yes: bool, json: bool, url: str | None) -> int:
-    """Verify the threads and print the problems. Returns how many are damaged, or cannot be read without their key."""
+    """Check the threads that `given` names, or all if it is empty, and print their problems. With `repair`, save what
+    is intact of the damaged ones. Returns how many are damaged, or cannot be read without their key."""
     with working("Verifying") as tick:
         seen = [verdict async for verdict in _verdicts(store, given, tick)]
     for verdict in seen:
@@ -75,7 +76,8 @@ async def _verify(store: Checkpointer, given: list[str], repair: bool, yes: bool
 
 
 def _summary(seen: list[Verdict], given: list[str], repair: bool, url: str | None) -> str:
-    """Return the last line of the report. A verdict without an id is about threads that no listing can show."""
+    """Return the last line of the report, which counts the damaged threads and names the command that repairs them. A
+    verdict is the result of checking one thread; one without an id is about threads that no listing can show."""
     named = [verdict for verdict in seen if verdict.thread_id]
     locked = [verdict for verdict in named if verdict.key_missing]
     damaged = [verdict for verdict in named if not verdict.sound and not verdict.key_missing]
@@ -94,7 +96,8 @@ def _summary(seen: list[Verdict], given: list[str], repair: bool, url: str | Non
 async def _verdicts(
     store: Checkpointer, given: list[str], tick: Callable[[int, int | None], None]
 ) -> AsyncIterator[Verdict]:
-    """Verify the named threads, or all if none is named."""
+    """Check the threads that `given` names, or all if it is empty, and yield the result for each. `tick` is called to
+    show progress."""
     if not given:
         async for verdict in Thread.verify_all(store, progress=tick):
             yield verdict
@@ -106,7 +109,7 @@ async def _verdicts(
 
 
 async def _repair(store: Checkpointer, verdict: Verdict, yes: bool, json: bool, url: str | None) -> None:
-    """Save the intact part of a damaged thread under a new id, if the user agrees."""
+    """Copy the intact part of a damaged thread to a new id, if the user agrees. An error is printed, not raised."""
     thread_id = verdict.thread_id
     if not thread_id:
         return

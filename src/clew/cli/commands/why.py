@@ -101,7 +101,7 @@ def _print_questions(pen: Pen, standing: Standing, store: str) -> None:
 
 
 def _held(holder: Holder) -> str:
-    """Describe the process that holds the lease, or held it last."""
+    """Describe, in a sentence, the process that holds the thread's lease or held it last."""
     who = f"{one_line(str(holder.owner))}"
     if not holder.is_live:
         return f"Held by nobody: {who} {'is gone' if holder.is_gone else 'let its lease run out'}."
@@ -110,14 +110,15 @@ def _held(holder: Holder) -> str:
 
 
 def _when(moment: Any) -> str:
-    """Return a moment on the clock with its distance from now: `at 14:05:09 (3m ago)`."""
+    """Return a moment as text, with its distance from now: `at 14:05:09 (3m ago)`."""
     now = datetime.now(UTC)
     away = f"in {elapsed((moment - now).total_seconds())}" if moment > now else f"{ago(moment, now)} ago"
     return f"at {clock(moment)} ({away})"
 
 
 def _next(standing: Standing, store: str) -> str:
-    """Return the command that follows a running thread, or goes on with one that stopped."""
+    """Return the command that follows a running thread, or the one that goes on with a thread that stopped. For a
+    thread that only a Python program can continue, it is a Python call."""
     if standing.status == "running":
         return advice.tail(standing.head.thread_id, store=store)
     return standing.way.command(store)

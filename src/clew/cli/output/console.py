@@ -22,12 +22,13 @@ __all__ = ["agreed", "confirm", "console", "errors", "hint", "print_json", "work
 
 
 def console() -> Console:
-    """Return the console for results, on the standard output. In a pipe it has no colours and breaks no lines."""
+    """Return the rich console for results, on the standard output. In a pipe it has no colours and breaks no lines."""
     from rich.console import Console
 
     class Output(Console):
         def on_broken_pipe(self) -> None:
-            """Raise the `BrokenPipeError`, which ends the command silently as with all other output."""
+            """Raise the `BrokenPipeError` again, where rich would exit with 1. `report_errors` then ends the command
+            silently."""
             raise
 
     made = Output(highlight=False)
@@ -37,7 +38,7 @@ def console() -> Console:
 
 
 def errors() -> Console:
-    """Return the console for progress, hints and questions, on the standard error."""
+    """Return the rich console for progress, hints and questions, on the standard error."""
     from rich.console import Console
 
     return Console(stderr=True, highlight=False)
@@ -53,7 +54,8 @@ def print_json(value: Any) -> None:
 
 @contextmanager
 def working(what: str, total: int | None = None) -> Iterator[Any]:
-    """Show a progress bar on the standard error, if that is a terminal. Yields `tick(done, total)`, which moves it."""
+    """Show a progress bar on the standard error for the length of the block, if that is a terminal. Yields the function
+    `tick(done, total)`, which moves the bar."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
@@ -79,14 +81,16 @@ def hint(text: str) -> None:
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Return if the user agrees; otherwise exit the command with 1. Nothing has been changed then."""
+    """Ask the user, and return if the answer is yes. Otherwise say that nothing was changed, and exit the command with
+    1. With `yes` nothing is asked."""
     if not agreed(question, yes):
         typer.echo("Nothing was changed.", err=True)
         raise typer.Exit(1)
 
 
 def agreed(question: str, yes: bool) -> bool:
-    """Ask the user, and return whether the answer is yes. `yes` is --yes, and answers without asking.
+    """Ask the user a question, and return whether the answer is yes. `yes` is the option --yes: it returns True without
+    asking.
 
     Raises `UsageError`, which names --yes, if there is no terminal to ask at.
     """
@@ -98,7 +102,8 @@ def agreed(question: str, yes: bool) -> bool:
 
 
 def _answer(shown: str) -> str:
-    """Read a line from the user. Ctrl+C ends it at once: an event loop would handle the signal only after the answer."""
+    """Print `shown`, and read a line from the user. Ctrl+C ends this at once; the signal handler of an event loop would
+    run only after the answer."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         sys.stderr.write(shown)

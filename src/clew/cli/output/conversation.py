@@ -27,7 +27,8 @@ __all__ = ["Pen", "call_text", "entry_text", "in_order", "json_text", "print_ent
 
 _LINES = 8
 _LONGEST_LINE = 400
-"""The most lines of a result or of thinking, and characters of a line, that are shown without --full."""
+"""Without --full, at most `_LINES` lines of a result or of thinking are shown, and this many characters of each line.
+"""
 _ARGUMENT, _ARGUMENTS = 60, 120
 
 _MARKS = {
@@ -53,16 +54,18 @@ _CALLS = {
 
 
 class Pen:
-    """Prints parts of a conversation on a console. Escape sequences in them are removed, so that no terminal obeys them."""
+    """Prints parts of a conversation on a console. Removes escape sequences from them, so that they cannot control the
+    terminal."""
 
     def __init__(self, out: Console, *, full: bool = False) -> None:
         self._out = out
         self._full = full
         self._last = ""
-        """What was printed last: `text`, `mark`, or empty for an empty line."""
+        """The kind of the last printed line: `text`, `mark` (an event such as a crash), or empty for an empty line."""
 
     def line(self, text: str = "", style: str = "", indent: int = 0) -> None:
-        """Print a line. On a terminal it is wrapped within its indent; in a pipe it stays one line."""
+        """Print a line with `indent` spaces in front. On a terminal a long line is wrapped, each part with these
+        spaces."""
         self._last = "text" if text else ""
         whole = Styled(text, style)
         pad = " " * indent
@@ -74,17 +77,18 @@ class Pen:
             self._out.print(Styled(pad).append_text(wrapped), soft_wrap=True)
 
     def gap(self) -> None:
-        """Print an empty line, unless the last line is empty."""
+        """Print an empty line, unless the last printed line is empty."""
         if self._last:
             self.line()
 
     def piece(self, text: str, style: str = "") -> None:
-        """Print a piece of a line that is still being streamed, without a line break."""
+        """Print a part of a line, without a line break, because more of it follows."""
         self._last = "" if text.endswith("\n\n") else "text"
         self._out.print(Styled(clean(text), style), end="", soft_wrap=True)
 
     def command(self, label: str, words: str, style: str = "bold") -> None:
-        """Print a line that ends with a command. It is never wrapped, so that it can be copied; `advice` has quoted it."""
+        """Print a label and a command on one line. It is not wrapped, so that the command can be copied, and not
+        cleaned, because `advice` has quoted the command."""
         self._last = "text"
         self._out.print(Styled(label + words, style), soft_wrap=True)
 
@@ -94,7 +98,7 @@ class Pen:
             self.line(line, style, indent)
 
     def happened(self, what: TimelineTurn | Mark) -> None:
-        """Print a turn or a mark of a timeline."""
+        """Print a turn of a timeline, or a mark, which is an event such as a crash."""
         if isinstance(what, Mark):
             self.mark(what)
         else:
@@ -155,11 +159,11 @@ class Pen:
                 self.text(text, style)
 
     def asked(self, call: TimelineCall) -> None:
-        """Print a call that the model has asked for and that has not started."""
+        """Print a tool call that the model has asked for, without a result."""
         self.line(f"→ {call_text(call.call)}", "cyan", 2)
 
     def call(self, call: TimelineCall, style: str = "") -> None:
-        """Print a call with its status, attempts and duration."""
+        """Print a tool call with its status, duration and number of attempts, without its result."""
         sign, colour = _CALLS[call.status]
         if call.result is not None and call.result.is_error:
             sign, colour = "✗", "red"
@@ -175,7 +179,8 @@ class Pen:
             self.shortened(text, turn, style or ("red" if call.result.is_error else "dim"), indent=4)
 
     def shortened(self, text: str, turn: int, style: str, indent: int = 2) -> None:
-        """Print the beginning of a text, and the option that shows the rest. With `full` all of it is printed."""
+        """Print the first lines of a text, and the options that show the rest; `turn` is named in them. A pen made with
+        `full` prints the whole text."""
         lines = clean(text).strip("\n").expandtabs(4).split("\n")
         shown = lines if self._full else [cut(line, _LONGEST_LINE) for line in lines[:_LINES]]
         for line in shown:
@@ -187,14 +192,14 @@ class Pen:
 
 
 def in_order(turns: Iterable[TimelineTurn], marks: Iterable[Mark]) -> list[TimelineTurn | Mark]:
-    """Merge turns and marks into one list, each mark behind the turns that came before it."""
+    """Return turns and marks, which are events such as a crash, in one list in the order in which they happened."""
     placed: list[tuple[int, int, TimelineTurn | Mark]] = [(turn.position + 1, 0, turn) for turn in turns]
     placed += [(mark.position, 1, mark) for mark in marks]
     return [what for _, _, what in sorted(placed, key=lambda each: each[:2])]
 
 
 def call_text(call: Any) -> str:
-    """Return a call on one line, with long arguments cut: `look_up(city="Paris")`."""
+    """Return a tool call on one line, with long arguments cut: `look_up(city="Paris")`."""
     given = call.arguments
     if isinstance(given, dict):
         text = ", ".join(f"{name}={cut(json_text(value), _ARGUMENT)}" for name, value in given.items())
@@ -234,22 +239,23 @@ def _words(block: Any) -> str:
 
 
 def json_text(value: Any) -> str:
-    """Return a value of a log as JSON on one line. What JSON cannot hold is written as Python shows it."""
+    """Return a value from a log as JSON on one line. For what JSON cannot hold, the text is its `repr`."""
     return msgspec.json.encode(plain_object(value), enc_hook=repr).decode()
 
 
 _WORDS, _LONGEST = 120, 160
 _PLACES = frozenset({"message", "index", "turn"})
-"""Fields whose value 0 is printed, because it is a place and not an absence."""
+"""Fields of entries that are printed even if they are 0, because 0 is a position there and not an empty value."""
 
 
 def print_entry(line: Line) -> None:
-    """Print an entry of the log as a JSON object, with its frame, time and kind."""
+    """Print an entry of a log as a line of JSON, with the number of its frame, its time and its kind."""
     print_json({"frame": line.frame, "at": line.at, "kind": line.kind, "entry": line.fields()})
 
 
 def entry_text(line: Line) -> str:
-    """Return an entry of the log on one line: its frame, time, kind, and the beginning of its content."""
+    """Return an entry of a log on one line: the number of its frame, its time, its kind, and the beginning of its
+    content."""
     if isinstance(line.entry, MessageAdded):
         said = " · ".join(said_lines(line.entry.message, _WORDS))
     else:
@@ -259,6 +265,7 @@ def entry_text(line: Line) -> str:
 
 
 def _filled(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields without empty values, at every depth."""
+    """Return the fields of an entry without those that are empty, in nested objects too. False counts as a value, and
+    so does 0 in the fields of `_PLACES`."""
     said = {name: _filled(value) if isinstance(value, dict) else value for name, value in fields.items()}
     return {name: value for name, value in said.items() if value or value is False or name in _PLACES}

@@ -26,13 +26,14 @@ def status_style(status: str) -> str:
 
 
 def status_cell(status: str) -> Cell:
-    """Return the status with a sign beside it, so that colour is not the only difference between statuses."""
+    """Return a cell of a table with a thread's status: a sign, the word, and a colour. The sign is for people who do
+    not see the colour."""
     sign, style = _SIGNS[status]
     return Cell(f"{sign} {status}", style)
 
 
 def holder(head: Head) -> str:
-    """Return the process that works on the thread as `host:pid (label)`; empty if there is none."""
+    """Return the live process that holds the thread's lease as `host:pid (label)`; empty if there is none."""
     lease = _live(head)
     if lease is None:
         return ""

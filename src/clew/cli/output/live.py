@@ -30,16 +30,18 @@ __all__ = ["Ended", "View", "live_view", "question_text"]
 _LONGEST = 160
 _STATUS = {"done": ("✓", "green"), "waiting": ("?", "yellow"), "interrupted": ("!", "magenta")}
 _SLOW = 1.0
-"""Seconds. The duration of a call is shown from here on."""
+"""Seconds. The duration of a tool call is shown if the call took at least this long."""
 
 
 class Ended(NamedTuple):
-    """The summary of a run. Turns, tokens and cost are those of the whole thread; `seconds` is this run's."""
+    """The summary of a run that has ended. Turns, tokens and cost are those of the whole thread; `seconds` is this
+    run's."""
 
     thread_id: str
     status: str
     resume: str
-    """The command that goes on with the thread, or the call to make in the program that made it."""
+    """The shell command that goes on with the thread. If only the program that made the thread can go on with it, the
+    Python call."""
     reason: str = ""
     output: Any = None
     questions: tuple[Question, ...] = ()
@@ -52,35 +54,37 @@ class Ended(NamedTuple):
     prompts: tuple[str, ...] = ()
     """Stored prompts that the agent gets after the questions are answered."""
     program_budget: dict[str, Any] | None = None
-    """The budget that the agent in the program needs to go on; None if `resume` is complete."""
+    """The budget that the agent must be given if the thread goes on in a Python program; None if `resume` alone is
+    enough."""
     go_on: str = ""
-    """The words to print after `To go on`; empty for a colon and `resume`."""
+    """The text to print after the words `To go on`. If it is empty, a colon and `resume` are printed there."""
 
 
 class View(Protocol):
-    """Shows a run as it happens."""
+    """Shows the run of an agent as it happens."""
 
     def begin(self, thread_id: str, words: str) -> None:
-        """The run of a thread begins or goes on. `words` say who works on it."""
+        """Show that a run begins. `words` say who works on the thread, and from which turn it goes on."""
 
     def show(self, event: Event) -> None:
-        """The agent has sent this event."""
+        """Show an event that the agent has sent."""
 
     def note(self, text: str) -> None:
-        """There is a remark for the user."""
+        """Show a remark to the user."""
 
     def pause(self) -> None:
-        """Other output follows: end the line that is being streamed."""
+        """End the line of text that is being streamed, because other output follows."""
 
     def end(self, ended: Ended) -> None:
-        """The run has ended, waits for an answer, or was interrupted."""
+        """Show the summary of a run that is done, waits for an answer, or was interrupted."""
 
 
 @contextmanager
 def live_view(json: bool) -> Iterator[View]:
-    """Yield the view for this output: of JSON, of a terminal, or of a pipe.
+    """Yield the view that fits the output: JSON if `json` is set, otherwise one for a terminal or one for a pipe.
 
-    Except on a terminal, what tools print goes to the standard error, so that it does not mix with the answer.
+    Except on a terminal, whatever tools print during the block goes to the standard error, so that it does not mix with
+    the answer.
     """
     if not json and sys.stdout.isatty():
         yield LiveView(console())
@@ -91,13 +95,13 @@ def live_view(json: bool) -> Iterator[View]:
 
 
 class LiveView:
-    """Shows a run to people. With `answer`, the final answer goes there and all else to `out`."""
+    """Shows a run to people, on the console `out`. If `answer` is given, the final answer is written there instead."""
 
     def __init__(self, out: Console, answer: TextIO | None = None) -> None:
         self._out = out
         self._answer = answer
         self._line = ""
-        """What the line that is being streamed holds: `text`, `thinking`, or nothing."""
+        """What the unfinished line of streamed output holds: `text`, `thinking`, or empty if there is no such line."""
         self._held: list[str] = []
         self._said = False
         """Whether text of the current turn was shown."""
@@ -167,7 +171,8 @@ class LiveView:
         self._print_command(f"{'To answer' if ended.questions else 'To go on'}{words}")
 
     def _print_command(self, command: str) -> None:
-        """Print a line with a command as it is, without wrapping: `advice` has quoted it for a terminal."""
+        """Print a line that contains a command. It is not wrapped and not cleaned, because `advice` has quoted the
+        command."""
         self.pause()
         self._out.print(Styled(command, "dim"), soft_wrap=True)
 
@@ -179,7 +184,8 @@ class LiveView:
             self._held.append(text)
 
     def _remark(self) -> None:
-        """Print held-back text as a remark, because more followed and so it was not the answer."""
+        """Print the text that was held back because it could have been the final answer. More output followed, so it
+        was not."""
         held, self._held = "".join(self._held), []
         if held.strip():
             self._stream(held.strip(), "text", "")
@@ -206,7 +212,8 @@ class LiveView:
 
 
 class JsonView:
-    """Writes a JSON object a line: `{"type": "started", …}`, the events as they come, then `{"type": "result", …}`."""
+    """Writes a run as JSON, an object a line: `{"type": "started", …}`, the events as they come, then `{"type":
+    "result", …}`."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -237,15 +244,16 @@ class JsonView:
 
 
 def question_text(question: Question) -> str:
-    """Return what the agent asks, with the call that it is about."""
+    """Return the text of a question that the agent asks. If the question is about a tool call, the call follows."""
     about = f" {call_text(_Call(question.tool, question.arguments))}" if question.kind != "question" else ""
     return one_line(question.text, 1000) + about
 
 
 def _drift(drift: Mapping[str, Any]) -> Iterator[str]:
-    """Describe what differs from the thread's record, a sentence each.
+    """Yield a sentence for each difference between this run and the thread's record: files or tools that changed, and
+    new tools.
 
-    Options that changed and tools that are missing are left out: they were named before the run.
+    Options that changed and tools that are missing are left out, because the user was told before the run.
     """
     if "files" in drift:
         yield "Its files were changed since the last turn; they are on record as they are now."

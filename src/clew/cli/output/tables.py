@@ -17,40 +17,41 @@ __all__ = ["Cell", "Column", "is_plain", "laid_out", "print_table", "styled"]
 
 _GAP = 2
 _NARROWEST = 20
-"""A column is not cut to fewer characters than this."""
+"""The fewest characters to which a column is cut."""
 _FORCING = ("FORCE_COLOR", "TTY_COMPATIBLE")
 
 
 class Column(NamedTuple):
-    """The heading of a column, and how it is laid out."""
+    """A column of a table: its heading, and how it is laid out."""
 
     name: str
     right: bool = False
     """Whether the cells are aligned to the right, as numbers are."""
     gives_way: bool = False
-    """Whether this column is cut first on a narrow terminal."""
+    """Whether this column is cut before the others on a narrow terminal."""
     spare: int = 0
-    """Columns are left out if cutting is not enough, the one with the highest number first. 0 is never left out."""
+    """Which columns to leave out if cutting is not enough: those with the highest number first. A column with 0 is
+    never left out."""
 
 
 class Cell(NamedTuple):
-    """A piece of text with a style of rich."""
+    """A piece of text, and the style in which rich prints it."""
 
     text: str
     style: str = ""
 
 
 Line = list[Cell]
-"""A line of a table as pieces of text, including the spaces between columns."""
+"""A line of a table: the texts of its cells and the spaces between them, each with its style."""
 
 
 def is_plain() -> bool:
-    """Tell whether the output is certainly not a terminal, without importing rich, which takes long."""
+    """Tell whether the output is certainly no terminal. Does not import rich, which would take long."""
     return not sys.stdout.isatty() and not any(map(os.environ.get, _FORCING))
 
 
 def print_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
-    """Print a heading and the rows: fitted and coloured on a terminal, plain and uncut in a pipe."""
+    """Print a table with its heading: fitted and coloured on a terminal, plain and uncut in a pipe."""
     if is_plain():
         sys.stdout.write("".join(_plain(line) + "\n" for line in laid_out(columns, rows, None)))
         sys.stdout.flush()
@@ -73,7 +74,7 @@ def styled(line: Line) -> Text:
 
 
 def laid_out(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int | None) -> list[Line]:
-    """Return a heading and a line for each row, none of them wider than `width`. None is no limit."""
+    """Return the lines of a table: the heading, then one for each row. No line is wider than `width`; None is no limit."""
     from rich.cells import cell_len
 
     widths = [
@@ -86,7 +87,8 @@ def laid_out(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: i
 
 
 def _fitted(columns: Sequence[Column], widths: list[int], width: int | None) -> list[int]:
-    """Return the indices of the columns to show, and shrink `widths` in place until these fit."""
+    """Return the indices of the columns to show in `width` characters; None shows all. Reduces `widths`, the widths of
+    the columns, in place until the shown ones fit."""
     shown = list(range(len(columns)))
     if width is None:
         return shown
