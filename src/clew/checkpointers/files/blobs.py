@@ -1,5 +1,5 @@
-"""The blobs of one namespace: one file each, named by its digest. The file's time of modification is when it was last
-touched.
+"""The blobs of one namespace of a file store: one file each, named by its digest. To touch a blob is to set its time of
+last use to now; this time is the file's time of modification.
 
 Touching and adding blobs holds the namespace's lock shared, deleting holds it exclusively. So a blob is never touched
 between the check of its time and its deletion. Files are synced outside the lock, so that nobody waits for the disk
@@ -22,13 +22,13 @@ from clew.checkpointers.files.root import Root
 __all__ = ["BlobFiles"]
 
 _LEFTOVER = 86_400.0
-"""Seconds after which a temporary file is deleted: its writer must have died."""
+"""The age in seconds from which a temporary file is deleted: the process that wrote it must have died."""
 _REMEMBERED = 100_000
-"""The most blobs that are remembered as durable."""
+"""The most blobs of which a process remembers that their files survive a power cut."""
 
 
 class BlobFiles:
-    """The blobs of one namespace of a file store. All methods block, and run on worker threads."""
+    """The blobs of one namespace of a file store. All methods block, so they are called on worker threads."""
 
     def __init__(self, root: Root) -> None:
         self._root = root
@@ -75,8 +75,8 @@ class BlobFiles:
     def touch(self, digests: Iterable[str]) -> set[str]:
         """Touch these blobs: set their time of last use to now. Returns the digests of blobs that do not exist.
 
-        The name of an existing blob is synced unless this process knows that it is durable: another process may have put it
-        just before and not synced yet.
+        An existing blob may have been put by another process that has not synced it yet. So its folder is synced,
+        unless this process knows that the blob survives a power cut.
         """
         missing: set[str] = set()
         unsure: dict[str, int] = {}
@@ -98,7 +98,7 @@ class BlobFiles:
         return missing
 
     def untouched(self, grace: timedelta) -> list[str]:
-        """Return the digests of blobs that were not touched for this time."""
+        """Return the digests of blobs whose time of last use is at least `grace` ago."""
         before = _before(grace)
         found: list[str] = []
         for entry in self._root.fanned(self._folder):
@@ -108,7 +108,8 @@ class BlobFiles:
         return found
 
     def delete(self, digests: Collection[str], grace: timedelta) -> None:
-        """Delete these blobs, except those touched within this time, and leftover temporary files."""
+        """Delete these blobs, except those whose time of last use is less than `grace` ago. Also delete old temporary
+        files."""
         gone: list[str] = []
         with self._locked(shared=False):
             before = _before(grace)
@@ -125,7 +126,7 @@ class BlobFiles:
         self._sweep()
 
     def _sweep(self) -> None:
-        """Delete temporary files that are so old that their writers must have died."""
+        """Delete the namespace's temporary files that are so old that the processes that wrote them must have died."""
         before = time.time() - _LEFTOVER
         for entry in (*self._root.entries(self._root.space), *self._root.fanned(self._folder)):
             with suppress(FileNotFoundError):
@@ -136,7 +137,8 @@ class BlobFiles:
         return self._folder / digest[:2] / digest
 
     def _make_durable(self, inodes: Mapping[str, int]) -> None:
-        """Sync the names of these blobs, and remember that they are durable. `inodes` maps digests to inode numbers."""
+        """Sync the folders of these blobs, so that their files survive a power cut, and remember that they do. `inodes`
+        maps each blob's digest to the inode number of its file."""
         self._sync_folders(inodes)
         if len(self._durable) > _REMEMBERED:
             self._durable.clear()

@@ -7,7 +7,7 @@
             16  sum of the header of the record before it, zeros for the first
              8  length of the record, header and trailer included
              4  number of frames
-             4  number of refs
+             4  number of refs: digests of blobs that the frames refer to
              4  bytes of the head
             16  sum of the table
             16  sum of the frames
@@ -49,7 +49,8 @@ __all__ = [
 
 VERSION = 1
 NO_MARK = bytes(16)
-"""Written in the first record in place of the mark of the record before it."""
+"""Sixteen zero bytes. The first record of a file has them in the place where others name the checksum of the record
+before."""
 
 _MAGIC = b"CLW"
 _START = struct.Struct("<3sBQQ16s")
@@ -63,11 +64,11 @@ SMALLEST = HEADER + TRAILER
 
 
 class BadRecord(Exception):
-    """These bytes are not the expected record. The message says what is wrong."""
+    """Raised if bytes are not the expected record of a thread's file. The message says what is wrong."""
 
 
 class NewerRecord(Exception):
-    """The record is sound, but of a later format version than this code can read."""
+    """Raised if a record of a thread's file is sound, but of a later format version than this code can read."""
 
     def __init__(self, version: int) -> None:
         self.version = version
@@ -75,7 +76,8 @@ class NewerRecord(Exception):
 
 
 class Table(NamedTuple):
-    """The table of a record: the sizes of its frames, its refs, and its head as msgpack."""
+    """The table of a record, which is the part between its header and its frames: the sizes of the frames, the digests
+    of blobs that they refer to (refs), and the head as msgpack."""
 
     sizes: tuple[int, ...]
     refs: list[str]
@@ -83,8 +85,9 @@ class Table(NamedTuple):
 
 
 class Header(NamedTuple):
-    """The fields of a record's header, after its sum was checked. `frames` and `refs` are counts, `head` is a size in
-    bytes."""
+    """The fields of a record's header, after its checksum was verified. `at` is the number of the first frame. `frames`
+    and `refs` are counts; `length` and `head` are sizes in bytes. `mark` is the header's own checksum, `before` is the
+    mark of the record before it."""
 
     offset: int
     at: int
@@ -103,7 +106,7 @@ class Header(NamedTuple):
 
     @property
     def table(self) -> int:
-        """The size in bytes of the table, which follows the header."""
+        """The size in bytes of the record's table, the part between header and frames."""
         return 4 * self.frames + 32 * self.refs + self.head
 
     @property
@@ -112,8 +115,9 @@ class Header(NamedTuple):
 
     @classmethod
     def unpack(cls, data: bytes | memoryview, offset: int) -> Header:
-        """Decode and check the header in the first bytes of `data`, read from this offset of the file. Raises `BadRecord` or
-        `NewerRecord`."""
+        """Decode and check the header in the first bytes of `data`, which were read from this offset of the file.
+        Raises `BadRecord` if they are no header or a damaged one, and `NewerRecord` if it has a later format version.
+        """
         data = bytes(data[:HEADER])
         if len(data) < HEADER:
             raise BadRecord("a record's header is cut short")
@@ -131,7 +135,8 @@ class Header(NamedTuple):
         return header
 
     def read_table(self, data: bytes | memoryview) -> Table:
-        """Check and decode the table, given the bytes that follow the header. Raises `BadRecord`."""
+        """Decode and check the record's table, the part between header and frames. `data` are the bytes that follow the
+        header. Raises `BadRecord` if the table is damaged."""
         data = bytes(data[: self.table])
         if len(data) != self.table or _sum(data) != self.table_sum:
             raise BadRecord("a record's table of frames, refs and head fails its check")
@@ -141,8 +146,8 @@ class Header(NamedTuple):
         return Table(sizes, refs, data[start + 32 * self.refs :])
 
     def read(self, data: bytes | memoryview) -> tuple[list[bytes], Table]:
-        """Check the complete record in `data`, from header to trailer, and return its frames and table. Raises
-        `BadRecord`."""
+        """Check the complete record in `data`, from header to trailer, and return its frames and its table. Raises
+        `BadRecord` if a part of it is damaged."""
         table = self.read_table(data[HEADER:])
         start, stop = HEADER + self.table, self.length - TRAILER
         frames = data[start:stop]
@@ -160,8 +165,11 @@ class Header(NamedTuple):
 def pack(
     frames: Sequence[bytes], refs: Collection[str], head: bytes, *, at: int, offset: int, before: bytes
 ) -> tuple[bytes, Header]:
-    """Encode one append as the record to write at this offset, after the record with the mark `before`. Also returns the
-    record's header."""
+    """Encode one append as a record of a thread's file. Returns the bytes to write, and the record's header.
+
+    `at` is the number of the first frame and `offset` the place in the file. `before` is the mark (header checksum) of
+    the record before this one. `refs` are digests of blobs, `head` is msgpack.
+    """
     table = b"".join([struct.pack(f"<{len(frames)}I", *map(len, frames)), *map(bytes.fromhex, refs), head])
     frames_sum = blake3()
     for frame in frames:
@@ -174,14 +182,17 @@ def pack(
 
 
 def trailing(data: bytes) -> tuple[int, bytes]:
-    """Decode a trailer: the length and mark of the record that ends with these bytes. Nothing is checked but that the
-    length is possible; otherwise returns `(0, b"")`."""
+    """Decode a record's trailer, which is its last bytes, and return the record's length and mark (header checksum).
+    Returns `(0, b"")` if `data` is not as long as a trailer, or if the length is too small for a record. Nothing else
+    is checked."""
     length, mark = _TRAILER.unpack(data) if len(data) == TRAILER else (0, b"")
     return (length, mark) if length >= SMALLEST else (0, b"")
 
 
 def begins(data: bytes, *, at: int, offset: int, before: bytes) -> bool:
-    """Return whether these bytes are an incomplete header of the record that comes next in a log."""
+    """Return whether these bytes can be an incomplete header of the next record of a log. `at` is the number of that
+    record's first frame, `offset` its place in the file, and `before` the mark (header checksum) of the record before
+    it."""
     start = _START.pack(_MAGIC, VERSION, offset, at, before)
     return len(data) < HEADER and data[: len(start)] == start[: len(data)]
 

@@ -25,18 +25,19 @@ __all__ = ["HeadFiles"]
 
 _MAGIC = b"clew heads 1\n"
 _SETTLED = 2_000_000_000
-"""Nanoseconds after its last change from which a further change of a file shows in its times. File systems have clocks that
-are up to two seconds coarse."""
+"""Nanoseconds for which a changed file may change again without a difference in its times: file systems have clocks
+that are up to two seconds coarse."""
 _WORTH_KEEPING = 32
-"""The fewest heads that must have been read before the cache file is written."""
+"""The fewest heads that must have been read from threads' files before the cache file is written again."""
 
 Stamp = tuple[int, int, int, int]
-"""Inode, size, time of modification and time of change of a file."""
+"""Identifies one state of a file: its inode, size, time of modification and time of change."""
 
 
 class _Known(msgspec.Struct, frozen=True, array_like=True):
-    """The head that a file held when it had this stamp. The head is None if the file held no complete record; the stamp
-    is None if the file had changed too recently to be remembered."""
+    """What is remembered of a thread's file: its head, and its stamp (inode, size and times) when the head was read.
+    The head is None if the file held no complete record. The stamp is None if the file had changed too recently for the
+    stamp to be reliable."""
 
     stamp: Stamp | None
     head: Head | None
@@ -47,7 +48,8 @@ _decode = msgspec.msgpack.Decoder(dict[str, _Known]).decode
 
 
 class HeadFiles:
-    """Lists the heads of one namespace. The result is exact even if other processes have appended since the last listing."""
+    """Lists the heads of one namespace of a file store. The result is exact even if other processes have appended since
+    the last listing."""
 
     def __init__(self, root: Root, threads: ThreadFiles) -> None:
         self._root = root
@@ -57,7 +59,7 @@ class HeadFiles:
         self._learned = 0
 
     def all(self) -> tuple[list[Head], list[Corrupt]]:
-        """Return the heads of all sound threads, in no particular order, and an error for each damaged one."""
+        """Return the heads of all sound threads, in no particular order, and an error for each damaged thread."""
         before = self._load() if self._known is None else self._known
         known: dict[str, _Known] = {}
         damaged: list[Corrupt] = []
@@ -87,10 +89,11 @@ class HeadFiles:
         return found
 
     def _read(self, key: str, before: _Known | None) -> _Known | None:
-        """Read the head of the thread with this key. Returns None if its file was deleted meanwhile.
+        """Read the head of the thread with this key from its file. Returns None if the file was deleted meanwhile.
+        `before` is what was remembered of the file.
 
-        The stamp of a file that changed within the last two seconds is not kept: the file could change again and have the
-        same stamp.
+        The stamp (inode, size and times) of a file that changed within the last two seconds is left out: the file could
+        change again and have the same stamp.
         """
         with self._threads.opened(key, shared=True) as fd:
             if fd is None:
@@ -113,7 +116,8 @@ class HeadFiles:
         return {}
 
     def _keep(self, known: dict[str, _Known], learned: int) -> None:
-        """Write the cache file if so many heads were read since the last time that it is worth it."""
+        """Write `known`, the remembered heads, to the cache file if enough heads were read since it was last written.
+        `learned` is the number of heads read in this listing. Errors of the file system are ignored."""
         self._learned += learned
         if self._learned < max(_WORTH_KEEPING, len(known) // 16):
             return

@@ -1,8 +1,8 @@
-"""One thread's log in one file: finds its records, reads frames, and writes the next record.
+"""One thread's log in one file: finds its records (one for each append), reads frames, and writes the next record.
 
-The caller opens and locks the file. What was found out about it is remembered, so that an append costs the same whatever the
-length of the log. Before it is used it is checked against the last bytes of the known part of the file: another process may
-have deleted the thread and made it again, even under the same inode number.
+The caller opens and locks the file. The positions of records are remembered, so that an append costs the same whatever
+the length of the log. Before they are used, the last bytes of the known part of the file are compared: another process
+may have deleted the thread and made it again, even under the same inode number.
 """
 
 from __future__ import annotations
@@ -37,25 +37,26 @@ __all__ = ["Log", "Span"]
 log = logging.getLogger("clew.checkpointers.files")
 
 _CHUNK = 4 * 2**20
-"""The most bytes of neighbouring records that are read at once, unless one record is larger."""
+"""The most bytes that are read at once from records that follow each other. A larger record is still read at once."""
 
 _encode_head = msgspec.msgpack.Encoder().encode
 _decode_head = msgspec.msgpack.Decoder(Head).decode
 
 
 class Span(NamedTuple):
-    """The place of the frames from `start` up to `stop` in the file."""
+    """Where the frames from number `start` up to, not including, `stop` are in a thread's file."""
 
     bounds: list[int]
-    """The offset of each record that holds them, and the end of the last one."""
+    """The offset of each record that holds some of these frames, in order; then the offset at which the last record
+    ends."""
     first: int
-    """The number of the first frame in the first of these records."""
+    """The number of the first frame in the first record that `bounds` names. It may be lower than `start`."""
     start: int
     stop: int
 
 
 class Log:
-    """What this process knows about one thread's file.
+    """What this process knows about one thread's file. The file is a sequence of records, one for each append.
 
     The known records are always the last ones of the file, without gaps. Earlier records are looked up, going
     backwards, when their frames are needed.
@@ -75,18 +76,22 @@ class Log:
         self._mark = NO_MARK
         self._head = b""
         self.end = 0
-        """Offset of the end of the last complete record, where the next one is written. 0 if the thread does not exist."""
+        """Offset of the end of the last complete record, where the next one is written. 0 if the file holds no complete
+        record: then the thread does not exist."""
         self.frames = 0
         self.log_id = ""
 
     def head(self) -> Head | None:
-        """Return the head as of the last refresh, or None if the file holds no complete record, that is, no thread."""
+        """Return the head as of the last call of `refresh`, or None if the file holds no complete record, that is, no
+        thread."""
         return _decode_head(self._head) if self.end else None
 
     def refresh(self, fd: int) -> int:
-        """Find the records that were added since the last refresh. Returns the size of the file.
+        """Find the records that were added to the file since the last call. Returns the size of the file. Raises
+        `Corrupt` if the file is damaged.
 
-        The caller holds the file's lock. An incomplete record at the end is not changed, and counts in the size.
+        The caller holds the file's lock. An incomplete record at the end, left by a crash, is not changed, and counts
+        in the size.
         """
         with self._lock:
             size = os.fstat(fd).st_size
@@ -99,11 +104,12 @@ class Log:
             return size
 
     def add(self, fd: int, size: int, frames: Sequence[bytes], refs: Collection[str], head: Head) -> None:
-        """Write one append as a record, durably or not at all. The caller holds the exclusive lock and has called `refresh`,
-        which returned `size`.
+        """Write one append as a record. When the call returns, it survives a power cut; if it fails, the log stays as
+        it was.
+        The caller holds the exclusive lock and has called `refresh`, which returned `size`.
 
-        An incomplete record at the end is cut off first, durably. Otherwise its last bytes could reappear after a power cut,
-        behind a new record that is shorter.
+        An incomplete record at the end, left by a crash, is cut off and this is synced first. Otherwise its last bytes
+        could reappear after a power cut, behind a new record that is shorter.
         """
         if size > self.end:
             log.warning("%s: cut off %d bytes of an append that a crash left unfinished", self.path, size - self.end)
@@ -125,8 +131,8 @@ class Log:
             self._settle(header, encoded, head.log_id)
 
     def locate(self, fd: int, start: int, stop: int | None) -> Span | None:
-        """Find the frames from `start` up to, not including, `stop` in the file. Returns None if there are none. The caller
-        holds the lock."""
+        """Find out where the frames from `start` up to, not including, `stop` are in the file. Without `stop`, up to
+        the end of the log. Returns None if there are no such frames. The caller holds the file's lock."""
         with self._lock:
             stop = self.frames if stop is None else min(stop, self.frames)
             if start >= stop:
@@ -137,7 +143,8 @@ class Log:
             return Span(bounds, self._firsts[here], start, stop)
 
     def read(self, fd: int, span: Span) -> list[bytes]:
-        """Read and check these frames. The lock is not needed any more: complete records never change and never move."""
+        """Read and check the frames that `span` locates. Raises `Corrupt` if they are damaged. The file's lock is not
+        needed any more: complete records never change and never move."""
         found: list[bytes] = []
         for offset, data in _neighbours(fd, span.bounds):
             try:
@@ -150,7 +157,8 @@ class Log:
         return found
 
     def refs(self, fd: int) -> set[str]:
-        """Read the refs of all records, without their frames. The caller holds the lock."""
+        """Return the digests of all blobs that the records of this log refer to, without reading frames. The caller
+        holds the file's lock."""
         with self._lock:
             self._look_back(fd, -1)
             offsets = self._offsets[:]
@@ -166,8 +174,8 @@ class Log:
         return found
 
     def _find_last(self, fd: int, size: int) -> None:
-        """Find the last record from the end of the file. Finds nothing if that record is incomplete or damaged: then
-        `_find_next` goes through the file and finds out which."""
+        """Find the last record of the file by its trailer (its last bytes), and remember it. Does nothing if that
+        record is incomplete or damaged: then `_find_next` goes through the file and finds out which."""
         length, mark = envelope.trailing(_trailer_before(fd, size))
         if not 0 < length <= size:
             return
@@ -180,14 +188,15 @@ class Log:
             self._push([header])
 
     def _follows(self, fd: int, header: Header) -> bool:
-        """Return whether the record before this one in the file has the mark that this header names. A header at offset
-        0 must say that it is the first record."""
+        """Return whether the record with this header belongs after the record that precedes it in the file: its header
+        must name the mark (checksum) of that record. A header at offset 0 must say that it is the first record."""
         if header.offset == 0:
             return header.at == 0 and header.before == NO_MARK
         return envelope.trailing(_trailer_before(fd, header.offset))[1] == header.before
 
     def _find_next(self, fd: int, size: int) -> None:
-        """Go through the records after the last known one, up to the end of the file or an incomplete record.
+        """Go through the records after the last known one, up to the end of the file or an incomplete record, and
+        remember them.
 
         A record is incomplete if the file ends before the length it declares, or if only the start of a header or only
         zeros are left: the remains of an append that was never acknowledged. Anything else that is not a record is
@@ -216,7 +225,8 @@ class Log:
             self._push(headers)
 
     def _look_back(self, fd: int, frame: int) -> None:
-        """Find the records from the first known one back to the one that holds this frame. With -1, find all records."""
+        """Find the records before the first known one, going backwards, and remember them. Stops at the record that
+        holds the frame with this number. With -1, finds all records. Raises `Corrupt` if a record is damaged."""
         if not self._offsets:
             return
         offsets: list[int] = []
@@ -239,7 +249,7 @@ class Log:
         self._firsts = array("Q", reversed(firsts)) + self._firsts
 
     def _at(self, fd: int, offset: int) -> Header:
-        """Read the header of the record that starts at this offset. Raises `Corrupt` if there is none."""
+        """Read the header of the record that starts at this offset. Raises `Corrupt` if no sound header is there."""
         try:
             return self._unpack(_read(fd, offset, HEADER), offset)
         except BadRecord as error:
@@ -252,7 +262,8 @@ class Log:
             raise NewerFormat(f"{self._name} in {self.path}", error.version, envelope.VERSION) from None
 
     def _load(self, fd: int, header: Header) -> None:
-        """Check the complete last record, and remember its head and where it ends."""
+        """Read and check the last complete record, whose header is given. Remember its head and where it ends. Raises
+        `Corrupt` if it is damaged."""
         try:
             encoded = header.read(_read(fd, header.offset, header.length))[1].head
             head = _decode_head(encoded)
@@ -283,7 +294,7 @@ class Log:
 
 
 def _read(fd: int, offset: int, size: int) -> bytes:
-    """Read this many bytes of the file, fewer only if it ends before."""
+    """Read `size` bytes of the file from `offset`. Returns fewer only if the file ends before."""
     os.lseek(fd, offset, os.SEEK_SET)
     data = os.read(fd, size)
     if len(data) == size or not data:
@@ -301,7 +312,8 @@ def _trailer_before(fd: int, offset: int) -> bytes:
 
 
 def _neighbours(fd: int, bounds: Sequence[int]) -> Iterator[tuple[int, memoryview]]:
-    """Yield the records between these bounds, each with its offset. Reads several small records at once."""
+    """Yield the records of a file, each as its offset and its bytes. `bounds` has the offset of each record, and then
+    the end of the last one. Several small records are read at once."""
     here = 0
     while here < len(bounds) - 1:
         there = max(bisect_right(bounds, bounds[here] + _CHUNK) - 1, here + 1)

@@ -1,4 +1,5 @@
-"""The folder of a file store: its marker file, its namespaces, and folders that survive a power cut.
+"""Creates and checks the folder of a file store, and the folders of its namespaces in it, so that they survive a power cut.
+This is what the folder holds (a blake3 is a hash in hex, `ab` are its first two letters):
 
 clew-store              "clew-store 1": marks the folder as a store, and names its format
 <blake3 of namespace>/
@@ -31,7 +32,7 @@ _LEFT_BY_SYSTEMS = {".DS_Store", "lost+found"}
 
 
 class Root:
-    """The folder of a store, and in it the folder of one namespace (`space`)."""
+    """The folder of a file store, and in it the folder of one namespace (`space`)."""
 
     def __init__(self, path: Path, namespace: str) -> None:
         self.path = path
@@ -43,8 +44,8 @@ class Root:
         self._kept: set[Path] = set()
 
     def open(self) -> None:
-        """Create the store in a new or empty folder, or check that the folder is a store. Only the first call does anything:
-        a store that vanishes later is not created again."""
+        """Create the store in a new or empty folder, or check that the folder is a store. Raises `InvalidInput` if it
+        is neither. Only the first call does anything: a store that vanishes later is not created again."""
         if self._opened:
             return
         with self._opening:
@@ -72,7 +73,8 @@ class Root:
             raise NewerFormat(f"the file store {self.path}", int(version), FORMAT)
 
     def _mark(self) -> None:
-        """Make an empty folder a store by writing its marker. Raises `InvalidInput` if the folder has other content."""
+        """Make an empty folder a store by writing its marker file. Raises `InvalidInput` if the folder has other
+        content."""
         strange = sorted(
             name for name in os.listdir(self.path) if name not in _LEFT_BY_SYSTEMS and not name.startswith(MARKER)
         )
@@ -86,8 +88,8 @@ class Root:
         files.sync_folder(self.path)
 
     def check(self) -> None:
-        """Raise `Unavailable` if the marker is gone. Called when a file is missing: on an unmounted disk every file is
-        missing, and that must not look like an absent thread."""
+        """Raise `Unavailable` if the store's marker file is gone. Called when some file is missing: on an unmounted
+        disk every file is missing, and that must not look like a thread that does not exist."""
         try:
             os.stat(self._marker)
         except FileNotFoundError:
@@ -96,9 +98,11 @@ class Root:
             ) from None
 
     def keep(self, *folders: Path) -> None:
-        """Create folders of this namespace, durably. Folders with the same parent share one sync.
+        """Create these folders of the namespace, and their parents, so that they survive a power cut. Folders with the
+        same parent share one sync.
 
-        Existing folders are synced too, once: another process may have created them just before and not synced yet.
+        A folder that exists is synced too, the first time it is given: another process may have created it just before
+        and not synced yet.
         """
         fresh = [folder for folder in folders if folder not in self._kept or not folder.is_dir()]
         parents = {folder.parent for folder in fresh}
@@ -117,7 +121,8 @@ class Root:
             self._name_space()
 
     def entries(self, folder: Path) -> list[os.DirEntry[str]]:
-        """Return the entries of this folder, or an empty list if it does not exist yet."""
+        """Return the files and folders in this folder, or an empty list if it does not exist yet. Raises `Unavailable`
+        if the whole store is gone."""
         try:
             with os.scandir(folder) as entries:
                 return list(entries)
@@ -126,13 +131,14 @@ class Root:
             return []
 
     def fanned(self, folder: Path) -> Iterator[os.DirEntry[str]]:
-        """Yield the entries of all two-letter subfolders of this folder."""
+        """Yield the files and folders in all subfolders of this folder whose names have two letters."""
         for fan in self.entries(folder):
             if len(fan.name) == 2:
                 yield from self.entries(Path(fan.path))
 
     def explain(self, error: OSError, path: str | None = None) -> ClewError:
-        """Turn an `OSError` into a `ClewError`. It names the file of the error, else `path`, else the store's folder."""
+        """Return the `ClewError` for an `OSError`. Its text names the file that the `OSError` names, else `path`, else
+        the store's folder."""
         named = error.filename if isinstance(error.filename, str | os.PathLike) else None
         return files.explain(error, Path(named or path or self.path))
 

@@ -34,7 +34,7 @@ __all__ = ["FileCheckpointer"]
 
 T = TypeVar("T")
 WORKERS = 8
-"""Worker threads that wait for the disk, so that appends to different threads are synced concurrently."""
+"""The number of OS threads that wait for the disk, so that appends to different threads are synced concurrently."""
 
 
 class FileCheckpointer(Checkpointer):
@@ -60,8 +60,8 @@ class FileCheckpointer(Checkpointer):
 
     @classmethod
     def from_url(cls, url: str, namespace: str = "") -> FileCheckpointer:
-        """Open the folder that the URL names: `file:///absolute/dir` or `file:relative/dir`. The path is used as written, so
-        `%20` is not decoded."""
+        """Open the folder that the URL names: `file:///absolute/dir` or `file:relative/dir`. The path is used as
+        written, so `%20` is not decoded. Raises `InvalidInput` for a URL of any other form."""
         path = url.removeprefix("file:")
         if path.startswith("//"):
             path = path[2:] if path.startswith("///") else ""
@@ -91,8 +91,8 @@ class FileCheckpointer(Checkpointer):
         return await self._run(lambda: self._threads.head(thread_id), loop)
 
     async def heads(self, query: HeadQuery = HeadQuery()) -> AsyncIterator[Head]:
-        """Yield the heads that match the query. Threads with damaged files are named by a `Corrupt` error that is
-        raised after all other heads."""
+        """Yield the heads that match the query, in its order. If files of threads are damaged, a `Corrupt` error that
+        names them is raised after all other heads."""
         loop = self._guard.enter()
         check_query(query)
         found, damaged = await self._run(lambda: self._list(query), loop)
@@ -144,7 +144,8 @@ class FileCheckpointer(Checkpointer):
             await asyncio.to_thread(pool.stop)
 
     async def _run(self, work: Callable[[], T], loop: asyncio.AbstractEventLoop) -> T:
-        """Run this function on a worker thread. An `OSError` is raised as the `ClewError` that explains it."""
+        """Open the store if it is not yet open, run this function on a worker thread, and return its result. An
+        `OSError` is raised as the `ClewError` that explains it."""
 
         def explained(_: None) -> T:
             self._root.open()

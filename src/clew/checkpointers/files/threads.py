@@ -21,11 +21,12 @@ __all__ = ["ThreadFiles"]
 
 _BINARY: int = getattr(os, "O_BINARY", 0)
 _KNOWN = 1024
-"""The most threads of which the positions of records are remembered."""
+"""The most threads for which the positions of records in their files are remembered."""
 
 
 class ThreadFiles:
-    """The threads of one namespace. A thread does not exist if its file is missing or holds no complete record."""
+    """The thread files of one namespace of a file store. A file is a sequence of records, one for each append. A thread
+    does not exist if its file is missing or holds no complete record."""
 
     def __init__(self, root: Root, blobs: BlobFiles) -> None:
         self.folder = root.space / "threads"
@@ -105,8 +106,12 @@ class ThreadFiles:
 
     @contextmanager
     def opened(self, key: str, *, shared: bool, create: bool = False) -> Iterator[int | None]:
-        """Open and lock the file of the thread with this key, for a `with` block. Gives None if the file does not
-        exist. A file that is deleted while this waits for its lock is not used: the path is opened again."""
+        """Open and lock the file of the thread with this key, for a `with` block, which gets its descriptor. The lock
+        is exclusive and the file writable unless `shared`. The block gets None if the file does not exist and `create`
+        is False.
+
+        If the file is deleted while this waits for its lock, the path is opened again.
+        """
         path = self.path(key)
         try:
             fd = self._open(path, shared, create)
@@ -149,8 +154,8 @@ class ThreadFiles:
 
 
 def _holds_already(fd: int, log: Log, thread_id: str, frames: Sequence[bytes], at: int, head: Head) -> bool:
-    """Return True if the log already holds this append, and False if it must be written now. Raises `Conflict` if the log
-    cannot take it."""
+    """Return True if the log already holds the frames of this append at position `at`, and False if they must be
+    written now. Raises `Conflict` if the log cannot take the append."""
     if not log.end:
         if at > 0 or not frames:
             raise Conflict(thread_id, f"there is no such log to go on from frame {at}")
@@ -165,7 +170,7 @@ def _holds_already(fd: int, log: Log, thread_id: str, frames: Sequence[bytes], a
 
 
 def _is_at(fd: int, path: str) -> bool:
-    """Return whether the path still names the open file."""
+    """Return whether the path still names this open file, and not another file or none."""
     try:
         return os.path.samestat(os.fstat(fd), os.stat(path))
     except FileNotFoundError:

@@ -23,9 +23,9 @@ from clew.errors import ClewError, Conflict, Corrupt, MissingBlob
 __all__ = ["Append", "Appender", "frames_of", "now", "touch"]
 
 REMEMBERED = 10_000
-"""The most logs whose length is remembered."""
+"""The most logs whose length an `Appender` remembers. When there are more, it forgets all of them."""
 ROWS = 64
-"""The most rows that one statement inserts."""
+"""The most rows that one INSERT statement inserts."""
 
 _HEAD_COLUMNS = (
     "id",
@@ -49,7 +49,7 @@ _INSERT_FRAMES = "INSERT INTO frames (thread, number, data) VALUES "
 
 
 class Append(msgspec.Struct, frozen=True, gc=False):
-    """The arguments of `Checkpointer.append` as values for SQL."""
+    """The arguments of `Checkpointer.append`, converted to values for SQL."""
 
     thread_id: str
     namespace: str
@@ -59,13 +59,14 @@ class Append(msgspec.Struct, frozen=True, gc=False):
     frames: Sequence[bytes]
     refs: Sequence[bytes]
     row: tuple[Any, ...]
-    """The values of the columns of `heads` after `log_id`, in order."""
+    """The values of the columns of the table `heads` that come after `log_id`, in the order of the table."""
     size: int
-    """Bytes of the frames and the head together."""
+    """Bytes of the frames and the encoded head together."""
 
 
 class _Log(msgspec.Struct, gc=False):
-    """The row id, length and log id of one thread's log, as of the appends checked so far."""
+    """What an `Appender` knows about one thread's log: the id of its row in the table `heads`, its number of frames,
+    its log id, and the thread's key. The number includes frames that are checked but not yet written."""
 
     id: int
     frames: int
@@ -74,8 +75,8 @@ class _Log(msgspec.Struct, gc=False):
 
 
 class Appender:
-    """Applies appends inside a transaction. It must be the only one that writes through its connection, because it remembers
-    the length of logs between transactions."""
+    """Checks and writes appends inside transactions of one connection. It remembers the length of logs between
+    transactions. So it must be the only one that writes through its connection, or `forget` must be called."""
 
     def __init__(self) -> None:
         self._logs: dict[tuple[str, bytes], _Log | None] = {}
@@ -83,19 +84,22 @@ class Appender:
         self._version: int | None = None
 
     def forget(self) -> None:
-        """Drop everything remembered. Needed after a transaction failed or wrote something other than appends."""
+        """Drop everything that is remembered about logs. Must be called after a transaction that failed or that wrote
+        something other than appends."""
         self._logs.clear()
         self._next_id = None
 
     def begin(self, db: sqlite3.Cursor) -> None:
-        """Start a transaction's work: drop what is remembered if another connection has written since the last one."""
+        """Start the work of a transaction: if another connection has written since the last transaction, drop
+        everything that is remembered about logs."""
         (version,) = db.execute("PRAGMA data_version").fetchone()
         if version != self._version or len(self._logs) > REMEMBERED:
             self.forget()
             self._version = version
 
     def apply(self, db: sqlite3.Cursor, jobs: Sequence[Job]) -> None:
-        """Write the appends of these jobs. An append that is refused writes nothing, and its error is set on its job."""
+        """Check and write the appends of these jobs; `work` of each is an `Append`. An append that is refused writes
+        nothing: its error is stored in the job's `error`, and the others are written."""
         heads: dict[int, tuple[Any, ...]] = {}
         frames: list[tuple[int, int, bytearray]] = []
         refs: list[tuple[int, bytes]] = []
@@ -120,9 +124,12 @@ class Appender:
         _write(db, "INSERT OR IGNORE INTO refs VALUES ", refs)
 
     def _check(self, db: sqlite3.Cursor, append: Append, waiting: list[tuple[int, int, bytearray]]) -> _Log | None:
-        """Return the log that this append extends, or None if the log already holds exactly these frames. Raises
-        `Conflict` or `MissingBlob` if it may not be written. `waiting` are frames of earlier appends that are still to
-        be inserted; they are inserted first if the check has to read frames."""
+        """Return the log that this append extends, or None if the log already holds exactly the frames of this append
+        at the same position. Raises `Conflict` or `MissingBlob` if the append may not be written.
+
+        `waiting` are frames of earlier appends that are not inserted yet. If the check has to read frames, it inserts
+        them first and empties the list.
+        """
         log = self._find(db, append.namespace, append.key)
         at, frames = append.at, append.frames
         if log is None:
@@ -166,7 +173,8 @@ def _read_log(db: sqlite3.Cursor, namespace: str, key: bytes) -> _Log | None:
 
 
 def _write(db: sqlite3.Cursor, insert: str, rows: Sequence[tuple[Any, ...]], then: str = "") -> None:
-    """Insert rows, at most `ROWS` with each statement. So there are few different statements, and all stay prepared."""
+    """Insert rows, at most `ROWS` with each statement. `insert` is the statement up to VALUES, `then` is what follows
+    the values. Because of the limit there are few different statements, and sqlite3 keeps all of them prepared."""
     for start in range(0, len(rows), ROWS):
         part = rows[start : start + ROWS]
         db.execute(_statement(insert, len(part[0]), len(part), then), list(chain.from_iterable(part)))

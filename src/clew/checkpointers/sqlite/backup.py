@@ -18,9 +18,9 @@ from clew.errors import ClewError, Corrupt, InvalidInput, Unavailable
 __all__ = ["Backup", "backup"]
 
 STEP = 1024
-"""Pages copied between two calls of `progress`: 8 MiB."""
+"""Pages of the database that are copied between two calls of `progress`: 8 MiB."""
 LOCK_WAIT = 30.0
-"""Seconds to wait for another process's lock."""
+"""Seconds to wait while another process has locked the database."""
 
 
 class Backup(msgspec.Struct, frozen=True):
@@ -35,12 +35,13 @@ def backup(
     target: str | os.PathLike[str],
     progress: Callable[[int, int | None], None] | None = None,
 ) -> Backup:
-    """Copy the store's database file to `target` with SQLite's backup API. Blocks until the copy is complete and durable.
+    """Copy the store's database file to `target` with SQLite's backup API. Blocks until the copy is complete and
+    survives a power cut.
 
     The copy is the store as it was at one moment, and has every append that was acknowledged before the call. Writers
     are not held up, and they do not make the copy start over: it is made in one read transaction. `target` is a private
-    file that appears only when it is complete. Raises `InvalidInput` if it exists already. `progress` is called with
-    the number of pages copied and of all pages.
+    file that appears only when it is complete. Raises `InvalidInput` if `target` exists already or `store` does not.
+    `progress` is called with two numbers: the pages copied so far, and all pages.
     """
     source, path = Path(os.path.abspath(Path(store).expanduser())), Path(os.path.abspath(Path(target).expanduser()))
     if not source.is_file():
@@ -84,7 +85,8 @@ def _copy(source: Path, target: Path, progress: Callable[[int, int | None], None
 
 
 def _keep(temporary: Path, path: Path, taken: InvalidInput) -> Backup:
-    """Sync the finished copy and rename it to `path`. Raises `taken` if a file of that name was made meanwhile."""
+    """Sync the finished copy at `temporary` to the disk, rename it to `path`, and return the backup. Raises `taken`, an
+    error that the caller has prepared, if a file of that name was made meanwhile."""
     fd = os.open(temporary, os.O_RDWR)
     try:
         files.sync(fd)

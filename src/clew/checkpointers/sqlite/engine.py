@@ -1,4 +1,5 @@
-"""The engine of one SQLite file in one process: its connections, one writer that commits in groups, and its errors."""
+"""One SQLite file as one process uses it: its connections, the one writer that commits requests in groups, and its
+errors."""
 
 from __future__ import annotations
 
@@ -29,36 +30,39 @@ log = logging.getLogger("clew.checkpointers.sqlite")
 LOCK_WAIT = 30.0
 """Seconds to wait for another process's transaction before a call raises `Unavailable`."""
 MAX_BATCH = 512
-"""The writer takes no more requests into a transaction once it has this many."""
+"""The writer thread takes no more requests into a transaction once it has this many."""
 READERS = 2
-"""Threads that read, each with a connection of its own."""
+"""The number of OS threads that read, each with a connection of its own."""
 
 QUICK = 0.002
-"""A commit that takes less than this many seconds is quick: an event loop may wait for it itself."""
+"""A commit that takes fewer seconds than this is quick. While commits are quick, an event loop commits by itself
+instead of passing the work to the writer thread."""
 QUICK_RUNS = 8
-"""The number of quick commits in a row after which an event loop commits itself."""
+"""The number of quick commits in a row after which an event loop commits by itself, without the writer thread."""
 SLOW_PAUSE = 50
-"""After a commit on the event loop was not quick, the loop leaves commits to the writer for this many times as long. So slow
-commits take at most a fiftieth of the loop's time."""
+"""If a transaction on the event loop was not quick, the loop leaves all work to the writer thread for this many times
+as long as the transaction took. So slow transactions take at most a fiftieth of the loop's time."""
 MOST_HERE, MOST_BYTES_HERE = 64, 2**20
-"""The largest transaction that an event loop makes itself: the number of appends, or of refs, and the bytes."""
+"""The largest transaction that an event loop makes by itself. The first number limits its appends, and also the blobs
+they refer to; the second limits its bytes."""
 _FAULTS = (sqlite3.Error, UnicodeDecodeError)
-"""The errors of Python's sqlite3. It raises `UnicodeDecodeError` where a damaged database gives an error text that is not
-UTF-8."""
+"""The errors that Python's sqlite3 raises. `UnicodeDecodeError` is one of them: SQLite's error text about a damaged
+database may not be UTF-8."""
 
 
 class Engine:
-    """All connections of this process to one database file.
+    """All connections of this process to one SQLite file, with one OS thread that writes (the writer).
 
-    All writes go through one queue. The writer thread takes everything that is in the queue, runs it as one
-    transaction, and acknowledges each request after COMMIT. So many sessions share one fsync, and none waits for a
-    timer. A request that fails its own check (`Conflict`, `MissingBlob`) writes nothing and does not affect the others;
-    if the transaction fails, all of its requests fail.
+    All writes go through one queue. The writer takes everything that is in the queue, runs it as one transaction, and
+    acknowledges each request after COMMIT. So many sessions share one fsync, and none waits for a timer. A request that
+    fails its own check (`Conflict`, `MissingBlob`) writes nothing and does not affect the others; if the transaction
+    fails, all of its requests fail.
 
-    While commits are quick (about a millisecond), an event loop writes the appends it has gathered itself: waking the writer
-    and being woken by it takes as long as the commit, and twice as long when the processor is busy. A lone append then takes
-    two thirds of the time (measured). The loop spends at most half of its time on this, leaves the work to the writer if
-    another process holds the lock, and always leaves it to the writer to move pages from the WAL to the database.
+    While commits are quick (about a millisecond), an event loop does not use the writer for its appends, but makes the
+    transaction by itself: waking the writer and being woken by it takes as long as the commit, and twice as long when
+    the processor is busy. A lone append then takes two thirds of the time (measured). The loop spends at most half of
+    its time on this. It leaves the work to the writer if another process holds the lock. Only the writer moves pages
+    from the WAL (SQLite's write-ahead log) to the database.
     """
 
     def __init__(self, path: Path) -> None:
@@ -71,13 +75,13 @@ class Engine:
         self._queue: SimpleQueue[list[Job] | None] = SimpleQueue()
         self._gathered: dict[asyncio.AbstractEventLoop, list[Job]] = {}
         self._handed: dict[asyncio.AbstractEventLoop, Job] = {}
-        """The last request that each loop has given to the writer. Until it is done the loop does not write itself, so that
-        requests keep their order."""
+        """For each event loop, the last request that it has passed to the writer thread. Until that request is done the
+        loop does not write by itself, so that requests keep their order."""
         self._crowded = False
         self._quick = 0
         self._connection: sqlite3.Connection | None = None
-        """The only connection that writes, shared by the writer and the loops. With two connections, each would have to drop
-        its caches after every transaction of the other."""
+        """The only connection that writes, shared by the writer thread and the event loops. With two connections, each
+        would have to drop its caches after every transaction of the other."""
         self._appender = Appender()
         self._writing = threading.Lock()
         self._pages = 0
@@ -87,16 +91,20 @@ class Engine:
         self._readers = WorkerPool("clew-sqlite-reader", READERS, self._connect, sqlite3.Connection.close)
 
     async def write(self, work: Callable[[sqlite3.Cursor], T], loop: asyncio.AbstractEventLoop) -> T:
-        """Run this function inside the next transaction, and return its result when the transaction is durable."""
+        """Run this function, with a cursor, inside the next transaction. Returns the function's result when the
+        transaction is on the disk."""
         result: T = await self.submit(work, loop)
         return result
 
     def submit(self, work: Append | Callable[[sqlite3.Cursor], Any], loop: asyncio.AbstractEventLoop) -> Awaitable[Any]:
-        """Add this work to the next transaction. Awaiting the result gives its outcome when the transaction is durable.
+        """Add this work to the next transaction: an append, or a function that is called with a cursor. Awaiting what
+        is returned gives the result of the work, or raises its error, when the transaction is on the disk.
 
-        The work goes to the writer at once if nothing else is being written and the disk is slow. Otherwise it waits until
-        the loop's other tasks have added theirs. With 64 sessions, passing on each request at once makes the writer compete
-        with the loop for the interpreter lock, and an append takes twice as long (measured).
+        The work goes to the writer thread at once if the writer's last transaction had a single
+        request and the disk is slow.
+        Otherwise it waits until the loop's other tasks have added theirs. With 64 sessions, passing on each request at
+        once makes the writer compete with the loop for the interpreter lock, and an append takes twice as long
+        (measured).
         """
         job = new_job(work, loop)
         if (gathered := self._gathered.get(loop)) is not None:
@@ -109,7 +117,8 @@ class Engine:
         return job
 
     def hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Write the requests that this loop has gathered, or pass them to the writer."""
+        """Write the requests that were gathered for this event loop: on the loop itself if that is quick, otherwise by
+        passing them to the writer thread."""
         if (gathered := self._gathered.pop(loop, None)) and not self._write_here(gathered, loop):
             self._hand(gathered, loop)
 
@@ -118,8 +127,9 @@ class Engine:
         self._queue.put(batch)
 
     def _write_here(self, batch: list[Job], loop: asyncio.AbstractEventLoop) -> bool:
-        """Write a batch on the event loop's own thread, if that does not block it for long. Returns False, with nothing
-        written, if the writer has to do it."""
+        """Make the transaction of a batch on the event loop itself, if that does not block the loop for long. Returns
+        True if this was done; each job then has its result or error. Returns False, with nothing written, if the writer
+        thread has to do it."""
         began = time.monotonic()
         if (
             self._quick < QUICK_RUNS
@@ -148,8 +158,8 @@ class Engine:
         return True
 
     async def read(self, work: Callable[[sqlite3.Cursor], T], loop: asyncio.AbstractEventLoop) -> T:
-        """Run this function on a reader thread, in a read transaction of its own, so that it sees one state of the
-        database."""
+        """Run this function, with a cursor, on a reader thread, and return its result. It runs in a read transaction of
+        its own, so that it sees one state of the database."""
 
         def isolated(connection: sqlite3.Connection) -> T:
             db = connection.cursor()
@@ -165,7 +175,8 @@ class Engine:
         return await self._readers.run(isolated, loop)
 
     def stop(self) -> None:
-        """Finish the queued requests, then close every connection. Closing the last one moves the WAL into the database."""
+        """Finish the queued requests, then close every connection. Blocks until this is done. When the last connection
+        of all processes closes, SQLite moves its write-ahead log into the database."""
         self._readers.stop()
         self._queue.put(None)
         self._writer.join()
@@ -194,8 +205,8 @@ class Engine:
                     self._checkpoint(self._connection)
 
     def _gather(self) -> tuple[list[Job], bool]:
-        """Wait for requests and return all that are in the queue, up to about `MAX_BATCH`. The second value is False once
-        `stop` was called."""
+        """Wait for requests and return all that are in the queue, up to about `MAX_BATCH`. The second value returned is
+        False once `stop` was called."""
         batch: list[Job] = []
         jobs = self._queue.get()
         while jobs is not None:
@@ -210,8 +221,9 @@ class Engine:
         return batch, jobs is not None
 
     def _transact(self, connection: sqlite3.Connection, batch: list[Job], *, patient: bool = False) -> None:
-        """Run a batch as one transaction: all appends together, then other work one by one. With `patient`, wait for
-        the lock of another process; otherwise raise if it is held."""
+        """Run a batch as one transaction: all appends together, then the other functions one by one. Stores results and
+        refusals in the jobs; raises if the whole transaction fails. With `patient`, wait while another process has
+        locked the database; otherwise raise at once."""
         db = connection.cursor()
         others = [job for job in batch if type(job.work) is not Append]
         appends = [job for job in batch if type(job.work) is Append] if others else batch
@@ -238,8 +250,8 @@ class Engine:
             db.close()  # a raised error may keep the cursor alive, and a connection with an open cursor does not close
 
     def _checkpoint(self, connection: sqlite3.Connection) -> None:
-        """Move pages from the WAL to the database. Runs after the last transaction was acknowledged, so nobody waits
-        for it."""
+        """Move pages from the WAL (SQLite's write-ahead log) to the database. Called after the last transaction was
+        acknowledged, so nobody waits for it. A failure is only logged."""
         try:
             connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         except sqlite3.Error as error:
@@ -247,7 +259,8 @@ class Engine:
         self._pages = 0
 
     def _check_file(self) -> None:
-        """Raise `Unavailable` if the file was deleted or replaced. Writes to a deleted file succeed, but are lost."""
+        """Raise `Unavailable` if the database file was deleted or replaced since it was opened. Writes to a deleted
+        file seem to succeed, but are lost."""
         try:
             found = os.stat(self._name)
         except OSError as error:
@@ -293,7 +306,8 @@ class Engine:
             raise files.explain(error, self.path) from error
 
     def _connect_writer(self) -> sqlite3.Connection:
-        """Open the connection that writes: no busy wait and no automatic checkpoint unless a statement asks for it."""
+        """Open the connection that writes. Unless a statement turns it on, this connection does not wait for locks of
+        other processes, and SQLite does not move its write-ahead log into the database by itself."""
         connection = self._connect()
         connection.execute("PRAGMA busy_timeout = 0")
         connection.execute("PRAGMA wal_autocheckpoint = 0")
@@ -301,8 +315,8 @@ class Engine:
         return connection
 
     def _prepare(self) -> None:
-        """Create the database file, private from the start, with its entry in the folder durable. Refuses folders and
-        network file systems."""
+        """Create the database file if it is missing. It is private from the start, and survives a power cut. Raises
+        `InvalidInput` if the path is a folder or is on a network file system."""
         if self.path.is_dir():
             raise InvalidInput(f"{self.path} is a folder. A SQLite store is a file: sqlite:///{self.path}/clew.db")
         files.make_private_folder(self.path.parent)
@@ -315,7 +329,7 @@ class Engine:
         files.make_private_file(self.path)
 
     def _explain(self, error: Exception) -> ClewError:
-        """Turn an error of sqlite3 into a `ClewError` that says what happened, to which file, and what to do."""
+        """Return the `ClewError` for an error of sqlite3. It says what happened, to which file, and what to do."""
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or isinstance(error, UnicodeDecodeError):
             return Corrupt(
@@ -333,7 +347,8 @@ class Engine:
 
 
 def _begin(db: sqlite3.Cursor, patient: bool) -> None:
-    """Start a write transaction. With `patient`, wait up to `LOCK_WAIT` for the lock of another process."""
+    """Start a write transaction. If another process has locked the database, wait up to `LOCK_WAIT` seconds with
+    `patient`; otherwise raise at once."""
     try:
         db.execute("BEGIN IMMEDIATE")
     except sqlite3.OperationalError as error:
@@ -344,15 +359,16 @@ def _begin(db: sqlite3.Cursor, patient: bool) -> None:
 
 
 def _commit(db: sqlite3.Cursor, *, count_pages: bool) -> None:
-    """Commit. With `count_pages`, because the number of changed pages is unknown, SQLite itself counts the pages of the WAL
-    and moves them to the database if there are many."""
+    """Commit the transaction. `count_pages` says that the number of pages it changed is unknown. Then SQLite itself
+    counts the pages of the WAL (its write-ahead log), and moves them to the database if there are many."""
     with _setting(db, "wal_autocheckpoint", CHECKPOINT_AT_MOST) if count_pages else nullcontext():
         db.execute("COMMIT")
 
 
 @contextmanager
 def _setting(db: sqlite3.Cursor, name: str, value: int) -> Iterator[None]:
-    """Set this PRAGMA for the statements in the block, then set it back to 0, its value on the connection that writes."""
+    """Set the PRAGMA `name` to `value` while the `with` block runs, then set it back to 0, its usual value on the
+    connection that writes."""
     db.execute(f"PRAGMA {name} = {value}")
     try:
         yield
@@ -372,7 +388,7 @@ def _may_be_written_here(batch: list[Job]) -> bool:
 
 
 def _pages_of(appends: list[Job]) -> int:
-    """Estimate how many pages these appends change. Appends to different threads share some pages."""
+    """Estimate how many pages of the database these appends change. Appends to different threads share some pages."""
     size: int = sum([job.work.size for job in appends])
     return 3 + len(appends) // 4 + size // PAGE_SIZE
 
@@ -393,8 +409,8 @@ _engines_lock = threading.Lock()
 
 
 def open_engine(path: Path) -> Engine:
-    """Return this process's engine for this file, and count one more user of it. All checkpointers of a file share one
-    engine and so one writer."""
+    """Return this process's engine for this file, made if there is none yet, and count one more user of it. All
+    checkpointers of a file share one engine and so one writer. Each call needs one call of `close_engine`."""
     key = os.path.realpath(path), os.getpid()
     with _engines_lock:
         engine = _engines.get(key)
@@ -405,7 +421,8 @@ def open_engine(path: Path) -> Engine:
 
 
 def close_engine(engine: Engine) -> None:
-    """Count one user less. The last one stops the engine."""
+    """Count one user of this engine less. If none is left, stop the engine: finish its requests and close its
+    connections."""
     with _engines_lock:
         engine.users -= 1
         if engine.users:

@@ -10,19 +10,20 @@ from clew.errors import InvalidInput, NewerFormat
 __all__ = ["VERSION", "check", "configure", "migrate"]
 
 APPLICATION_ID = 0x434C4557
-"""The bytes "CLEW". The program `file` and Clew recognise a store by it."""
+"""The bytes "CLEW" as a number. It is written into the database file, where Clew and the program `file` recognise a
+store by it."""
 VERSION = 1
 
 PAGE_SIZE = 8192
-"""Bytes of a page. Measured with frames of 1 to 2 KB: 4096 wastes a fifth of each page, 16384 writes twice as much to the
-WAL."""
+"""Bytes of a page of the database. Measured with frames of 1 to 2 KB: a page of 4096 bytes wastes a fifth of its space;
+pages of 16384 bytes write twice as much to the WAL (SQLite's write-ahead log)."""
 
 CHECKPOINT_AFTER = 256
-"""Pages in the WAL after which the writer moves them to the database. A WAL that is soon overwritten instead of growing
-syncs in two thirds of the time (measured)."""
+"""When the WAL (SQLite's write-ahead log) has this many pages, the writer moves them to the database. A WAL that is
+soon overwritten instead of growing syncs in two thirds of the time (measured)."""
 CHECKPOINT_AT_MOST = 1024
-"""Pages in the WAL after which SQLite itself moves them to the database before a transaction returns, where the writer does
-not count them."""
+"""When the WAL (SQLite's write-ahead log) has this many pages, SQLite itself moves them to the database before a commit
+returns. This applies only to transactions whose pages the writer does not count."""
 
 TABLES = """
 CREATE TABLE heads (
@@ -71,7 +72,8 @@ CREATE TABLE blob_data (
 
 
 def configure(connection: sqlite3.Connection) -> None:
-    """Apply the settings that every connection needs. With them an acknowledged write is on the disk, not in a cache."""
+    """Apply the settings that every connection needs. With them a write that was acknowledged is on the disk, not in a
+    cache."""
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_AT_MOST}")
     connection.execute("PRAGMA temp_store = MEMORY")
@@ -81,13 +83,15 @@ def configure(connection: sqlite3.Connection) -> None:
 
 
 def check(connection: sqlite3.Connection, where: str) -> None:
-    """Raise unless the database is empty or a store that this version of Clew can use. Changes nothing."""
+    """Raise `InvalidInput` or `NewerFormat` unless the database is empty or is a store that this version of Clew can
+    use. Changes nothing. `where` names the database in errors."""
     _version(connection, where)
 
 
 def migrate(connection: sqlite3.Connection, where: str) -> None:
-    """Create the tables in an empty database, or check that it is a store. Several processes may do this at the same
-    time."""
+    """Create the tables in an empty database. In any other, only check that it is a store that this version of Clew can
+    use, and raise `InvalidInput` or `NewerFormat` if not. Several processes may do this at the same time. `where` names
+    the database in errors."""
     if _version(connection, where) < VERSION:
         connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # writes, which readers must not
@@ -107,11 +111,11 @@ def migrate(connection: sqlite3.Connection, where: str) -> None:
 
 
 def _version(connection: sqlite3.Connection, where: str) -> int:
-    """Return the schema version, 0 for an empty database. Raises `InvalidInput` if it is the database of another program and
-    `NewerFormat` if it was made by a later version of Clew.
+    """Return the schema version of the database, 0 if it is empty. Raises `InvalidInput` if it is the database of
+    another program, and `NewerFormat` if it was made by a later version of Clew.
 
-    Tables are counted before the application id is read. If another process creates the store in between, the id is
-    seen too, and its tables are not taken for another program's.
+    Tables are counted before the application id is read. So if another process creates the store in between, its id is
+    seen too, and its tables are not taken for those of another program.
     """
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()

@@ -53,7 +53,8 @@ class SQLiteCheckpointer(Checkpointer):
 
     @classmethod
     def from_url(cls, url: str, namespace: str = "") -> SQLiteCheckpointer:
-        """Open the file that the URL names: `sqlite:///relative.db` or `sqlite:////absolute.db`."""
+        """Open the file that the URL names: `sqlite:///relative.db` or `sqlite:////absolute.db`. Raises `InvalidInput`
+        for a URL of any other form."""
         path = url.removeprefix("sqlite:///")
         if path == url or not path or "?" in path or path.endswith("/"):
             raise InvalidInput(
@@ -221,10 +222,11 @@ class SQLiteCheckpointer(Checkpointer):
     async def backup(
         self, target: str | os.PathLike[str], progress: Callable[[int, int | None], None] | None = None
     ) -> Backup:
-        """Copy the whole store, with all namespaces, to a new file while it is in use.
+        """Copy the whole store, with all namespaces, to a new file while the store is in use.
 
         The copy is the store as it was at one moment, and has every append acknowledged before the call. Raises
-        `InvalidInput` if `target` exists. `progress` is called with the number of pages copied and of all pages.
+        `InvalidInput` if `target` exists. `progress` is called with two numbers: the pages copied so far, and all
+        pages.
         """
         self._guard.enter()
         return await asyncio.to_thread(backup, self._path, Path(target), progress)
@@ -242,7 +244,8 @@ class SQLiteCheckpointer(Checkpointer):
 
 
 _created = functools.lru_cache(4096)(micros)
-"""Cached, because each append to a thread has the same time of creation."""
+"""Returns a thread's time of creation in microseconds since 1970. Cached, because all appends to a thread have the
+same."""
 
 
 _GET_BLOB = "SELECT data FROM blobs JOIN blob_data USING (id) WHERE ns = ? AND digest = ?"
@@ -254,8 +257,9 @@ def _decided_by_sql(query: HeadQuery) -> bool:
 
 
 def _listing(namespace: str, query: HeadQuery) -> tuple[str, list[object]]:
-    """Return the SELECT for a query and its values. SQL does not check title and tags: if the query has them, the
-    caller checks each head with `query.matches` and applies the limit."""
+    """Return the SELECT statement that lists heads for a query, and the values of its placeholders. The statement does
+    not check title and tags. If the query has them, the caller checks each head with `query.matches` and applies the
+    limit."""
     where: list[str] = ["ns = ?"]
     values: list[object] = [namespace]
 
