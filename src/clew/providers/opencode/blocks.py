@@ -1,5 +1,5 @@
-"""Converts the parts of opencode's messages to Clew's blocks and back: files, tool calls with their results, and
-reasoning."""
+"""Converts parts of opencode's messages to Clew's blocks and back: files, tool calls with their results, and reasoning.
+A part is opencode's word for a piece of a message."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ __all__ = ["data_url", "file_block", "output_text", "thinking_block", "thinking_
 
 _KIND = re.compile(r"[\w.+-]+/[\w.+-]+", re.ASCII)
 CLEARED = "[Old tool result content cleared]"
-"""The text that opencode sends to the model in place of a result that it cleared to save room."""
+"""The text that opencode sends to the model in place of a tool result that it has cleared to save room."""
 
 
 def file_block(part: dict[str, Any]) -> Image | File:
-    """Convert a file part, whose bytes are usually in a `data:` URL, to an image or a file."""
+    """Convert a file part of an opencode message to an image or a file block. The part's bytes are usually in a `data:`
+    URL; any other URL becomes a link."""
     mime, name, url = text(part.get("mime")), text(part.get("filename")), text(part.get("url"))
     data = _data(url) if url.startswith("data:") else None
     link = url if data is None and url else None
@@ -44,8 +45,8 @@ def _data(url: str) -> bytes | None:
 
 
 def data_url(block: Image | File) -> str | None:
-    """Return the URL under which opencode can store this file. Returns None if there is none, or if opencode would take
-    the file for another kind."""
+    """Return the URL by which opencode can store this block: a `data:` URL with its bytes, or else its link. Returns
+    None if it has neither, or if opencode would take it for another type of file."""
     if not _KIND.fullmatch(block.media_type) or block.media_type.startswith("image/") != isinstance(block, Image):
         return None
     if block.data is not None:
@@ -54,8 +55,8 @@ def data_url(block: Image | File) -> str | None:
 
 
 def thinking_block(part: dict[str, Any]) -> Thinking:
-    """Convert a reasoning part, with its signature or encrypted content, whichever vendor's name that is stored
-    under."""
+    """Convert a reasoning part of an opencode message to a thinking block. Its signature or encrypted content is found
+    under whichever vendor's name opencode stored it."""
     metadata = values(part.get("metadata"))
     said = [values(fields) for fields in metadata.values()]
     signature = next((text(fields.get("signature")) for fields in said if fields.get("signature")), None)
@@ -70,7 +71,8 @@ def thinking_block(part: dict[str, Any]) -> Thinking:
 
 
 def thinking_metadata(block: Thinking) -> dict[str, Any]:
-    """Return the metadata of a reasoning part. opencode sends it only to the model that it came from."""
+    """Return the metadata under which opencode stores a thinking block: its signature, encrypted content and id, by
+    vendor. opencode sends them only to the model that the thinking came from."""
     extra = values(block.extra)
     if own := values(extra.get("opencode")):
         return own
@@ -87,7 +89,8 @@ def thinking_metadata(block: Thinking) -> dict[str, Any]:
 
 
 def tool_blocks(part: dict[str, Any]) -> tuple[ToolCall, ToolResult | None]:
-    """Convert a tool part to the call and its result. The result is None while the call has not ended."""
+    """Convert a tool part of an opencode message to the call and its result. The result is None while the call has not
+    ended."""
     state = values(part.get("state"))
     call = ToolCall(text(part.get("callID")), text(part.get("tool")), state.get("input", {}))
     if state.get("status") == "completed":
@@ -109,8 +112,9 @@ def _output(state: dict[str, Any]) -> tuple[Text | Json | Image | File | Opaque,
 
 
 def output_text(result: ToolResult, at: tuple[int, int], losses: list[Loss]) -> str:
-    """Return the text of a result. Files that opencode can hold are attached to a result elsewhere, but not to an
-    error; the other files are described in words here, and each loss is noted."""
+    """Return a tool result as the text that opencode stores. Images and files that opencode can attach to a result are
+    left to the caller. Those that it cannot, and all files of an error, are described in words here. Each is added to
+    `losses`; `at` gives the indexes of its message and block."""
     words = []
     for block in result.content:
         if isinstance(block, Text):

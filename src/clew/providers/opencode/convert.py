@@ -1,4 +1,5 @@
-"""Converts opencode's messages and parts to a `Conversation`, as its model would get them, and back."""
+"""Converts opencode's messages to a `Conversation`, as its model would get them, and back. In opencode a message
+consists of parts: texts, reasoning, files, tool calls."""
 
 from __future__ import annotations
 
@@ -46,11 +47,13 @@ __all__ = ["VERSION", "Stored", "messages_of", "model_name", "read", "session_ro
 
 
 _NOT_SENT = frozenset({"text/plain", "application/x-directory"})
-"""Types of files that opencode sends to the model as text in another part."""
+"""Media types of files that are not sent to the model as files, because opencode puts their content into a text part.
+"""
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """A message of opencode with its parts."""
+    """A message of opencode with its parts, decoded from the database or an export folder. `created` is a time in
+    milliseconds, `info` is everything but the parts."""
 
     id: str
     created: int
@@ -66,13 +69,14 @@ class Stored(msgspec.Struct, frozen=True):
 
 
 def stored(message: Row, parts: Iterable[Row]) -> Stored:
-    """Decode the rows of a message and its parts. Raises `Corrupt` if a row does not hold JSON."""
+    """Decode a message and its parts from their database rows. Raises `Corrupt` if a row does not hold a JSON object."""
     read = tuple({**_data(part), "id": part["id"]} for part in parts)
     return Stored(message["id"], message["time_created"], _data(message), read)
 
 
 def read(folder: Path) -> Conversation:
-    """Read the conversation in an export folder, as opencode would continue it."""
+    """Read the conversation in an export folder as opencode would continue it: without what the user reverted, and with
+    summaries in place of what they replace. Raises `Corrupt` if the folder is damaged."""
     manifest = load(folder)
     sheet = manifest.sessions[0]
     session = next(row for table, row in manifest_rows(sheet) if table == "session")
@@ -96,7 +100,8 @@ def read(folder: Path) -> Conversation:
 
 
 def messages_of(messages: Sequence[Stored]) -> tuple[Message, ...]:
-    """Convert messages of opencode to Clew's."""
+    """Convert messages of opencode to Clew's. A response becomes several messages if it has several steps or tool
+    results."""
     found: list[Message] = []
     for message in messages:
         if message.role == "user":
@@ -107,14 +112,16 @@ def messages_of(messages: Sequence[Stored]) -> tuple[Message, ...]:
 
 
 def model_name(info: dict[str, Any]) -> str:
-    """Return the model's name in the form that opencode's command takes: `provider/model`."""
+    """Return a model's name as opencode's command line takes it, `provider/model`, from the fields of a message or
+    session."""
     provider, model = text(info.get("providerID")), text(info.get("modelID") or info.get("id"))
     return f"{provider}/{model}" if provider and model else model
 
 
 def _current(messages: list[Stored], revert: dict[str, Any]) -> tuple[list[Stored], tuple[Loss, ...]]:
-    """Return the messages that count: without those that the user reverted, and with a summary in place of those that
-    it replaces."""
+    """Return the messages that opencode would continue from, and what is lost. Messages that the user reverted
+    (`revert` says from where on) are left out. If opencode has summarised earlier messages, the summary stands in their
+    place and a loss says how many there were."""
     messages = _before(messages, revert)
     at = _compaction(messages)
     if at is None:
@@ -127,7 +134,8 @@ def _current(messages: list[Stored], revert: dict[str, Any]) -> tuple[list[Store
 
 
 def _before(messages: list[Stored], revert: dict[str, Any]) -> list[Stored]:
-    """Return the messages before the point to which the user reverted, which may lie inside a message."""
+    """Return the messages before the point to which the user reverted. `revert` names that point: a message, or a part
+    inside one, of which the earlier parts stay. All messages are returned if it names none."""
     at = _place(messages, revert.get("messageID"))
     since = revert.get("partID")
     if at == len(messages) or not since:
@@ -138,12 +146,13 @@ def _before(messages: list[Stored], revert: dict[str, Any]) -> list[Stored]:
 
 
 def _place(messages: list[Stored], name: Any) -> int:
-    """Return the index of the message with this id, or the number of messages if there is none."""
+    """Return the index of the message with the id `name`, or the number of messages if none has it."""
     return next((at for at, message in enumerate(messages) if message.id == name), len(messages))
 
 
 def _compaction(messages: list[Stored]) -> int | None:
-    """Return the index of the last request for a summary that was answered."""
+    """Return the index of the last message that asks for a summary of the conversation and was answered; None if there
+    is none."""
     for at in range(len(messages) - 1, -1, -1):
         if messages[at].part("compaction") and any(_sums_up(later, messages[at]) for later in messages[at + 1 :]):
             return at
@@ -158,7 +167,8 @@ def _sums_up(message: Stored, asked: Stored) -> bool:
 
 
 def _prompt(message: Stored) -> list[Message]:
-    """Convert a user message. Text that opencode added counts only where it is the content of a file."""
+    """Convert a user message of opencode; the list is empty if nothing is left of it. A text that opencode added by
+    itself is kept only if the message has files, because then it is the content of a file."""
     has_files = message.part("file") is not None
     blocks: list[Block] = []
     for part in message.parts:
@@ -175,8 +185,9 @@ def _prompt(message: Stored) -> list[Message]:
 
 
 def _response(message: Stored) -> list[Message]:
-    """Convert a response to its steps, each followed by the results of its calls. A response that ended in an error is
-    left out, as the model does not get it, unless it was stopped after it had said something."""
+    """Convert a response of opencode to one message for each step, followed by one with the results of its tool calls.
+    A response that ended in an error gives no messages, because opencode does not send it to the model either. One that
+    the user stopped after it had said something is converted."""
     error = values(message.info.get("error"))
     spoke = any(part.get("type") in ("text", "tool") for part in message.parts)
     if error and not (error.get("name") == "MessageAbortedError" and spoke):
@@ -226,7 +237,7 @@ def _data(row: Row) -> dict[str, Any]:
 
 
 def _json(value: Any) -> dict[str, Any]:
-    """Decode the JSON object in a column; empty if there is none."""
+    """Decode a database column that holds a JSON object; an empty dict if it holds none."""
     if not isinstance(value, str):
         return {}
     try:
@@ -236,17 +247,19 @@ def _json(value: Any) -> dict[str, Any]:
 
 
 VERSION = "1.18.33"
-"""The version of opencode whose format is written."""
+"""The version of opencode whose storage format is written."""
 _AGENT = "build"
 _QUIET = [{"permission": name, "pattern": "*", "action": "deny"} for name in ("question", "plan_enter", "plan_exit")]
-"""Session rules that deny tools which ask the user. `opencode run` denies them in its sessions too."""
+"""Permission rules of a session that deny the tools which ask the user something, since nobody is there to answer.
+`opencode run` sets the same rules."""
 _NO_TOKENS = {"input": 0, "output": 0, "reasoning": 0, "cache": {"read": 0, "write": 0}}
 _ABORTED = "Tool execution aborted"
-"""What opencode says of a call whose end it did not see."""
+"""The error text that opencode stores for a tool call whose end it did not see."""
 
 
 def session_row(key: str, title: str, created: int, updated: int) -> Row:
-    """Return the row of a new session that is not yet assigned to a folder."""
+    """Return the database row of a new session under this key. Its working folder is not set yet. Times are in
+    milliseconds."""
     return {
         "id": key,
         "project_id": "global",
@@ -262,8 +275,9 @@ def session_row(key: str, title: str, created: int, updated: int) -> Row:
 
 
 def write(conversation: Conversation, key: str, folder: Path) -> tuple[Loss, ...]:
-    """Write the conversation into an export folder and return what was lost. The same dated conversation and key
-    give the same folder."""
+    """Write the conversation into an export folder in opencode's format, under this key, and return what was lost. If
+    the conversation has dates, the same conversation and key give the same files. Raises `InvalidInput` if the key is
+    not a session key of opencode."""
     writer = _Writer(conversation, checked(key))
     for at, message in enumerate(conversation.messages):
         writer.add(at, message)
@@ -272,7 +286,8 @@ def write(conversation: Conversation, key: str, folder: Path) -> tuple[Loss, ...
 
 
 class _Writer:
-    """Collects the rows of a conversation that is written for opencode, and what is lost."""
+    """Builds the database rows for a conversation that is written for opencode, message by message, and collects in
+    `losses` what opencode cannot hold."""
 
     def __init__(self, conversation: Conversation, key: str) -> None:
         self.losses: list[Loss] = []
@@ -282,7 +297,7 @@ class _Writer:
         self._namer = Namer(key, int(latest.timestamp() * 1000) if latest else now())
         self._rows: list[tuple[str, Row]] = []
         self._prompt = ""
-        """The id of the user message that the next responses answer."""
+        """The id of the last user message. Responses that are added name it as the message that they answer."""
 
     def add(self, at: int, message: Message) -> None:
         for index, block in enumerate(message.content):
@@ -332,8 +347,8 @@ class _Writer:
         return " ".join(first.split())[:50] or "A conversation"
 
     def _add_prompt(self, at: int, content: Sequence[Block]) -> None:
-        """Add a user message. It names no model, because opencode may not have that model here; opencode then uses the
-        requested one or its own."""
+        """Add a user message. It names no model, because that model may not be set up on this machine; opencode then
+        uses the model that is asked for, or its default."""
         self._prompt = self._message({"role": "user", "time": {"created": self._namer.time}, "agent": _AGENT})
         for index, block in enumerate(content):
             self._part(self._prompt, self._user_part((at, index), block))
@@ -362,7 +377,7 @@ class _Writer:
         return _file(block)
 
     def _results(self, at: int) -> dict[str, ToolResult]:
-        """Return the results of this response's calls by call id: all results before the next response."""
+        """Return the tool results that follow the message with the index `at`, before the next response, by call id."""
         found: dict[str, ToolResult] = {}
         for place in range(at + 1, len(self._conversation.messages)):
             message = self._conversation.messages[place]
@@ -453,8 +468,8 @@ class _Writer:
 
 
 def _says_more(block: Block) -> bool:
-    """Return whether a vendor's additional fields of a block are lost. Of thinking, opencode keeps its own fields and
-    the signature."""
+    """Return whether opencode cannot store the additional fields that a vendor gave this block. Only those of thinking
+    can be stored, if they are in the form of opencode or the Responses API."""
     extra = None if isinstance(block, Opaque) else block.extra
     return bool(extra) and not (isinstance(block, Thinking) and set(extra or ()) <= {"opencode", "openai-responses"})
 
@@ -465,8 +480,9 @@ def _file(block: Image | File) -> dict[str, Any]:
 
 
 def _model_row(name: str) -> tuple[str, str]:
-    """Return opencode's provider and model for a model name of any origin, so that the model gets its own reasoning
-    back."""
+    """Return the provider and the model by which opencode stores a model's name. The name may come from any agent, such
+    as `claude-…` or `openai/gpt-…`. They must be right, because opencode sends reasoning back only to the model that it
+    came from."""
     provider, _, model = name.partition("/")
     if provider and model:
         return provider, model

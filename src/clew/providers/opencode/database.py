@@ -1,7 +1,7 @@
-"""opencode's database: where it is, how it is opened, how its rows are encoded, and the names and places of sessions in
-it.
+"""opencode's database: where it is, how it is opened, how its rows are encoded for export, how sessions and messages
+are named, and which folder a session belongs to.
 
-Errors of SQLite are raised as Clew's own.
+Errors of SQLite are raised as `Unavailable` or `Corrupt`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ __all__ = [
 
 Columns = dict[str, tuple[str, ...]]
 _WAIT = 10.0
-"""Seconds to wait for another process that is writing."""
+"""Seconds to wait for another process that is writing to the database."""
 _NEEDED: Columns = {
     "project": ("id", "worktree"),
     "session": (
@@ -78,8 +78,8 @@ def database_path(place: Place) -> Path:
 
 
 def has_database(place: Place) -> bool:
-    """Return whether there is a database. Raises `Unavailable` if an older opencode has kept conversations in files, so
-    that they are not overlooked."""
+    """Return whether opencode's database exists. Raises `Unavailable` if there is none but an older opencode has kept
+    conversations in files, so that they are not overlooked."""
     path = database_path(place)
     if path.exists():
         return path.stat().st_size > 0
@@ -94,7 +94,8 @@ def has_database(place: Place) -> bool:
 
 @contextmanager
 def open_to_read(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open the database for reading. Everything is read from one snapshot, even if another process writes meanwhile."""
+    """Open the database for reading, until the context ends. All reads see the same state, even if another process
+    writes meanwhile. Raises `Unavailable` or `Corrupt` if it cannot be read."""
     with _translated_errors(path), _connected(path, "ro") as connection:
         connection.execute("BEGIN")
         _check(connection, path)
@@ -103,7 +104,8 @@ def open_to_read(path: Path) -> Iterator[sqlite3.Connection]:
 
 @contextmanager
 def open_to_write(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open the database for one transaction: either everything written in it is kept, or nothing."""
+    """Open the database for one transaction, which lasts as long as the context. If the context ends with an error,
+    nothing of it is kept. Raises `Unavailable` or `Corrupt` if the database cannot be written."""
     with _translated_errors(path), _connected(path, "rw") as connection:
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("BEGIN IMMEDIATE")
@@ -125,8 +127,9 @@ def select(connection: sqlite3.Connection, query: str, values: tuple[object, ...
 
 
 def connect(path: Path, mode: str, *, wait: float = _WAIT, any_thread: bool = False) -> sqlite3.Connection:
-    """Connect to the database, with mode `ro` or `rw`. `wait` is how many seconds to wait for another process that is
-    writing. With `any_thread`, different threads may use the connection one after the other."""
+    """Connect to the database. `mode` is `ro` for reading or `rw` for writing too. `wait` is how many seconds to wait
+    for another process that is writing. With `any_thread`, different OS threads may use the connection one after the
+    other."""
     name = f"file:{quote(str(path))}?mode={mode}"
     return sqlite3.connect(name, uri=True, timeout=wait, isolation_level=None, check_same_thread=not any_thread)
 
@@ -142,7 +145,7 @@ def _connected(path: Path, mode: str) -> Iterator[sqlite3.Connection]:
 
 @contextmanager
 def _translated_errors(path: Path) -> Iterator[None]:
-    """Raise SQLite's errors as Clew's own, with the path and what to do."""
+    """Raise an error of SQLite inside this context as `Unavailable` or `Corrupt`, with the path and what to do."""
     try:
         yield
     except sqlite3.OperationalError as error:
@@ -168,7 +171,7 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _version(connection: sqlite3.Connection) -> str:
-    """Say which opencode wrote the database, as far as the database tells."""
+    """Describe in words which version of opencode wrote the database, as far as the database tells."""
     if "version" in columns_of(connection, "session"):
         newest = connection.execute("SELECT version FROM session ORDER BY rowid DESC LIMIT 1").fetchone()
         if newest:
@@ -181,29 +184,31 @@ def _version(connection: sqlite3.Connection) -> str:
 
 
 Row = dict[str, Any]
-"""A row as a dict by column name, with the values that SQLite uses."""
+"""A database row as a dict by column name, with the values as SQLite returns them."""
 
 _encoder = msgspec.json.Encoder()
 _lines = msgspec.json.Decoder(dict[str, dict[str, msgspec.Raw]])
 
 
 def opened(row: Row) -> dict[str, msgspec.Raw]:
-    """Convert a row to the fields of a JSON object. Columns that hold JSON as text become JSON values."""
+    """Convert a row to encoded JSON values by column name. A text that is itself JSON becomes that JSON value, not a
+    string."""
     return {column: msgspec.Raw(_encoder.encode(_embedded(value))) for column, value in row.items()}
 
 
 def sealed(row: Mapping[str, msgspec.Raw]) -> Row:
-    """Convert the fields made by `opened` back to the row."""
+    """Convert what `opened` returned back to the row."""
     return {column: _plain(bytes(value)) for column, value in row.items()}
 
 
 def encode(table: str, row: Row) -> bytes:
-    """Encode a row of a table as one line of JSON, with its newline."""
+    """Encode a row as one line of JSON that also names its table, with a newline."""
     return _encoder.encode({table: {column: _embedded(value) for column, value in row.items()}}) + b"\n"
 
 
 def decode(line: bytes, where: str) -> tuple[str, Row]:
-    """Decode a line to its table and row. Raises `Corrupt`, naming `where`, if it is not valid."""
+    """Decode a line written by `encode` to the name of its table and the row. Raises `Corrupt`, naming `where` as the
+    place of the line, if it is not valid."""
     try:
         ((table, row),) = _lines.decode(line).items()
         return table, sealed(row)
@@ -229,7 +234,8 @@ _BASE62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _BITS = 48
 _COUNTS = 4096
 _ROUND = 2**_BITS // _COUNTS
-"""Milliseconds after which the digits of a name start again: 2.2 years."""
+"""Milliseconds after which the time in an id starts again from zero, because an id has room for 48 bits only: 2.2
+years."""
 _SESSION = re.compile(r"ses_[0-9a-f]{12}[0-9A-Za-z]{14}")
 
 
@@ -239,7 +245,8 @@ def now() -> int:
 
 
 def new_session() -> str:
-    """Make a new session key. The digits of session keys count down, so that the newest sorts first."""
+    """Make a key for a new session. Its first 12 digits are the time, counted down, so that the newest session sorts
+    first."""
     digits = ~(now() * _COUNTS + secrets.randbelow(_COUNTS)) % 2**_BITS
     return f"ses_{digits:012x}" + "".join(secrets.choice(_BASE62) for _ in range(14))
 
@@ -249,18 +256,19 @@ def is_session(name: str) -> bool:
 
 
 def checked(key: str) -> str:
-    """Return the key if it is a valid session key of opencode, otherwise raise `InvalidInput`. The key becomes part of
-    file names."""
+    """Return the key if it is a session key as opencode makes them, otherwise raise `InvalidInput`. It is checked
+    because it becomes part of file names."""
     if not is_session(key):
         raise InvalidInput(f"{key!r} is not a session key of opencode; OpenCode.new_key() makes one")
     return key
 
 
 class Namer:
-    """Makes the ids of messages and parts that are written for opencode.
+    """Makes the ids of messages and parts that Clew writes for opencode.
 
-    opencode sorts by id, so each id sorts after the one before, and all sort before the ids that opencode will add. The
-    same seed and time give the same ids.
+    opencode sorts by id. So each id sorts after the one before it, and all sort before the ids that opencode will make
+    later. The same `seed` and time `at`, in milliseconds, give the same ids; a time in the future is replaced by the
+    present.
     """
 
     def __init__(self, seed: str, at: int, clock: Callable[[], int] = now) -> None:
@@ -271,7 +279,7 @@ class Namer:
 
     @property
     def time(self) -> int:
-        """The time of the next id. It advances by one millisecond every thousand ids."""
+        """The time in milliseconds that the next id gets. It advances by one millisecond every thousand ids."""
         return self._at + self._count // 1000
 
     def next(self, prefix: str) -> str:
@@ -286,20 +294,22 @@ class Namer:
 
 
 _GLOBAL = "global"
-"""The project of all folders that belong to no other project."""
+"""The project to which opencode assigns all folders that belong to no other project."""
 
 
 def real(folder: Path) -> str:
-    """Return the absolute path of a folder without symbolic links, as opencode names it."""
+    """Return the absolute path of a folder with symbolic links resolved, as opencode stores it."""
     return os.path.realpath(folder)
 
 
 def located(connection: sqlite3.Connection, cwd: Path) -> Row:
-    """Return the columns of a session that say where it belongs.
+    """Return the database columns that assign a session to the working folder `cwd`: its project, its folder, and the
+    path within the project.
 
-    opencode identifies a repository by its first commit. A session of the `global` project in a repository's root is
-    moved to the repository's project when opencode starts there, so only projects that the database already has are
-    looked up.
+    To opencode each repository is a project, identified by its first commit. Only projects that the database already
+    has are looked up here; otherwise the project is `global`, which is created if it is missing. When opencode is
+    started in a repository's root later, it moves the `global` sessions of that folder to the repository's project by
+    itself.
     """
     directory = real(cwd)
     project, worktree = _project(connection, Path(directory))
@@ -311,8 +321,8 @@ def located(connection: sqlite3.Connection, cwd: Path) -> Row:
 
 
 def settle(connection: sqlite3.Connection, session: str, cwd: Path) -> None:
-    """Move a session to this working folder, as opencode's own import does. opencode continues a session only in its
-    folder."""
+    """Assign a session to the working folder `cwd` in the database, as opencode's own import does. opencode continues a
+    session only in the folder that it is assigned to."""
     known = columns_of(connection, "session")
     place = {column: value for column, value in located(connection, cwd).items() if column in known}
     named = ", ".join(f"{column} = ?" for column in place)

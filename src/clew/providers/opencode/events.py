@@ -1,4 +1,4 @@
-"""Reads what `opencode run --format json` prints, adds up what it used, and finds running tool calls in the
+"""Reads what `opencode run --format json` prints, adds up what it used, and finds running tool calls in opencode's
 database."""
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ __all__ = ["Children", "OpenCodeReader", "RunningCalls", "Spending"]
 
 
 Children = Callable[[str, int], Sequence[Stored]]
-"""Returns the messages of a sub-agent's session since a time. opencode does not print them, so they are read from the
-database."""
+"""A function that returns the messages of a sub-agent's session, given by its key, since a time in milliseconds.
+opencode does not print them, so they are read from its database."""
 _TRIES = 10
-"""How many responses may break off in a row before the prompt counts as failed. opencode gives up after 6 for some
-causes, and says why; for others it tries for ever."""
+"""How many responses may break off in a row before Clew gives the prompt up as failed. For some causes opencode itself
+gives up after 6 and says why; for others it would try for ever."""
 _GOES_ON = frozenset({"tool-calls", "unknown"})
-"""Reasons for the end of a step after which opencode takes another."""
+"""The reasons for the end of a step (one model response) after which opencode goes on to another step."""
 _KINDS: dict[str, Failure] = {
     "ProviderAuthError": "login",
     "ContextOverflowError": "context",
@@ -43,26 +43,28 @@ _DEEPEST = 8
 
 
 class OpenCodeReader:
-    """Reads the output of one run. opencode prints no line that says that the prompt is answered; the reason in the
-    last step and the end of the program show it."""
+    """Turns the lines that one run of opencode prints into events. opencode prints no line to say that the prompt is
+    answered. `end` concludes it from why the last step (one model response) ended."""
 
     def __init__(self, children: Children, model: Callable[[], str] = str, asked: str = "") -> None:
-        """`asked` is the model named for this prompt, if any. `model` is called after an answer and returns the model's
-        name."""
+        """`children` reads the messages of a sub-agent. `model` is called after an answer and returns the name of the
+        model that gave it. `asked` is the model that was named for this prompt; empty if none was."""
         self._children = children
         self._asked = asked
         self._model = model
         self._spending = Spending()
         self._words: list[str] = []
         self._reason = ""
-        """Why the last step ended. Empty before the first step has ended and while another is running."""
+        """Why the last step (one model response) ended. Empty before the first step has ended, and while another is
+        running."""
         self._step = ""
         self._broken = 0
         self._refused = ""
         self._failure: tuple[Failure, str] | None = None
         self._over = False
         self._parts: set[str] = set()
-        """The ids of parts that were read. A part can come twice: found by `RunningCalls`, and printed by opencode."""
+        """The ids of the message parts that were read so far. A part can come twice: found in the database by
+        `RunningCalls`, and later printed by opencode."""
 
     def read(self, line: bytes) -> Iterable[ProviderEvent]:
         try:
@@ -102,7 +104,8 @@ class OpenCodeReader:
         return [self._failed(*(self._failure or self._why(status, stderr)))]
 
     def _start(self, message: str) -> list[ProviderEvent]:
-        """Note the start of a step. If the same message starts twice, its response broke off."""
+        """Note that a step (one model response) has started in this message. If a step of the same message was running,
+        its response broke off: then a `Retry` is returned, or a `Failed` after too many."""
         again = message == self._step
         self._step, self._reason = message, ""
         self._words.clear()
@@ -141,14 +144,15 @@ class OpenCodeReader:
         return Response((block,), text(part.get("messageID")), self._asked)
 
     def _is_known(self, part: dict[str, Any]) -> bool:
-        """Return whether this part was read before, and note it as read."""
+        """Return whether this part of a message was read before, and remember it as read."""
         name = text(part.get("id"))
         known = name in self._parts
         self._parts |= {name} if name else set()
         return known
 
     def _child(self, part: dict[str, Any], depth: int) -> Iterator[ProviderEvent]:
-        """Yield what the sub-agent of a call said and did, and add what it used."""
+        """If a tool call started a sub-agent, yield what the sub-agent said and did, with its own sub-agents, and add
+        what it used to the sum. `depth` counts how deep the sub-agents are nested."""
         state = values(part.get("state"))
         session = text(values(state.get("metadata")).get("sessionId"))
         since = values(state.get("time")).get("start")
@@ -168,7 +172,8 @@ class OpenCodeReader:
             yield from _child_events(message, child)
 
     def _why(self, status: int, stderr: str) -> tuple[Failure, str]:
-        """Say why there is no answer, where no event says it."""
+        """Return the kind of failure, and the reason in words, for a program that ended without an answer and without
+        printing an error. `status` is its exit status."""
         if status < 0:
             return "stopped", f"opencode was ended by {signal_name(-status)}"
         said = _last_words(stderr)
@@ -183,7 +188,8 @@ class OpenCodeReader:
 
 
 def _child_events(message: Stored, child: str) -> Iterator[ProviderEvent]:
-    """Yield the responses and results in a message of a sub-agent's session."""
+    """Convert one message of a sub-agent's session to events. `child` is the id of the tool call that started the
+    sub-agent."""
     for each in messages_of([message]):
         if isinstance(each, Assistant):
             yield Response(each.content, message.id, each.model, child)
@@ -205,14 +211,14 @@ def _said(result: ToolResult) -> str:
 
 
 def _last_words(stderr: str) -> str:
-    """Return the last line of the standard error, without colours and a leading "Error:"."""
+    """Return the last line of the standard error, without colour codes and a leading "Error:"; empty if there is none."""
     lines = [line.strip() for line in _COLOURS.sub("", stderr).splitlines() if line.strip()]
     return lines[-1].removeprefix("Error:").strip() if lines else ""
 
 
 class Spending:
-    """Adds up the tokens and cost of steps. opencode counts cached tokens apart from the input, and reasoning tokens
-    apart from the output; here they are included."""
+    """Adds up the tokens and cost of the steps (model responses) of one run. opencode counts cached tokens apart from
+    the input, and reasoning tokens apart from the output; here they are included in input and output."""
 
     def __init__(self) -> None:
         self._counts = [0, 0, 0, 0, 0]
@@ -220,7 +226,7 @@ class Spending:
         self._steps = 0
 
     def add(self, step: dict[str, Any]) -> None:
-        """Add the `tokens` and `cost` of a finished step."""
+        """Add the `tokens` and `cost` of a finished step (one model response), as opencode prints them."""
         tokens = values(step.get("tokens"))
         cache = values(tokens.get("cache"))
         read, wrote, thought = _count(cache.get("read")), _count(cache.get("write")), _count(tokens.get("reasoning"))
@@ -237,7 +243,8 @@ class Spending:
 
     @property
     def cost_usd(self) -> float | None:
-        """The cost, or None if it is 0: opencode reports 0 for models without a known price and for subscriptions."""
+        """The cost in dollars, or None if it is 0, which is then unknown: opencode reports 0 for models without a known
+        price and for subscriptions."""
         return self._cost or None
 
 
@@ -246,17 +253,19 @@ def _count(value: Any) -> int:
 
 
 _PRINTED = {"text": "text", "reasoning": "reasoning", "tool": "tool_use"}
-"""The type under which opencode prints a part, by its type in the database."""
+"""The type under which opencode prints a part of a message, by the part's type in the database."""
 _RECENT = 2
-"""How many of the newest messages are examined: the current response, and a prompt that may follow it."""
+"""How many of the newest messages are searched for running calls: the current response, and a prompt that may follow
+it."""
 
 
 class RunningCalls:
-    """Finds tool calls in one session's database rows while opencode works on it. If the database has not changed, a
-    look takes microseconds."""
+    """Finds the tool calls of one session that are running, by reading opencode's database while opencode works. A
+    `Watch`. If the database has not changed, a `look` takes microseconds."""
 
     def __init__(self, path: Path, session: str) -> None:
-        """Note the newest message, so that only later ones are examined. The database at `path` may not exist yet."""
+        """Note the newest message of the session, so that only later ones are searched. There may be no database at
+        `path` yet."""
         self._path = path
         self._session = session
         self._connection: sqlite3.Connection | None = None
@@ -269,8 +278,9 @@ class RunningCalls:
             self.close()
 
     def look(self) -> list[bytes]:
-        """Return a line, in the form that opencode prints, for each running tool call that was not returned before, and
-        for the finished parts of the same response before it. Returns nothing if the database cannot be read."""
+        """Return a line, in the form that opencode prints, for each tool call that has begun to run since the last
+        look. The finished parts of the same response that stand before the call get lines too, so that the order is
+        right. The list is empty if nothing is new or the database cannot be read."""
         try:
             connection = self._connected()
             (version,) = connection.execute("PRAGMA data_version").fetchone()
@@ -300,7 +310,9 @@ class RunningCalls:
         return found
 
     def _changes(self, connection: sqlite3.Connection) -> list[bytes]:
-        """Return the lines for all parts that are new, in order. One query reads them, so they are of one moment."""
+        """Return the lines for tool calls of the newest messages that run and were not returned before, and for
+        finished parts that stand before them, in order. All are read by one query, so that they belong to the same
+        moment."""
         rows = select(
             connection,
             "SELECT id, message_id, data FROM part WHERE message_id IN (SELECT id FROM message WHERE session_id = ? "
@@ -325,8 +337,8 @@ class RunningCalls:
 
 
 def _part(row: Row) -> dict[str, Any]:
-    """Return the part with its ids, as opencode prints it. A part that opencode does not print is left empty but for
-    its ids."""
+    """Convert a database row to the part of a message as opencode prints it, with its ids. Of a part that opencode does
+    not print, only the ids are returned."""
     try:
         data = values(msgspec.json.decode(row["data"]))
     except (msgspec.DecodeError, TypeError):

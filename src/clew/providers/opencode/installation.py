@@ -1,4 +1,4 @@
-"""Writes a session from an export folder into opencode's database."""
+"""Writes the conversation of an export folder into opencode's database."""
 
 from __future__ import annotations
 
@@ -30,13 +30,14 @@ __all__ = ["insert_session", "install", "install_outputs"]
 
 _NAMES = re.compile(r"\b(?:ses|msg|prt)_[0-9A-Za-z]+")
 _NOT_HERE: Row = {"workspace_id": None, "share_url": None}
-"""Columns in which a session refers to the machine it comes from. They are emptied; a session that is already here
-keeps its own values."""
+"""Columns by which a session refers to the machine that it comes from. A session that is new in this database gets
+these empty values; one that is already there keeps its own."""
 
 
 def install(connection: sqlite3.Connection, key: str, folder: Path, cwd: Path) -> None:
-    """Replace the session of this key by the folder's, and assign it to the working folder `cwd`. What the session here
-    holds beyond the folder's is first kept aside, as a session with another key."""
+    """Put the conversation of an export folder into the database, in place of the one with this key there, and assign
+    it to the working folder `cwd`. If the one there has anything that the folder lacks, it is first copied to a session
+    with another key. Raises `InvalidInput` if the folder's conversation has another key."""
     manifest = load(folder)
     if manifest.key != key:
         raise InvalidInput(f"{folder} holds the conversation {manifest.key!r}, not {key!r}. Give its own key.")
@@ -59,16 +60,17 @@ def install(connection: sqlite3.Connection, key: str, folder: Path, cwd: Path) -
 
 
 def _check_strangers(connection: sqlite3.Connection, key: str, coming: set[str]) -> None:
-    """Raise `Corrupt` if the folder would write to a session that belongs to another conversation. The folder may come
-    from an untrusted source."""
+    """Raise `Corrupt` if one of the sessions that the export folder would write (`coming`) is in the database but
+    belongs to another conversation than `key`. The folder may come from an untrusted source."""
     for session in sorted(coming.difference(tree(connection, key))):
         if connection.execute("SELECT 1 FROM session WHERE id = ?", (session,)).fetchone():
             raise Corrupt(f"the session {session} is here already, and does not belong to {key}. Nothing was changed.")
 
 
 def _own_rows(connection: sqlite3.Connection, sheet: Sheet, folder: Path) -> Iterator[tuple[str, Row]]:
-    """Yield the manifest's rows for the session's own tables. Other tables hold the user's accounts and permissions, so
-    their rows are skipped. Raises `Corrupt` for a row that belongs to another session."""
+    """Yield table and row for what an export folder's manifest holds of one session, but only for tables whose rows
+    belong to a session. Rows for other tables are skipped, because those hold the user's accounts and permissions.
+    Raises `Corrupt` for a row of another session."""
     tables = {"session": "id", **dict.fromkeys(small_tables(connection), "session_id")}
     for table, row in manifest_rows(sheet):
         if table in tables:
@@ -78,9 +80,9 @@ def _own_rows(connection: sqlite3.Connection, sheet: Sheet, folder: Path) -> Ite
 
 
 def _harmless(session: Row) -> Row:
-    """Return the session row without the permissions that it grants. A session's rules take precedence over opencode's
-    settings, even those of the run, and the folder may come from an untrusted source. What the row denies stays
-    denied."""
+    """Return a session's row without the permissions that it grants; what it denies stays denied. Permissions in a
+    session take precedence over all settings of opencode, and the export folder that the row comes from may be from an
+    untrusted source."""
     said = session.get("permission")
     try:
         rules = msgspec.json.decode(said) if isinstance(said, str) else []
@@ -93,15 +95,16 @@ def _harmless(session: Row) -> Row:
 
 
 def _clear(connection: sqlite3.Connection, session: str) -> None:
-    """Delete everything that a session holds. Its own row stays, because deleting it would also delete data that only
-    this machine has, such as the link by which others can read the session."""
+    """Delete the messages of a session, and all other rows that belong to it. Its row in the table of sessions stays:
+    deleting it would also delete data that only this machine has, such as the link by which others can read the
+    session."""
     for table in ("part", "message", *small_tables(connection)):
         connection.execute(f'DELETE FROM "{table}" WHERE session_id = ?', (session,))  # noqa: S608
 
 
 def _give_way(connection: sqlite3.Connection, coming: set[str], aside: dict[str, str]) -> None:
-    """Delete the sessions that only this machine has, after they were kept aside. Their private rows move to the
-    copies."""
+    """Delete the sessions that were copied to new keys and are not among those to be written (`coming`). `aside` maps
+    old keys to new ones. Rows that never leave this machine, such as a share link, are moved to the copies."""
     tables = [table for table in sorted(PRIVATE) if columns_of(connection, table)]
     for session in aside.keys() - coming:
         for table in tables:
@@ -111,19 +114,21 @@ def _give_way(connection: sqlite3.Connection, coming: set[str], aside: dict[str,
 
 
 def install_outputs(folder: Path, outputs: Path) -> None:
-    """Copy long tool results to where opencode keeps them. Existing files stay."""
+    """Copy the long tool results in an export folder to `outputs`, where opencode keeps them. Existing files are not
+    replaced."""
     for source in (folder / OUTPUTS).glob("tool_*"):
         if not (outputs / source.name).exists() and source.is_file() and not source.is_symlink():
             put(outputs / source.name, source.read_bytes())
 
 
 def insert_session(connection: sqlite3.Connection, row: Row, cwd: Path) -> None:
-    """Insert a session without messages."""
+    """Insert a session without messages into the database, for the working folder `cwd`."""
     _Rows(connection).insert("session", {**row, **located(connection, cwd)})
 
 
 class _Rows:
-    """Inserts rows that may come from another version of opencode: unknown columns and tables are skipped."""
+    """Inserts rows into the database. They may come from another version of opencode, so columns and tables that this
+    database does not have are skipped."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -144,9 +149,11 @@ class _Rows:
 
 
 def _keep_aside(connection: sqlite3.Connection, key: str, coming: set[str]) -> dict[str, str]:
-    """Copy a session and its sub-agents' sessions, with all their rows, under new names, as opencode does for a fork.
+    """Copy a session and the sessions of its sub-agents, with all their rows, to new keys, as opencode does for a fork.
+    Returns the new keys by the old ones.
 
-    A share link stays with a session that is in `coming`. Returns the new key of each session.
+    The link by which others can read a session is not copied if the session is in `coming`, the keys that are to be
+    written next: then it stays with the original.
     """
     names: dict[str, str] = {}
     namer = Namer(new_session(), now())

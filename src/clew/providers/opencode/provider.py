@@ -1,4 +1,4 @@
-"""The `OpenCode` provider: one class over the other modules of this package."""
+"""The class `OpenCode`, which offers the functions of this package's other modules as a `Provider`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ __all__ = ["OpenCode"]
 
 
 class OpenCode(Provider):
-    """opencode. Its sessions are rows of one database in the user's home, and each belongs to a working folder."""
+    """The provider for opencode. opencode keeps all its sessions in one database in the user's home folder, and each
+    session belongs to a working folder."""
 
     name = "opencode"
     title = "opencode"
@@ -125,7 +126,8 @@ class OpenCode(Provider):
             return [convert.stored(message, parts) for message, parts in rows]
 
     def _model_of(self, key: str) -> str:
-        """Return the model that last answered in a session; empty if that is unknown."""
+        """Return the model that the newest message of a session names; empty if it names none or the database cannot be
+        read."""
         try:
             with open_to_read(database_path(self.place)) as connection:
                 return _last_model(connection, key)
@@ -134,6 +136,6 @@ class OpenCode(Provider):
 
 
 def _last_model(connection: sqlite3.Connection, session: str) -> str:
-    """Return the model that answered last in this session; empty if none did."""
+    """Return the model that the newest message of this session names; empty if it names none."""
     query = "SELECT * FROM message WHERE session_id = ? ORDER BY time_created DESC, id DESC LIMIT 1"
     return next((model_name(stored(row, ()).info) for row in select(connection, query, (session,))), "")

@@ -1,4 +1,4 @@
-"""How opencode is run: finding the program, preparing its session, and its arguments and settings for a prompt."""
+"""How opencode is run: finding the program, preparing its session, and the command line and settings for a prompt."""
 
 from __future__ import annotations
 
@@ -36,19 +36,21 @@ _RULES: dict[Permissions, dict[str, Any]] = {
     "edit": _CONFINED,
     "full": _ALONE,
 }
-"""What each permission denies. Questions are denied because nobody is there to answer. `*_*` matches folders elsewhere
-and the tools of MCP servers, which can do anything.
+"""The permission rules for opencode that each of Clew's permissions adds. Questions to the user are denied because
+nobody is there to answer. `*_*` matches the permission for folders elsewhere and the tools of MCP servers, which can do
+anything.
 
 opencode applies the last rule that matches, and appends a new rule name after the names in the user's settings. So the
 names here are spelt as no user spells them: they come last, and what the user denies stays denied.
 """
 _AGENTS = ("build", "plan", "general", "explore")
-"""Agents for which the user's settings may hold rules of their own. Those would come last, so each agent gets our rules
-too."""
+"""Agents of opencode for which the user's settings may hold permission rules of their own. Such rules would come after
+the general ones, so Clew's rules are added to those of each agent too."""
 
 
 def find_program(place: Place) -> Program | None:
-    """Find the native program behind `opencode` on the PATH, or return None."""
+    """Find the native executable behind `opencode` on the PATH of the place's environment. Returns None if `opencode`
+    is not there. A program that cannot be run is returned with its `problem`."""
     found = on_path("opencode", place.env)
     if found is None:
         return None
@@ -60,7 +62,8 @@ def find_program(place: Place) -> Program | None:
 
 
 def _behind(script: Path, place: Place) -> Path:
-    """Return the native program that this script starts; the script itself if it cannot be found."""
+    """Return the native executable that the script `opencode` starts. It is looked for where OPENCODE_BIN_PATH says,
+    then in npm's packages near the script. Returns the script itself if it is not found."""
     named = place.env.get("OPENCODE_BIN_PATH")
     if named and Path(named).is_file():
         return Path(named)
@@ -73,7 +76,8 @@ def _behind(script: Path, place: Place) -> Path:
 
 
 def _packages() -> list[str]:
-    """Return the names of the npm packages that hold the program for this machine, best first."""
+    """Return the names of the npm packages that may hold the native executable for this machine's system and processor,
+    best first."""
     machine = platform.machine().lower()
     chip = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64"}.get(machine, machine)
     system = "darwin" if sys.platform == "darwin" else "linux"
@@ -90,7 +94,8 @@ def _has_avx2() -> bool:
 
 
 def _version(native: Path, place: Place) -> str:
-    """Return the version that the npm package names, which takes no time; otherwise ask the program."""
+    """Return the program's version. The npm package names it, which is fast to read; otherwise the program is run to
+    ask it. Empty if both fail."""
     package = native.parent.parent / "package.json"
     try:
         said = values(msgspec.json.decode(package.read_bytes()))
@@ -102,8 +107,9 @@ def _version(native: Path, place: Place) -> str:
 
 
 def prepare(program: Program, job: Job, place: Place) -> None:
-    """Make sure that a session of this key exists in the place's working folder, and write the system prompt to its
-    file."""
+    """Make sure that a session of the job's key exists and belongs to the place's working folder, and write the job's
+    system prompt to a file for opencode. opencode's database is created if it is missing. Raises `InvalidInput` if the
+    prompt is empty."""
     if not job.prompt.strip():
         raise InvalidInput("the prompt is empty, and opencode needs one. Say what is to be done.")
     checked(job.key)
@@ -125,8 +131,8 @@ def prepare(program: Program, job: Job, place: Place) -> None:
 
 
 def make_database(program: Program | None, place: Place) -> Path:
-    """Return the path of the database. If there is none yet, run opencode once so that it creates it: its schema is its
-    own."""
+    """Return the path of opencode's database. If there is none, run opencode once so that it makes one, because only
+    opencode knows its schema. Raises `Unavailable` or `ProviderMissing` if that fails."""
     path = database_path(place)
     if path.exists() and path.stat().st_size:
         return path
@@ -158,7 +164,8 @@ def make_database(program: Program | None, place: Place) -> Path:
 
 
 def command(program: Program, job: Job, place: Place) -> Command:
-    """Build the command for a prompt, with the settings of this run in an environment variable."""
+    """Build the command line for the job's prompt. The permissions and the system prompt are passed as settings in an
+    environment variable."""
     cwd = real(place.cwd)
     argv = [str(program.path), "run", "--format", "json", "--thinking", "--session", checked(job.key), "--dir", cwd]
     if job.permissions != "read":
@@ -170,8 +177,8 @@ def command(program: Program, job: Job, place: Place) -> Command:
 
 
 def _settings(job: Job, place: Place) -> dict[str, Any]:
-    """Return the settings for this run: those in the user's environment, with the rules and instructions of this job on
-    top."""
+    """Return opencode's settings for one run: those that the user gives in the environment, with the job's permission
+    rules and system prompt added. Raises `InvalidInput` if the user's are not valid JSON."""
     rules = _RULES[job.permissions]
     settings = _given(place)
     settings["permission"] = _over(settings.get("permission"), rules)
@@ -188,7 +195,8 @@ def _settings(job: Job, place: Place) -> dict[str, Any]:
 
 
 def _over(given: Any, rules: dict[str, Any]) -> dict[str, Any]:
-    """Put our rules after the given ones. A single word in place of rules applies to all tools."""
+    """Return the permission rules `given` by the user's settings, followed by `rules`. If the settings have a single
+    word in place of rules, it is taken as the rule for all tools."""
     return {**({"*": given} if isinstance(given, str) else values(given)), **rules}
 
 
@@ -206,8 +214,8 @@ def _given(place: Place) -> dict[str, Any]:
 
 
 def _instructions(place: Place, key: str) -> Path:
-    """Return the path of the file that holds a conversation's system prompt. opencode reads additional instructions
-    only from files. The file is not part of the user's settings and may be deleted at any time."""
+    """Return the path of the file to which a conversation's system prompt is written, because opencode reads additional
+    instructions only from files. It lies in Clew's cache and may be deleted between prompts."""
     return place.cache / "opencode" / f"{checked(key)}.md"
 
 
@@ -216,8 +224,8 @@ _COMMA = re.compile(r'("(?:[^"\\]|\\.)*")|,(?=\s*[}\]])', re.DOTALL)
 
 
 def decode_jsonc(text: str) -> Any:
-    """Decode JSON with comments and trailing commas. Text that looks like a comment inside a string stays. Raises
-    `msgspec.DecodeError` if it is not valid."""
+    """Decode JSON that may have comments and trailing commas. What looks like a comment inside a string is kept. Raises
+    `msgspec.DecodeError` if the text is not valid."""
     bare = _TOKEN.sub(lambda match: match[0] if match[0].startswith('"') else " ", text)
     try:
         return msgspec.json.decode(_COMMA.sub(lambda match: match[1] or "", bare))

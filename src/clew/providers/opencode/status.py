@@ -1,4 +1,4 @@
-"""Checks opencode on this machine, from its files: which logins it has and when they expire."""
+"""Checks opencode on this machine, from its files and the environment: which logins it has and when they expire."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ _VARIABLES = {
     "AWS_BEARER_TOKEN_BEDROCK": "amazon-bedrock", "AZURE_API_KEY": "azure", "CEREBRAS_API_KEY": "cerebras",
     "GITHUB_TOKEN": "github-copilot",
 }  # fmt: skip
-"""Environment variables from which opencode reads API keys, for the most common model providers."""
+"""Environment variables from which opencode reads API keys, each with the name of the model vendor that the key is for.
+Only the most common vendors are listed."""
 
 
 class _Login(msgspec.Struct, frozen=True):
@@ -87,7 +88,7 @@ def _login(provider: str, entry: dict[str, Any]) -> _Login:
 
 
 def _configured(place: Place) -> list[str]:
-    """Return the model providers for which the user's settings hold a key or an address."""
+    """Return the names of the model vendors for which opencode's settings files hold a key or an address."""
     found: list[str] = []
     for said in _settings(place):
         for name, provider in values(values(said).get("provider")).items():

@@ -1,11 +1,13 @@
 """Copies conversations out of opencode's database into export folders, compares the two, and finds and lists
-conversations.
+conversations. An export folder holds:
 
-    session.json                 the rows of the session, of its sub-agents' sessions, and of the smaller tables
+    session.json                 the manifest: the rows of the session, of its sub-agents' sessions, and of smaller
+    tables
     ses_…/000000.jsonl           the messages of a session in order, each followed by its parts, one row a line
     tool-output/tool_…           tool results that were too long for a row, which names the file
 
-A piece ends with the first message that brings it to 64 KiB. So a growing conversation changes only its last piece.
+The numbered files are called pieces. A piece ends with the first message that brings it to 64 KiB. So a growing
+conversation changes only its last piece.
 """
 
 from __future__ import annotations
@@ -54,38 +56,42 @@ _NEEDED = {"id", "session_id", "time_created", "time_updated", "data"}
 
 
 PRIVATE = frozenset({"session_share"})
-"""Tables that stay on this machine: they hold the secret of the link by which others can read a session."""
+"""Tables of opencode's database that are not exported, because they hold the secret of the link by which others can
+read a session."""
 _OUTPUT = re.compile(rb'"outputPath":"(?:[^"\\]|\\.)*\b(tool_[0-9A-Za-z]+)"')
 _Spot = tuple[int, str]
-"""The place of a message in its session: its time and its id."""
+"""The place of a message in its session: the time at which it was made, and its id. Messages sort by both."""
 _START: _Spot = (-1, "")
 _Name = tuple[str, str]
 _SHORTEST = 6
-"""The fewest characters, beside the prefix, that may stand for a whole key: the keys of one day begin alike."""
+"""The fewest characters of a session key, not counting the prefix `ses_`, that are accepted for the whole key. Fewer
+would be ambiguous, because the keys of one day begin alike."""
 _PART_OF_KEY = re.compile(r"[0-9A-Za-z_]+")
 _PROMPTS = """SELECT session_id, sum(substr(data, 1, 14) = '{"role":"user"') FROM message GROUP BY session_id"""
 
 
 class Sheet(msgspec.Struct, frozen=True):
-    """What the manifest says of one session."""
+    """What the manifest of an export folder holds of one session: counts, and the rows of all tables but messages and
+    parts."""
 
     id: str
     messages: int
     parts: int
     updated: int
-    """The latest time at which a message or part was changed."""
+    """The latest time, in milliseconds, at which a message or part of the session was changed."""
     pieces: int
     tables: dict[str, list[dict[str, msgspec.Raw]]]
-    """The rows that are not in pieces, by table: the session's own row, its to-do list, and every other row that names
-    the session."""
+    """The rows that are in the manifest itself, by table: the session's own row, its to-do list, and every other row
+    that names the session. Messages and parts are in files of their own."""
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """The content of `session.json`: the conversation's key and its sessions."""
+    """The content of `session.json` in an export folder: the key of the conversation, and what is known of its session
+    and of those of its sub-agents."""
 
     key: str
     sessions: list[Sheet]
-    """The conversation's own session first, then those of its sub-agents."""
+    """The conversation's own session comes first, then those of its sub-agents."""
     provider: str = "opencode"
     format: int = _FORMAT
 
@@ -94,7 +100,8 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 def load(folder: Path) -> Manifest:
-    """Read a folder's manifest. Raises `Corrupt` if the folder holds no conversation of opencode."""
+    """Read the manifest `session.json` of an export folder. Raises `Corrupt` if the folder holds no conversation of
+    opencode, or one in an unknown format."""
     path = folder / MANIFEST
     try:
         manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
@@ -111,12 +118,13 @@ def load(folder: Path) -> Manifest:
 
 
 def save(folder: Path, manifest: Manifest) -> None:
-    """Write a folder's manifest, unless it is there already."""
+    """Write the manifest `session.json` of an export folder, unless the file has this content already."""
     put_if_changed(folder / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=1))
 
 
 def manifest_rows(sheet: Sheet) -> Iterator[tuple[str, Row]]:
-    """Yield the table and row of everything in the manifest, the session's own row first."""
+    """Yield table and row for every row that the manifest of an export folder holds of one session. The session's own
+    row comes first."""
     for table in sorted(sheet.tables, key=lambda table: (table != "session", table)):
         for row in sheet.tables[table]:
             yield table, sealed(row)
@@ -127,8 +135,8 @@ def pieces(folder: Path, session: str) -> list[Path]:
 
 
 def rows_of(folder: Path, sheet: Sheet) -> Iterator[tuple[str, Row]]:
-    """Yield the table and row of a session's messages and parts, in order. Raises `Corrupt` if a piece is missing or
-    damaged."""
+    """Yield table and row for the messages and parts of a session in an export folder, in order: each message, then its
+    parts. Raises `Corrupt` if one of the session's files is missing or damaged."""
     for number in range(sheet.pieces):
         path = folder / sheet.id / f"{number:06d}.jsonl"
         try:
@@ -144,8 +152,8 @@ def rows_of(folder: Path, sheet: Sheet) -> Iterator[tuple[str, Row]]:
 
 
 def tree(connection: sqlite3.Connection, key: str) -> list[str]:
-    """Return the keys of this session and its sub-agents' sessions, in the order in which they began; empty if the
-    session does not exist."""
+    """Return the keys of a session and of its sub-agents' sessions, at any depth. The session itself comes first, then
+    level by level in the order in which they began. The list is empty if the session does not exist."""
     return [
         row[0]
         for row in connection.execute(
@@ -158,7 +166,8 @@ def tree(connection: sqlite3.Connection, key: str) -> list[str]:
 
 
 def small_tables(connection: sqlite3.Connection) -> list[str]:
-    """Return the tables, other than messages and parts, whose rows name a session."""
+    """Return the names of the smaller tables whose rows belong to a session, such as its to-do list: not sessions,
+    messages, parts, and not those that are never exported."""
     names = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
     others = [name for name in names if name not in {"session", "message", "part"} | PRIVATE]
     return [name for name in others if "session_id" in columns_of(connection, name)]
@@ -167,7 +176,8 @@ def small_tables(connection: sqlite3.Connection) -> list[str]:
 def message_rows(
     connection: sqlite3.Connection, session: str, start: _Spot = _START
 ) -> Iterator[tuple[Row, list[Row]]]:
-    """Yield the messages of a session from this place on, in opencode's order, each with its parts."""
+    """Yield each message of a session together with its parts, as database rows in the order of the conversation.
+    `start` is the time and id of the first message to yield; by default all are."""
     messages = select(
         connection,
         "SELECT * FROM message WHERE session_id = ? AND (time_created, id) >= (?, ?) ORDER BY time_created, id",
@@ -179,8 +189,8 @@ def message_rows(
 
 
 def export(connection: sqlite3.Connection, key: str, folder: Path, outputs: Path) -> bool:
-    """Copy a conversation into an export folder, or bring that folder up to date. Returns False if there is no such
-    session. `outputs` is where opencode keeps long tool results."""
+    """Copy a conversation from the database into an export folder, or bring an earlier copy up to date. Returns False
+    if there is no session with this key. `outputs` is the folder in which opencode keeps long tool results."""
     sessions = tree(connection, key)
     if not sessions:
         return False
@@ -199,8 +209,8 @@ def export(connection: sqlite3.Connection, key: str, folder: Path, outputs: Path
 
 
 def _kept(folder: Path, key: str) -> Manifest | None:
-    """Return the manifest of the last export. Returns None if it was left unfinished, so that the folder is written
-    anew."""
+    """Return the manifest of an earlier export of this conversation in the folder. Returns None if there is none, or if
+    that export was interrupted, so that everything is written anew."""
     try:
         manifest = load(folder)
     except Corrupt:
@@ -221,7 +231,8 @@ def _sheet(connection: sqlite3.Connection, session: str, kept: Manifest | None, 
 
 
 def _count(connection: sqlite3.Connection, table: str, session: str) -> tuple[int, int]:
-    """Return the number of a session's rows in this table, and the time of the latest change."""
+    """Return how many rows of this table belong to the session, and the latest time in milliseconds at which one was
+    changed."""
     query = f"SELECT count(*), coalesce(max(time_updated), 0) FROM {table} WHERE session_id = ?"  # noqa: S608
     count, updated = connection.execute(query, (session,)).fetchone()
     return count, updated
@@ -236,7 +247,8 @@ def _small_rows(connection: sqlite3.Connection, session: str) -> dict[str, list[
 
 
 def _write_pieces(connection: sqlite3.Connection, session: str, last: Sheet | None, folder: Path, outputs: Path) -> int:
-    """Write the pieces from the first outdated one on, and return how many pieces there are then."""
+    """Write the files with a session's messages (pieces) into an export folder, from the first outdated one on, and
+    return how many there are then. `last` describes the session as it was exported before; None if it was not."""
     number, start = _first_stale(connection, session, last, folder)
     home = folder / session
     held = bytearray()
@@ -266,10 +278,11 @@ def _put_piece(path: Path, data: bytes, folder: Path, outputs: Path) -> None:
 
 
 def _first_stale(connection: sqlite3.Connection, session: str, last: Sheet | None, folder: Path) -> tuple[int, _Spot]:
-    """Return the number of the first piece to write again, and where it begins.
+    """Return the number of the first message file (piece) of an export folder that must be written again, and the place
+    of its first message.
 
     All rows that changed since the last export lie in that piece or after it. If the number of rows before it has
-    changed, something was deleted there, and everything is written again.
+    changed, something was deleted there; then everything is written again, from number 0.
     """
     paths = pieces(folder, session)
     if last is None or len(paths) != last.pieces:
@@ -308,8 +321,8 @@ def _first_of(path: Path) -> _Spot:
 
 
 def standing(connection: sqlite3.Connection, key: str, folder: Path) -> Standing:
-    """Compare the session in the database with the one in a folder. Messages and parts are matched by id; where both
-    sides have one and it differs, the later change counts as the newer."""
+    """Compare the conversation of this key in the database with the copy in an export folder. Messages and parts are
+    matched by id. If one differs, the side on which it was changed later counts as the newer."""
     sessions = tree(connection, key)
     if not sessions:
         return "absent"
@@ -348,7 +361,8 @@ def _data(connection: sqlite3.Connection, name: _Name) -> str:
 
 
 def find(connection: sqlite3.Connection, session: str) -> str | None:
-    """Return the key of the session that a key or a unique part of one means; None if there is none."""
+    """Return the key of a session in the database. `session` is its key, or a part of the key that no other has.
+    Returns None if there is none. Raises `InvalidInput` if several keys have that part."""
     if is_session(session):
         return session if connection.execute("SELECT 1 FROM session WHERE id = ?", (session,)).fetchone() else None
     if not _PART_OF_KEY.fullmatch(session) or len(session.removeprefix("ses_")) < _SHORTEST:
@@ -363,8 +377,8 @@ def find(connection: sqlite3.Connection, session: str) -> str | None:
 
 
 def sessions(connection: sqlite3.Connection, path: Path) -> Iterator[NativeSession]:
-    """List the sessions, newest first, without those of sub-agents. Prompts are counted by how their rows begin, so no
-    message is read whole."""
+    """Describe the sessions in the database at `path`, newest first, without those of sub-agents. The database counts
+    the prompts by how their rows begin, so no message is decoded."""
     prompts = dict(connection.execute(_PROMPTS).fetchall())
     query = "SELECT * FROM session WHERE parent_id IS NULL ORDER BY time_updated DESC, id"
     for row in select(connection, query, ()):
