@@ -83,11 +83,17 @@ class InvalidInput(ClewError, ValueError):
 
 
 class UsageError(ClewError, RuntimeError):
-    """The call cannot work here: after close, in a forked child, or on a second event loop. Nothing was written."""
+    """The call cannot work here: after close, in a forked child process, or on a second event loop.
+
+    Nothing was written.
+    """
 
 
 class MissingExtra(ClewError, ImportError):
-    """An optional dependency is not installed. `extra` is the name of the extra that installs it."""
+    """An optional dependency is not installed.
+
+    `extra` names the extra of Clew that installs it: `pip install clew[extra]`.
+    """
 
     def __init__(self, what: str, extra: str) -> None:
         self.extra = extra
@@ -95,7 +101,7 @@ class MissingExtra(ClewError, ImportError):
 
 
 class Conflict(ClewError):
-    """The log does not end where the caller thought, because another writer appended first. Nothing was written."""
+    """The log does not end where the caller thought, because another writer appended to it first. Nothing was written."""
 
     def __init__(self, thread_id: str, reason: str) -> None:
         self.thread_id = thread_id
@@ -103,7 +109,10 @@ class Conflict(ClewError):
 
 
 class ThreadBusy(ClewError):
-    """Another live process holds the lease of this thread. `expires_in` is the rest of its lease in seconds."""
+    """Another live process holds the lease of this thread.
+
+    `expires_in` is the number of seconds that its lease still lasts.
+    """
 
     def __init__(self, thread_id: str, holder: str, expires_in: float) -> None:
         self.thread_id = thread_id
@@ -116,7 +125,10 @@ class ThreadBusy(ClewError):
 
 
 class LeaseLost(ClewError):
-    """Another process has taken over the lease that this process held. Unacknowledged appends were not written."""
+    """Another process has taken over the lease that this process held.
+
+    Appends that were not confirmed were not written.
+    """
 
     def __init__(self, thread_id: str, holder: str) -> None:
         self.thread_id = thread_id
@@ -253,7 +265,7 @@ class ProviderError(ClewError):
 
 
 class ProviderMissing(ProviderError):
-    """The program is not installed, or cannot be run. `install` is the command that installs it."""
+    """The coding agent's program is not installed, or cannot be run. `install` is the command that installs it."""
 
     def __init__(self, provider: str, install: str, problem: str = "") -> None:
         self.install = install
@@ -262,7 +274,7 @@ class ProviderMissing(ProviderError):
 
 
 class ProviderOutdated(ProviderMissing):
-    """The installed version of the program is too old: it would lose prompts. Clew sends it nothing."""
+    """The installed version of the coding agent's program is too old: it would lose prompts. Clew sends it nothing."""
 
     def __init__(self, provider: str, version: str, oldest: str, install: str, path: str = "") -> None:
         self.install = install
@@ -278,7 +290,7 @@ class ProviderOutdated(ProviderMissing):
 
 
 class NotLoggedIn(ProviderError):
-    """The program has no account to work with, or its login has expired."""
+    """The coding agent's program has no account to work with, or its login has expired."""
 
     def __init__(
         self, provider: str, reason: str, advice: str = "Log in with the program itself, or set its API key."
@@ -288,7 +300,10 @@ class NotLoggedIn(ProviderError):
 
 
 class ProviderLimited(ProviderError):
-    """The account has reached a rate or usage limit. `until` is when the limit ends, or None if that is unknown."""
+    """The account of the coding agent's program has reached a rate or usage limit.
+
+    `until` is when the limit ends, or None if that is unknown.
+    """
 
     def __init__(self, provider: str, reason: str, *, until: datetime | None = None) -> None:
         self.until = until
@@ -299,7 +314,7 @@ class ProviderLimited(ProviderError):
 
 
 class SessionNotFound(ProviderError, LookupError):
-    """The program has no such conversation on this machine."""
+    """The coding agent's program has no such conversation on this machine."""
 
     def __init__(self, provider: str, session: str) -> None:
         self.session = session

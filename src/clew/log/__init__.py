@@ -1,4 +1,4 @@
-"""Entries, the frames that store them, and the fold that turns them into a checkpoint. Pure: no I/O."""
+"""Entries, the frames that store them, and the fold that turns them into a checkpoint, a thread's state. Pure: no I/O."""
 
 from __future__ import annotations
 

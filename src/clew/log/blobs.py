@@ -1,7 +1,7 @@
 """Blobs: large values that are stored beside the log under their digest. Pure: nothing is fetched or stored here.
 
-Holds how a blob is packed, how a tree of blobs is packed, and how large values of a frame's body move to blobs and
-back.
+Holds how a blob becomes the bytes that are stored, the same for a tree (a blob that points at other blobs), and how
+large values of a frame's body (its encoded entries) move to blobs and back.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ __all__ = [
 SPILL_OVER = 2**16 - 1
 """Text and bytes longer than this many bytes move to blobs. It is the largest length that msgpack writes in 16 bits."""
 _TEXT, _BYTES = b"\xc7\x20\x01", b"\xc7\x20\x02"
-"""How a reference to a blob of text or bytes begins: a msgpack extension of type 1 or 2. The 32-byte digest follows."""
+"""The first bytes of a reference, which stands in a frame for a text or for bytes that are stored as a blob.
+
+They begin a msgpack extension of type 1 for text, 2 for bytes. The 32-byte digest of the blob follows.
+"""
 _STR_32, _BIN_32 = 0xDB, 0xC6
 _LONG_LEAF = re.compile(rb"[\xdb\xc6](?:\0[^\0]|[^\0].)..", re.DOTALL)  # str 32 and bin 32
 _RAW, _ZSTD, _SEALED, _TREE = b"\0", b"\1", b"\2", b"\3"
@@ -45,7 +48,7 @@ _REFS = 1 + _COUNTS.size
 def pack_blob(data: bytes, keys: Keyring | None = None, least: int = 0) -> tuple[str, bytes]:
     """Return the digest and the stored bytes of a value: compressed if that is smaller, encrypted if there are keys.
 
-    The bytes before encryption are padded to `least` bytes.
+    Before encryption the bytes are padded with zeros to a length of at least `least`.
     """
     small = compression.plain.compress(data)
     packed = _ZSTD + small if len(small) < len(data) or len(data) < least else _RAW + data
@@ -58,10 +61,11 @@ def pack_blob(data: bytes, keys: Keyring | None = None, least: int = 0) -> tuple
 def pack_tree(
     data: bytes, trees: Sequence[str] = (), leaves: Sequence[str] = (), keys: Keyring | None = None
 ) -> tuple[str, bytes]:
-    """Return the digest and the stored bytes of a value that points at other blobs.
+    """Return the digest and the stored bytes of a tree: a value that points at other blobs.
 
-    `trees` may point at further blobs, `leaves` may not. Their digests come first, in this order and never encrypted.
-    So gc can follow a tree without a key, and a tree can be sealed with another key without understanding its value.
+    `trees` and `leaves` are the digests of these blobs: trees may point at further blobs, leaves may not. The digests
+    come first, in this order and never encrypted. So gc can follow a tree without a key, and a tree can be encrypted
+    with another key without understanding its value.
     """
     digests = map(bytes.fromhex, (*trees, *leaves))
     packed = b"".join([_TREE, _COUNTS.pack(len(trees), len(leaves)), *digests, pack_blob(data, keys)[1]])
@@ -73,7 +77,8 @@ def is_tree(packed: bytes) -> bool:
 
 
 def tree_refs(packed: bytes) -> tuple[list[str], list[str]]:
-    """Return the digests of the trees and of the leaves that a blob points at, in order. Both are empty for other blobs."""
+    """Return the digests that a tree (a blob that points at others) lists: those of trees and those of leaves, in
+    order. Both lists are empty for any other blob."""
     if not is_tree(packed):
         return [], []
     trees, end = _COUNTS.unpack_from(packed, 1)[0], _tree_end(packed)
@@ -82,7 +87,10 @@ def tree_refs(packed: bytes) -> tuple[list[str], list[str]]:
 
 
 def _tree_end(packed: bytes) -> int:
-    """Return where the digests of a tree end and its value begins, or 0 if the blob is not a tree."""
+    """Return the offset at which the digests in a tree (a blob that points at others) end and its value begins.
+
+    Returns 0 if the blob is not a tree. Raises `Corrupt` if it is shorter than its digests.
+    """
     if not is_tree(packed):
         return 0
     end = _REFS + 32 * sum(_COUNTS.unpack_from(packed, 1)) if len(packed) >= _REFS else _REFS
@@ -115,7 +123,7 @@ def unpack_blob(digest: str, packed: bytes, keys: Keyring | None = None) -> byte
 
 
 def may_spill(body: bytes) -> bool:
-    """Return whether a msgpack body may contain a text or bytes of more than `SPILL_OVER` bytes.
+    """Return whether a frame's msgpack body may contain a text or bytes of more than `SPILL_OVER` bytes.
 
     Searches for 32-bit lengths, which only such long values have.
     """
@@ -128,9 +136,11 @@ def may_spill(body: bytes) -> bool:
 def spill(
     body: bytes, places: Iterable[Place], blobs: dict[str, bytes], keys: Keyring | None = None
 ) -> tuple[bytes, int]:
-    """Move the large values of a body to `blobs` and leave references in their place.
+    """Move the texts and bytes of more than `SPILL_OVER` bytes from a frame's body to `blobs`, and leave references to
+    them.
 
-    `places` come from `weigh`. Returns the shorter body, and the memory that the moved values take.
+    `places` are the places of large values as `weigh` returns them. Returns the shorter body, and an estimate of the
+    memory that the moved values take, in bytes.
     """
     parts: list[bytes] = []
     done = weight = 0
@@ -146,7 +156,10 @@ def spill(
 
 
 def find_refs(body: bytes, places: Iterable[Place]) -> dict[Place, str]:
-    """Return the digest of each blob that a body made by `spill` refers to, by the place of the reference."""
+    """Return the references in a body that `spill` made: the digest of each blob, by the place of the reference.
+
+    `places` come from `weigh`. Raises `Corrupt` if a reference is cut short or of an unknown kind.
+    """
     refs: dict[Place, str] = {}
     for place in places:
         at, start, stop = place
@@ -163,7 +176,11 @@ def find_refs(body: bytes, places: Iterable[Place]) -> dict[Place, str]:
 def restore(
     body: bytes, weight: int, refs: Mapping[Place, str], blobs: Mapping[str, bytes], keys: Keyring | None, most: int
 ) -> bytes:
-    """Undo `spill`. `weight` is the body's own weight; raises `TooHeavy` if the whole would weigh more than `most`."""
+    """Undo `spill`: return the body with the values from `blobs` in place of the references `refs`.
+
+    `weight` is the memory that the body takes without these values. Raises `TooHeavy` if it would take more than `most`
+    bytes with them.
+    """
     values: dict[str, bytes] = {}
     parts: list[bytes] = []
     done = 0

@@ -24,20 +24,26 @@ __all__ = [
 ]
 
 Ranges = tuple[tuple[int, int], ...]
-"""Ranges of the history in order, each as (start, stop) without the message at stop."""
+"""Messages of the history, as ranges (start, stop) of their places, in order. The message at `stop` is not included."""
 
 
 TURN_MARK = "clew:turn:"
-"""Prefix of the keys of Clew's own facts about one prompt. The prompt's place in the history follows it."""
+"""Prefix of the keys of Clew's own facts about one prompt. In a key, the prompt's place in the history follows it."""
 
 PROMPT_IDS = "clew:prompt-ids"
-"""Key of the thread value that lists the ids of the waiting prompts, in order."""
+"""Key of Clew's own value in a thread's state that lists the ids of the prompts that wait, in order.
+
+A prompt waits until the calls of the turn before it are done.
+"""
 
 Kind = Literal["state", "turn", "workspace", "provider", "changing"]
 
 
 class Fact(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A value that holds from `turn` on, until a later fact with the same kind and key. A rewind of the turn removes it."""
+    """A value that holds from turn `turn` on, until a later fact with the same kind and key.
+
+    A rewind to before the turn removes it.
+    """
 
     turn: int
     kind: Kind
@@ -46,7 +52,7 @@ class Fact(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Call(msgspec.Struct, frozen=True):
-    """A tool call of the open turn, and how far it got.
+    """A tool call of the open turn (the turn whose calls are not all done), and how far it got.
 
     `in_doubt` means: its intent is on record and its outcome is not, so its effect may or may not have happened.
     """
@@ -86,12 +92,16 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     history: tuple[Message, ...] = ()
     view: Ranges = ()
     marks: tuple[Ranges, ...] = ((),)
-    """The view at the end of each turn, starting with turn 0. A rewind restores one of them."""
+    """For each turn, the messages that the model saw at its end. The first is turn 0, before any response.
+
+    A rewind restores one of them.
+    """
     facts: tuple[Fact, ...] = ()
     open_message: int = -1
     """Place in the history of the message whose tool calls are not all done, or -1."""
     intents: dict[int, tuple[str, int]] = {}
-    """Idempotency key and attempt of each call of the open message that may have started, by the call's index."""
+    """For each call of the open message that may have started: its idempotency key and the number of its latest
+    attempt. The keys are the indices of the calls."""
     results: dict[int, ToolResult] = {}
     steps: dict[int, dict[str, Any]] = {}
     open_steps: dict[int, tuple[str, ...]] = {}
@@ -102,7 +112,7 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     done_at: int = -1
     """Length of the history when the status last became "done", or -1 if it never did."""
     partial: tuple[Block, ...] = ()
-    """The blocks that arrived of an incomplete response, as they arrived."""
+    """The blocks that have arrived of a response that is not complete yet, in the order of their arrival."""
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -118,7 +128,10 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
     @property
     def calls(self) -> tuple[Call, ...]:
-        """The tool calls of the open turn, in order. Empty once all are done and their results have become a message."""
+        """The tool calls of the turn whose calls are not all done, in order.
+
+        Empty once all are done and their results have become a message.
+        """
         if self.open_message < 0:
             return ()
         calls = tool_calls(self.history[self.open_message])
@@ -141,12 +154,12 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
     @property
     def state(self) -> dict[str, Any]:
-        """The user's current values by key."""
+        """The values that were set on the thread by `StateSet` entries, by key."""
         return {fact.key: fact.value for fact in self.facts if fact.kind == "state"}
 
     @property
     def metadata(self) -> dict[int, dict[str, Any]]:
-        """The metadata that tools recorded, by turn. Clew's own facts about prompts are left out."""
+        """For each turn, the metadata that its tools recorded. Clew's own facts about prompts are left out."""
         found: dict[int, dict[str, Any]] = {}
         for fact in self.facts:
             if fact.kind == "turn" and not fact.key.startswith(TURN_MARK):
@@ -163,7 +176,7 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
     @property
     def changing(self) -> WorkspaceChanging | None:
-        """Since when tool calls may have changed files that no snapshot holds yet.
+        """The entry that says since which turn tool calls may have changed files that no snapshot holds yet.
 
         None if the newest snapshot is as new as the conversation.
         """
@@ -174,7 +187,8 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
     @property
     def files_turn(self) -> int:
-        """The turn at whose end the files on record were taken. 0 if they are older than the first turn."""
+        """Number of the turn at whose end the workspace was as the newest snapshot holds it. 0 means: before the first
+        turn."""
         changing = self.changing
         return self.turns if changing is None else changing.since - 1
 
@@ -192,7 +206,7 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 def provider_key(fact: Fact) -> ProviderKey:
     """Return the `ProviderKey` entry that a fact of kind "provider" was made from.
 
-    A key without further fields is stored as plain text, all others as a list.
+    The fact's value is a text if the entry has a key and no further fields, else a list of its fields.
     """
     return (
         ProviderKey(fact.key, *fact.value)
@@ -205,6 +219,7 @@ EMPTY = Checkpoint()
 
 
 class FoldedState(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="folded"):
-    """A complete state stored in the log, so that loading can start here instead of at the beginning."""
+    """A thread's complete state, stored in the log like an entry, so that loading can start here instead of at the
+    beginning."""
 
     state: Checkpoint

@@ -91,12 +91,12 @@ class Encoded(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def entries(self) -> bytes:
-        """The entries as msgpack values one after the other, without the time and the array header."""
+        """The entries as msgpack values one after the other: the body without its time and its array headers."""
         return self.body[1 + weights.NUMBERS.get(self.body[1], 1) + len(_array_header(self.count)) :]
 
 
 class EncodedFrame(msgspec.Struct, frozen=True, gc=False):
-    """A frame ready to be appended, and the blobs that must be stored before it."""
+    """A frame in `data`, ready to be appended, its digest, and the blobs that must be stored before it."""
 
     data: bytes
     digest: bytes
@@ -104,9 +104,10 @@ class EncodedFrame(msgspec.Struct, frozen=True, gc=False):
 
 
 class Frame(msgspec.Struct, frozen=True, gc=False):
-    """A decoded frame whose digest is right.
+    """A decoded frame whose digest was checked.
 
-    If `missing` is not empty, those blobs are needed to decode it, and `entries` is still empty.
+    `refs` are the digests of the blobs that it refers to. If some of them were not given, they are in `missing`, and
+    `entries` is still empty.
     """
 
     previous: bytes
@@ -114,7 +115,7 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
     time: int
     """When the entries were encoded, in microseconds since 1970.
 
-    If groups of entries were encoded at different times, when they were joined to this frame.
+    If the frame joins groups of entries that were encoded at different times, it is the time of joining.
     """
     entries: list[Logged]
     refs: frozenset[str] = frozenset()
@@ -122,7 +123,7 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
 
 
 def encode_entries(entries: Sequence[Logged]) -> Encoded:
-    """Encode entries as a body for `encode_frame`. Raises `InvalidInput` if one holds a value that cannot be stored."""
+    """Encode entries as msgpack, for `encode_frame`. Raises `InvalidInput` if one holds a value that cannot be stored."""
     try:
         if UnknownEntry in map(type, entries):
             raws = [msgspec.Raw(entry.raw) if type(entry) is UnknownEntry else entry for entry in entries]
@@ -135,7 +136,8 @@ def encode_entries(entries: Sequence[Logged]) -> Encoded:
 def check_readable(entries: Sequence[Logged], encoded: Encoded) -> None:
     """Raise `InvalidInput` if an entry has a field of a wrong type, such as a tag that is a number.
 
-    Such entries can be encoded but not decoded, so the log could never be read again.
+    Such entries can be encoded but not decoded, so the log could never be read again. `encoded` is what
+    `encode_entries` made of them.
     """
     try:
         _decode_entries(encoded.body)
@@ -148,7 +150,7 @@ _SHORT_ARRAYS = [bytes([0x90 | length]) for length in range(16)]
 
 
 def _culprit(entries: Sequence[Logged]) -> str:
-    """Return the name of the first entry's kind that cannot be encoded."""
+    """Return the name of the kind of the first entry that cannot be encoded, for an error message."""
     for entry in entries:
         try:
             _encode(entry)
@@ -173,10 +175,12 @@ def encode_frame(
     keys: Keyring | None = None,
     now: int | None = None,
 ) -> EncodedFrame:
-    """Encode these groups of entries as one frame. `previous` is the digest of the frame before it.
+    """Encode these groups of entries as one frame. `previous` is the digest of the frame before it, `number` its own
+    number.
 
-    A random nonce makes every frame different. With `keys` the payload is sealed for this thread and frame number, and
-    cannot be opened in any other place.
+    A random nonce makes every frame different. With `keys` the frame is encrypted for this thread and number, and
+    cannot be decrypted in any other place. `now` is the frame's time in microseconds since 1970, if it is not the
+    current time.
     """
     body = groups[0].body if len(groups) == 1 and now is None else _joined_body(groups, now)
     if len(body) > compression.ALWAYS:
@@ -212,10 +216,11 @@ def _joined_body(groups: Sequence[Encoded], now: int | None) -> bytes:
 
 
 def _pack_large(body: bytes, keys: Keyring | None) -> tuple[int, bytes, dict[str, bytes]]:
-    """Return flags, payload and blobs for a body of more than 64 KiB.
+    """Return the flags, the payload and the blobs of a frame whose body (its encoded entries) has more than 64 KiB.
 
-    Large values in it move to blobs. If the rest is still too large for a frame, it moves to a blob too. A payload that
-    would be small compared with the memory that its values take is padded, because readers refuse such payloads.
+    Large values in the body move to blobs. If the rest is still too large for a frame, it moves to a blob too. A
+    payload that would be small compared with the memory that its values take is padded, because readers refuse such
+    payloads.
     """
     flags, small = 0, body
     blobs: dict[str, bytes] = {}
@@ -247,9 +252,10 @@ def _pack_large(body: bytes, keys: Keyring | None) -> tuple[int, bytes, dict[str
 def decode_frame(
     data: bytes, thread_id: str, number: int, blobs: Mapping[str, bytes] = {}, keys: Keyring | None = None
 ) -> Frame:
-    """Check and decode a frame. Raises `Corrupt`, `NewerFormat` or `WrongKey` if that fails.
+    """Check and decode frame `number` of a thread. Raises `Corrupt`, `NewerFormat` or `WrongKey` if that fails.
 
-    If the returned frame has `missing` blobs, fetch them and call again with all blobs in its `refs`.
+    If the returned frame has `missing` blobs, fetch them and call again, with all blobs that its `refs` name in
+    `blobs`.
     """
     own = data[DIGEST]
     if len(data) < _SMALLEST or data[0] != VERSION or (flags := data[1]) & ~_KNOWN_FLAGS or not is_sound(data):
@@ -277,8 +283,8 @@ def decode_frame(
 def decode_ordinary(frames: Sequence[bytes]) -> list[list[Logged]] | None:
     """Return the entries of each of these frames, decoded together in half the time that `decode_frame` takes.
 
-    Works only if every frame is sound, small, not encrypted, and refers to no blobs. Otherwise returns None: then
-    decode them with `decode_frame`, which also finds out what is wrong.
+    Works only if every frame has a right digest, is small and not encrypted, and refers to no blobs. Otherwise returns
+    None: then decode the frames with `decode_frame`, which also finds out what is wrong.
     """
     for data in frames:
         if (
@@ -297,7 +303,7 @@ def decode_ordinary(frames: Sequence[bytes]) -> list[list[Logged]] | None:
 
 
 def _joined(frames: Sequence[bytes]) -> bytes:
-    """Return the bodies of these frames as one msgpack array.
+    """Return the bodies of these frames (their encoded entries), decompressed and joined to one msgpack array.
 
     The array's header is decompressed together with the bodies, so that the result need not be copied.
     """
@@ -316,7 +322,7 @@ def _packed_array(length: int) -> bytes:
 
 
 def is_sound(data: bytes) -> bool:
-    """Return whether the frame's digest is right. Needs no key."""
+    """Return whether a frame's bytes match the digest at their end. Needs no key."""
     return len(data) >= _SMALLEST and blake3(data[:-_DIGEST_SIZE]).digest(_DIGEST_SIZE) == data[DIGEST]
 
 
@@ -326,7 +332,7 @@ def sealed_with(data: bytes) -> str | None:
 
 
 def _open(data: bytes, thread_id: str, number: int, keys: Keyring | None) -> bytes:
-    """Decrypt the payload of a sealed frame."""
+    """Return the decrypted payload of an encrypted frame. Raises `WrongKey` if that fails."""
     sealed, what = data[_PAYLOAD], f"thread {thread_id!r}, frame {number}"
     if keys is None:
         raise WrongKey(what, sealed[:KEY_ID_SIZE].hex())
@@ -336,10 +342,11 @@ def _open(data: bytes, thread_id: str, number: int, keys: Keyring | None) -> byt
 def _with_blobs(
     flags: int, body: bytes, blobs: Mapping[str, bytes], keys: Keyring | None, stored: int
 ) -> tuple[bytes, set[str], set[str]]:
-    """Put the blobs that a body refers to in their place.
+    """Return the body of a frame with the blobs that it refers to in their place.
 
-    Returns the whole body, the digests of all blobs it refers to, and the digests that are not in `blobs`. If any is
-    not, the body is empty.
+    Returns also the digests of all blobs that it refers to, and those of them that are not in `blobs`. If any is
+    missing, the returned body is empty. `stored` is the size of the frame in bytes. Raises `TooHeavy` if the body would
+    take far more memory than its stored size allows.
     """
     refs: set[str] = set()
     if flags & _BODY_IN_BLOB:
@@ -365,9 +372,10 @@ def _with_blobs(
 
 
 def _newer_or_corrupt(data: bytes, what: str) -> ClewError:
-    """Return the error for a frame that cannot be decoded.
+    """Return the error to raise for a frame that cannot be decoded. `what` names the frame in it.
 
-    A frame whose digest is right but whose version or flags are unknown comes from a newer Clew. Any other is corrupt.
+    A frame whose digest is right but whose version or flags are unknown comes from a newer Clew: `NewerFormat`. Any
+    other is `Corrupt`.
     """
     whole = len(data) > _DIGEST_SIZE and blake3(data[:-_DIGEST_SIZE]).digest(_DIGEST_SIZE) == data[DIGEST]
     if whole and data[0] > VERSION:
@@ -378,7 +386,10 @@ def _newer_or_corrupt(data: bytes, what: str) -> ClewError:
 
 
 def _decode_entries(body: bytes) -> tuple[int, list[Logged]]:
-    """Return the time and the entries of a body. Decodes all entries at once; one by one only if a kind is unknown."""
+    """Return the time and the entries of a frame's body.
+
+    Decodes all entries at once, and one by one only if an entry or block is of an unknown kind.
+    """
     try:
         moment, known = _decode(body)
         return moment, cast(list[Logged], known)
@@ -388,7 +399,10 @@ def _decode_entries(body: bytes) -> tuple[int, list[Logged]]:
 
 
 def _each(decode: Callable[[msgspec.Raw], T], raws: list[msgspec.Raw]) -> list[T]:
-    """Decode each item and free its bytes before the next, so that raw and decoded items are not all in memory at once."""
+    """Decode the items of `raws` in order, and remove each from `raws` when it is decoded.
+
+    So the raw and the decoded items are not all in memory at once.
+    """
     raws.reverse()
     found: list[T] = []
     while raws:
@@ -397,13 +411,13 @@ def _each(decode: Callable[[msgspec.Raw], T], raws: list[msgspec.Raw]) -> list[T
 
 
 class _Kind(msgspec.Struct, array_like=True, gc=False):
-    """The kind, which is the first field of every entry, message and block."""
+    """The kind of an entry, message or block, which is the first of its fields. Used to decode nothing but the kind."""
 
     kind: str
 
 
 class _Parts(msgspec.Struct, array_like=True, gc=False):
-    """The first two fields of an entry or a message, undecoded."""
+    """The first two fields of an entry or a message, undecoded: its kind, and a message or the list of its blocks."""
 
     kind: msgspec.Raw
     content: msgspec.Raw
@@ -422,7 +436,8 @@ _WITH_MESSAGE = (MessageAdded.__struct_config__.tag, Compacted.__struct_config__
 def _decode_one(raw: msgspec.Raw) -> Logged:
     """Decode one entry.
 
-    An entry of an unknown kind becomes an `UnknownEntry`. An invalid entry of a known kind is an error.
+    An entry of an unknown kind becomes an `UnknownEntry`. An invalid entry of a known kind raises
+    `msgspec.ValidationError`.
     """
     try:
         kind = _decode_kind(raw).kind
@@ -465,6 +480,9 @@ def _decode_any_block(raw: msgspec.Raw) -> Block:
 
 
 def _replaced(whole: memoryview, parts: _Parts, content: bytes) -> bytes:
-    """Return the bytes of an entry or a message with its content replaced."""
+    """Return the bytes of an entry or a message, given in `whole`, with its second field replaced by `content`.
+
+    `parts` are its first two fields.
+    """
     start = {0xDC: 3, 0xDD: 5}.get(whole[0], 1) + len(memoryview(parts.kind))
     return b"".join([whole[:start], content, whole[start + len(memoryview(parts.content)) :]])

@@ -46,23 +46,27 @@ class Usage(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class _Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Base of all entries. Encoded as an array that begins with the kind.
+    """Base class of all entries. An entry is stored as an array that begins with its kind.
 
-    New fields come last and have defaults, so that old logs stay readable.
+    New fields are added at the end and have defaults, so that old logs stay readable.
     """
 
 
 class ThreadStarted(_Entry, tag="started", frozen=True):
-    """The agent, model, tools and limits that work on this thread. Written again when a resume changes any of them."""
+    """The agent, model, system prompt, tools and limits with which this thread is worked on.
+
+    Written again when a resume changes any of them.
+    """
 
     agent: str = ""
     model: str = ""
     system_prompt: str = ""
     tools: dict[str, str] = {}
-    """For each tool's name, a digest of its effect and of the description that the model gets."""
+    """For each tool's name, a digest of the effect that the tool declares and of the description that the model gets.
+    """
     limits: dict[str, Any] = {}
     parent: tuple[str, int] | None = None
-    """The thread and the turn from which this thread was forked or started as a sub-agent."""
+    """The id of the thread, and its turn, from which this thread was forked or started as a sub-agent."""
 
 
 class MessageAdded(_Entry, tag="message", frozen=True):
@@ -71,7 +75,10 @@ class MessageAdded(_Entry, tag="message", frozen=True):
     message: Message
     usage: Usage | None = None
     cost_usd: float | None = None
-    """None although `usage` is given means: the price is unknown, so the thread's total cost becomes unknown too."""
+    """The cost of the response.
+
+    None although `usage` is given means that the price is unknown; then the thread's total cost becomes unknown too.
+    """
 
 
 class ModelCallStarted(_Entry, tag="model-call", frozen=True):
@@ -86,7 +93,10 @@ class ModelCallStarted(_Entry, tag="model-call", frozen=True):
 
 
 class ModelCallRefused(_Entry, tag="refused", frozen=True):
-    """The vendor did not run the last request. It cost nothing, so it is not counted as `unaccounted`."""
+    """The vendor did not run the last request that was sent to a model.
+
+    It cost nothing, so it is not counted as `unaccounted`.
+    """
 
     reason: str = ""
     """Why the request was refused, in the vendor's own words."""
@@ -98,7 +108,10 @@ class ToolIntent(_Entry, tag="intent", frozen=True):
     message: int
     index: int
     key: str = ""
-    """The idempotency key. It is the same for every attempt of this call."""
+    """The idempotency key, by which the tool can recognise a repeated call.
+
+    It is the same for every attempt of this call.
+    """
     attempt: int = 1
 
 
@@ -111,7 +124,10 @@ class ToolOutcome(_Entry, tag="outcome", frozen=True):
 
 
 class StepIntent(_Entry, tag="step-intent", frozen=True):
-    """A step inside a tool is about to run."""
+    """A step (a part of a tool that is recorded under a key of its own) is about to run.
+
+    `message` and `index` say of which call.
+    """
 
     message: int
     index: int
@@ -119,7 +135,10 @@ class StepIntent(_Entry, tag="step-intent", frozen=True):
 
 
 class StepOutcome(_Entry, tag="step", frozen=True):
-    """The value that a step inside a tool returned. If the tool runs again, the step returns this value and is not run."""
+    """The value that a step inside a tool returned.
+
+    If the tool runs again, the step is not run again and gives this value.
+    """
 
     message: int
     index: int
@@ -128,7 +147,10 @@ class StepOutcome(_Entry, tag="step", frozen=True):
 
 
 class WorkspaceSnapshot(_Entry, tag="workspace", frozen=True):
-    """The files in the workspace when the current turn was settled. `digest` names the snapshot's root blob."""
+    """A snapshot of the files in the workspace, taken when all calls of the current turn were done.
+
+    `digest` names its root blob.
+    """
 
     digest: str
     files: int = 0
@@ -138,15 +160,18 @@ class WorkspaceSnapshot(_Entry, tag="workspace", frozen=True):
 class WorkspaceChanging(_Entry, tag="changing", frozen=True):
     """From here on, tool calls may change files in the workspace, and no snapshot holds those changes yet.
 
-    Written once, before the first such call. It ends with the next snapshot, or with an entry that has `since=0`,
-    written when the folder was checked and found equal to the newest snapshot. After a crash in between it still
-    stands, and tells a resume that the files on record are older than the conversation.
+    Written once, before the first such call. It holds until the next snapshot, or until an entry with `since=0`, which
+    is written when the folder was checked and found equal to the newest snapshot. If a crash comes first, it tells a
+    resume that the newest snapshot is older than the conversation.
     """
 
     since: int = 0
-    """The first turn whose calls may have changed files."""
+    """The first turn whose calls may have changed files. 0 means that no change is left without a snapshot."""
     empty: str = ""
-    """If the folder was empty at that time, an identity of that folder that no longer matches once a file was made in it."""
+    """A text that identifies the folder, if it was empty at that time.
+
+    Once a file was made in it, its identity is another one.
+    """
 
 
 class ProviderKey(_Entry, tag="provider", frozen=True):
@@ -159,15 +184,18 @@ class ProviderKey(_Entry, tag="provider", frozen=True):
     thread: str = ""
     """The id of the log that this key belongs to. A fork or copy has another log and gets a key of its own."""
     messages: int = 0
-    """The length of the history that `native` covers."""
+    """Number of messages of the history that `native` covers."""
 
 
 class Streamed(_Entry, tag="streamed", frozen=True):
-    """Blocks of a response as they arrive. They are kept until the complete response replaces them."""
+    """Blocks of a response that is still arriving. They are kept until the complete response replaces them."""
 
     blocks: tuple[Block, ...]
     call: str = ""
-    """The vendor's id of the tool call whose sub-agent said this. Empty for the conversation itself."""
+    """The vendor's id of the tool call whose sub-agent said these blocks.
+
+    Empty if the model of this conversation said them.
+    """
 
 
 class StatusChanged(_Entry, tag="status", frozen=True):
@@ -185,14 +213,15 @@ class LeaseTaken(_Entry, tag="lease", frozen=True):
 
 
 class Rewound(_Entry, tag="rewound", frozen=True):
-    """The conversation continues from an earlier point: the end of `turn`, or the first `messages` messages of the view."""
+    """The conversation continues from an earlier point: the end of turn `turn`, or after the first `messages` messages
+    that the model sees."""
 
     turn: int | None = None
     messages: int | None = None
 
 
 class Compacted(_Entry, tag="compacted", frozen=True):
-    """A summary replaces all but the newest `keep` messages for the model. The history keeps every message."""
+    """For the model, `summary` replaces all messages but the newest `keep`. The history still holds every message."""
 
     summary: Message
     keep: int = 0
@@ -201,7 +230,10 @@ class Compacted(_Entry, tag="compacted", frozen=True):
 
 
 class StateSet(_Entry, tag="state", frozen=True):
-    """Sets a value of the user's, or metadata of the current turn if `scope` is "turn". A rewind of the turn undoes it."""
+    """Sets a value in the thread's state or, if `scope` is "turn", in the metadata of the current turn.
+
+    A rewind to before the turn undoes it.
+    """
 
     key: str
     value: Any
@@ -209,14 +241,14 @@ class StateSet(_Entry, tag="state", frozen=True):
 
 
 class Described(_Entry, tag="described", frozen=True):
-    """Sets a new title or new tags. None keeps the current value."""
+    """Sets a new title or new tags of the thread. None keeps the current value."""
 
     title: str | None = None
     tags: dict[str, str] | None = None
 
 
 class Spend(_Entry, tag="spend", frozen=True):
-    """Tokens and money spent outside of any recorded message, and seconds worked since the last such entry."""
+    """Tokens and money that no recorded message accounts for, and seconds of work since the last entry of this kind."""
 
     usage: Usage = Usage()
     cost_usd: float | None = None
@@ -224,10 +256,10 @@ class Spend(_Entry, tag="spend", frozen=True):
 
 
 class UnknownEntry(msgspec.Struct, frozen=True):
-    """An entry of a kind that this version does not know. It is skipped by the fold and written back unchanged."""
+    """An entry of a kind that this version does not know. The fold skips it, and it is written back unchanged."""
 
     raw: bytes
-    """The entry as msgpack."""
+    """The entry as it is stored, in msgpack."""
 
 
 KnownEntry = (

@@ -38,17 +38,15 @@ TITLE_LENGTH = 80
 
 
 def fold(entries: Iterable[Entry | FoldedState], start: Checkpoint = EMPTY) -> Checkpoint:
-    """Return the state of a thread after these entries. Pure: the same log gives the same checkpoint on every machine."""
+    """Return the state to which these entries lead from the state `start`. Pure: equal entries give equal states."""
     running = Fold(start)
     running.push(entries)
     return running.checkpoint()
 
 
 def count_kept(entries: Iterable[Entry | FoldedState]) -> int:
-    """Return how many of these entries leave their content in the state, such as messages and results.
-
-    Of other kinds, such as intents, only the effect remains.
-    """
+    """Return how many of these entries leave their content, such as a message or a result, in the state. Others, such
+    as intents, only change it."""
     return sum(map(_KEPT.__contains__, map(type, entries)))
 
 
@@ -56,7 +54,7 @@ _KEPT = {MessageAdded, ToolOutcome, Compacted, StateSet, Streamed, ThreadStarted
 
 
 class Fold:
-    """A fold in progress. Adding an entry costs the same, however long the log before it is."""
+    """The state of a thread while entries are added to it. Adding one takes equally long, however long the log is."""
 
     __slots__ = (  # faster than a dictionary for this many attributes
         "_cache_read",
@@ -143,7 +141,7 @@ class Fold:
 
     @property
     def messages(self) -> int:
-        """Number of messages in the history."""
+        """Number of messages in the history, which holds every message ever recorded."""
         return len(self._history)
 
     @property
@@ -151,7 +149,7 @@ class Fold:
         return Usage(self.input_tokens, self.output_tokens, self._cache_read, self._cache_write, self._reasoning)
 
     def push(self, entries: Iterable[Entry | FoldedState]) -> None:
-        """Add more entries to the state."""
+        """Add more entries: change the state as they say, in order."""
         for entry in entries:
             _HANDLERS[type(entry)](self, entry)
 
@@ -229,7 +227,7 @@ class Fold:
             self.title = " ".join(plain_text(message).split())[:TITLE_LENGTH]
 
     def _add(self, message: Message) -> None:
-        """Append the message to the history and to the view."""
+        """Append the message to the history (every message ever recorded) and to the view (those that the model sees)."""
         place = len(self._history)
         self._history.append(message)
         if self._view_end != place:
@@ -237,10 +235,8 @@ class Fold:
         self._view_end = place + 1
 
     def _view(self) -> Ranges:
-        """Return the messages that the model sees, as ranges.
-
-        The last range is stored apart, as it grows with every message.
-        """
+        """Return the view, which is the messages that the model sees, as ranges of the history. The last range is
+        stored apart, because it grows with every message."""
         return (*self._older, (self._view_start, self._view_end)) if self._view_end >= 0 else self._older
 
     def _set_view(self, view: Ranges) -> None:
@@ -248,10 +244,8 @@ class Fold:
         self._view_start, self._view_end = view[-1] if view else (0, -1)
 
     def _marked(self) -> list[Ranges]:
-        """Return the marks, the last one brought up to date.
-
-        The current turn's mark moves with every result of that turn, so it is computed only when needed.
-        """
+        """Return, for each turn, the view at its end: the messages that the model saw then. That of the current turn
+        grows with every result, so it is computed here and not with every entry."""
         if self._turn_grows:
             one_range = not self._older and self._view_end >= 0
             self._marks[-1] = ((self._view_start, self._view_end),) if one_range else self._view()
@@ -259,7 +253,7 @@ class Fold:
         return self._marks
 
     def _add_results(self, message: Tool) -> None:
-        """Add a tool message, which belongs to the turn of the calls it answers, and close that turn."""
+        """Add a tool message to the turn whose calls it answers, and close that turn: none of its calls is open then."""
         self._add(message)
         self._turn_grows = True
         self._settle()
@@ -274,7 +268,8 @@ class Fold:
             self._open_steps.clear()
 
     def _answer(self, message: Tool) -> None:
-        """Take in tool results that come as a message. If they answer every open call, the message is kept unchanged."""
+        """Take in tool results that come as a message. It is kept unchanged if it answers every open call or none is
+        open."""
         if self._open < 0:
             self._add(message)
             self._turn_grows = True
@@ -305,7 +300,8 @@ class Fold:
             self._close_turn()
 
     def _close_turn(self) -> None:
-        """Make one tool message of the results on record, in the order of the calls."""
+        """Close the open turn: make one tool message of the results that its calls have so far, in the order of the
+        calls."""
         if self._open < 0:
             return
         if self._results:
@@ -334,7 +330,7 @@ class Fold:
         self.seconds += entry.seconds
 
     def _is_open(self, entry: ToolIntent | ToolOutcome | StepIntent | StepOutcome) -> bool:
-        """Return whether this entry is about a call of the turn that is not settled yet."""
+        """Return whether this entry is about a call of the open turn, which is the turn whose calls are not all done."""
         return entry.message == self._open >= 0 <= entry.index < self._waiting + len(self._results)
 
     def _intent(self, entry: ToolIntent) -> None:
@@ -369,7 +365,8 @@ class Fold:
         self._fact("provider", entry.provider, value)
 
     def _streamed(self, entry: Streamed) -> None:
-        """Keep the blocks of a response that is still arriving. A sub-agent's blocks are not part of this conversation."""
+        """Keep the blocks of a response that is still arriving. Blocks of sub-agents are not part of it and are
+        ignored."""
         if not entry.call:
             self._partial += entry.blocks
 
@@ -377,7 +374,8 @@ class Fold:
         self._fact("state" if entry.scope == "thread" else "turn", entry.key, entry.value)
 
     def _fact(self, kind: Kind, key: str, value: Any) -> None:
-        """Record a fact. Only the last value within a turn is kept: a rewind goes back to ends of turns only."""
+        """Record a fact for the current turn. It replaces one of the same turn, kind and key: rewinds only go to ends
+        of turns."""
         fact = Fact(self.turns, kind, key, value)
         last = self._last_facts.get((kind, key))
         if last is not None and self._facts[last].turn == fact.turn:
@@ -400,7 +398,8 @@ class Fold:
             self.done_at = len(self._history)
 
     def _rewound(self, entry: Rewound) -> None:
-        """Go back to an earlier point. Calls that were open there are dropped, because their outcome is no longer known."""
+        """Go back to an earlier point: restore what the model saw there, and drop open calls and the facts of later
+        turns."""
         self.in_flight = False
         self._partial = []
         self._marked()
@@ -416,7 +415,8 @@ class Fold:
         self._index_facts()
 
     def _cut(self, messages: int) -> None:
-        """Shorten the view to this many messages. A turn counts as long as its response stays, even if its results go."""
+        """Shorten the view (what the model sees) to its first `messages` messages. A turn whose response stays still
+        counts."""
         before = [place for start, stop in self._view() for place in range(start, stop)]
         if messages >= len(before):
             return
@@ -429,10 +429,8 @@ class Fold:
             self._marks[-1] = self._view()
 
     def _compacted(self, entry: Compacted) -> None:
-        """Replace all but the newest messages of the view by the summary.
-
-        The marks do not change, so that a rewind to an earlier turn brings back what the model saw then.
-        """
+        """Replace the view (what the model sees) by the summary and the newest `entry.keep` messages of the view. The
+        views at the ends of earlier turns do not change, so that a rewind brings them back."""
         if entry.usage is not None:
             self._spend(entry.usage, entry.cost_usd)
             self.in_flight = False

@@ -1,9 +1,9 @@
 """The keys that a store's frames and blobs are encrypted with.
 
 The cipher is AES-256-GCM: without the key nothing can be read, and nothing can be swapped, cut or replayed unnoticed. A
-frame is sealed with a random nonce and a key derived for its thread. Its header, thread and number are authenticated
-too, so it does not open in another place or after another frame. A blob's nonce is derived from its content, so that
-equal values under one key are the same blob and are stored once.
+frame is encrypted with a random nonce and a key derived for its thread. Its header, thread and number are authenticated
+too, so it cannot be decrypted in another place or after another frame. A blob's nonce is derived from its content, so
+that equal values under one key are the same blob and are stored once.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ class Keyring:
 
     @classmethod
     def from_text(cls, text: str) -> Keyring:
-        """Read a keyring from a comma-separated setting. The first key encrypts; all of them decrypt."""
+        """Read a keyring from a text of keys in hex or base64, separated by commas.
+
+        The first key encrypts; all of them decrypt.
+        """
         return cls([part.strip() for part in text.split(",") if part.strip()])
 
     @property
@@ -53,11 +56,17 @@ class Keyring:
         return f"Keyring({', '.join(key_id.hex() for key_id in self._keys)})"
 
     def seal_frame(self, data: bytes, nonce: bytes, thread_id: str, bound: bytes) -> bytes:
-        """Encrypt a frame's payload for this thread. `bound` is authenticated with it and must be given again to open it."""
+        """Encrypt a frame's payload for this thread.
+
+        `bound` is not encrypted, but decryption fails unless it is given unchanged.
+        """
         return self._current + _frame_cipher(self._keys[self._current], thread_id).encrypt(nonce, data, bound)
 
     def open_frame(self, sealed: bytes, nonce: bytes, thread_id: str, bound: bytes, what: str) -> bytes:
-        """Undo `seal_frame`. Raises `WrongKey` if the keyring lacks the key. `what` names the frame in the error."""
+        """Undo `seal_frame`: decrypt. Raises `WrongKey` if the keyring lacks the key or an argument differs.
+
+        `what` names the frame in the error.
+        """
         key = self._find(sealed[:KEY_ID_SIZE], what)
         return _decrypt(_frame_cipher(key, thread_id), nonce, sealed[KEY_ID_SIZE:], bound, what)
 
@@ -68,7 +77,10 @@ class Keyring:
         return self._current + nonce + _blob_cipher(key).encrypt(nonce, data, self._current)
 
     def open_blob(self, sealed: bytes, what: str) -> bytes:
-        """Undo `seal_blob`. Raises `WrongKey` if the keyring lacks the key. `what` names the blob in the error."""
+        """Undo `seal_blob`: decrypt. Raises `WrongKey` if the keyring lacks the key or the blob was changed.
+
+        `what` names the blob in the error.
+        """
         key_id = sealed[:KEY_ID_SIZE]
         nonce, data = sealed[KEY_ID_SIZE : KEY_ID_SIZE + _NONCE_SIZE], sealed[KEY_ID_SIZE + _NONCE_SIZE :]
         return _decrypt(_blob_cipher(self._find(key_id, what)), nonce, data, key_id, what)
@@ -81,7 +93,10 @@ class Keyring:
 
 
 def _key(given: str | bytes) -> bytes:
-    """Return a key as 32 bytes, given as bytes, hex or base64. Errors reveal only the length of the given value."""
+    """Return a key as 32 bytes, given as bytes, hex or base64.
+
+    Raises `InvalidInput`, which reveals only the length of what was given, if it is none of these.
+    """
     if isinstance(given, bytes):
         key = given
     else:

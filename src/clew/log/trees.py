@@ -1,6 +1,7 @@
 """Find and replace the digests of file snapshots that a log names. Pure: no I/O.
 
-A snapshot is the root of a tree of blobs. A thread's refs must name it, so that gc keeps the whole tree.
+A snapshot is the root of a tree of blobs. The thread must list it among the blobs that it needs (its refs), so that gc
+keeps the whole tree.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ from clew.log.entries import ProviderKey, WorkspaceSnapshot
 __all__ = ["NAMING", "named_trees", "rename_trees"]
 
 NAMING = frozenset({WorkspaceSnapshot, ProviderKey, FoldedState})
-"""The kinds of entries that may name trees. Appends of other kinds skip the search."""
+"""The kinds of entries that may name a tree of blobs, such as a file snapshot.
+
+In entries of other kinds none is searched for.
+"""
 
 
 def named_trees(entries: Iterable[Logged]) -> set[str]:
@@ -33,14 +37,17 @@ def named_trees(entries: Iterable[Logged]) -> set[str]:
 
 
 def _tree(fact: Fact) -> str:
-    """Return the digest of the snapshot that this fact names, or "" if it names none."""
+    """Return the digest of the file snapshot, or of another tree of blobs, that this fact names. "" if it names none."""
     if fact.kind == "workspace":
         return str(fact.value[0])
     return provider_key(fact).native if fact.kind == "provider" else ""
 
 
 def rename_trees(entries: Iterable[Logged], names: Mapping[str, str]) -> list[Logged]:
-    """Replace each snapshot's digest by `names[digest]`. The same files sealed with another key have another digest."""
+    """Return the entries with each snapshot's digest replaced by `names[digest]`.
+
+    Needed because the same files encrypted with another key have another digest.
+    """
     return [_renamed(entry, names) for entry in entries]
 
 

@@ -2,7 +2,8 @@
 
 One byte of msgpack can become ninety bytes of Python objects (an empty list, an empty map), and zstd can make thousands
 of such bytes from one. So the writer pads data that is too short for the memory it will take, and the reader refuses
-data that is not padded. Both use `weigh`.
+data that is not padded. Both use `weigh`. A weight is a number of bytes of memory. A body is the encoded entries of a
+frame.
 """
 
 from __future__ import annotations
@@ -26,15 +27,19 @@ __all__ = [
 ]
 
 TIMES = 48
-"""The most memory that decoded data may take, as a multiple of its stored size. Clew promises 50; two are for copies."""
+"""The most memory that decoded data may take, as a multiple of its stored size.
+
+Clew promises 50; the difference is left for copies.
+"""
 FLOOR = 8 * 2**20
 """Bytes of memory that decoded data may always take, whatever its stored size.
 
-Short bodies are not weighed, because they never take more.
+The memory of short data is not estimated, because it never takes more than this.
 """
 
 Place = tuple[int, int, int]
-"""The position of a msgpack token: where the token starts, where its content starts, and where its content ends."""
+"""The position of a value in msgpack, as three offsets: of its token (the byte that says its type), of the start of its
+content, and of the end of its content."""
 
 # Bytes that CPython needs for an object and the pointer to it, rounded up as its allocator does, plus a small reserve.
 # tests/log/test_weights.py measures them.
@@ -45,7 +50,8 @@ _ASTRAL = re.compile(rb"[\xf0-\xff]")
 _LONG = _CHUNK = 2**16
 _TIMESTAMP = b"\xff"
 NUMBERS = {0xCA: 5, 0xCB: 9, 0xCC: 2, 0xCD: 3, 0xCE: 5, 0xCF: 9, 0xD0: 2, 0xD1: 3, 0xD2: 5, 0xD3: 9}
-"""Length in bytes of a number with its token, by token."""
+"""For each msgpack token (a value's first byte, which says its type) of a number: the length of the number in bytes,
+including the token."""
 _WIDTHS = {
     token: width
     for width, tokens in enumerate(
@@ -53,25 +59,26 @@ _WIDTHS = {
     )
     for token in tokens
 }
-"""Number of bytes that hold the length, by token."""
+"""For each msgpack token (a value's first byte, which says its type): how many bytes after it hold the length of the
+value."""
 
 
 class TooHeavy(Exception):
-    """The bytes would take far more memory than their size allows."""
+    """The bytes would take far more memory when decoded than `allowed` gives for their stored size."""
 
     def __init__(self) -> None:
         super().__init__(f"it would take more than {TIMES} times its own size in memory")
 
 
 def allowed(stored: int) -> int:
-    """Return the bytes of memory that data may take when decoded, given its stored size."""
+    """Return how many bytes of memory data may take when decoded, given its stored size in bytes."""
     return TIMES * stored + FLOOR
 
 
 def check(body: bytes, stored: int) -> None:
-    """Raise `TooHeavy` if a body would take more memory than its stored size allows.
+    """Raise `TooHeavy` if a frame's body would take more memory when decoded than its stored size allows.
 
-    Tries the fast upper bound first and weighs exactly only if that is exceeded.
+    Uses the fast estimate of `bound` first, and the exact one of `weigh` only if that is too high.
     """
     most = allowed(stored)
     if bound(body) > most and weigh(body, most)[0] > most:
@@ -79,20 +86,23 @@ def check(body: bytes, stored: int) -> None:
 
 
 def lacking(body: bytes, stored: int) -> int:
-    """Return how many bytes of padding the stored form of this body needs to pass `check`."""
+    """Return how many bytes of padding must be added to this body, whose stored form has `stored` bytes, to pass
+    `check`."""
     return 0 if bound(body) <= allowed(stored) else missing(weigh(body)[0], stored)
 
 
 def missing(weight: int, stored: int) -> int:
-    """Return how many bytes of padding data of this weight needs."""
+    """Return how many bytes of padding must be added to `stored` bytes that take `weight` bytes of memory when decoded,
+    so that readers accept them."""
     return max(0, -(-(weight - allowed(stored)) // TIMES))
 
 
 def weigh(body: bytes, most: int | None = None) -> tuple[int, list[Place]]:
-    """Return an upper estimate of the memory that a body and its decoded objects take, and the places of large values.
+    """Return an upper estimate of the bytes of memory that a body and its decoded objects take, and the places of large
+    values.
 
-    The places are those of extensions, and of texts and bytes of at least 65,536 bytes. Counting stops once the total
-    exceeds `most`, so that refusing takes no longer than decoding would.
+    The places are those of msgpack extensions (such as references to blobs), and of texts and bytes of at least 65,536
+    bytes. Counting stops once the total exceeds `most`, so that refusing takes no longer than decoding would.
     """
     at, end = 0, len(body)
     total = end + _beside_tokens(body)
@@ -140,7 +150,7 @@ def weigh(body: bytes, most: int | None = None) -> tuple[int, list[Place]]:
 
 
 def weigh_leaf(data: bytes, text: bool) -> int:
-    """Return the bytes of memory that a text or bytes object takes.
+    """Return the bytes of memory that a text or bytes object takes. `data` is the text in UTF-8, or the bytes.
 
     CPython uses 1, 2 or 4 bytes for each character, depending on the widest one, and half as much again while decoding.
     """
@@ -152,7 +162,8 @@ def weigh_leaf(data: bytes, text: bool) -> int:
 
 
 def bound(body: bytes) -> int:
-    """Return a coarser upper estimate than `weigh`, ten times faster: each byte counts as the heaviest token it could be."""
+    """Return a coarser upper estimate than `weigh`, ten times faster: every byte counts as the type of value that takes
+    the most memory of those it could begin."""
     total = len(body) + _beside_tokens(body)
     may_have_large_maps = b"\xde" in body or b"\xdf" in body
     for start in range(0, len(body), _CHUNK):
@@ -167,12 +178,13 @@ def bound(body: bytes) -> int:
 
 
 def _weigh_map(items: int) -> int:
-    """Return the memory of a map of this many items, without its keys and values."""
+    """Return the bytes of memory that a map of this many items takes, without its keys and values."""
     return _MAP + _TABLE + _ITEM * max(0, items - _IN_TABLE) if items else _MAP
 
 
 def _beside_tokens(body: bytes) -> int:
-    """Return the memory of the objects that have no token of their own: entries, and the fields of a folded state."""
+    """Return the bytes of memory of objects that no single value in the body stands for: entries, and the fields of a
+    folded state."""
     return ENTRY * _count_entries(body) + _STATE * body.count(b"folded")
 
 
@@ -189,7 +201,10 @@ def _count_entries(body: bytes) -> int:
 
 
 def _weigh_alone(token: int) -> int:
-    """Return the weight of a one-byte token, or 0 for other tokens. Integers from -5 on are preallocated by CPython."""
+    """Return the bytes of memory for a msgpack value that is only one byte long, or 0 if this byte begins a longer one.
+
+    Small integers from -5 on cost little, because CPython has them preallocated.
+    """
     if token < 0x80 or 0xC0 <= token <= 0xC3 or token >= 0xFB:
         return _SCALAR
     if token >= 0xE0:
@@ -205,10 +220,13 @@ _SAME = {
     for weight in set(_ALONE)
     if weight
 }
-"""Patterns that match a run of one-byte tokens of the same weight, by weight."""
+"""For each weight (bytes of memory): a pattern that matches a run of one-byte values that each have this weight."""
 _ASCII = bytes(range(0x80))
 _LARGE_MAP = 7000
-"""Weight of a map whose size does not fit its token, for up to 162 one-byte keys. Longer keys are counted as items of it."""
+"""Bytes of memory that `bound` counts for a map of more than 15 items.
+
+They suffice for 162 one-byte keys; for each longer key, `bound` adds the memory of one item.
+"""
 _HEAVIEST = [
     (bytes([*range(0xA0, 0xC0), 0xD9, 0xDA, 0xDB]), _WIDE_TEXT, True),
     (bytes([*range(0x90, 0xA0), 0xDC, 0xDD]), _ARRAY, True),
