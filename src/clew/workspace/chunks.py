@@ -1,8 +1,8 @@
 """Cut files into chunks, and find where the data of a sparse file lies.
 
-A large file is cut at places that its content determines, not at fixed offsets. So bytes inserted early in a file change the
-chunk they are in, and the chunks after it stay the same. The places are not part of any format: a reader joins whatever
-chunks there are. But two versions of Clew that cut differently would store the same file twice.
+A large file is cut at places that its content determines, not at fixed offsets. So bytes inserted early in a file
+change the chunk they are in, and the chunks after it stay the same. The places are not part of any format: a
+reader joins whatever chunks there are. But two versions of Clew that cut differently would store the same file twice.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from blake3 import blake3
 __all__ = ["LARGEST", "ONE_CHUNK", "SMALLEST", "chunks", "data_of", "extents_of"]
 
 ONE_CHUNK = 2**20
-"""A file up to this size is one chunk, because a cut would save little and cost a digest."""
+"""The size in bytes up to which a file is one chunk. A cut would save little and cost another digest."""
 SMALLEST = 2**19
 LARGEST = 2**21
 _MOST_EXTENTS = 65_536
@@ -33,8 +33,9 @@ _KINDS = (
 
 
 def _class(number: int) -> bytes:
-    """Return a regular expression that matches a quarter of all byte values. They are chosen by a fixed pseudo-random draw,
-    separately from each kind of byte, so that it matches about a quarter of the bytes in any kind of data."""
+    """Return a regular expression that matches a quarter of all byte values. `number` selects which quarter. The values
+    are drawn by a fixed pseudo-random rule, separately from each kind of byte (letters, digits and so on), so that the
+    expression matches about a quarter of the bytes in any kind of data."""
 
     def lot(byte: int) -> bytes:
         return blake3(bytes((number, byte))).digest()
@@ -44,13 +45,15 @@ def _class(number: int) -> bytes:
 
 
 _CUT = re.compile(b"".join(map(_class, range(7))))
-"""Matches the end of a chunk: seven bytes in a row, each from a quarter of all values. Measured, it matches once in 16 KiB
-of random bytes, in 9 KiB of machine code, and in 30 to 150 KiB of prose, code and numbers."""
+"""Matches the place where a chunk of a file ends: seven bytes in a row, each of them one of a quarter of all values.
+Measured, it matches once in 16 KiB of random bytes, in 9 KiB of machine code, and in 30 to 150 KiB of prose, code and
+numbers."""
 
 
 def chunks(read: Callable[[int], bytes], size: int) -> Iterator[bytes]:
-    """Cut a file of this size into chunks. `read(count)` returns the next bytes, fewer than `count` only at the end of the
-    file. At most one chunk and the bytes that may belong to the next are in memory."""
+    """Cut the data of a file of this size into chunks and yield them in order. `read(count)` returns the next bytes,
+    fewer than `count` only at the end. At most one chunk and the bytes that may belong to the next one are in memory.
+    """
     if size <= ONE_CHUNK:
         if data := read(size):
             yield data
@@ -70,8 +73,8 @@ def _end(data: bytes) -> int:
 
 
 def data_of(fd: int, extents: tuple[tuple[int, int], ...]) -> Callable[[int], bytes]:
-    """Return a function `read(count)` that reads these extents of a file one after the other, without the holes between
-    them."""
+    """Return a function `read(count)` that returns the next bytes of data of a sparse file, without its holes.
+    `extents` are the parts of the file that hold data, as offsets and lengths in order."""
     left = [list(extent) for extent in reversed(extents)]
 
     def read(count: int) -> bytes:
@@ -93,7 +96,8 @@ def data_of(fd: int, extents: tuple[tuple[int, int], ...]) -> Callable[[int], by
 
 
 def extents_of(fd: int, facts: os.stat_result) -> tuple[tuple[int, int], ...] | None:
-    """Return where a file has data, as offsets and lengths in order. None if it has no holes or the system cannot tell."""
+    """Return which parts of a file hold data, as offsets and lengths in order. Returns None if the file has no holes or
+    the system cannot tell."""
     size = facts.st_size
     if getattr(facts, "st_blocks", size) * 512 >= size or not hasattr(os, "SEEK_DATA"):
         return None

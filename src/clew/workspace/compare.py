@@ -1,4 +1,5 @@
-"""Compare two snapshots and show what differs, with unified diffs of text files. Folders with equal digests are not read."""
+"""Compare two snapshots and show what differs, with unified diffs of text files. Folders with the same digest in both
+are not read."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["Change", "Difference", "as_lines", "compare", "diff", "unified"]
 
 _BATCH = 128
-"""How many pairs of folders are fetched and compared at once."""
+"""How many folders are fetched from both snapshots and compared at once."""
 _LONGEST_TEXT = 2**20
 
 Kind = Literal["added", "changed", "deleted", "renamed", "mode"]
@@ -40,26 +41,28 @@ What = Literal["file", "folder", "link"]
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """One path that differs between two snapshots. A different time alone is not a change."""
+    """One path that differs between two snapshots. A path of which only the modification time differs is not a change."""
 
     kind: Kind
-    """`mode` if only the permissions differ; `renamed` for a file with the same content at another path."""
+    """The kind of change. `mode`: only the permissions differ. `renamed`: a file with the same content is at another
+    path."""
     path: str
     old_path: str | None = None
     """The former path of a renamed file."""
     what: What
-    """The kind of thing at the path. For a deleted path, the kind that it was."""
+    """Whether the path is a file, a folder or a link. For a deleted path, which of these it was."""
     mode: int | None = None
     old_mode: int | None = None
     size: int | None = None
     """The size of a file in bytes. None for folders and links."""
     old_size: int | None = None
     text: str | None = None
-    """A unified diff, if it was asked for and both versions of the file are UTF-8 text of up to 1 MiB."""
+    """A unified diff, if the caller asked for it and both versions of the file are UTF-8 text of up to 1 MiB. Otherwise
+    None."""
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """All changes between two snapshots, sorted by path. It is false if nothing differs."""
+    """All changes between two snapshots, sorted by path. As a truth value it is False if nothing differs."""
 
     changes: tuple[Change, ...] = ()
 
@@ -78,14 +81,15 @@ def _summary(change: Change) -> str:
 
 
 class _Side(NamedTuple):
-    """One of the two snapshots, and what it has at each path that differs."""
+    """One of the two snapshots that are compared: its root folder, and what it has at each path that differs."""
 
     root: Root
     found: dict[bytes, Item]
 
 
 class _Found(NamedTuple):
-    """A change, before it is turned into a `Change`."""
+    """A path that differs, before it is turned into a public `Change`. `was` is what the old snapshot has there, `item`
+    what the new one has."""
 
     kind: Kind
     path: bytes
@@ -95,8 +99,8 @@ class _Found(NamedTuple):
 
 
 async def diff(workspace: Workspace, a: Ref | None = None, b: Ref | None = None, text: bool = False) -> Difference:
-    """Return what changed from snapshot `a` to snapshot `b`. None stands for the folder as it is now, of which a snapshot is
-    taken. With `text=True`, changes of text files come with a unified diff."""
+    """Return what changed from snapshot `a` to snapshot `b`. None stands for the workspace's folder as it is now: a
+    snapshot of it is taken first. With `text=True`, changes of text files come with a unified diff."""
     now = await workspace.snapshot() if a is None or b is None else ""
     old, new = now if a is None else a, now if b is None else b
     return await compare(workspace.checkpointer, old, new, text=text, limits=workspace.limits)
@@ -105,8 +109,9 @@ async def diff(workspace: Workspace, a: Ref | None = None, b: Ref | None = None,
 async def compare(
     checkpointer: Checkpointer, a: Ref | None, b: Ref | None, *, text: bool = False, limits: Limits | None = None
 ) -> Difference:
-    """Return what changed from snapshot `a` to snapshot `b`, without a workspace folder. None stands for an empty snapshot,
-    to compare a thread's first snapshot with. With `text=True`, changes of text files come with a unified diff."""
+    """Return what changed from snapshot `a` to snapshot `b`, without a workspace folder. None stands for an empty
+    snapshot, so that a thread's first snapshot can be shown as a change too. With `text=True`, changes of text files
+    come with a unified diff."""
     limits = limits or Limits()
     with span("clew.diff") as current:
         was = None if a is None else await read_root(checkpointer, a, limits)
@@ -120,7 +125,8 @@ async def compare(
 
 
 def _nothing(beside: Root | None) -> Root:
-    """Return an empty snapshot. Its root folder equals that of the other snapshot, so that the root itself is no change."""
+    """Return the root folder of an empty snapshot. It has the mode and time of `beside`, the root folder of the other
+    snapshot, so that the root itself is not a change."""
     return Root(FolderNode(b"", 0o700, 0) if beside is None else beside.node, "")
 
 
@@ -134,7 +140,8 @@ class _Comparing:
         self._new = new
         self._bounds = Bounds(limits), Bounds(limits)
         self._pairs: list[tuple[bytes, str, str]] = []
-        """Folders still to compare: the path, and the digest of its tree in each snapshot, empty if it is not there."""
+        """Folders still to compare. Each has its path, and the digests of the blobs that list its content in the old
+        and in the new snapshot. A digest is empty if that snapshot does not have the folder."""
 
     async def run(self) -> None:
         if self._old.root.node.mode != self._new.root.node.mode:
@@ -174,7 +181,8 @@ class _Comparing:
             self._pairs.append((path, *trees))
 
     async def _fill_in_names(self, side: _Side) -> None:
-        """Copy a file's content from its first name to its further names, because a tree holds it only at the first."""
+        """Copy the content of each file with several names (hard links) from its first name to its further names. In a
+        snapshot, only the content at the first name counts."""
         for path, item in list(side.found.items()):
             node = item.node
             if isinstance(node, FileNode) and node.same_as not in (b"", path):
@@ -184,7 +192,7 @@ class _Comparing:
                     side.found[path] = Item(content, "", first.leaves)
 
     async def _find(self, root: Root, path: bytes) -> Item | None:
-        """Return what a snapshot has at a path, or None."""
+        """Return what the snapshot with this root has at a path, or None if there is nothing."""
         item: Item | None = Item(root.node, root.tree)
         for name in path.split(b"/"):
             if item is None or not item.tree:
@@ -208,8 +216,9 @@ def _classified(old: dict[bytes, Item], new: dict[bytes, Item]) -> Iterator[_Fou
 
 
 def _kind(was: Item, item: Item) -> Kind | None:
-    """Return how two items at one path differ: `changed`, or `mode`. None if they do not differ in a way that counts, or if
-    only one of them is a folder."""
+    """Return how one path changed: `changed` for other content, or `mode` if only the permissions differ. Returns None
+    if there is nothing to report for the path itself, or if only one of the two items is a folder. What is in a folder
+    is compared elsewhere."""
     a, b = was.node, item.node
     if isinstance(a, FolderNode) or isinstance(b, FolderNode):
         return "mode" if type(a) is type(b) and a.mode != b.mode else None
@@ -221,8 +230,8 @@ def _kind(was: Item, item: Item) -> Kind | None:
 
 
 def _with_renames(found: list[_Found]) -> list[_Found]:
-    """Combine deleted and added files with the same content into renames. Among several candidates, prefer one that kept its
-    name."""
+    """Replace each pair of a deleted and an added file with the same content by one rename. If several deleted files
+    have that content, prefer the one with the same file name."""
     gone: dict[object, list[_Found]] = {}
     for one in found:
         if one.kind == "deleted" and one.was is not None and (key := _content(one.was)):
@@ -245,7 +254,8 @@ def _with_renames(found: list[_Found]) -> list[_Found]:
 
 
 def _content(item: Item) -> object:
-    """Return a value that is equal for files with equal content. None for an empty file, a folder or a link."""
+    """Return a value by which files are compared: it is equal for files with equal content. Returns None for an empty
+    file, a folder or a link."""
     node = item.node
     if not isinstance(node, FileNode) or not node.size:
         return None
@@ -284,7 +294,8 @@ async def _text(checkpointer: Checkpointer, found: _Found) -> str | None:
 
 
 async def _lines(checkpointer: Checkpointer, path: bytes, item: Item | None) -> list[str] | None:
-    """Return the lines of a file: an empty list if there is no file, None if it is not text or too long."""
+    """Return the lines of a file of a snapshot. Returns an empty list if `item` is None, and None if it is not a text
+    file or is too large."""
     if item is None:
         return []
     if (
@@ -298,14 +309,15 @@ async def _lines(checkpointer: Checkpointer, path: bytes, item: Item | None) -> 
 
 _CONTEXT = 3
 _MOST_LINES = 10_000
-"""The most lines between the first and the last difference that are matched line by line. More could take minutes."""
+"""The most lines, between the first and the last difference of two texts, that are matched line by line. More could
+take minutes, so they are shown as replaced as a whole."""
 _NO_END = "\\ No newline at end of file\n"
 
 Opcode = tuple[str, int, int, int, int]
 
 
 def as_lines(data: bytes) -> list[str] | None:
-    """Split a UTF-8 text into lines with their ends. Returns None if the data is not UTF-8 text."""
+    """Split UTF-8 data into lines, each with its line end. Returns None if the data is not UTF-8 text."""
     if b"\0" in data:
         return None
     try:
@@ -318,7 +330,8 @@ def as_lines(data: bytes) -> list[str] | None:
 
 
 def unified(old: Sequence[str], new: Sequence[str], old_name: str, new_name: str) -> str:
-    """Return a unified diff from old to new lines. The names go into its header: `a/path`, or `/dev/null`."""
+    """Return a unified diff from the old lines to the new lines. The two names go into its header; they are `a/path`
+    and `b/path`, or `/dev/null` for a file that does not exist."""
     parts = [f"--- {old_name}\n+++ {new_name}\n"]
     for group in _grouped(_opcodes(old, new)):
         first, last = group[0], group[-1]
@@ -344,8 +357,8 @@ def _range(start: int, stop: int) -> str:
 
 
 def _opcodes(old: Sequence[str], new: Sequence[str]) -> list[Opcode]:
-    """Return the steps from old to new lines, as `SequenceMatcher` does. It is only used between the first and the last
-    difference, because it is slow."""
+    """Return the steps that turn the old lines into the new lines, in the form of `SequenceMatcher.get_opcodes`.
+    `SequenceMatcher` is slow, so it compares only the lines between the first and the last difference."""
     shorter = min(len(old), len(new))
     start = next((i for i in range(shorter) if old[i] != new[i]), shorter)
     same = next((i for i in range(shorter - start) if old[-1 - i] != new[-1 - i]), shorter - start)
@@ -362,7 +375,8 @@ def _opcodes(old: Sequence[str], new: Sequence[str]) -> list[Opcode]:
 
 
 def _grouped(opcodes: list[Opcode]) -> Iterator[list[Opcode]]:
-    """Group differences into hunks: each with a few equal lines around it, close ones together."""
+    """Group the steps of a diff into hunks. Each hunk has a few equal lines before and after its differences.
+    Differences that are close together share a hunk."""
     group: list[Opcode] = []
     for number, (kind, a, b, c, d) in enumerate(opcodes):
         if kind != "equal":

@@ -34,25 +34,26 @@ __all__ = [
 ]
 
 TEMPORARY = re.compile(rb"\.clew-[0-9a-f]{16}\.tmp")
-"""Matches the names of files that a restore is writing. They are never part of a snapshot, and the next restore removes
-them."""
+"""Matches the temporary names under which a restore writes files. Files with such a name are never part of a snapshot,
+and the next restore removes those that an interrupted one left."""
 
 _FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _WORKABLE = stat.S_IRWXU
 
 
 class Folders:
-    """Opens folders below one root, one at a time. To be used by one thread only."""
+    """Opens folders below one root folder, and keeps one of them open at a time. It must be used by one OS thread only."""
 
     def __init__(self, root: int) -> None:
-        """`root` is a descriptor of the root. The caller closes it."""
+        """`root` is a descriptor of the root folder. It stays open until the caller closes it."""
         self._root = root
         self._path = b""
         self._fd = root
         self._workable = False
 
     def at(self, path: bytes) -> int:
-        """Return a descriptor of a folder. It is valid until the next call."""
+        """Open a folder and return its descriptor. The descriptor is valid until the next call. `path` is relative to
+        the root."""
         if path == self._path:
             return self._fd
         if not self._path:
@@ -66,8 +67,9 @@ class Folders:
         return self._fd
 
     def work_at(self, path: bytes) -> int:
-        """Return a descriptor of a folder in which names are to be made or removed. It is valid until the next call. If the
-        folder's mode does not allow its owner to do so, the mode is changed."""
+        """Open a folder in which names are to be made or removed, and return its descriptor. The descriptor is valid
+        until the next call. If the folder's mode does not allow its owner to make and remove names, the mode is
+        changed."""
         fd = self.at(path)
         if not self._workable:
             mode = stat.S_IMODE(os.fstat(fd).st_mode)
@@ -82,7 +84,8 @@ class Folders:
         self._path, self._fd, self._workable = b"", self._root, False
 
     def _walk(self, start: int, rest: bytes, path: bytes) -> int:
-        """Open the folder `rest` below the descriptor `start`, and close `start` unless it is the root."""
+        """Open the folder `rest`, a path relative to the folder that is open as `start`, and return its descriptor.
+        Closes `start` and all folders in between, but never the root."""
         fd = start
         self._path, self._fd, self._workable = b"", self._root, False
         try:
@@ -98,7 +101,8 @@ class Folders:
 
 
 def absolute(path: str | os.PathLike[str]) -> Path:
-    """Return a user's path as an absolute path, with `~` expanded. Raises `InvalidInput` if it cannot be a path."""
+    """Return a path that a user gave as an absolute path, with `~` expanded. Raises `InvalidInput` if it cannot be a
+    path."""
     if "\0" in os.fspath(path):
         raise InvalidInput(f"{os.fspath(path)!r}: a path must not hold NUL characters")
     try:
@@ -114,7 +118,7 @@ def join(folder: bytes, name: bytes) -> bytes:
 
 
 def split(path: bytes) -> tuple[bytes, bytes]:
-    """Split a path into the folder and the name in it."""
+    """Split a path into the path of its folder and the last name. The folder is empty if the path is a single name."""
     folder, _, name = path.rpartition(b"/")
     return folder, name
 
@@ -125,8 +129,8 @@ def temporary_name() -> bytes:
 
 @contextmanager
 def temporary(fd: int) -> Iterator[bytes]:
-    """Give a temporary name in a folder, to be created and renamed inside the `with` block. If the block fails, the name is
-    removed."""
+    """Give a new temporary name in the folder that is open as `fd`. The `with` block creates a file of that name and
+    renames it. If the block fails, a file that still has the name is removed."""
     name = temporary_name()
     try:
         yield name
@@ -137,10 +141,11 @@ def temporary(fd: int) -> Iterator[bytes]:
 
 
 def check_unchanged(fd: int, name: bytes, was: Node | None, path: bytes) -> bool:
-    """Return whether the name exists. Raises `Unavailable` if it is not what the snapshot saw, or if it exists and `was` is
-    None.
+    """Return whether the name exists in the folder that is open as `fd`. Raises `Unavailable` if it exists but is not
+    `was`, what the last snapshot saw there. `was` is None if the snapshot saw nothing.
 
-    It is called before a name is replaced or removed, so that nothing is lost that no snapshot holds.
+    Call this before a name is replaced or removed, so that nothing is lost that no snapshot holds. `path` is for the
+    error.
     """
     try:
         facts = os.stat(name, dir_fd=fd, follow_symlinks=False)
@@ -152,8 +157,9 @@ def check_unchanged(fd: int, name: bytes, was: Node | None, path: bytes) -> bool
 
 
 def is_unchanged(facts: os.stat_result, was: Node, path: bytes) -> bool:
-    """Return whether a file or link still has the kind, time and size that a snapshot saw. A further name of a file has no
-    size there, so its size is not compared. A folder is never unchanged."""
+    """Return whether a file or link still has the kind, modification time and size that a snapshot saw. `facts` is its
+    state now, `was` what the snapshot saw. For a further name of a file (a hard link) the size is not compared, because
+    in a snapshot only the first name's size counts. Returns False for every folder."""
     if facts.st_mtime_ns != was.mtime:
         return False
     if isinstance(was, LinkNode):
@@ -172,7 +178,7 @@ def changed(path: bytes) -> Unavailable:
 
 @contextmanager
 def explained(path: bytes) -> Iterator[None]:
-    """Turn errors of the operating system inside the `with` block into Clew errors that name the path."""
+    """Raise a Clew error that names the path instead of any `OSError` inside the `with` block."""
     try:
         yield
     except OSError as error:
@@ -182,7 +188,7 @@ def explained(path: bytes) -> Iterator[None]:
 
 
 def explain(error: OSError, path: bytes) -> ClewError:
-    """Turn an error of the operating system into a Clew error that says what happened, to which file, and what to do."""
+    """Return the Clew error for an error of the operating system. It says what happened, to which file, and what to do."""
     hint = {
         errno.ENOSPC: "the disk is full. Free some space",
         errno.EDQUOT: "the disk quota is used up. Free some space",

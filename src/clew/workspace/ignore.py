@@ -21,17 +21,18 @@ IGNORE_FILE = ".clewignore"
 _LARGEST = 2**20
 _MOST = 5000
 _LONGEST = 4096
-"""The largest number of patterns in one place, and the longest pattern. They are limited because every name is matched
-against every pattern."""
+"""The most patterns in one `.clewignore` or one `ignore` argument (`_MOST`), and the most characters of a pattern
+(`_LONGEST`). They are limited because every name is matched against every pattern."""
 _START, _GAP, _STAR = "^(?:.+/)?", "(?:/.+)?", "[^/]*"
-"""The regular expressions that pathspec makes of `**` at the start of a pattern, of `**` inside it, and of `*`."""
+"""The regular expressions into which the library pathspec turns a `**` at the start of a pattern, a `**` inside it, and
+a `*`."""
 _SET = re.compile(r"\\.|\[\^/\]|\[(\^?\]?(?:\\.|[^]\\])*\])", re.DOTALL)
 log = logging.getLogger("clew.workspace")
 
 
 class Rules:
-    """The patterns of one folder and of the folders above it. Where the folder's own patterns do not decide, those of the
-    nearest folder above do."""
+    """The ignore patterns of one folder and of the folders above it. If no pattern of the folder itself matches a name,
+    the patterns of the nearest folder above with a match decide."""
 
     __slots__ = ("_above", "_spec", "_start")
 
@@ -42,8 +43,8 @@ class Rules:
 
     @classmethod
     def given(cls, patterns: Sequence[str]) -> Rules | None:
-        """Return the rules for patterns that a caller gave for the root, or None without patterns. Raises `InvalidInput` for
-        a line that is not a pattern."""
+        """Return the rules for patterns that a caller gave for the whole workspace, or None if there are no patterns.
+        Raises `InvalidInput` for a line that is not a pattern, and for too many lines."""
         if not patterns:
             return None
         if len(patterns) > _MOST:
@@ -54,7 +55,8 @@ class Rules:
             raise InvalidInput(f"ignore= has a line that is not a .gitignore pattern: {error}") from error
 
     def ignore(self, path: bytes, *, folder: bool) -> bool:
-        """Return whether a path is to be left out. The folder that it is in must not be ignored itself."""
+        """Return whether a path is to be left out of snapshots. `folder` says whether the path is a folder. The folder
+        that holds it must not be ignored itself."""
         text = os.fsdecode(path)
         if folder:
             text += "/"
@@ -68,10 +70,11 @@ class Rules:
 
 
 def read_rules(above: Rules | None, place: str, folder: bytes, fd: int) -> Rules | None:
-    """Read a folder's `.clewignore` and return its rules together with those from above.
+    """Read a folder's `.clewignore`. Returns the rules of the folder, which include `above`, the rules of the folders
+    above it. Returns `above` if the file is empty or cannot be used.
 
-    A `.clewignore` that is not a regular file or is too large is ignored. As in git, a line that is not a pattern is
-    skipped. So are lines beyond the largest number of patterns. Each of these logs a warning.
+    A `.clewignore` that is not a regular file or is too large is not used. As in git, a line that is not a pattern is
+    skipped. So are lines beyond the largest number of patterns. Each of these cases logs a warning.
     """
     text = _read(place, fd)
     if not text:
@@ -88,7 +91,8 @@ def read_rules(above: Rules | None, place: str, folder: bytes, fd: int) -> Rules
 
 
 def has_rules(place: str, fd: int) -> bool:
-    """Return whether anything in a folder is named `.clewignore`."""
+    """Return whether a folder has anything named `.clewignore`. The folder is open as `fd`, or has the path `place` if
+    `fd` is negative."""
     try:
         if fd >= 0:
             os.stat(IGNORE_FILE, dir_fd=fd, follow_symlinks=False)
@@ -118,12 +122,12 @@ def _pattern(line: str) -> GitIgnoreSpecPattern:
 
 
 def _linear(regex: str) -> str:
-    """Rewrite pathspec's regular expression so that matching takes at most the length of the path times that of the pattern.
-    Otherwise a pattern with many stars could take practically forever.
+    """Return pathspec's regular expression for an ignore pattern, rewritten so that matching takes at most the length
+    of the path times the length of the pattern. Otherwise a pattern with many stars could take practically forever.
 
-    The text between two stars may be matched at its first occurrence: if the rest does not match after that, it does not
-    match after a later one either. So the match never has to go back, and `(?>…)` keeps it from trying. This needs sets of
-    characters that never match a slash, as in git.
+    The text between two stars may be matched at its first occurrence: if the rest of the pattern does not match after
+    that one, it does not match after a later one either. So the match never has to go back, and `(?>…)` keeps it from
+    trying. This needs sets of characters that never match a slash, as in git.
     """
     regex = _SET.sub(lambda found: "(?!/)[" + re.sub(r"([\[&|~])", r"\\\1", found[1]) if found[1] else found[0], regex)
     first, *pieces = regex.split(_STAR)

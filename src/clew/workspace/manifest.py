@@ -1,7 +1,8 @@
-"""The format of snapshots: each folder is one blob, a tree, whose value lists its content. Nothing here reads or writes.
+"""The format of snapshots: each folder is one blob, called a tree, whose value lists the folder's content. Nothing in
+this module reads or writes files or stores.
 
-docs/format.md describes the value byte by byte. A tree is checked when it is read, because its author may be hostile. The
-module also holds the types that describe snapshots to callers.
+docs/format.md describes the value byte by byte. A tree is checked when it is read, because its author may be hostile.
+The module also holds the types that describe snapshots to callers.
 """
 
 from __future__ import annotations
@@ -41,19 +42,24 @@ __all__ = [
 
 
 INLINE = 512
-"""Files up to this size are kept in the tree itself, because a separate chunk would cost more than it holds."""
+"""The size in bytes up to which a file's content is kept in its folder's blob, because a separate blob would cost more
+than it holds."""
 MAX_NODES = 500_000
-"""The most names in one folder that are read by default. A folder with more is refused."""
+"""The most names in one folder of a snapshot that are read unless the caller gives another limit. A folder with more is
+refused."""
 EARLIEST, LATEST = -(2**63) + 1, 2**64 - 1
-"""The earliest and the latest time that a node can have, in nanoseconds since 1970: from 1677 to 2554."""
+"""The earliest and the latest modification time that a file, folder or link of a snapshot can have, in nanoseconds
+since 1970: from 1677 to 2554."""
 DEEPEST = 2000
 LONGEST = 32 * 1024
-"""How deep a folder of a snapshot may be, and how long its path in bytes. They are limited because opening a folder takes a
-step for each folder above it. Snapshots keep to these limits as restores do, so that every snapshot can be restored."""
+"""How many levels deep a folder of a snapshot may be (`DEEPEST`), and how many bytes its path may have (`LONGEST`).
+They are limited because opening a folder takes a step for each folder above it. Taking a snapshot keeps to the same
+limits as restoring one, so every snapshot can be restored."""
 
 
 class _Node(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One name in a folder. It is encoded as an array that starts with its kind. New fields come last and have defaults."""
+    """One name in a folder of a snapshot: a file, a folder or a link. It is encoded as an array that starts with its
+    kind. New fields are added at the end and have defaults, so that older snapshots stay readable."""
 
     name: bytes
     mode: int
@@ -63,24 +69,28 @@ class _Node(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class FileNode(_Node, tag="file", frozen=True):
-    """A regular file. Its bytes are `inline`, or in as many blobs as `chunks` says: the next digests in `Tree.leaves`."""
+    """A regular file in a snapshot. A small file's bytes are in `inline`. The bytes of any other file are in blobs:
+    `chunks` is their number, and their digests are the next ones in `Tree.leaves`, after those of the files before it.
+    """
 
     size: int = 0
     chunks: int = 0
     inline: bytes = b""
     extents: tuple[tuple[int, int], ...] | None = None
-    """Where the data of a sparse file lies, as offsets and lengths in order. The rest reads as zeros. None: no holes."""
+    """Where the data of a sparse file lies, as offsets and lengths in order. The rest of the file reads as zeros. None
+    if the file has no holes."""
     same_as: bytes = b""
-    """For a file with several names (hard links), the path of its first name, from the root. The first name has its own path
-    here. Empty for a file with one name."""
+    """For a file with several names (hard links): the path of its first name, from the root of the workspace. The first
+    name has its own path here. Empty for a file with one name."""
 
 
 class FolderNode(_Node, tag="folder", frozen=True):
-    """A folder. Its content is another tree: the next digest in `Tree.trees` of the tree with this node."""
+    """A folder inside a folder of a snapshot. Its content is in a `Tree` of its own, whose digest is the next one in
+    `Tree.trees`, after those of the folders before it."""
 
 
 class LinkNode(_Node, tag="link", frozen=True):
-    """A symbolic link. Its target is kept and never followed."""
+    """A symbolic link in a snapshot. The link's target is kept as text and never followed."""
 
     target: bytes = b""
 
@@ -89,13 +99,15 @@ Node = FileNode | FolderNode | LinkNode
 
 
 class Tree(msgspec.Struct, frozen=True):
-    """The content of one folder: its nodes, sorted by name, and the digests of the blobs that they need."""
+    """The content of one folder of a snapshot: its nodes (names with what they are), sorted by name, and the digests of
+    the blobs that they need."""
 
     nodes: tuple[Node, ...] = ()
     trees: tuple[str, ...] = ()
-    """The digest of the tree of each `FolderNode`, in order."""
+    """The digests of the trees of the folders in this folder, in the order of their nodes."""
     leaves: tuple[str, ...] = ()
-    """The digests of the chunks of all files, in order."""
+    """The digests of the chunks (blobs with parts of a file) of all files in this folder, in the order of their nodes.
+    """
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -103,12 +115,13 @@ _decode = msgspec.msgpack.Decoder(tuple[Node, ...]).decode
 
 
 def pack_folder(tree: Tree, keys: Keyring | None = None) -> tuple[str, bytes]:
-    """Encode a folder as a blob and return its digest and bytes. Equal folders give equal blobs."""
+    """Encode the content of a folder as a blob. Returns the digest and the bytes of the blob. Equal folders give equal
+    blobs."""
     return pack_tree(_encode(tree.nodes), tree.trees, tree.leaves, keys)
 
 
 def unpack_folder(digest: str, packed: bytes, keys: Keyring | None = None, most: int = MAX_NODES) -> Tree:
-    """Decode a folder from the blob that `pack_folder` made.
+    """Decode the content of a folder from a blob that `pack_folder` made.
 
     Raises `InvalidInput` if the blob is not a folder, has more than `most` names or is hostile, and `Corrupt` if it is
     damaged.
@@ -130,7 +143,7 @@ def unpack_folder(digest: str, packed: bytes, keys: Keyring | None = None, most:
 
 
 def _array_length(body: bytes) -> int:
-    """Return the number of nodes that the first bytes announce, without decoding the nodes."""
+    """Return how many nodes an encoded folder says it has, from its first bytes, without decoding the nodes."""
     first = body[0] if body else 0
     if first == 0xDD:
         return int.from_bytes(body[1:5], "big")
@@ -138,7 +151,8 @@ def _array_length(body: bytes) -> int:
 
 
 def _check(digest: str, nodes: Sequence[Node], trees: Sequence[str], leaves: Sequence[str]) -> None:
-    """Raise an error for names that would lead out of the folder, and for values that are impossible or contradictory."""
+    """Raise an error if a decoded folder cannot be right. `InvalidInput`: a name would lead out of the folder, or a
+    value is impossible. `Corrupt`: the nodes do not fit the number of digests."""
     folders = chunks = 0
     before = b""
     for node in nodes:
@@ -180,7 +194,7 @@ def _check_file(digest: str, node: FileNode) -> None:
 
 
 class Skipped(msgspec.Struct, frozen=True):
-    """A path that a snapshot or a restore left out or could not handle as asked, and why."""
+    """A path that a snapshot or a restore left out or could not handle as asked, and the reason in words."""
 
     path: str
     """The path from the root of the workspace. It is always printable UTF-8: `\\xff` stands for a byte that is not."""
@@ -188,23 +202,24 @@ class Skipped(msgspec.Struct, frozen=True):
 
 
 class SnapshotRef(msgspec.Struct, frozen=True):
-    """A snapshot that is durably in the store. Its digest is enough to restore it."""
+    """A snapshot that is durably in the store, with figures about it. Its digest is enough to restore it."""
 
     digest: str
     files: int = 0
     bytes: int = 0
     """The sum of the sizes of all files."""
     new_bytes: int = 0
-    """The bytes that this snapshot added to the store, as stored. Blobs that the store had already are not counted."""
+    """How many bytes this snapshot added to the store, in their stored form. Blobs that the store already had are not
+    counted."""
     skipped: tuple[Skipped, ...] = ()
 
     def entry(self) -> WorkspaceSnapshot:
-        """Return this snapshot as an entry for a thread's log."""
+        """Return an entry that records this snapshot, to be appended to a thread's log."""
         return WorkspaceSnapshot(self.digest, self.files, self.bytes)
 
 
 def shown(path: bytes) -> str:
-    """Return a path as text that can be printed and encoded, whatever bytes it has."""
+    """Return a path as text that can be printed and encoded, whatever bytes it has. Other bytes are shown as escapes."""
     text = os.fsdecode(path)
     if text.isprintable():
         return text
@@ -216,13 +231,15 @@ def _escaped(letter: str) -> str:
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of a workspace. They protect against a folder that was named by mistake; raise them for one that is large on
-    purpose."""
+    """Limits of a workspace. They protect against a folder that was named by mistake. For a folder that is large on
+    purpose, raise them."""
 
     file_bytes: int = 2**30
-    """The largest file, in bytes of data. A larger one is skipped and reported. Holes of a sparse file do not count."""
+    """The largest size of a file in bytes, without the holes of a sparse file. A larger file is left out of the
+    snapshot and reported."""
     names: int = 500_000
-    """The most files, folders and links together. A workspace with more is refused."""
+    """The most files, folders and links in a workspace, all together. A snapshot of a workspace with more is refused.
+    """
 
 
 def is_too_deep(folder: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""Read files of a workspace into chunks, on threads beside the event loop, and store the chunks in batches."""
+"""Read files of a workspace into chunks, on OS threads beside the event loop, and store the chunks in batches."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from clew.workspace.statcache import is_settled
 __all__ = ["UNTRUSTED", "Content", "Outbox", "Reader", "Stopped", "Threads"]
 
 UNTRUSTED = -1
-"""The ctime in the fact of a file that must be read again next time. No file has it, so the fact never matches."""
+"""The ctime that the cache keeps for a file that must be read again by the next snapshot. No real file has this ctime,
+so the cached facts of the file never match."""
 _TRIES = 3
 _BATCH = 8 * 2**20
 _FILE = (
@@ -40,21 +41,23 @@ _FILE = (
 
 
 class Content(msgspec.Struct, frozen=True, gc=False):
-    """The result of reading one name."""
+    """The result of reading one file or link for a snapshot."""
 
     node: FileNode | LinkNode | None = None
-    """None if the name is not part of the snapshot."""
+    """The file or link as the snapshot lists it. None if it is not part of the snapshot."""
     leaves: str = ""
-    """The digests of its chunks, joined. There are many of these objects, and a list in each costs time."""
+    """The digests of the file's chunks, joined into one text. There are many of these objects, and a list in each would
+    cost time."""
     fact: Fact | None = None
-    """What the cache remembers of it for the next snapshot."""
+    """The facts about the file (such as size and times) that the cache keeps, by which the next snapshot sees whether
+    the file has changed. None if it is not part of the snapshot."""
     problem: str | None = None
-    """The problem that the snapshot reports for it, if any."""
+    """The problem that the snapshot reports for the file or link, in words. None if there was none."""
 
 
 class Outbox:
-    """Collects the blobs of one thread and passes them in batches to the event loop, which stores them. While one batch is
-    stored, only one more is filled, so that memory stays bounded."""
+    """Collects the blobs that one OS thread makes, and passes them in batches to the event loop, which stores them.
+    While one batch is being stored, only one more is filled, so that memory stays bounded."""
 
     def __init__(
         self,
@@ -70,7 +73,8 @@ class Outbox:
         self._under_way: Future[None] | None = None
 
     def add(self, digest: str, packed: bytes) -> None:
-        """Add a blob. Waits for the store if a batch is full and another is still being stored."""
+        """Add a blob to the current batch. If that fills the batch, pass it on to be stored; wait first if another
+        batch is still being stored."""
         if digest not in self._batch:
             self._batch[digest] = packed
             self._size += len(packed)
@@ -78,13 +82,14 @@ class Outbox:
                 self._send()
 
     def finish(self) -> None:
-        """Send the last batch and wait until everything is stored."""
+        """Pass on the last batch and wait until everything is stored."""
         if self._batch:
             self._send()
         self._wait()
 
     def cancel(self) -> None:
-        """Release a thread that waits for the store: its wait ends with `Stopped`. Called from the event loop."""
+        """Release the OS thread that waits for the store, if any: its wait ends with `Stopped`. Called from the event
+        loop."""
         if self._under_way is not None:
             self._under_way.cancel()
 
@@ -104,7 +109,7 @@ class Outbox:
 
 
 class Reader:
-    """Reads files and links below one root, on any number of threads."""
+    """Reads files and links below one root folder. Any number of OS threads may use it at the same time."""
 
     def __init__(self, root: Root, limits: Limits, keys: Keyring | None, threads: Threads) -> None:
         self._root = root
@@ -113,10 +118,12 @@ class Reader:
         self._threads = threads
 
     def read(self, folder: Folder, seen: Fact, outbox: Outbox) -> Content:
-        """Read a file or link that the walk has seen, and put its chunks into the outbox.
+        """Read a file or link that the walk over the workspace has seen, put its chunks into the outbox, and return the
+        result.
 
-        A name that is gone by now is left out. One that cannot be read is reported. A file that changes while it is read is
-        read again; if it keeps changing, it is kept as it was read last, and reported.
+        `seen` are the facts that the walk saw. A name that is gone by now gives a result without a node. If it cannot
+        be read, the result names the problem. A file that changes while it is read is read again; if it keeps changing,
+        the last version read is kept, and the result says so.
         """
         path = folder.at(seen[0])
         content: Content | None = None
@@ -141,7 +148,7 @@ class Reader:
         return Content(node, "", self._fact(seen, facts, began))
 
     def _read_file(self, path: bytes, seen: Fact, dev: int, outbox: Outbox) -> Content:
-        """Read a file once. The content has the problem `CHANGED` if the file changed meanwhile."""
+        """Read a file once. If the file changed meanwhile, the result has the problem `CHANGED`."""
         began = time.time_ns()
         fd = self._root.open(path, _FILE)
         try:
@@ -178,7 +185,8 @@ class Reader:
     def _read_data(
         self, fd: int, size: int, data_size: int, extents: tuple[tuple[int, int], ...] | None, outbox: Outbox
     ) -> tuple[bytes, list[str], int]:
-        """Read a file's data. Returns the bytes to keep inline, the digests of its chunks, and how many bytes were read."""
+        """Read a file's data and put its chunks into the outbox. Returns the bytes to keep inline (empty for a file
+        that has chunks), the digests of the chunks, and how many bytes were read."""
         if size <= INLINE:
             inline = _read_all(fd, size)
             return inline, [], len(inline)
@@ -195,8 +203,9 @@ class Reader:
         return b"", leaves, length
 
     def _fact(self, seen: Fact, facts: os.stat_result, began: int) -> Fact:
-        """Return the fact to remember of a file or link as it was opened. It is marked `UNTRUSTED` if a later change might
-        not show."""
+        """Return the facts that the cache keeps of a file or link, as it was when it was opened. Their ctime is
+        `UNTRUSTED` if a later change might leave all its times as they are. `began` is when reading began, in
+        nanoseconds."""
         elsewhere = facts.st_dev != self._root.facts.st_dev or self._on_network
         trusted = is_settled(facts.st_mtime_ns, facts.st_ctime_ns, began, elsewhere=elsewhere)
         ctime = facts.st_ctime_ns if trusted else UNTRUSTED
@@ -213,7 +222,7 @@ def _version(facts: os.stat_result) -> tuple[int, int, int]:
 
 
 def _read_all(fd: int, count: int) -> bytes:
-    """Read this many bytes from the current position. Returns fewer only at the end of the file."""
+    """Read this many bytes from the current position of an open file. Returns fewer only at the end of the file."""
     data = os.read(fd, count)
     if len(data) == count or not data:
         return data
@@ -227,7 +236,8 @@ def _read_all(fd: int, count: int) -> bytes:
 
 
 def _up_to(length: int, extents: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
-    """Cut extents to this many bytes of data in total, for a file that was shortened while it was read."""
+    """Cut the extents of a sparse file (offsets and lengths of its data) so that they hold `length` bytes of data in
+    total. Used for a file that was shortened while it was read."""
     kept = []
     for offset, count in extents:
         count = min(count, length)
@@ -242,12 +252,12 @@ _TICK = 0.1
 
 
 class Stopped(Exception):
-    """Ends the work of a thread that has to stop early."""
+    """Raised in an OS thread to end its work early, after a failure elsewhere or a cancellation."""
 
 
 class Threads:
-    """Runs functions on threads and waits for them. After a failure or a cancellation, `stop` is set, and functions that
-    call `go_on` end early."""
+    """Runs functions on OS threads and waits for them. After a failure or a cancellation, the event `stop` is set. From
+    then on `go_on` raises `Stopped`, which ends the functions that call it."""
 
     def __init__(self, count: int) -> None:
         self.stop = threading.Event()
@@ -262,12 +272,13 @@ class Threads:
         self._pool.shutdown()  # returns at once, because nothing is running any more
 
     def go_on(self) -> None:
-        """Raise `Stopped` if the work has to stop early. Functions call this now and then."""
+        """Raise `Stopped` if the work has to end early. The functions that run on the OS threads call this now and
+        then."""
         if self.stop.is_set():
             raise Stopped
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Run one function and return its result."""
+        """Run one function on an OS thread and return its result. Failures are handled as by `run_all`."""
         return (await self.run_all([work]))[0]
 
     async def run_all(
@@ -277,10 +288,11 @@ class Threads:
         let_go: Callable[[], object] = lambda: None,
         tick: Callable[[], object] | None = None,
     ) -> list[T]:
-        """Run these functions at the same time and return their results. `tick` is called now and then meanwhile.
+        """Run these functions at the same time, each on an OS thread, and return their results in order. Meanwhile
+        `tick`, if given, is called about every tenth of a second.
 
-        After a failure or a cancellation, `stop` is set and `let_go` is called to release functions that wait for something
-        else. The failure is raised once all of them have ended.
+        After a failure or a cancellation, `stop` is set, and `let_go` is called to release functions that wait for
+        something else. Once all functions have ended, the failure or the cancellation is raised.
         """
         loop = asyncio.get_running_loop()
         self.stop.clear()

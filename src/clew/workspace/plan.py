@@ -1,6 +1,8 @@
-"""Plan a restore: compare two snapshots and list the work that makes a folder equal to the target.
+"""Plan a restore: compare the snapshot of a folder as it is now with the snapshot to restore (the target), and list the
+work that makes the folder equal to the target.
 
-Folders with equal digests are not read. Making a plan does not look at the disk; `check_plan` compares it with the folder.
+Folders with the same digest in both are not read. Making a plan does not look at the disk; `check_plan` compares the
+plan with the folder.
 """
 
 from __future__ import annotations
@@ -20,24 +22,25 @@ from clew.workspace.reader import Bounds, Item, Root, check_length, data_size, f
 __all__ = ["FileWork", "LinkWork", "NameWork", "Plan", "TouchWork", "check_plan", "make_plan"]
 
 _BATCH = 128
-"""How many pairs of folders are fetched and compared at once."""
+"""How many folders are fetched from both snapshots and compared at once."""
 _SMALL_CHUNK = 4096
-"""A size in bytes far below that of any chunk that Clew makes. A file whose chunks are smaller on average is refused."""
+"""A size in bytes far below that of any chunk (part of a file) that Clew makes. A file whose chunks are smaller than
+this on average is refused as damaged."""
 
 
 class FileWork(NamedTuple):
-    """A file to write. `was` is what the name is now: a file, a link, or None."""
+    """A file that a restore has to write. `was` is what has its name now: a file, a link, or None for nothing."""
 
     path: bytes
     node: FileNode
     item: Item
     was: Node | None
     size: int
-    """The bytes of its data, without holes."""
+    """The size in bytes of the file's data, without the holes of a sparse file."""
 
 
 class LinkWork(NamedTuple):
-    """A symbolic link to make. `was` is what the name is now: a file, a link, or None."""
+    """A symbolic link that a restore has to make. `was` is what has its name now: a file, a link, or None for nothing."""
 
     path: bytes
     node: LinkNode
@@ -45,7 +48,8 @@ class LinkWork(NamedTuple):
 
 
 class NameWork(NamedTuple):
-    """A further name (a hard link) for the file whose first name is `first`. `was` is what the name is now, or None."""
+    """A hard link that a restore has to make: a further name for the file whose first name is `first`. `was` is what
+    has the name now, or None for nothing."""
 
     path: bytes
     first: bytes
@@ -53,17 +57,19 @@ class NameWork(NamedTuple):
 
 
 class TouchWork(NamedTuple):
-    """A file or link whose mode or time has to be set, because nothing else differs."""
+    """A file or link of which a restore has to set only the mode or the time, because nothing else differs. `was` is
+    its present state, `item` the state to restore."""
 
     path: bytes
     item: Item
     was: Node
     folder: FolderNode
-    """The folder that the name is in. Its time has to be set too, if the name has to be written after all."""
+    """The folder that holds the name, as it is to be restored. Its time has to be set too if, after all, the name has
+    to be written anew."""
 
 
 class Plan:
-    """All work of a restore, in the order in which it was found: a folder comes before its content."""
+    """All the work of one restore, in the order in which it was found: a folder comes before its content."""
 
     def __init__(self) -> None:
         self.removals: list[tuple[bytes, Node]] = []
@@ -73,47 +79,53 @@ class Plan:
         self.links: list[LinkWork] = []
         self.touches: list[TouchWork] = []
         self.settled: dict[bytes, FolderNode] = {}
-        """Folders whose mode and time are set at the end, because they differ or because work in the folder changes them."""
+        """Folders whose mode and time are set at the end of the restore, because they differ or because work in the
+        folder changes them. The keys are paths."""
         self.added: list[bytes] = []
-        """New names in existing folders. Nothing may exist under these names now."""
+        """Paths of new names in folders that exist already. The restore is refused if anything exists under such a
+        name."""
         self.leftovers: Collection[bytes] = ()
-        """Temporary files of an interrupted restore, to be removed."""
+        """Paths of temporary files that an interrupted restore left, to be removed."""
         self.emptied: dict[bytes, Collection[bytes]] = {}
-        """Folders that a file or link replaces, with the only names that they may hold now."""
+        """Paths of folders that a file or link replaces, each with the names that the last snapshot saw in it. The
+        restore is refused if such a folder holds any other name."""
 
     @property
     def made(self) -> int:
-        """The number of names to be made or replaced."""
+        """The number of files, links, further names and folders to be made or replaced."""
         return len(self.new_folders) + len(self.files) + len(self.names) + len(self.links)
 
     @property
     def data(self) -> int:
-        """The number of bytes to be written."""
+        """The number of bytes of file data to be written."""
         return sum(work.size for work in self.files)
 
     @property
     def freed(self) -> int:
-        """The number of bytes of the files to be removed or replaced."""
+        """The number of bytes of data in the files to be removed or replaced."""
         gone = (*(node for _, node in self.removals), *(work.was for work in self.files))
         return sum(data_size(node) for node in gone if isinstance(node, FileNode))
 
 
 class _Pair(NamedTuple):
-    """A folder to compare between the snapshot before the restore and the target. It may be in only one of them."""
+    """A folder to compare between the snapshot of the present state and the snapshot to restore. It may be in only one
+    of them."""
 
     path: bytes
     before: str
-    """The digest of its tree before the restore. Empty if the folder was not there."""
+    """The digest of the folder's content before the restore. Empty if the folder does not exist now."""
     target: str
-    """The digest of its tree after the restore. Empty if the folder is to go."""
+    """The digest of the folder's content after the restore. Empty if the restore removes the folder."""
     node: FolderNode
-    """The folder as it is to be, or as it was if it is to go."""
+    """The folder's mode and time after the restore; if the restore removes it, those before."""
     replaced: bool = False
-    """Whether a file or link takes this folder's place."""
+    """Whether the restore puts a file or link in this folder's place."""
 
 
 async def make_plan(checkpointer: Checkpointer, before: Root | None, target: Root, limits: Limits) -> Plan:
-    """Return the work that makes a folder equal to `target`. The folder is now like `before`, or empty if that is None."""
+    """Return the plan that makes a folder equal to the snapshot `target`. `before` is the snapshot of the folder as it
+    is now, or None if it is empty. Raises `InvalidInput` or `Corrupt` if the target is hostile, damaged or over the
+    limits."""
     return await _Planner(checkpointer, limits).run(before, target)
 
 
@@ -128,11 +140,13 @@ class _Planner:
         self._equal: list[_Pair] = []
         self._count = Bounds(limits).count
         self._firsts: set[bytes] = set()
-        """The first names of all files with several names that were found so far."""
+        """The first names of all files with several names (hard links) that were found so far, as paths."""
         self._rewritten: set[bytes] = set()
-        """The first names of files that are written anew. Their further names have to be made again."""
+        """The first names of files with several names (hard links) that are written anew, as paths. The other names of
+        these files have to be made again."""
         self._followers: list[tuple[NameWork, _Pair]] = []
-        """Further names that need no work, unless their file is written anew."""
+        """Further names (hard links) of files that need no work, unless their file is written anew. Each comes with the
+        folder that it is in."""
 
     async def run(self, before: Root | None, target: Root) -> Plan:
         if before is None or before.node != target.node:
@@ -209,8 +223,8 @@ class _Planner:
             self._plan.touches.append(TouchWork(path, item, was.node, pair.node))
 
     def _compare_file(self, pair: _Pair, path: bytes, item: Item, node: FileNode, was: Item | None) -> None:
-        """Add the work for one file. A file with several names is written anew and never changed in place, because a name of
-        it may have to keep the old content."""
+        """Add the work for one file to the plan. A file with several names (hard links) is written anew and never
+        changed in place, because one of its names may have to keep the old content."""
         old = was.node if was is not None and isinstance(was.node, FileNode) else None
         if node.same_as not in (b"", path):
             work = NameWork(path, node.same_as, was.node if was else None)
@@ -238,7 +252,8 @@ class _Planner:
             self._pairs.append(_Pair(path, was.tree, "", was.node, replaced))
 
     def _look_for_names(self, pairs: list[_Pair], packed: dict[str, bytes]) -> None:
-        """Search equal folders for first names of files, and for further names of files that are written anew elsewhere."""
+        """Search folders that are equal in both snapshots for names of files with several names (hard links): for first
+        names, and for further names that have to be made again if their file is written anew elsewhere."""
         for pair in pairs:
             found = self._items(pair.target, packed)
             self._count(pair.path, len(found))
@@ -284,11 +299,12 @@ def _check_file(path: bytes, node: FileNode, limits: Limits) -> None:
 
 
 def check_plan(root: int, plan: Plan, own_files: Collection[bytes], skipped: Mapping[str, str]) -> None:
-    """Check a plan against the folder, open as `root`. Raises an error if something in the folder prevents it.
+    """Check a plan against the folder that is open as `root`. Raises an error if something in the folder prevents it,
+    or if the disk has too little space.
 
-    `own_files` are the paths of the store's own files, from the root. `skipped` says why a path is in no snapshot. If a file
-    to touch has names outside the workspace, the plan is changed to write it anew: setting its mode in place would change it
-    there too.
+    `own_files` are the paths of the store's own files, from the root. `skipped` gives the reason for each path that the
+    last snapshot left out. If a file whose mode or time is to be set has further names outside the workspace, the plan
+    is changed to write it anew, because setting the mode in place would change the file there too.
     """
     _check_lengths(root, plan)
     leftovers = set(plan.leftovers)
@@ -349,7 +365,8 @@ def _upwards(path: bytes) -> list[bytes]:
 
 
 def _spare_shared_files(folders: Folders, plan: Plan) -> None:
-    """Write files anew that have several names on the disk, instead of setting mode and time in place."""
+    """Change the plan: files that have several names on the disk are written anew, instead of having their mode and
+    time set in place. So their other names keep the old mode and time."""
     touches = []
     for work in plan.touches:
         folder, name = split(work.path)
@@ -368,8 +385,8 @@ def _spare_shared_files(folders: Folders, plan: Plan) -> None:
 
 
 def _check_room(root: int, plan: Plan) -> None:
-    """Raise `Unavailable` if the disk has too little room, as far as can be told. Removing and replacing files makes room
-    too, but how much is not known exactly."""
+    """Raise `Unavailable` if the disk has too little room for the plan, as far as can be told. Files that the plan
+    removes or replaces count as free space, but how much they free is not known exactly."""
     facts = os.fstatvfs(root)
     needed, free = plan.data - plan.freed, facts.f_bavail * facts.f_frsize
     if needed > free:

@@ -1,4 +1,5 @@
-"""Read snapshots from a store: their folders, the bytes of files, and listings. Everything is checked when it is read."""
+"""Read snapshots from a store: their folders, the bytes of their files, and listings of their content. Everything is
+checked when it is read."""
 
 from __future__ import annotations
 
@@ -52,14 +53,15 @@ __all__ = [
 
 
 Ref = SnapshotRef | WorkspaceSnapshot | str
-"""A reference to a snapshot: the result of `Workspace.snapshot`, the entry in a thread's log, or the digest."""
+"""A reference to a snapshot: the result of `Workspace.snapshot`, the entry in a thread's log, or the snapshot's digest.
+"""
 
 
 class Bounds:
-    """Counts the names of one snapshot and refuses too many of them, or folders that are too deep.
+    """Counts the names of one snapshot while it is read, and refuses too many names and folders that are too deep.
 
-    A hostile snapshot can have very many names with few blobs, because one folder can be in many places. So every snapshot
-    that may come from elsewhere is counted.
+    A hostile snapshot can have very many names with few blobs, because the same folder can be in many places. So the
+    names of every snapshot that may come from elsewhere are counted.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -67,7 +69,8 @@ class Bounds:
         self._names = 0
 
     def count(self, folder: bytes, names: int) -> None:
-        """Count the names in one folder. Raises `InvalidInput` if the snapshot has too many, or the folder is too deep."""
+        """Add the number of names in one folder. Raises `InvalidInput` if the snapshot has too many names, or if the
+        folder is too deep."""
         self._names += names
         if self._names > self._limits.names:
             raise InvalidInput(
@@ -80,25 +83,26 @@ class Bounds:
 
 
 class Item(NamedTuple):
-    """One name in a folder, with the digests of its content."""
+    """One name in a folder of a snapshot, with the digests of the blobs that hold its content."""
 
     node: Node
     tree: str = ""
-    """The digest of a folder's tree. Empty for files and links."""
+    """The digest of the blob that lists a folder's content. Empty for files and links."""
     leaves: tuple[str, ...] = ()
-    """The digests of a file's chunks."""
+    """The digests of the blobs that hold a file's content, in order. Empty for folders, links and very small files."""
 
 
 class Root(NamedTuple):
-    """The root folder of a snapshot: its mode and time, and the digest of its tree."""
+    """The root folder of a snapshot: its mode and time in `node`, and the digest of the blob that lists its content in
+    `tree`."""
 
     node: FolderNode
     tree: str
 
 
 def digest_of(ref: Ref) -> str:
-    """Return the digest of a snapshot. Raises `InvalidInput` for None, which is what a thread without snapshots has, and for
-    anything else that is not a reference."""
+    """Return the digest of a snapshot from a reference to it. Raises `InvalidInput` for anything that is not a
+    reference. That includes None, which callers have if a thread has no snapshot."""
     if isinstance(ref, str):
         return ref
     if not isinstance(ref, SnapshotRef | WorkspaceSnapshot):
@@ -112,7 +116,8 @@ def digest_of(ref: Ref) -> str:
 
 
 async def read_root(checkpointer: Checkpointer, ref: Ref, limits: Limits) -> Root:
-    """Read the root folder of a snapshot. Raises `InvalidInput` if the digest is not that of a whole snapshot."""
+    """Read the root folder of a snapshot. Raises `InvalidInput` if the reference leads to a folder within a snapshot,
+    and the errors of `read_tree`."""
     digest = digest_of(ref)
     top = await read_tree(checkpointer, digest, limits)
     if len(top.nodes) != 1 or not isinstance(top.nodes[0], FolderNode):
@@ -121,13 +126,15 @@ async def read_root(checkpointer: Checkpointer, ref: Ref, limits: Limits) -> Roo
 
 
 async def read_tree(checkpointer: Checkpointer, digest: str, limits: Limits) -> Tree:
-    """Read one folder of a snapshot. Raises `MissingBlob` if it is missing, and the errors of `unpack_folder`."""
+    """Read the content of one folder of a snapshot. Raises `MissingBlob` if the store does not have it, and the errors
+    of `unpack_folder`."""
     packed = await fetch(checkpointer, [digest])
     return await asyncio.to_thread(unpack_folder, digest, packed[digest], checkpointer.keys, limits.names)
 
 
 async def fetch(checkpointer: Checkpointer, digests: Collection[str]) -> dict[str, bytes]:
-    """Return these blobs by digest, still packed. Raises `MissingBlob` unless the store has all of them."""
+    """Fetch these blobs from the store. Returns their bytes by digest, as stored: not yet decompressed or decrypted.
+    Raises `MissingBlob` unless the store has all of them."""
     wanted = set(digests)
     found = await checkpointer.get_blobs(wanted) if wanted else {}
     if len(found) < len(wanted):
@@ -136,7 +143,7 @@ async def fetch(checkpointer: Checkpointer, digests: Collection[str]) -> dict[st
 
 
 def items(tree: Tree) -> dict[bytes, Item]:
-    """Return the nodes of a folder by name, each with the digests of its content."""
+    """Return everything in a folder by name, each with the digests of its content."""
     found: dict[bytes, Item] = {}
     folders = chunks = 0
     for node in tree.nodes:
@@ -152,7 +159,7 @@ def items(tree: Tree) -> dict[bytes, Item]:
 
 
 def data_size(node: FileNode) -> int:
-    """Return how many bytes of a file are data, without the holes of a sparse file."""
+    """Return the size of a file in bytes, without the holes of a sparse file."""
     return node.size if node.extents is None else sum(length for _, length in node.extents)
 
 
@@ -169,7 +176,8 @@ def same_content(a: Item, b: Item) -> bool:
 
 
 def unpack_file(path: bytes, item: Item, packed: Mapping[str, bytes], keys: Keyring | None) -> list[bytes]:
-    """Unpack the data of a file and return its pieces. Raises `Corrupt` if the length is not what the folder says."""
+    """Return the data of a file as a list of pieces. `packed` holds the blobs of the file, as stored. Raises `Corrupt`
+    if the file's length is not what its folder says."""
     node = item.node
     assert isinstance(node, FileNode)  # noqa: S101 - for the type alone
     pieces = [unpack_blob(digest, packed[digest], keys) for digest in item.leaves] if item.leaves else [node.inline]
@@ -178,7 +186,7 @@ def unpack_file(path: bytes, item: Item, packed: Mapping[str, bytes], keys: Keyr
 
 
 def check_length(path: bytes, node: FileNode, length: int) -> None:
-    """Raise `Corrupt` unless a file has this many bytes of data."""
+    """Raise `Corrupt` unless `length` is the number of bytes of data that the file has by its folder."""
     if length != data_size(node):
         raise Corrupt(
             f"{shown(path)!r} should have {data_size(node)} bytes of data by its folder, but {length} are stored. "
@@ -187,7 +195,8 @@ def check_length(path: bytes, node: FileNode, length: int) -> None:
 
 
 async def read_file(checkpointer: Checkpointer, path: bytes, item: Item) -> bytes:
-    """Return a whole file with its holes filled by zeros. Only for files that are known to be small."""
+    """Read a whole file from the store and return its bytes, with zeros for the holes of a sparse file. Use it only for
+    files that are known to be small."""
     packed = await fetch(checkpointer, item.leaves)
     pieces = await asyncio.to_thread(unpack_file, path, item, packed, checkpointer.keys)
     assert isinstance(item.node, FileNode)  # noqa: S101 - for the type alone
@@ -202,14 +211,16 @@ async def read_file(checkpointer: Checkpointer, path: bytes, item: Item) -> byte
 
 
 class Places:
-    """Finds where in a sparse file each piece of its data belongs. Pieces must come in order."""
+    """Finds where in a sparse file each piece of its data belongs. `extents` are the parts of the file that hold data,
+    as offsets and lengths. Pass the pieces to `take` in order."""
 
     def __init__(self, extents: Iterable[tuple[int, int]]) -> None:
         self._extents = iter(extents)
         self._offset = self._room = 0
 
     def take(self, piece: bytes) -> Iterator[tuple[int, memoryview]]:
-        """Yield the parts of the next piece, each with its offset in the file."""
+        """Yield the parts of the next piece of data, each after its offset in the file. A piece has several parts if it
+        goes on after a hole. Raises `Corrupt` if there is more data than the file has room for."""
         left = memoryview(piece)
         while left:
             if not self._room:
@@ -230,10 +241,10 @@ _FIRST, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=
 
 
 class Listed(msgspec.Struct, frozen=True, kw_only=True):
-    """One path in a snapshot, as listings show it."""
+    """One path in a snapshot, as `list_snapshot` returns it."""
 
     path: str
-    """The path from the root of the workspace. It is always printable."""
+    """The path from the root of the workspace. It is always printable: other bytes are shown as escapes."""
     what: Literal["file", "folder", "link"]
     mode: int
     modified_at: datetime
@@ -244,7 +255,7 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def list_snapshot(checkpointer: Checkpointer, ref: Ref, limits: Limits | None = None) -> list[Listed]:
-    """List everything in a snapshot, sorted by name. A folder comes before its content."""
+    """Return all files, folders and links in a snapshot, sorted by path. A folder comes before its content."""
     limits = limits or Limits()
     root = await read_root(checkpointer, ref, limits)
     bounds = Bounds(limits)
@@ -280,8 +291,8 @@ def _listed(path: bytes, item: Item, found: dict[bytes, Item]) -> Listed:
 
 
 def _moment(nanoseconds: int) -> datetime:
-    """Return a file's time. If a `datetime` cannot hold it, return 1970 for an early time and the end of 9999 for a late
-    one."""
+    """Return a time in nanoseconds since 1970 as a `datetime`. If a `datetime` cannot hold it, return the start of 1970
+    for a time before 1970, and the last day of 9999 for any other."""
     try:
         return datetime.fromtimestamp(nanoseconds / 1e9, UTC)
     except (OverflowError, ValueError, OSError):

@@ -30,11 +30,11 @@ _log = logging.getLogger("clew.workspace")
 
 
 class Restored(msgspec.Struct, frozen=True, kw_only=True):
-    """What a restore did."""
+    """The result of a restore."""
 
     before_restore: SnapshotRef | None
-    """A snapshot of the folder as it was, to go back to. None if the folder was empty. gc keeps it for at least half a day,
-    and for good once a thread's log names it."""
+    """A snapshot of the folder as it was before the restore. None if the folder was empty. gc keeps the snapshot for at
+    least half a day, and for good once a thread's log names it."""
     written: int
     """The number of files, links and folders that were made or replaced."""
     touched: int
@@ -42,8 +42,8 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
     deleted: int
     """The number of files, links and folders that were deleted."""
     kept: tuple[Skipped, ...] = ()
-    """Folders that are not in the snapshot but had to stay, with their `.clewignore`. They hold files that are in no
-    snapshot, or something is mounted there."""
+    """Paths that are not in the snapshot but had to stay, with the reasons: folders that hold files that are in no
+    snapshot, or where something is mounted, and the `.clewignore` of such folders."""
 
 
 async def restore(
@@ -52,7 +52,7 @@ async def restore(
     into: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Restored:
-    """Make the workspace, or the folder `into`, equal to a snapshot. Only names that differ are touched.
+    """Make the workspace's folder, or the folder `into`, equal to a snapshot. Only names that differ are touched.
 
     - **Nothing is lost**: a snapshot of the folder is taken first. Files that no snapshot holds (ignored, too large, special
       files, the store's own) are never replaced or removed. If one is in the way, an error is raised before anything is
@@ -62,8 +62,8 @@ async def restore(
       name changes in one step. After an interruption, run the same restore again: it continues from there.
     - `into` is created if it does not exist. If it holds files, it is treated like a workspace of its own.
 
-    Only one restore at a time works in a folder. Files are not synced to the disk: after a power cut, restore again. It does
-    not work on Windows, which cannot open a name relative to an open folder.
+    Only one restore at a time works in a folder. Files are not synced to the disk: after a power cut, restore again.
+    Restoring does not work on Windows, which cannot open a name relative to an open folder.
     """
     if os.open not in os.supports_dir_fd:
         raise ClewError(
@@ -104,7 +104,9 @@ async def _restore(place: Workspace, ref: Ref, progress: Progress | None) -> Res
 
 
 def _elsewhere(workspace: Workspace, into: Path) -> Workspace:
-    """Return the folder `into` as a workspace of its own, with the same store, patterns and limits."""
+    """Return the folder `into` as a workspace of its own, with the same store, patterns and limits. Returns `workspace`
+    if it is the same folder. Raises `InvalidInput` if one folder lies in the other, or `into` lies in the store's own
+    files."""
     there, here = os.path.realpath(into), os.path.realpath(workspace.path)
     if there == here:
         return workspace
@@ -122,8 +124,8 @@ def _lies_in(path: str, folder: str) -> bool:
 
 @contextmanager
 def _held(folder: Path) -> Iterator[int]:
-    """Open and lock a folder inside the `with` block, and give its descriptor. Creates the folder if it does not exist, and
-    removes it again if the block fails and it is empty."""
+    """Open and lock a folder for the time of the `with` block, and give its descriptor. Creates the folder if it does
+    not exist. If the block fails, a folder that was created and is empty is removed again."""
     path, made = os.path.realpath(folder), False
     try:
         if not os.path.lexists(path):
@@ -145,8 +147,8 @@ def _held(folder: Path) -> Iterator[int]:
 
 
 def _lock(root: int, path: str) -> None:
-    """Lock a folder until its descriptor is closed. Raises `Unavailable` if another restore has the lock. Does nothing where
-    folders cannot be locked, as on some network file systems."""
+    """Lock a folder until its descriptor `root` is closed. Raises `Unavailable` if another restore has the lock. Does
+    nothing where folders cannot be locked, as on some network file systems."""
     import fcntl  # Windows does not have it
 
     try:
@@ -158,7 +160,8 @@ def _lock(root: int, path: str) -> None:
 
 
 def _check_same(root: int, path: Path, walked: Walked | None) -> None:
-    """Raise `Unavailable` unless the open folder is the one of which the snapshot was taken."""
+    """Raise `Unavailable` unless the open folder is the one of which the snapshot before the restore was taken. Does
+    nothing if `walked` is None, because there was no such snapshot."""
     facts = os.fstat(root)
     if walked is not None and (facts.st_dev, facts.st_ino) != (walked.dev, walked.ino):
         raise Unavailable(
@@ -169,7 +172,9 @@ def _check_same(root: int, path: Path, walked: Walked | None) -> None:
 async def _plan(
     place: Workspace, root: int, before: SnapshotRef | None, target: Root, leftovers: tuple[bytes, ...]
 ) -> Plan:
-    """Make the plan of a restore and check it: against the folder, the free space and the blobs that it needs."""
+    """Make the plan of a restore and check it against the folder, the free space and the store. `before` is the
+    snapshot of the folder as it is now, `target` the one to restore. Raises `MissingBlob` if the store lacks a blob
+    that the plan needs."""
     checkpointer, limits = place.checkpointer, place.limits
     was = await read_root(checkpointer, before, limits) if before is not None else None
     plan = await make_plan(checkpointer, was, target, limits)
@@ -183,7 +188,8 @@ async def _plan(
 
 
 def _own_files(place: Workspace) -> set[bytes]:
-    """Return the paths, from the folder, of the store's own files inside it. They need not exist."""
+    """Return the paths of the store's own files that lie in the workspace's folder, relative to it. These files need
+    not exist."""
     root = os.path.realpath(place.path)
     own = (os.path.realpath(path) for path in place.checkpointer.own_files)
     return {os.fsencode(os.path.relpath(path, root)) for path in own if _lies_in(path, root)}

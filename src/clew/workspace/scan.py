@@ -1,4 +1,5 @@
-"""Walk over a folder: list what is there, and what is left out and why. Reads only `.clewignore` files, follows no link."""
+"""Walk over a workspace's folder: list what is there, and what is left out and why. Reads no file but `.clewignore`,
+and follows no link."""
 
 from __future__ import annotations
 
@@ -21,9 +22,10 @@ from clew.workspace.manifest import DEEPEST, EARLIEST, LATEST, LONGEST, Limits, 
 __all__ = ["CHANGED", "Fact", "Folder", "Root", "Scan", "scan", "why"]
 
 Fact = tuple[bytes, int, int, int, int, int, bytes]
-"""The facts that show whether a name has changed: name, mode with the kind of file, size, mtime and ctime in nanoseconds,
-inode, and the path of the first name if a file has several. For a folder, size, ctime and inode are 0, because only its
-content counts. It is a tuple for speed: there is one for every name, and the walk takes most of the time of a snapshot."""
+"""The facts about one name that show whether it has changed: name, mode with the kind of file, size, mtime and ctime in
+nanoseconds, inode, and, for a file with several names (hard links), the path of the first one. For a folder, size,
+ctime and inode are 0, because only its content counts. It is a tuple for speed: there is one for every name, and the
+walk takes most of the time of a snapshot."""
 
 CHANGED = "changed while it was read"
 _IGNORE_FILE = IGNORE_FILE.encode()
@@ -37,15 +39,16 @@ _SPECIAL = {
 _BY_FD = os.scandir in os.supports_fd and os.open in os.supports_dir_fd
 _FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _LONGEST = 4000 if sys.platform == "linux" else 1000
-"""The longest path that is given to the system in one piece. Linux takes 4,095 bytes, macOS 1,023."""
+"""The longest path in bytes that is given to the system in one piece. Linux takes 4,095 bytes, macOS 1,023."""
 _AT_ONCE = 65_536
-"""How many names of one folder are read before ignored ones are dropped and the others counted."""
+"""How many names of one folder are read at a time. After each such batch, ignored names are dropped and the others
+counted."""
 _OURS = (stat.S_IFREG, stat.S_IFLNK)
-"""The kinds of files that a restore creates under a temporary name."""
+"""The kinds of files that a restore creates under a temporary name: regular files and symbolic links."""
 
 
 class Root:
-    """The open root folder of a workspace. Files below it are opened from here, however long their paths."""
+    """The open root folder of a workspace. Files below it are opened relative to it, however long their paths."""
 
     def __init__(self, path: Path) -> None:
         self.path = os.path.realpath(path)
@@ -67,15 +70,16 @@ class Root:
             os.close(self._fd)
 
     def open(self, path: bytes, flags: int) -> int:
-        """Open a path below the root. The caller has to compare the opened file with what the walk saw, because a folder on
-        the way may have become a link meanwhile."""
+        """Open a path below the root and return its descriptor. The caller has to compare the opened file with what the
+        walk saw, because a folder on the way may have become a link meanwhile."""
         if not _BY_FD:
             return os.open(self.full(path), flags)
         return os.open(path, flags, dir_fd=self._fd) if len(path) < _LONGEST else self.open_strictly(path, flags)
 
     def open_strictly(self, path: bytes, flags: int) -> int:
-        """Open a path below the root one folder at a time, and never through a link. It is slower than `open`, for long
-        paths and for cases of doubt."""
+        """Open a path below the root one folder at a time, never through a link, and return its descriptor. It is
+        slower than `open`. It is for paths that are too long for one step, and for files that may have been replaced.
+        """
         if not _BY_FD:
             return os.open(self.full(path), flags)
         with self._above(path) as (above, name):
@@ -93,7 +97,8 @@ class Root:
 
     @contextlib.contextmanager
     def _above(self, path: bytes) -> Iterator[tuple[int, bytes]]:
-        """Give a descriptor of the folder that a path is in, and the name in that folder."""
+        """Open the folder that holds a path, for the time of the `with` block. Gives the folder's descriptor, and the
+        name in it."""
         *folders, name = path.split(b"/")
         fd = self._fd
         try:
@@ -109,7 +114,7 @@ class Root:
 
 
 class Folder:
-    """One folder that the walk found, with its content."""
+    """One folder that a walk over the workspace found, with its content."""
 
     __slots__ = ("above", "dev", "facts", "folders", "ino", "name", "path", "rules")
 
@@ -123,7 +128,7 @@ class Folder:
         self.facts: list[Fact] = []
         """The facts of all names in the folder, sorted by name."""
         self.folders: list[Folder] = []
-        """The folders in this folder, in the same order."""
+        """The folders in this folder that are part of the walk, sorted by name."""
 
     def at(self, name: bytes) -> bytes:
         """Return the path, from the root, of a name in this folder."""
@@ -131,16 +136,17 @@ class Folder:
 
 
 class Scan:
-    """The result of a walk."""
+    """The result of a walk over a workspace: the folders with their content, and what was left out."""
 
     def __init__(self) -> None:
         self.folders: list[Folder] = []
-        """All folders, the root first, and each before the folders in it."""
+        """All folders that were read. The root comes first, and each folder before the folders in it."""
         self.skipped: list[Skipped] = []
         self.leftovers: list[bytes] = []
-        """The skipped paths that are temporary files of an interrupted restore."""
+        """The paths, among those left out, that are temporary files of an interrupted restore."""
         self.links: dict[tuple[int, int], list[tuple[Folder, bytes]]] = {}
-        """The names of each file that has several names in the workspace, in the order of the walk, by device and inode."""
+        """All names of each file that has several names (hard links) in the workspace. The keys are device and inode;
+        the names are in the order of the walk, each with its folder."""
 
     def skip(self, path: bytes, reason: str) -> None:
         self.skipped.append(Skipped(shown(path), reason))
@@ -155,10 +161,12 @@ def scan(
     *,
     links: bool = True,
 ) -> Scan:
-    """Walk over the whole folder and return what is there.
+    """Walk over the whole folder of a workspace and return what is there. Raises `InvalidInput` if it has more names
+    than the limit.
 
-    `own` names Clew's own files and folders, which are left out. `go_on` is called at every folder, and can end the walk by
-    raising. Without `links`, several names of one file count as separate files.
+    `ignore` are patterns of names to leave out. `own` are Clew's own files and folders, which are left out too. `go_on`
+    is called at every folder, and can end the walk by raising an error. With `links=False`, several names of one file
+    (hard links) count as separate files.
     """
     walk = _Walk(root, limits, _Own(root, own))
     top = Folder(None, b"", root.facts.st_dev, root.facts.st_ino)
@@ -179,7 +187,8 @@ def scan(
 
 
 class _Own:
-    """Recognises Clew's own files in the workspace, by path and by inode, because a file may be reached in several ways."""
+    """Recognises Clew's own files in the workspace, by path and by inode, because a file may be reached in several
+    ways. Raises `InvalidInput` if the workspace lies inside one of Clew's own folders."""
 
     def __init__(self, root: Root, own: Collection[Path]) -> None:
         self.paths: set[bytes] = set()
@@ -205,7 +214,7 @@ class _Own:
 
 
 class _Walk:
-    """Reads folders one by one during a walk, and counts their names."""
+    """Reads the folders of a workspace one by one during a walk, and counts the names in them."""
 
     def __init__(self, root: Root, limits: Limits, own: _Own) -> None:
         self.found = Scan()
@@ -215,7 +224,7 @@ class _Walk:
         self._room = limits.names
 
     def read(self, folder: Folder) -> list[Folder] | None:
-        """Read a folder's content into it and return the folders in it. Returns None if the folder is left out."""
+        """Read a folder's content into `folder`, and return the folders in it. Returns None if the folder is left out."""
         fd = -1
         if is_too_deep(folder.path):
             _drop(self.found, folder, f"deeper than {DEEPEST} folders, or its path is longer than {LONGEST} bytes")
@@ -247,8 +256,9 @@ class _Walk:
         return folders
 
     def _list(self, folder: Folder, fd: int) -> tuple[list[Folder], list[tuple[bytes, tuple[int, int]]]]:
-        """List a folder. Returns the folders in it, and the names of files with several names. Works in batches, so that any
-        number of ignored names does not count against the limit of names."""
+        """List a folder's content into `folder`. Returns the folders in it, and the names of files that have several
+        names (hard links), each with device and inode. Works in batches, so that ignored names, however many, do not
+        count against the limit of names."""
         if folder.above is not None:
             folder.rules = folder.above.rules
         folders: list[Folder] = []
@@ -272,8 +282,9 @@ class _Walk:
         folders: list[Folder],
         linked: list[tuple[bytes, tuple[int, int]]],
     ) -> list[Fact]:
-        """Return the sorted facts of these directory entries, and add to `folders` and `linked`. Most of the time of a
-        snapshot is spent in this loop, so it looks at each name once and calls few functions."""
+        """Return the sorted facts of these directory entries. Adds the folders among them to `folders`, and the files
+        with several names (hard links) to `linked`. Most of the time of a snapshot is spent in this loop, so it looks
+        at each name once and calls few functions."""
         found, own = self.found, self._own
         some_own, inodes = bool(own.paths), own.inodes
         largest = self._limits.file_bytes
@@ -316,15 +327,16 @@ class _Walk:
         return facts
 
     def _read_rules(self, folder: Folder, facts: list[Fact], fd: int, is_all: bool) -> None:
-        """Add the rules of the folder's own `.clewignore`, if it has one. If this is only the first batch of names, look for
-        the file on the disk, because it may be in a later batch."""
+        """Add the rules of the folder's own `.clewignore`, if it has one, to `folder.rules`. If `is_all` is False,
+        `facts` are only the first names of the folder: then look for the file on the disk."""
         at = bisect(facts, (_IGNORE_FILE,))
         is_there = at < len(facts) and facts[at][0] == _IGNORE_FILE
         if is_there or (not is_all and has_rules(self._root.full(folder.path), fd)):
             folder.rules = read_rules(folder.rules, self._root.full(folder.path), folder.path, fd)
 
     def _kept(self, folder: Folder, facts: list[Fact]) -> list[Fact]:
-        """Return the facts that the rules do not ignore, and count them. Raises `InvalidInput` if there are too many."""
+        """Return the facts of the names that the folder's rules do not ignore, and count these names. Reports the
+        ignored names. Raises `InvalidInput` if the workspace has more names than its limit."""
         kept = facts
         if (rules := folder.rules) is not None:
             kept = []
@@ -347,13 +359,14 @@ def _name(folder: Folder) -> bytes:
 
 
 def _data(seen: os.stat_result) -> int:
-    """Estimate how many bytes of a file are data, without opening it."""
+    """Return an estimate of how many bytes of a file are data and not holes, without opening it."""
     blocks: int = getattr(seen, "st_blocks", seen.st_size)
     return min(seen.st_size, blocks * 512)
 
 
 def _drop(found: Scan, folder: Folder, reason: str | None) -> None:
-    """Remove a folder that could not be read from the folder above it. It is reported unless `reason` is None."""
+    """Remove a folder that could not be read from the content of the folder above it. Unless `reason` is None, report
+    it as left out. Raises `InvalidInput` if it is the root."""
     if folder.above is None:
         raise InvalidInput(f"the workspace cannot be read: {reason or 'it is gone'}")
     if reason is not None:
@@ -365,7 +378,8 @@ def _drop(found: Scan, folder: Folder, reason: str | None) -> None:
 
 
 def _join_links(found: Scan) -> None:
-    """Write the path of the first name into the facts of all names of files that have several."""
+    """For each file that has several names (hard links), write the path of its first name into the facts of all its
+    names."""
     found.links = {key: names for key, names in found.links.items() if len(names) > 1}
     firsts: dict[Folder, dict[bytes, bytes]] = {}
     for names in found.links.values():
@@ -377,5 +391,5 @@ def _join_links(found: Scan) -> None:
 
 
 def why(error: OSError) -> str:
-    """Return the reason of an operating system's error in a few words."""
+    """Return the reason for an error of the operating system in a few words."""
     return (error.strerror or type(error).__name__).lower()

@@ -1,7 +1,8 @@
-"""Take a snapshot: walk over the folder, compare it with the last snapshot, read and store new files, and make the trees.
+"""Take a snapshot: walk over the folder, compare it with the last snapshot, read and store new files, and make the
+trees (blobs that each list the content of one folder).
 
-The event loop only stores. Walking, reading and packing are done on threads. zstd, blake3 and system calls release the
-interpreter's lock, so two threads keep two cores busy.
+The event loop only stores. Walking, reading and packing are done on OS threads. zstd, blake3 and system calls release
+the interpreter's lock, so two threads keep two cores busy.
 """
 
 from __future__ import annotations
@@ -46,32 +47,33 @@ __all__ = ["CONFIRM_AFTER", "TOP", "Draft", "Plan", "Walked", "compare", "snapsh
 log = logging.getLogger("clew.workspace")
 
 TOP = b"workspace"
-"""The only name in the top tree, whose digest names the snapshot. It is the root folder, with its mode and time."""
+"""The name of the root folder in the top tree of a snapshot. The top tree is a blob that lists nothing but the root
+folder, with its mode and time. Its digest is the digest of the snapshot."""
 CONFIRM_AFTER = timedelta(hours=12)
-"""After this time the store is asked again for all blobs of the last snapshot. It is half of gc's grace, after which a blob
-that nobody asked for may be deleted."""
+"""After this time, a new snapshot asks the store again whether it has all blobs of the last one. It is half of gc's
+grace, the time after which a blob that nobody asked for may be deleted."""
 _READERS = 2
 
 
 class Walked(NamedTuple):
-    """What a restore needs to know of the walk, besides the snapshot."""
+    """What a restore needs to know from the walk that the snapshot before it made over the folder."""
 
     dev: int
     ino: int
-    """The inode of the folder. Together with `dev`, it identifies the folder."""
+    """The inode of the workspace's folder. Together with `dev`, it identifies the folder."""
     leftovers: tuple[bytes, ...]
     """The paths of temporary files that an interrupted restore left in the folder."""
 
 
 class _Lost(Exception):
-    """The store no longer has these blobs, which an earlier snapshot put there."""
+    """The store no longer has blobs that an earlier snapshot put there. `digests` names them."""
 
     def __init__(self, digests: set[str]) -> None:
         self.digests = digests
 
 
 class _LinksMoved(Exception):
-    """A name that was one of several names of a file had become another file by the time it was read."""
+    """One of several names (hard links) of a file had become another file, or was gone, by the time it was read."""
 
 
 async def snapshot(
@@ -83,7 +85,8 @@ async def snapshot(
     known: StatCache | None,
     progress: Progress | None = None,
 ) -> tuple[SnapshotRef, StatCache, Walked]:
-    """Take a snapshot of the folder and store it durably. `known` is the cache that the last call returned, or None.
+    """Take a snapshot of the folder and store it durably. `known` is the cache that the last call returned, or None to
+    load it from the disk. Returns the snapshot, the cache for the next call, and what a restore needs to know.
 
     Cancelling stops it within a file or a chunk. It leaves nothing behind but blobs in the store, which gc removes.
     """
@@ -95,8 +98,8 @@ async def snapshot(
 
 
 async def _take(taking: _Taking, known: StatCache | None) -> tuple[SnapshotRef, StatCache]:
-    """Take a snapshot, and start again if the store lost blobs of the last one or a file with several names was replaced
-    meanwhile. Each of these happens at most once."""
+    """Take a snapshot. Start again if the store has lost blobs of the last snapshot, or if a file with several names
+    was replaced meanwhile. Raises `MissingBlob` if blobs are still missing after that."""
     links = True
     missing: set[str] = set()
     for _ in range(3):
@@ -111,7 +114,7 @@ async def _take(taking: _Taking, known: StatCache | None) -> tuple[SnapshotRef, 
 
 
 class _Taking:
-    """Takes one snapshot."""
+    """Takes one snapshot of a workspace's folder."""
 
     def __init__(
         self,
@@ -129,7 +132,7 @@ class _Taking:
         self._threads = threads
         self._progress = progress
         self.found = Scan()
-        """The result of the last walk."""
+        """The result of the last walk over the folder."""
         self._sent: set[str] = set()
         self._new_bytes = 0
         self._read_so_far = 0
@@ -164,7 +167,7 @@ class _Taking:
         return compare(found, known), known
 
     async def _read(self, plan: Plan) -> None:
-        """Read all new and changed files on several threads, and store their chunks."""
+        """Read all new and changed files on several OS threads, and store their chunks. Reports progress meanwhile."""
         waiting = plan.waiting()
         total = sum(map(len, waiting))
         reader = Reader(self._root, self._limits, self._checkpointer.keys, self._threads)
@@ -201,7 +204,7 @@ class _Taking:
         outbox.finish()
 
     async def _tie(self, plan: Plan) -> None:
-        """Make and store the trees of all folders that have changed."""
+        """Make and store the trees (blobs that list a folder's content) of all folders that have changed."""
         outbox = self._outbox()
 
         def work() -> None:
@@ -215,8 +218,8 @@ class _Taking:
         await self._threads.run_all([work], let_go=outbox.cancel)
 
     async def _top(self, plan: Plan, known: StatCache) -> str:
-        """Make and store the top tree, and return its digest. Raises `_Lost` if the store no longer has a blob that this
-        snapshot takes over from the last one."""
+        """Make and store the top tree, the blob that names the root folder, and return its digest: the digest of the
+        snapshot. Raises `_Lost` if the store no longer has a blob that this snapshot takes over from the last one."""
         facts = self._root.facts
         node = FolderNode(TOP, stat.S_IMODE(facts.st_mode), min(max(facts.st_mtime_ns, EARLIEST), LATEST))
         digest, packed = pack_folder(Tree((node,), (plan.root.digest,)), self._checkpointer.keys)
@@ -236,7 +239,8 @@ class _Taking:
         return Outbox(self._store, asyncio.get_running_loop(), self._threads)
 
     async def _store(self, blobs: dict[str, bytes]) -> None:
-        """Store the blobs that the store does not have yet. Each blob is asked for only once in a snapshot."""
+        """Put those of these blobs into the store that it does not have yet. During one snapshot, the store is asked
+        about each blob only once."""
         digests = blobs.keys() - self._sent
         self._sent |= digests
         missing = await self._checkpointer.missing_blobs(digests) if digests else ()
@@ -262,15 +266,15 @@ def _is_old(confirmed: Moment) -> bool:
 
 
 def _is_another(content: Content, seen: Fact) -> bool:
-    """Return whether a name was gone, or was another file, by the time it was read. A file that could not be read does not
-    count."""
+    """Return whether a name was gone, or was another file, by the time it was read. `seen` are the facts from the walk
+    before. Returns False if the file could not be read for another reason."""
     if content.fact is not None:
         return content.fact[5] != seen[5]
     return content.problem in (None, CHANGED)
 
 
 def _renamed(content: Content, name: bytes) -> Content:
-    """Return the content of a file for another of its names."""
+    """Return the result of reading a file, changed to another of the file's names (hard links)."""
     if content.node is None or content.fact is None:
         return content
     return Content(msgspec.structs.replace(content.node, name=name), content.leaves, (name, *content.fact[1:]))
@@ -283,12 +287,13 @@ _decode_nodes = msgspec.msgpack.Decoder(list[Node]).decode
 
 
 class Draft:
-    """A folder that has changed since the last snapshot. Its tree is made from what is known and what has to be read."""
+    """A folder that has changed since the last snapshot, so that a new tree (the blob that lists its content) has to be
+    made. Unchanged files are taken over from the last snapshot, the others are read."""
 
     def __init__(self, folder: Folder, last: Record | None) -> None:
         self.folder = folder
         self.contents: dict[bytes, Content] = {}
-        """The content of each file and link by name. Those in `to_read` are added when they have been read."""
+        """What is known of each file and link, by name. Files in `to_read` are added when they have been read."""
         self.to_read: list[Fact] = []
         self._taken_over: list[str] = []
         self._last = last
@@ -304,7 +309,8 @@ class Draft:
                 self._taken_over.append(content.leaves)
 
     def tie(self, records: dict[Folder, Record], keys: Keyring | None) -> tuple[Record, bytes]:
-        """Make the folder's tree. Returns the folder's record for the cache, and the packed tree."""
+        """Make the folder's tree (the blob that lists its content). `records` has the records of the folders in it.
+        Returns the folder's record for the cache, and the bytes of the blob."""
         facts: list[Fact] = []
         nodes: list[Node] = []
         hexed: list[str] = []
@@ -330,12 +336,14 @@ class Draft:
         return Record(_encode(facts), digest, trees, _encode(remembered), bytes.fromhex(leaves), files, size), packed
 
     def taken_over(self) -> list[str]:
-        """Return the digests of the chunks that are taken over from the last snapshot, and not read again."""
+        """Return the digests of the chunks that this folder takes over from the last snapshot, because their files have
+        not changed."""
         return split_digests("".join(self._taken_over))
 
     def stands_for_taken_over(self) -> list[str]:
-        """Return the digests to ask the store for, to learn whether it still has the chunks that are taken over. For many
-        chunks this is the tree they were in: gc deletes a tree and its chunks together, and asking for each takes time."""
+        """Return the digests to ask the store for, to learn whether it still has the chunks that this folder takes over
+        from the last snapshot. If there are many chunks, this is only the digest of the tree that lists them: gc
+        deletes a tree and its chunks together, and asking for each chunk takes time."""
         chunks = self.taken_over()
         return chunks if self._last is None or len(chunks) <= _MANY else [self._last.digest]
 
@@ -346,23 +354,25 @@ class Draft:
 
 
 class Plan:
-    """The result of comparing a walk with the last snapshot: which folders are unchanged, and which have to be made."""
+    """The result of comparing a walk over the workspace with the last snapshot: which folders are unchanged, and for
+    which a new tree (the blob that lists a folder's content) has to be made."""
 
     def __init__(self, found: Scan) -> None:
         self.found = found
         self.records: dict[Folder, Record] = {}
-        """The records of unchanged folders, and of changed folders once their trees are made."""
+        """The cache records of all unchanged folders, and of changed folders once their trees are made."""
         self.drafts: list[Draft] = []
-        """The changed folders, each after the folders in it."""
+        """The folders that have changed. Each comes after the folders in it."""
         self.kept: list[Record] = []
-        """The records of unchanged folders, each after the folders in it."""
+        """The cache records of unchanged folders. Each comes after the records of the folders in it."""
 
     @property
     def root(self) -> Record:
         return self.records[self.found.folders[0]]
 
     def waiting(self) -> deque[list[tuple[Draft, Fact]]]:
-        """Return the files and links to read. Each is a list of its names, mostly a single one."""
+        """Return the files and links that have to be read. Each is a list of its names that need it: usually one,
+        several for hard links. A name is given as its folder and the facts that the walk saw."""
         groups: deque[list[tuple[Draft, Fact]]] = deque()
         linked: dict[bytes, list[tuple[Draft, Fact]]] = {}
         for draft in reversed(self.drafts):
@@ -374,8 +384,8 @@ class Plan:
         return groups
 
     def taken_over(self) -> set[str]:
-        """Return the digests to ask the store for, to learn whether it still has everything that is taken over: the topmost
-        unchanged trees, and the unchanged chunks of changed folders."""
+        """Return the digests to ask the store for, to learn whether it still has everything that this snapshot takes
+        over from the last one: the topmost unchanged trees, and the unchanged chunks of changed folders."""
         if not self.drafts:
             return {self.root.digest}
         uppermost = {below for draft in self.drafts for below in draft.folder.folders}
@@ -385,13 +395,14 @@ class Plan:
         )
 
     def all_taken_over(self) -> set[str]:
-        """Return the digests of all blobs that are taken over from the last snapshot."""
+        """Return the digests of all blobs that this snapshot takes over from the last one."""
         below = {digest for record in self.kept for digest in record.digests()}
         return below.union(*(draft.taken_over() for draft in self.drafts))
 
 
 def compare(found: Scan, known: StatCache) -> Plan:
-    """Compare a walk with the last snapshot. Unchanged folders are found by comparing encoded bytes, without decoding."""
+    """Compare a walk over the workspace with `known`, the cache of the last snapshot. Returns which folders are
+    unchanged and which are not. Folders are compared as encoded bytes, without decoding them."""
     plan = Plan(found)
     for folder in reversed(found.folders):
         last = known.folders.get(folder.path)
@@ -411,8 +422,8 @@ def _same_below(folder: Folder, last: Record, records: dict[Folder, Record]) -> 
 
 
 def _known(last: Record) -> dict[Fact, Content]:
-    """Return the content of each file and link of a folder in the last snapshot, by its fact. Untrusted facts are included,
-    but they never equal a fact of a walk."""
+    """Return the files and links that a folder had in the last snapshot, by the facts (such as size and times) that the
+    snapshot saw. A file that must be read again has facts that never equal those of a new walk."""
     known: dict[Fact, Content] = {}
     text = last.leaves.hex()
     start = 0
@@ -426,8 +437,9 @@ def _known(last: Record) -> dict[Fact, Content]:
 
 
 def _without_content(node: Node) -> Node:
-    """Return a node without inline content or link target, for the cache of an encrypted store: content must not lie outside
-    it in clear. These small files and links are read again next time."""
+    """Return a node (a name in a folder) without inline content or link target. The cache of an encrypted store holds
+    such nodes, because content must not lie outside the store unencrypted. These small files and links are read again
+    by the next snapshot."""
     if isinstance(node, LinkNode):
         return msgspec.structs.replace(node, target=b"")
     return msgspec.structs.replace(node, inline=b"") if isinstance(node, FileNode) and node.inline else node

@@ -38,8 +38,8 @@ _NAME = re.compile(r"[0-9a-f]{32}(\.[0-9a-f]{16}\.tmp)?")
 
 
 class Moment(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A moment since the last boot, by both clocks of the machine. The wall clock may be set, and the steady clock stands
-    still while the machine sleeps."""
+    """A moment since the last boot, by both clocks of the machine: the wall clock, which may be set to another time,
+    and the steady clock, which stands still while the machine sleeps."""
 
     wall: float
     steady: float
@@ -49,54 +49,60 @@ class Moment(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return cls(time.time(), time.monotonic())
 
     def age(self) -> float:
-        """Return the seconds since then. Where the clocks differ, return the larger number, or infinity if one went back."""
+        """Return the seconds that have passed since this moment. If the two clocks disagree, return the larger number.
+        Return infinity if a clock went back."""
         wall, steady = time.time() - self.wall, time.monotonic() - self.steady
         return max(wall, steady) if min(wall, steady) >= 0 else math.inf
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One folder in the cache: the facts that show whether it has changed, and what the snapshot made of it."""
+    """One folder in the cache: the facts that show whether the folder has changed, and how the last snapshot stored it."""
 
     facts: bytes
-    """The `Fact` of each name, in order, in msgpack. The ctime of a file that must be read again is -1."""
+    """The facts (`Fact`) of each name in the folder, sorted by name, as msgpack. The ctime of a file that must be read
+    again is -1."""
     digest: str
     trees: tuple[str, ...]
     nodes: bytes
-    """The nodes of the tree in msgpack. For an encrypted store, without inline content and link targets."""
+    """The nodes (names with what they are) that the snapshot lists for the folder, as msgpack. For an encrypted store,
+    inline content and link targets are left out."""
     leaves: bytes
-    """The digests of the chunks of all files, in order, 32 bytes each."""
+    """The digests of the chunks of all files in the folder, joined, 32 bytes each."""
     files: int
-    """The number of files in the folder, without the folders in it."""
+    """The number of files directly in the folder."""
     size: int
-    """The total size in bytes of these files."""
+    """The total size in bytes of the files directly in the folder."""
 
     def digests(self) -> list[str]:
-        """Return the digests of the folder's tree and chunks, without those of the folders in it."""
+        """Return the digests of the blobs that hold this folder: its tree, which lists its content, and the chunks of
+        its files. Folders in it are not included."""
         return [self.digest, *split_digests(self.leaves.hex())]
 
 
 class StatCache(msgspec.Struct, frozen=True, array_like=True):
-    """All folders of a workspace as of one snapshot, by path."""
+    """What the cache holds of one workspace: all folders as of its last snapshot, by path."""
 
     folders: dict[bytes, Record] = {}
     top: str = ""
-    """The digest of that snapshot."""
+    """The digest of the snapshot that the cache describes."""
     confirmed: Moment = Moment(0.0, 0.0)
-    """When the store was last known to have all blobs of the snapshot."""
+    """When the store was last known to have all blobs of the snapshot that the cache describes."""
 
     def digests(self) -> set[str]:
-        """Return the digests of all blobs of the snapshot."""
+        """Return the digests of all blobs of the snapshot that this cache describes."""
         return {self.top, *(digest for record in self.folders.values() for digest in record.digests())}
 
     def without(self, missing: Collection[str]) -> StatCache:
-        """Return the cache without the folders that need any of these blobs."""
+        """Return a copy of the cache without the folders that need any of the missing blobs, and without the snapshot's
+        digest."""
         gone = frozenset(missing)
         kept = {path: record for path, record in self.folders.items() if gone.isdisjoint(record.digests())}
         return StatCache(kept, confirmed=self.confirmed)
 
 
 class _Stored(msgspec.Struct, frozen=True, array_like=True):
-    """A cache as it is saved: with the boot it is valid for, and the folder, store and key that it belongs to."""
+    """A cache as it is saved in a file. `boot` identifies the run of the machine for which it is valid. `whose` names
+    the folder, the store and the key that it belongs to."""
 
     boot: str
     whose: bytes
@@ -104,7 +110,7 @@ class _Stored(msgspec.Struct, frozen=True, array_like=True):
 
 
 def split_digests(text: str) -> list[str]:
-    """Split a text of joined digests."""
+    """Split a text of joined digests, of 64 characters each, into a list."""
     return [text[place : place + 64] for place in range(0, len(text), 64)]
 
 
@@ -115,15 +121,16 @@ _decode = msgspec.msgpack.Decoder(_Stored).decode
 def is_settled(mtime: int, ctime: int, began: int, *, elsewhere: bool = False) -> bool:
     """Return whether any later change of a file is sure to change its times, so that the cache may trust them.
 
-    `began` is when reading the file began. All times are in nanoseconds. `elsewhere` says that the clock of another machine
-    may set the file's times.
+    `began` is when reading the file began. All times are in nanoseconds. `elsewhere` says that another machine's clock
+    may set the file's times, as on a network file system.
     """
     fineness = _FINE if mtime % 1_000_000_000 and ctime % 1_000_000_000 else _WHOLE_SECONDS
     return max(mtime, ctime) + (_ELSEWHERE if elsewhere else fineness) <= began
 
 
 def cache_folder() -> Path | None:
-    """Return the folder that holds all caches on this machine, or None if there is no home folder."""
+    """Return the folder that holds the caches of all workspaces on this machine, or None if the user has no home
+    folder. The folder may not exist."""
     if named := os.environ.get("CLEW_CACHE"):
         return Path(os.path.abspath(named)) / "workspaces"
     try:
@@ -140,7 +147,8 @@ def cache_folder() -> Path | None:
 
 
 def load(root: str, checkpointer: Checkpointer) -> StatCache:
-    """Load the cache of a folder and a store. Returns an empty cache if there is none that can be trusted."""
+    """Load the cache for a workspace's folder and a store. Returns an empty cache if there is none, or none that can be
+    trusted."""
     path = _path(root, checkpointer)
     if path is None or not boot():
         return StatCache()
@@ -165,8 +173,8 @@ def load(root: str, checkpointer: Checkpointer) -> StatCache:
 
 
 def save(root: str, checkpointer: Checkpointer, cache: StatCache) -> None:
-    """Save the cache for the next process, whole or not at all. If that fails, nothing is raised: the next snapshot only has
-    to read more."""
+    """Save the cache for the next process, whole or not at all. If that fails, no error is raised: the next snapshot
+    only has to read more files."""
     path = _path(root, checkpointer)
     if path is None or not boot():
         return
@@ -186,7 +194,8 @@ def save(root: str, checkpointer: Checkpointer, cache: StatCache) -> None:
 
 
 def drop(root: Path, checkpointer: Checkpointer) -> None:
-    """Delete the cache of a folder and a store. Processes that have loaded it already keep using it."""
+    """Delete the cache for a workspace's folder and a store. Processes that have already loaded it keep using it. If it
+    cannot be deleted, a warning is logged."""
     path = _path(os.path.realpath(root), checkpointer)
     if path is None:
         return
@@ -209,7 +218,7 @@ def _path(root: str, checkpointer: Checkpointer) -> Path | None:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove caches that were not written for a month, and temporary files older than an hour."""
+    """Remove cache files in this folder that were not written for a month, and temporary files older than an hour."""
     now = time.time()
     for path in folder.iterdir():
         with contextlib.suppress(OSError):

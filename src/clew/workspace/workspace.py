@@ -24,15 +24,16 @@ __all__ = ["Workspace"]
 
 
 class Workspace:
-    """A folder of files, and a store that keeps its snapshots. Nothing is mounted, and Clew adds no files of its own to it.
+    """A folder of files, and a store that keeps its snapshots. Nothing is mounted, and Clew adds no files of its own to
+    the folder.
 
-    A snapshot holds files with their holes, hard links, symbolic links as links, empty folders, modes and times, and names
-    of any bytes. It leaves out and reports sockets, FIFOs and devices, files over the limit, and names that `.clewignore` or
-    `ignore` lists in the syntax of `.gitignore`. The store's own files are never part of it, wherever they lie. Owners,
-    extended attributes and access lists are not kept.
+    A snapshot holds files with their holes, hard links, symbolic links as links, empty folders, modes and times, and
+    names of any bytes. It leaves out and reports sockets, FIFOs and devices, files over the limit, and names that
+    `.clewignore` or `ignore` lists in the syntax of `.gitignore`. The store's own files are never part of it, wherever
+    they lie. Owners, extended attributes and access lists are not kept.
 
-    Files are cut into chunks, and each chunk is stored once for all threads of the store. A file that has not changed since
-    the last snapshot is not read again. A folder in which nothing has changed costs one digest.
+    Files are cut into chunks, and each chunk is stored once for all threads of the store. A file that has not changed
+    since the last snapshot is not read again. A folder in which nothing has changed costs one digest.
     """
 
     def __init__(
@@ -52,7 +53,8 @@ class Workspace:
         Rules.given(self._ignore)  # so that a bad pattern is refused here, and not at the first snapshot
         self._known: StatCache | None = None
         self._walked: Walked | None = None
-        """The walk of the last snapshot, for `restore`."""
+        """What `restore` needs to know from the walk that the last snapshot made over the folder. None before the first
+        snapshot."""
         self._taking = asyncio.Lock()
 
     @property
@@ -78,9 +80,9 @@ class Workspace:
     async def snapshot(self, progress: Progress | None = None) -> SnapshotRef:
         """Take a snapshot of the folder. All of it is durable when this returns, so that an entry of a log may name it.
 
-        If the folder changes meanwhile, the snapshot may hold some files from before and some from after. Each file is
-        whole, or is reported in `skipped`. `progress` is called with the number of files read so far and in all. Cancelling
-        does no harm.
+        If the folder changes meanwhile, the snapshot may hold some files from before the change and some from after.
+        Each file is whole, or is reported in `skipped` of the result. `progress` is called with the number of files
+        read so far and the number of files to read. Cancelling does no harm.
         """
         async with self._taking:
             ref, self._known, self._walked = await snapshot(
@@ -95,8 +97,8 @@ class Workspace:
         return ref
 
     async def _forget(self) -> None:
-        """Forget the cache after the store turned out to have lost blobs. The next snapshot reads everything again and
-        stores what is missing."""
+        """Forget the cache of the last snapshot, after the store turned out to have lost blobs. The next snapshot reads
+        everything again and stores what is missing."""
         async with self._taking:
             self._known = StatCache()
             await asyncio.to_thread(statcache.drop, self._path, self._checkpointer)
@@ -104,11 +106,12 @@ class Workspace:
     async def restore(
         self, ref: Ref, into: str | os.PathLike[str] | None = None, progress: Progress | None = None
     ) -> Restored:
-        """Make the folder equal to a snapshot. With `into`, make that folder equal to it instead and leave this one alone.
+        """Make the folder equal to a snapshot. With `into`, make that folder equal to the snapshot instead and leave
+        this one alone.
 
-        A snapshot of the folder is taken first and returned as `before_restore`. Only names that differ are touched. Files
-        that were never part of a snapshot, such as ignored ones, stay. After an interruption at any point, make the same
-        call again: it completes the restore.
+        A snapshot of the folder to change is taken first and returned as `before_restore`. Only names that differ are
+        touched. Files that were never part of a snapshot, such as ignored ones, stay. After an interruption at any
+        point, make the same call again: it completes the restore.
         """
         return await restore(self, ref, into, progress)
 
