@@ -52,8 +52,8 @@ class Folders:
         self._workable = False
 
     def at(self, path: bytes) -> int:
-        """Open a folder and return its descriptor. The descriptor is valid until the next call. `path` is relative to
-        the root."""
+        """Open a folder and return its descriptor, which is valid until the next call of a method. `path` is relative
+        to the root."""
         if path == self._path:
             return self._fd
         if not self._path:
@@ -67,8 +67,8 @@ class Folders:
         return self._fd
 
     def work_at(self, path: bytes) -> int:
-        """Open a folder in which names are to be made or removed, and return its descriptor. The descriptor is valid
-        until the next call. If the folder's mode does not allow its owner to make and remove names, the mode is
+        """Open a folder in which names are to be made or removed, and return its descriptor, which is valid until the
+        next call of a method. If the folder's mode does not allow its owner to make and remove names, the mode is
         changed."""
         fd = self.at(path)
         if not self._workable:

@@ -90,7 +90,7 @@ class FolderNode(_Node, tag="folder", frozen=True):
 
 
 class LinkNode(_Node, tag="link", frozen=True):
-    """A symbolic link in a snapshot. The link's target is kept as text and never followed."""
+    """A symbolic link in a snapshot. The link's target is kept as it is and never followed."""
 
     target: bytes = b""
 
@@ -197,7 +197,8 @@ class Skipped(msgspec.Struct, frozen=True):
     """A path that a snapshot or a restore left out or could not handle as asked, and the reason in words."""
 
     path: str
-    """The path from the root of the workspace. It is always printable UTF-8: `\\xff` stands for a byte that is not."""
+    """The path from the root of the workspace. It is always printable UTF-8: any other byte is shown as an escape such
+    as `\\xff`."""
     reason: str
 
 
@@ -243,5 +244,5 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_too_deep(folder: bytes) -> bool:
-    """Return whether a folder with this path from the root is too deep to be part of a snapshot."""
+    """Return whether a folder with this path from the root is too deep, or its path too long, to be part of a snapshot."""
     return len(folder) > DEEPEST and (len(folder) > LONGEST or folder.count(b"/") >= DEEPEST)

@@ -145,8 +145,8 @@ class _Planner:
         """The first names of files with several names (hard links) that are written anew, as paths. The other names of
         these files have to be made again."""
         self._followers: list[tuple[NameWork, _Pair]] = []
-        """Further names (hard links) of files that need no work, unless their file is written anew. Each comes with the
-        folder that it is in."""
+        """Further names (hard links) of files, each with the folder that it is in. These names need no work, unless
+        their file is written anew."""
 
     async def run(self, before: Root | None, target: Root) -> Plan:
         if before is None or before.node != target.node:

@@ -186,7 +186,7 @@ def unpack_file(path: bytes, item: Item, packed: Mapping[str, bytes], keys: Keyr
 
 
 def check_length(path: bytes, node: FileNode, length: int) -> None:
-    """Raise `Corrupt` unless `length` is the number of bytes of data that the file has by its folder."""
+    """Raise `Corrupt` unless `length` is the number of bytes of data that the file should have, as its folder says."""
     if length != data_size(node):
         raise Corrupt(
             f"{shown(path)!r} should have {data_size(node)} bytes of data by its folder, but {length} are stored. "
@@ -219,8 +219,8 @@ class Places:
         self._offset = self._room = 0
 
     def take(self, piece: bytes) -> Iterator[tuple[int, memoryview]]:
-        """Yield the parts of the next piece of data, each after its offset in the file. A piece has several parts if it
-        goes on after a hole. Raises `Corrupt` if there is more data than the file has room for."""
+        """Yield the parts of the next piece of data, as pairs of the offset in the file and the bytes. A piece has
+        several parts if it goes on after a hole. Raises `Corrupt` if there is more data than the file has room for."""
         left = memoryview(piece)
         while left:
             if not self._room:

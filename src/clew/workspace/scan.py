@@ -365,8 +365,8 @@ def _data(seen: os.stat_result) -> int:
 
 
 def _drop(found: Scan, folder: Folder, reason: str | None) -> None:
-    """Remove a folder that could not be read from the content of the folder above it. Unless `reason` is None, report
-    it as left out. Raises `InvalidInput` if it is the root."""
+    """Leave out a folder that could not be read: remove its facts from the folder above it. Unless `reason` is None,
+    report it as left out. Raises `InvalidInput` if it is the root."""
     if folder.above is None:
         raise InvalidInput(f"the workspace cannot be read: {reason or 'it is gone'}")
     if reason is not None:

@@ -56,7 +56,8 @@ _READERS = 2
 
 
 class Walked(NamedTuple):
-    """What a restore needs to know from the walk that the snapshot before it made over the folder."""
+    """What a restore needs to know about the folder. It is found while the snapshot before the restore walks over the
+    folder."""
 
     dev: int
     ino: int
@@ -239,8 +240,8 @@ class _Taking:
         return Outbox(self._store, asyncio.get_running_loop(), self._threads)
 
     async def _store(self, blobs: dict[str, bytes]) -> None:
-        """Put those of these blobs into the store that it does not have yet. During one snapshot, the store is asked
-        about each blob only once."""
+        """Store those of these blobs that the store does not have yet. During one snapshot, the store is asked about
+        each blob only once."""
         digests = blobs.keys() - self._sent
         self._sent |= digests
         missing = await self._checkpointer.missing_blobs(digests) if digests else ()

@@ -206,8 +206,8 @@ class Client:
             ) from None
 
     def _error(self, failure: Failure, thread_id: str | None) -> ClewError:
-        """Return the error that the store behind the server, or the server itself, raised, from the server's report of
-        it."""
+        """Return the Clew error for a failure that the server reported: the same error that the store behind the
+        server, or the server itself, raised there."""
         match failure.code:
             case "conflict":
                 return rebuild(Conflict, (failure.message,), {"thread_id": thread_id})

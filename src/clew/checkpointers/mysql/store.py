@@ -56,8 +56,8 @@ class MySQLCheckpointer(Checkpointer):
     ) -> None:
         """Open the store at a URL; `from_url` shows its form.
 
-        `prefix` starts the names of all its tables (default `clew_`), `connections` is the maximum number of connections
-        (default 8). Both may also be options of the URL.
+        `prefix` is the text with which the names of all its tables start (default `clew_`). `connections` is the
+        maximum number of connections (default 8). Both may also be options of the URL.
         """
         check_namespace(namespace)
         try:

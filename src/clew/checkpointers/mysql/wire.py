@@ -1,8 +1,9 @@
 """One connection to MySQL or MariaDB, which sends several statements in one round trip, with values as literals.
 
 MySQL's binary protocol takes one statement at a time, and a stored procedure needs a right that managed services often
-withhold. Statements joined into one text need neither. The session is set to read strings as bytes with backslash escapes,
-whatever the server's defaults, so that a literal is exactly the bytes it stands for.
+withhold. So several statements are joined into one text, which works without either. The database session is set to
+read strings as bytes with backslash escapes, whatever the server's defaults, so that a literal is exactly the bytes it
+stands for.
 """
 
 from __future__ import annotations

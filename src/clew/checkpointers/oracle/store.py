@@ -38,8 +38,8 @@ T = TypeVar("T")
 _TIMEOUT = 60_000
 """Milliseconds to wait for the answer to a round trip. After that, the call raises `Unavailable`."""
 _INLINE = 32_000
-"""The most bytes that are passed to PL/SQL as a plain value. A larger value goes into a temporary LOB first, which takes two
-round trips."""
+"""The most bytes that are passed to PL/SQL as a plain value. A larger value goes into a temporary LOB (large object)
+first, which takes two round trips."""
 _PAGE, _GET_MOST, _TOUCH_MOST = 100, 16, 1000
 """The most heads to fetch, blobs to fetch, and blobs to touch (mark as just used) with one statement."""
 
@@ -56,8 +56,8 @@ class OracleCheckpointer(Checkpointer):
     ) -> None:
         """Open the store at a URL; `from_url` shows its form.
 
-        `prefix` starts the names of all its tables (default `clew_`), `connections` is the maximum number of connections
-        (default 8). Both may also be options of the URL.
+        `prefix` is the text with which the names of all its tables start (default `clew_`). `connections` is the
+        maximum number of connections (default 8). Both may also be options of the URL.
         """
         check_namespace(namespace)
         try:

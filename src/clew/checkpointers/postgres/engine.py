@@ -157,8 +157,9 @@ class Engine:
     # Dispatch
 
     def _wake(self) -> None:
-        """Send the queued requests once every task that is ready has run, so that the appends of many tasks go out
-        together. `submit` does not use this for a single append if a connection is idle: it sends it at once."""
+        """Arrange that the queued requests are sent once every task that is ready has run, so that the appends of many
+        tasks go out together. `submit` does not use this for a single append if a connection is idle: it sends it at
+        once."""
         if not self._woken:
             self._woken = True
             self.loop.call_soon(self._look)

@@ -44,10 +44,10 @@ number of blobs to touch (mark as just used)."""
 class PostgresCheckpointer(Checkpointer):
     """Keeps threads in one schema of a PostgreSQL database. The schema is created on first use.
 
-    An append is one round trip and one transaction, with `synchronous_commit` on whatever the server's default. The
-    appends of many tasks share a transaction. All checkpointers of one event loop on the same store share connections.
-    No state is kept in a database session, so a pooler in transaction mode may stand between Clew and the server. If
-    the server restarts, calls wait up to ten seconds for it; after that they raise `Unavailable`.
+    An append is one round trip and one transaction. Its `synchronous_commit` is on, even if the server's default is
+    off. The appends of many tasks share a transaction. All checkpointers of one event loop on the same store share
+    connections. No state is kept in a database session, so a pooler in transaction mode may stand between Clew and the
+    server. If the server restarts, calls wait up to ten seconds for it; after that they raise `Unavailable`.
     """
 
     def __init__(
@@ -55,8 +55,8 @@ class PostgresCheckpointer(Checkpointer):
     ) -> None:
         """Open the store at a URL; `from_url` shows its form.
 
-        `schema` is the schema of the store (default `clew`), `connections` the maximum number of connections (default 8).
-        Both may also be options of the URL.
+        `schema` is the database schema that holds the store (default `clew`). `connections` is the maximum number of
+        connections (default 8). Both may also be options of the URL.
         """
         check_namespace(namespace)
         try:

@@ -78,8 +78,9 @@ class Engine:
 
     @contextmanager
     def use(self) -> Iterator[asyncio.AbstractEventLoop]:
-        """Count a call of the checkpointer as running inside the `with` block, so that `close` waits for it. Gives the
-        event loop. Raises an error after `close`, or on another event loop than before."""
+        """Count a call of the checkpointer as running for the time of the `with` block, so that `close` waits for it.
+        Gives the event loop. Raises `UsageError` after `close`, in a forked child, or on another event loop than
+        before."""
         loop = self._guard.enter()
         self._busy += 1
         try:

@@ -1,7 +1,8 @@
 """The keys of a store in Redis, and the slots of a cluster that they are in.
 
-A namespace is spread over 64 shards. Each shard has its own hash tag and therefore its own slot. A thread lives in the shard
-that its key names, together with everything that a call about it needs:
+A namespace is spread over 64 shards. Each shard has its own hash tag (the part of a Redis key that decides its slot) and
+therefore its own slot. A thread lives in the shard that the thread's key, a digest of its id, decides. Everything that a
+call about the thread needs is there too:
 
     clew:{<ns>.<n>}:<thread key>:head   hash    n frames, log id, r refs, t ttl, u and c places in the listing, h the head
     clew:{<ns>.<n>}:<thread key>:log    list    the frames
@@ -12,10 +13,11 @@ that its key names, together with everything that a call about it needs:
     clew:{<ns>.<n>}:blob:<digest>       string  a blob
     clew:format                         string  the version of this layout
 
-Each shard has a tag, instead of each thread, so that the listing of a shard is in the slot of its threads. One script can
-then write frames, head, refs and the thread's place in the listing atomically. So a thread that exists can always be
-listed, which gc depends on. 64 shards are enough to spread a namespace over a large cluster, because the tags are chosen so
-that their slots are evenly apart. They are few enough that a listing asks all of them in one round trip.
+Each shard has a tag, instead of each thread, so that the listing of a shard is in the slot of its threads. One script
+can then write frames, head, refs and the thread's place in the listing atomically. So a thread that exists can always
+be listed, which gc, the deletion of unused blobs, depends on. 64 shards are enough to spread a namespace over a large
+cluster, because the tags are chosen so that their slots are evenly apart. They are few enough that a listing asks all
+of them in one round trip.
 
 Places in a listing are bytes that sort as heads do: the moment, then the thread's key. All scores are 0, so that Redis
 compares the bytes. A score could not tell microseconds apart after the year 2255.

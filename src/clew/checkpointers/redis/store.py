@@ -57,7 +57,7 @@ class RedisCheckpointer(Checkpointer):
     - `prefix`: the start of all keys, default `clew:`. It separates this store from others in the same database.
     - `ttl`: seconds without an append after which a thread is deleted. An append through a checkpointer without a `ttl`
       makes the thread permanent. Blobs do not expire, because an append cannot renew blobs that it does not name, such as
-      the leaves of a tree. gc removes the blobs that expired threads leave behind.
+      those that other blobs point at. gc removes the blobs that expired threads leave behind.
     - `cluster=true`: the server is part of a cluster, and names the other servers.
     - `wait_replicas`: an append, with the blobs it needs, returns only once this many replicas have it.
     - `timeout`: seconds to wait for an answer, default 30.
@@ -65,8 +65,9 @@ class RedisCheckpointer(Checkpointer):
     How durable an append is depends on the server's settings. `appendonly yes` and `appendfsync always` keep the promise
     of `Checkpointer.append`. With other settings, a warning says once what to change.
 
-    An append checks its refs and touches their blobs in a step of its own, because blobs live in other slots. gc cannot
-    delete such a blob in between, as long as the append takes less time than the grace of gc, which is a day by default.
+    An append first checks that the blobs it names exist, and marks them as just used. This is a step of its own, because
+    blobs live in other slots of a cluster. gc cannot delete such a blob in between, as long as the append takes less time
+    than the grace of gc, which is a day by default.
     """
 
     def __init__(

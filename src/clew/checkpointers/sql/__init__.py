@@ -1,1 +1,2 @@
-"""Code that the SQL stores (SQLite, PostgreSQL, MySQL, Oracle) share: heads as columns, paged reads of logs, engines."""
+"""Code that the SQL stores (SQLite, PostgreSQL, MySQL, Oracle) share: heads as columns, paged reads of logs, and the
+sharing of connections."""
