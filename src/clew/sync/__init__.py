@@ -1,6 +1,5 @@
-"""The same names as `clew`, but blocking: for scripts, notebooks and threads. Their types are in the stub beside this
-file.
-"""
+"""The same names as in `clew`, but blocking: for scripts, notebooks and code that runs in OS threads. Their types are
+in the stub file `__init__.pyi`."""
 
 from __future__ import annotations
 
@@ -27,7 +26,8 @@ __all__ = sorted({*clew.__all__, *_CHECKPOINTERS})
 
 
 def __getattr__(name: str) -> Any:
-    """Make the blocking form of a public name on first use, so that `import clew.sync` costs next to nothing."""
+    """Make and return the blocking form of a public name when it is first used, so that `import clew.sync` takes almost
+    no time."""
     if name not in __all__:
         raise AttributeError(f"module 'clew.sync' has no attribute {name!r}")
     from clew import checkpointers

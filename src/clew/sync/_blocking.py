@@ -36,7 +36,8 @@ __all__ = [
 ]
 
 ASYNC_CLASSES: tuple[type, ...] = (Agent, Checkpointer, Run, Session, Thread, Workspace)
-"""Classes whose objects live on an event loop. All other classes are the same in `clew` and in `clew.sync`."""
+"""Classes whose objects can be used only on an event loop, and so need a blocking form. All other classes are the same
+in `clew` and in `clew.sync`."""
 
 OWN_METHODS = {"__aenter__": "__enter__", "__aexit__": "__exit__", "__aiter__": "__iter__", "__anext__": "__next__"}
 _ASYNC_RETURNS = re.compile(r"\bAsync(Iterator|Iterable)\b")
@@ -50,7 +51,8 @@ _END = object()
 
 
 class Blocking:
-    """The blocking form of an object that lives on the loop."""
+    """The blocking form of an object that can be used only on the event loop. Calls on it are made on the original
+    object, in the loop's OS thread."""
 
     __slots__ = ("__weakref__", "_origin", "_pid")
     _origin: Any
@@ -61,16 +63,15 @@ class Blocking:
 
 
 def blocking(value: Any) -> Any:
-    """Return the blocking form of a public class or function. A value that needs none is returned unchanged."""
+    """Return the blocking form of a public class or function of `clew`. A value that needs none is returned unchanged."""
     if not is_turned(value):
         return value
     return _blocking_class(value) if isinstance(value, type) else _class_level(value, value)
 
 
 def is_turned(value: Any) -> bool:
-    """Whether a value needs a blocking form: it is a class whose objects live on the loop, an async function, or a
-    function that returns such an object.
-    """
+    """Return whether a value needs a blocking form: it is one of `ASYNC_CLASSES` or a subclass, an async function, or a
+    function that returns an object of such a class."""
     if isinstance(value, type):
         return issubclass(value, ASYNC_CLASSES)
     if not inspect.isroutine(value):
@@ -80,18 +81,19 @@ def is_turned(value: Any) -> bool:
 
 
 def public_names(cls: type) -> list[str]:
-    """Return the names of the public members of an async class that its blocking form offers too."""
+    """Return the names of the members of an async class that its blocking form has too: the public ones, and the
+    methods behind `async with` and `async for`."""
     return [name for name in dir(cls) if not name.startswith("_") or name in OWN_METHODS]
 
 
 def return_annotation(name: str, annotation: str) -> str:
-    """Return the annotation of a blocking method's result, given the original method's name and annotation."""
+    """Return the return annotation of a blocking method, given the name and the return annotation of the async one."""
     blocking = annotation if name == _STREAM else _RUN.sub(r"\1", annotation)
     return _COROUTINE.sub(r"\1", _ASYNC_RETURNS.sub(r"\1", blocking))
 
 
 def documentation(text: str | None) -> str | None:
-    """Return the docstring of a blocking form, made from the docstring of the original."""
+    """Return the docstring for a blocking form: that of the original without the words `async` and `await`."""
     if not text:
         return text
     return _ASYNC_WORDS.sub(lambda found: "a " if found[0] == "an async " else "", text)
@@ -155,7 +157,8 @@ def _member(cls: type, name: str) -> Any:
 
 
 def _class_level(function: Callable[..., Any], original: Any) -> Callable[..., Any]:
-    """Wrap a function that needs no object. It runs in the loop if it is async, and else right where it is called."""
+    """Return a blocking form of a function that is not called on an object. If the function is async it runs on the
+    event loop, otherwise right where it is called. `original` provides name, docstring and signature."""
     through_loop = inspect.iscoroutinefunction(function)
 
     def forward(*args: Any, **kwargs: Any) -> Any:
@@ -185,7 +188,8 @@ def _method(name: str, original: Callable[..., Any], *, attribute: bool = False)
 
 
 def _finishing(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a method so that a run which it returns is run to its end, and the result of the run is returned instead."""
+    """Wrap a method of the original object. If it returns a run, the wrapper runs that to its end and returns its
+    result."""
 
     def begin(*args: Any, **kwargs: Any) -> Any:
         result = method(*args, **kwargs)
@@ -199,9 +203,8 @@ async def _finished(run: Run[Any]) -> Any:
 
 
 def _entered(origin: Any) -> Any:
-    """Enter the async context. If the caller is interrupted just when that has succeeded, leave it again, because nobody
-    else would.
-    """
+    """Enter the async context of this object and return its value. If the caller is interrupted (Ctrl+C) just after
+    that, leave the context again, because nobody else would."""
     entered = False
 
     async def enter() -> Any:
@@ -219,9 +222,8 @@ def _entered(origin: Any) -> Any:
 
 
 def _advanced(run: Run[Any]) -> Any:
-    """Return the next event of a run. If the caller is interrupted while it waits, stop the run first: the code that
-    handles the interrupt may not hold the run.
-    """
+    """Return the next event of a run. Raises `StopIteration` at the end. If the caller is interrupted (Ctrl+C) while it
+    waits, stop the run and then raise: the code that handles the interrupt may have no reference to the run."""
     try:
         event = call(anext, run, _END)
     except BaseException:
@@ -233,7 +235,8 @@ def _advanced(run: Run[Any]) -> Any:
 
 
 def _dressed(forward: Callable[..., Any], original: Any) -> Callable[..., Any]:
-    """Give a wrapper the name, the docstring and the signature of the original, converted to their blocking forms."""
+    """Give the wrapper `forward` the name, the docstring and the signature of the original, changed to their blocking
+    forms. Return it."""
     functools.update_wrapper(forward, original)
     signature = inspect.signature(original)
     if isinstance(signature.return_annotation, str):
@@ -247,9 +250,8 @@ def _dressed(forward: Callable[..., Any], original: Any) -> Callable[..., Any]:
 
 
 def _origin(value: Any) -> Any:
-    """Return the async object behind a blocking argument, also inside a list, tuple or set of arguments, such as
-    `tools=[agent]`.
-    """
+    """Return the async object behind a blocking one, or any other value unchanged. Blocking objects in a list, tuple or
+    set, such as `tools=[agent]`, are replaced too. Raises `UsageError` in a forked child process."""
     if not isinstance(value, Blocking):
         nests = type(value) in _NESTING and any(isinstance(item, Blocking) for item in value)
         return type(value)(map(_origin, value)) if nests else value
@@ -276,9 +278,9 @@ def _turned(result: Any) -> Any:
 
 
 def _iterated(source: AsyncIterator[Any], pid: int) -> Iterator[Any]:
-    """Yield the items of an async iterator as they are asked for. An iterator that is dropped is closed in the loop when
-    it is garbage-collected.
-    """
+    """Yield the items of an async iterator, each fetched on the event loop when it is asked for. If this iterator is
+    dropped, the async one is closed on the event loop when it is garbage-collected. `pid` is the process that may use
+    it."""
     _check_process(pid, "listing")
     while (item := call(anext, source, _END)) is not _END:
         yield _turned(item)

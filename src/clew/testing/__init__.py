@@ -1,6 +1,7 @@
-"""Tools for testing your own agents and stores: scripted models, a model server, and the contract of stores.
+"""Tools for testing your own agents and stores: models that answer from a script, an HTTP server that does the same,
+and tests that every store has to pass.
 
-Only the contract needs pytest. Each name is imported on first use.
+Only the tests of stores need pytest. Each name is imported on first use.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name on first use, so that nobody imports pytest or a server without using them."""
+    """Import and return a public name when it is first used, so that pytest and the server are imported only if they
+    are needed."""
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'clew.testing' has no attribute {name!r}")

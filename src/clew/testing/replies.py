@@ -1,4 +1,4 @@
-"""Builders for what a scripted model says, and the one form that all of them become."""
+"""Functions that make the responses of a scripted model, and `Reply`, the form into which all of them are converted."""
 
 from __future__ import annotations
 
@@ -30,20 +30,21 @@ __all__ = [
 
 _BLOCKS = (Text, Thinking, ToolCall, Opaque, Json, Image, File, ToolResult)
 _MOST_PIECES = 64
-"""The largest number of pieces of a streamed text, so that a test with a megabyte of text does not wait for 100,000
-events."""
+"""The most pieces into which a text is split for streaming, so that a test with a very long text does not have to wait
+for thousands of events."""
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """One response of a scripted model. `say("…") + call("…")` joins two into one."""
+    """One response of a scripted model. `say("…") + call("…")` joins two into one response."""
 
     content: tuple[Block, ...] = ()
     usage: Usage | None = None
-    """The usage to report. None: an estimate of one token for every four characters."""
+    """The tokens to report. With None, one token is reported for every four characters."""
     stop: str = ""
-    """Why the model stopped, in any vendor's word. Empty: because it was done, or to have its calls made."""
+    """The stop reason to report, in any vendor's word. If empty, it says that the model is done, or wants tools to be
+    called."""
     model: str = ""
-    """The model name to answer with. Empty: the name that was asked for."""
+    """The model name to report. If empty, it is the name in the request."""
     delay: float = 0
     """Seconds before the first word, in addition to the model's own delay."""
 
@@ -69,16 +70,17 @@ def say(text: str) -> Reply:
 
 
 def think(text: str, signature: str | None = None) -> Reply:
-    """Make a response in which the model thinks this first. A server signs it if it has no signature. Chat completions
-    do not show thinking."""
+    """Make a response in which the model thinks this text. If it has no signature, a model server adds one. With chat
+    completions, thinking is not sent."""
     return Reply(content=(Thinking(text, signature),))
 
 
 def call(name: str, arguments: Any = None, /, **named: Any) -> Reply:
-    """The model asks for a tool: `call("add", a=1, b=2)`. Arguments that are no names, or no object, go second.
+    """Make a response in which the model calls a tool: `call("add", a=1, b=2)`. Arguments that cannot be written as
+    keywords are given as one value: `call("add", {"a-1": 1})`.
 
-    The call's id is made of its place in the conversation, so that it is the same when a run is resumed. Give a
-    `ToolCall` for an id of your own.
+    The call's id is made from its place in the conversation, so that it is the same when a run is resumed. To set an id
+    of your own, use a `ToolCall` instead. Raises `InvalidInput` if arguments are given in both ways.
     """
     if arguments is not None and named:
         raise InvalidInput("a call takes its arguments either as one value or by name, not both")
@@ -86,13 +88,13 @@ def call(name: str, arguments: Any = None, /, **named: Any) -> Reply:
 
 
 def reply(*parts: Part, usage: Usage | None = None, stop: str = "", model: str = "", delay: float = 0) -> Reply:
-    """Join several parts into one response, with its usage, stop reason, model and delay."""
+    """Join several parts into one response. Usage, stop reason, model and delay are those of the whole response."""
     whole = Reply(usage=usage, stop=stop, model=model, delay=delay)
     return sum((reply_of(part) for part in parts), Reply()) + whole
 
 
 def reply_of(response: Response) -> Reply:
-    """Convert any response of a script to a `Reply`. Raises it if it is an error."""
+    """Convert any form of a response in a script to a `Reply`. If the response is an exception, raise it."""
     if isinstance(response, BaseException) or (isinstance(response, type) and issubclass(response, BaseException)):
         raise response
     if isinstance(response, Reply):
@@ -116,7 +118,8 @@ def reply_of(response: Response) -> Reply:
 
 
 def identified(content: Sequence[Block], number: int, prefix: str = "call") -> tuple[Block, ...]:
-    """Return the content with an id on every call that has none, made of the response's number and the call's place."""
+    """Return the content with an id for every tool call that has none, made from the response's number and the call's
+    place in it."""
     calls = 0
     blocks: list[Block] = []
     for block in content:
@@ -129,20 +132,21 @@ def identified(content: Sequence[Block], number: int, prefix: str = "call") -> t
 
 
 def pieces(text: str) -> list[str]:
-    """Split a text into the pieces in which it is streamed: words."""
+    """Split a text into the pieces in which it is streamed: words or, if it is long, groups of words."""
     words = re.findall(r"\s*\S+\s*?|\s+", text)
     step = -(-len(words) // _MOST_PIECES) or 1
     return ["".join(words[at : at + step]) for at in range(0, len(words), step)]
 
 
 def fragments(text: str) -> list[str]:
-    """Split a call's arguments into the pieces in which they are streamed: cut anywhere."""
+    """Split the JSON text of a call's arguments into the pieces in which it is streamed: parts of equal length."""
     step = max(8, -(-len(text) // _MOST_PIECES))
     return [text[at : at + step] for at in range(0, len(text), step)]
 
 
 def estimate(messages: Sequence[Message], system: str, tools: Sequence[ToolSpec], content: Sequence[Block]) -> Usage:
-    """Estimate the usage of a response as one token for every four characters, so that a test can compute it."""
+    """Estimate the tokens of a request and its response, as one token for every four characters, so that a test can
+    compute them. `content` is the response."""
     asked = len(system) + sum(_length(block) for message in messages for block in message.content)
     asked += sum(len(tool.name) + len(tool.description) + len(dumps(tool.parameters)) for tool in tools)
     thought = sum(_length(block) for block in content if isinstance(block, Thinking))
@@ -151,7 +155,7 @@ def estimate(messages: Sequence[Message], system: str, tools: Sequence[ToolSpec]
 
 
 def _length(block: Block) -> int:
-    """Count the characters that a model would read. Pictures and documents count as nothing."""
+    """Count the characters of a block that a model would read. Pictures and files count as 0."""
     if isinstance(block, (Text, Thinking)):
         return len(block.text)
     if isinstance(block, ToolCall):

@@ -34,13 +34,14 @@ class ScriptedModel:
     A response is a text, `say(…)`, `call(…)`, `think(…)`, several of them joined with `+` or in a list, an `Assistant`
     message, a `ModelResponse`, or an error to raise.
 
-    **Which response comes next is told by the conversation, not by a counter:** the one whose place in the list is the
-    number of assistant messages in the request. So a run that was killed and is resumed in another process, with a new
-    `ScriptedModel` of the same script, goes on where it was; a call that is made again gets the same response again; and
-    one model serves any number of threads. Where a conversation loses messages on the way, to a compaction say, use a
-    function, or `by="order"`: then each call takes the next response, and no other process knows of it.
+    **The conversation, and not a counter, decides which response comes next:** the number of assistant messages in the
+    request is the index in the list. So a run that was killed and is resumed in another process, with a new
+    `ScriptedModel` of the same script, gets the right response; a call that is made again gets the same response again;
+    and one model can serve any number of threads. If a conversation loses messages, for example because a summary
+    replaces them, use a function, or `by="order"`: then each call takes the next response of the list, counted in this
+    object.
 
-    A request past the end of the list is a `UsageError` that says how long the list is.
+    A request past the end of the list raises a `UsageError` that says how long the list is.
     """
 
     def __init__(
@@ -53,9 +54,9 @@ class ScriptedModel:
         usage: Usage | None = None,
         context_window: int | None = None,
     ) -> None:
-        """`delay`: seconds before each response. `usage`: of every response that has none of its own, in place of the
-        estimate of a token for every four characters. `context_window`: a request whose estimate is larger raises
-        `ContextTooLong`, as a vendor's would."""
+        """`delay`: seconds before each response. `usage`: the tokens to report for responses that name none, instead of
+        an estimate of one token for every four characters. `context_window`: a request with more tokens, by that
+        estimate, raises `ContextTooLong`, as with a real model."""
         self._script = Script(script)
         self._name = name
         self._by = by
@@ -64,7 +65,7 @@ class ScriptedModel:
         self._context_window = context_window
         self._answered = 0
         self.requests: list[ModelRequest] = []
-        """All requests in the order of arrival."""
+        """All requests that the model got, in the order of arrival."""
 
     @property
     def name(self) -> str:
@@ -76,11 +77,11 @@ class ScriptedModel:
 
     @property
     def calls(self) -> int:
-        """The number of calls so far."""
+        """How many requests the model got so far."""
         return len(self.requests)
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
-        """Stream the response in pieces as a vendor does, and then whole."""
+        """Yield the texts of the response in pieces, as a vendor does, and then the whole response."""
         self.requests.append(request)
         self._check_fit(request)
         number = self._answered if self._by == "order" else turns_in(request)

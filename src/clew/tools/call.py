@@ -82,8 +82,8 @@ async def call_tool(tool: AnyTool, arguments: Any, ctx: ToolContext) -> ToolResu
 
 
 def _given_up(tool: AnyTool) -> str:
-    """Return the result that tells the model of a timeout. Raises `OutcomeUnknown` if the body may still run and has
-    effects."""
+    """Return the words that tell the model of a timeout. Raises `OutcomeUnknown` instead if the tool has effects and
+    its body may still be running."""
     after = f"timed out after {tool.timeout:g} s"
     if tool.goes_on and tool.effect != "none":
         raise OutcomeUnknown(tool.name, f"it {after} and may still be running")
@@ -91,7 +91,8 @@ def _given_up(tool: AnyTool) -> str:
 
 
 async def _run(tool: AnyTool, values: Mapping[str, Any], ctx: ToolContext) -> Any:
-    """Run the body of the tool once."""
+    """Run the body of the tool once, and return its value. Raises `_TimedOut` if it takes longer than the tool's
+    timeout."""
     args, kwargs = tool.parameters.bind(values, ctx)
     call = functools.partial(tool.fn, *args, **kwargs)
     try:
@@ -116,7 +117,8 @@ async def _run(tool: AnyTool, values: Mapping[str, Any], ctx: ToolContext) -> An
 
 
 def _signal_in(group: BaseExceptionGroup[BaseException]) -> BaseException | None:
-    """Find an `Interrupted` or `OutcomeUnknown` that a task group inside the tool wrapped in an exception group."""
+    """Return the `Interrupted`, `OutcomeUnknown` or `Stopped` inside this exception group, or None. A task group inside
+    a tool wraps such an exception in a group."""
     for inner in group.exceptions:
         found = _signal_in(inner) if isinstance(inner, BaseExceptionGroup) else inner
         if isinstance(found, (Interrupted, OutcomeUnknown, Stopped)):
@@ -125,9 +127,10 @@ def _signal_in(group: BaseExceptionGroup[BaseException]) -> BaseException | None
 
 
 async def ask_reconcile(tool: AnyTool, arguments: Any, ctx: ToolContext) -> ToolResult | NotDone:
-    """Ask the tool's `reconcile` about a call in doubt. Returns the call's result, or `NOT_DONE`.
+    """Ask the tool's own `reconcile` function whether a call in doubt happened. Return the call's result if it did, or
+    `NOT_DONE`.
 
-    Raises `OutcomeUnknown` if the tool has no `reconcile` or if it fails, so that the call stays in doubt.
+    Raises `OutcomeUnknown` if the tool has no such function or if it fails. The call then stays in doubt.
     """
     if tool.reconcile is None:
         raise OutcomeUnknown(tool.name, "it has no reconcile to ask")
@@ -140,9 +143,10 @@ async def ask_reconcile(tool: AnyTool, arguments: Any, ctx: ToolContext) -> Tool
 
 
 async def needs_approval(tool: AnyTool, arguments: Any) -> bool:
-    """Return whether a person must approve this call. A call with wrong arguments needs no approval: it fails anyway.
+    """Return whether a person must approve this call before it is run. If the tool's `approve` is a function, it
+    decides.
 
-    If the tool's own `approve` function fails, a person is asked.
+    A call with wrong arguments needs no approval, because it fails anyway. If the function fails, approval is needed.
     """
     if isinstance(tool.approve, bool):
         return tool.approve
@@ -165,7 +169,7 @@ async def _ask(fn: Any, ctx: ToolContext | None, values: Mapping[str, Any], tool
 
 
 def unknown_tool(name: str, known: Collection[str], call_id: str) -> ToolResult:
-    """Return the result of a call to a tool that the agent does not have."""
+    """Return an error result, with the names of the `known` tools, for a call of a tool that the agent does not have."""
     close = difflib.get_close_matches(name, known, 1)
     meant = f" Did you mean {close[0]!r}?" if close else ""
     there = ", ".join(sorted(known)) or "none"
@@ -176,10 +180,11 @@ T = TypeVar("T")
 
 
 async def run_in_thread(fn: Callable[[], T], name: str) -> T:
-    """Run `fn` in a new thread with a copy of the context variables, and return or raise what it does.
+    """Run `fn` in a new OS thread with a copy of the context variables. Return what it returns, or raise what it
+    raises.
 
-    If the caller is cancelled, the thread goes on and its result is dropped. The thread is a daemon and belongs to no
-    pool: a tool that never ends would keep the process from ending and block a place in the pool.
+    If the caller is cancelled, the OS thread goes on and its result is dropped. It is a daemon thread outside of any
+    pool, because a tool that never ends would keep the process from ending, or occupy a place in the pool for ever.
     """
     loop = asyncio.get_running_loop()
     waiting: asyncio.Future[T] = loop.create_future()
@@ -218,9 +223,9 @@ Content = tuple[Text | Json | Image | File | Opaque, ...]
 def to_result(value: Any, call_id: str, tool: str) -> ToolResult:
     """Turn any value that a tool returned into a result that can be stored.
 
-    This never fails: by now the effect has happened, and the model must hear of it. Structured data becomes JSON. An object
-    that has no text form is told of by its type, in words that do not invite the model to call again, and a warning for the
-    developer goes to the log.
+    This never fails: the tool has taken effect by now, and the model must hear of it. Structured data becomes JSON. For
+    an object that cannot be shown as text, the result names its type, in words that do not make the model call again,
+    and a warning is logged for the developer.
     """
     reading = _Reading()
     try:
@@ -245,7 +250,8 @@ def to_result(value: Any, call_id: str, tool: str) -> ToolResult:
 
 
 class _Reading:
-    """Converts one value for the model and notes which parts could not be converted."""
+    """Converts one value that a tool returned into blocks for the model. Collects in `unreadable` the names of types
+    that could not be converted."""
 
     def __init__(self) -> None:
         self.unreadable: list[str] = []
@@ -271,7 +277,7 @@ class _Reading:
         return (Json(plain),)
 
     def _json_or_text(self, value: Any) -> Any:
-        """Return the value in JSON types, or as text if a part of it does not fit into JSON."""
+        """Return the value as JSON types. If a part of it does not fit into JSON, return the whole value as text."""
         before = len(self.unreadable)
         try:
             return _fit(msgspec.to_builtins(value, str_keys=True, enc_hook=self._as_json), 0)
@@ -280,7 +286,7 @@ class _Reading:
             return self._words(value)
 
     def _as_json(self, value: Any) -> Any:
-        """Convert a value that msgspec does not know into types that it knows."""
+        """Convert an object that msgspec cannot convert: return it as types that msgspec knows, or as text."""
         with suppress(NotImplementedError):
             return _pydantic.dump(value)
         if isinstance(value, Mapping):
@@ -297,7 +303,8 @@ class _Reading:
         return list(value) if _is_list(value) else self._words(value)
 
     def _words(self, value: Any) -> str:
-        """Return the object's own `str`. If that shows only an address, name the type instead."""
+        """Return the object's own `str`. If that shows only a memory address, return words that name the type, and note
+        it in `unreadable`."""
         kind = type(value)
         try:
             text = str(value)
@@ -313,10 +320,10 @@ class _Reading:
 
 
 def _is_list(value: Any) -> bool:
-    """Return whether the members of this object are all of its content.
+    """Return whether an object can be shown to the model as a list of its members.
 
-    The members of a table are only its column names, and those of an e-mail its header names. Such an object is neither
-    a sequence nor a set and has a `str` of its own, which is used instead.
+    A sequence or a set can. Iterating over a table gives only column names, and over an e-mail only header names. Such
+    an object is neither a sequence nor a set and has a `str` of its own, which is shown instead.
     """
     if isinstance(value, Sequence | Set | ValuesView):
         return True
@@ -329,7 +336,9 @@ def _no_text_form(what: str) -> str:
 
 
 def _fit(value: Any, depth: int) -> Any:
-    """Replace values that a log cannot store by text: integers beyond 64 bits and lone surrogates."""
+    """Return a copy of the value in which text replaces what a log cannot store: integers beyond 64 bits and lone
+    surrogates (halves of a surrogate pair). `depth` counts the levels of nesting; raises `RecursionError` if they are
+    too many."""
     if depth > _DEEPEST:
         raise RecursionError
     if isinstance(value, str):
@@ -364,8 +373,8 @@ def error_result(message: str, call_id: str) -> ToolResult:
 
 
 def error_text(error: BaseException) -> str:
-    """Describe an exception to the model: type and message. The traceback is left out, because its lines may hold
-    secrets."""
+    """Describe an exception in text for the model: its type and message, cut off if long. The traceback is left out,
+    because its lines may hold secrets."""
     if isinstance(error, BaseExceptionGroup):
         text = "; ".join(error_text(inner) for inner in error.exceptions)
     else:
@@ -375,13 +384,13 @@ def error_text(error: BaseException) -> str:
 
 
 def error_place(error: BaseException) -> str:
-    """Describe an exception for a log line: its type and where it was raised. Its message is left out: it may hold
-    content."""
+    """Describe an exception in text for a log line: its type, and the file and line where it was raised. Its message is
+    left out, because it may hold content of the conversation."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
     return f"{type(error).__name__}{where}"
 
 
 def _storable(text: str) -> str:
-    """Replace lone surrogates, which UTF-8 cannot encode and no store can keep."""
+    """Return the text with a question mark for each lone surrogate (half of a surrogate pair), which no store can keep."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()

@@ -1,5 +1,5 @@
-"""`ToolContext`: what a tool learns about its call, and what it can ask of the agent. Also the state and journal behind
-it."""
+"""`ToolContext`: what a tool learns about the call that it runs for, and what it can ask of the agent. Also the values
+that tools share and the record of a tool's steps."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ _RESERVED = "clew:"
 
 
 class ToolContext:
-    """The call's context. A tool that has a parameter of this type receives one; the model does not see the parameter.
+    """What a tool knows about the call that it runs for. A tool that has a parameter of this type receives one; the
+    model does not see the parameter.
 
     Every argument has a default, so that a tool can be tested with `ToolContext()`.
     """
@@ -50,17 +51,18 @@ class ToolContext:
         self.thread_id = thread_id
         """The thread that the call belongs to."""
         self.call_id = call_id
-        """The vendor's id of the call. The call's result carries the same id."""
+        """The model's id for the call. The call's result carries the same id."""
         self.idempotency_key = idempotency_key
-        """A key that is the same for every attempt at this call and for no other call. Pass it on to services such as
-        payments."""
+        """A key that is the same for every attempt at this call, and different for every other call. Pass it to outside
+        services, such as payments, so that they can recognize a repeated request."""
         self.workspace = workspace
-        """The thread's folder, or None."""
+        """The folder that the agent's tools work in, or None if the agent has none."""
         self.state: MutableMapping[str, Any] = State() if state is None else state
-        """The thread's shared values. Changes that a tool makes here are recorded."""
+        """The values that all tools of the thread share, by name. Changes that a tool makes here are recorded."""
         self.metadata: MutableMapping[str, Any] = State() if metadata is None else metadata
-        """JSON-like values about the current turn, by name. Empty when the call begins. They are recorded with the
-        outcome of the call as `checkpoint.metadata[turn]`, and removed when the turn is unwound or rewound."""
+        """Values about the current turn that a tool wants on record, by name. They are JSON-like. Empty when the call
+        begins. They are recorded with the outcome of the call as `checkpoint.metadata[turn]`, and removed when the turn
+        is taken back."""
         self.attempt = attempt
         """1 for the first attempt. Higher if the call was begun before, in this process or in one that died."""
         self.turn = turn
@@ -74,14 +76,15 @@ class ToolContext:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the call was given up: it timed out, or the run is being stopped. Can be read from every thread.
+        """Whether the call was given up: it timed out, or the run is being stopped. Can be read from every OS thread.
 
-        An async tool is cancelled anyway. A sync tool goes on in its thread and should check this between its parts.
+        An async tool is cancelled anyway. A sync tool goes on in its OS thread, and should read this from time to time
+        and stop if it is True.
         """
         return self._stop.is_set() or (self._above is not None and self._above.cancelled)
 
     def cancel(self) -> None:
-        """Set `cancelled`. From then on no step begins."""
+        """Set `cancelled` to True. From then on, a new `step` or question raises `OutcomeUnknown`."""
         self._stop.set()
 
     @property
@@ -90,8 +93,8 @@ class ToolContext:
         return BlockingSteps(self)
 
     def step_key(self, key: str) -> str:
-        """Return an idempotency key for one step: the same in every attempt at this call, and different from every
-        other step's."""
+        """Return an idempotency key for one step of this call. It is the same in every attempt at the call, and
+        different for every other step."""
         return blake3(f"{self.idempotency_key}\0{key}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
     @overload
@@ -103,13 +106,15 @@ class ToolContext:
     async def step(self, key: str, fn: Callable[[], Any], *, reconcile: Callable[[], Any] | None = None) -> Any:
         """Run `fn`, sync or async, as one recorded part of this tool, and return what it returns.
 
-        Its intent is durable before it starts and its value as soon as it ends, so when the tool runs again after a crash,
-        a step on record is not run but replayed. `key` names the step within the call; each is used once. The value is
-        JSON-like, and the same now as when it is replayed: a tuple comes back as a list.
+        That the step begins is stored before `fn` runs, and its value as soon as it ends. So when the tool runs again
+        after a crash, a step with a recorded value is not run again: the recorded value is returned. `key` names the
+        step and can be used once in a call. The value must be JSON-like; it is returned as the log would return it, so
+        a tuple becomes a list.
 
-        A step that was begun and has no outcome on record may have happened. `reconcile` is asked then: it returns the
-        value, or `NOT_DONE`. Without it the step runs again, and a warning is logged: give what it calls
-        `ctx.step_key(key)`, so that it can tell. A step that raises has no outcome, and runs again too.
+        A step that was begun earlier and has no recorded value may have happened. Then `reconcile` is called, if given:
+        it returns the value, or `NOT_DONE` to have `fn` run. Without it `fn` runs again, and a warning is logged. Pass
+        `ctx.step_key(key)` to the outside service that `fn` calls, so that it can recognize the repetition. If `fn`
+        raises, no value is recorded, and the step runs again too.
 
         `fn` runs on the event loop: wrap work that blocks in `asyncio.to_thread`.
         """
@@ -124,18 +129,19 @@ class ToolContext:
         return await self._finish(key, await _settled(fn()))
 
     async def interrupt(self, question: str) -> Any:
-        """Ask a person and return the answer, if it is on record.
+        """Ask a person a question, and return the answer if it is on record.
 
-        If there is no answer yet, the tool ends here and the thread waits. Once the answer is there, the tool runs
-        again from its start, so do whatever must not happen twice in a `step`. Answers are matched to questions by
-        their order: ask in the same order every time.
+        If there is no answer yet, this raises `Interrupted`, which ends the tool, and the thread waits. Once there is
+        an answer, the tool runs again from its start, so put whatever must not happen twice into a `step`. Answers are
+        matched to questions by their order: ask in the same order every time.
         """
         answer = self._answer(answer_key(self._questions), question)
         self._questions += 1
         return answer
 
     def _answer(self, key: str, question: str, **about: Any) -> Any:
-        """Return the answer on record under this key. If there is none, end the tool here to ask for it."""
+        """Return the recorded answer with this key. If there is none, raise `Interrupted`, which ends the tool and asks
+        a person; `about` are further fields of the question."""
         found = self._journal.recorded(key)
         if isinstance(found, Missing):
             self._check_going_on()
@@ -143,7 +149,8 @@ class ToolContext:
         return json_like(found, "the answer")
 
     def _find(self, key: str) -> Any:
-        """Return what is on record about a step before it runs."""
+        """Return the recorded value of a step, or a `Missing` that says why there is none. Raises `InvalidInput` if the
+        key is not allowed or was used before in this call."""
         if not isinstance(key, str) or not key or key.startswith(_RESERVED):
             raise InvalidInput(
                 f"a step's key is a text that is not empty and does not begin with {_RESERVED!r}: {key!r}"
@@ -175,7 +182,8 @@ class ToolContext:
             raise OutcomeUnknown("", "it was cancelled between two of its steps")
 
     def _for_attempt(self, attempt: int) -> ToolContext:
-        """Make the context for one run of the body: the same call, with its own cancel flag, step keys and questions."""
+        """Return a context for one attempt to run the tool's body. It is for the same call, but has its own
+        `cancelled`, step keys and count of questions."""
         made = ToolContext(
             thread_id=self.thread_id,
             call_id=self.call_id,
@@ -193,16 +201,17 @@ class ToolContext:
 
 
 class BlockingSteps:
-    """`step` and `interrupt` of a `ToolContext` for tools that run in a thread, with the same promises.
+    """`step` and `interrupt` of a `ToolContext` for sync tools, which run in an OS thread of their own. Everything is
+    recorded as with the async ones.
 
-    The functions run in the tool's own thread; only the record is written on the event loop.
+    The functions that are given run in the tool's own OS thread; only the record is written on the event loop.
     """
 
     def __init__(self, ctx: ToolContext) -> None:
         self._ctx = ctx
 
     def step(self, key: str, fn: Callable[[], T], *, reconcile: Callable[[], Any] | None = None) -> T:
-        """Like `ToolContext.step`, but blocking."""
+        """Do what `ToolContext.step` does, from a sync tool. Blocks until the step has ended."""
         ctx = self._ctx
         found = self._wait(_called(lambda: ctx._find(key)))
         if not isinstance(found, Missing):
@@ -215,7 +224,7 @@ class BlockingSteps:
         return cast(T, self._wait(ctx._finish(key, self._run(fn))))
 
     def interrupt(self, question: str) -> Any:
-        """Like `ToolContext.interrupt`, but blocking."""
+        """Do what `ToolContext.interrupt` does, from a sync tool."""
         return self._wait(self._ctx.interrupt(question))
 
     def _run(self, fn: Callable[[], Any]) -> Any:
@@ -223,7 +232,8 @@ class BlockingSteps:
         return self._wait(_settled(value)) if inspect.isawaitable(value) else value
 
     def _wait(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Run a coroutine on the agent's event loop and block until it ends."""
+        """Run a coroutine on the agent's event loop, block until it ends, and return its result. Raises `UsageError` if
+        no agent runs the tool, or if this is called on that event loop."""
         loop = self._ctx._loop
         try:
             if loop is None:
@@ -258,14 +268,15 @@ _RESERVED_KEYS = "clew:"
 class State(MutableMapping[str, Any]):
     """The values that the tools of a thread share, by name. Changes are recorded, and a resumed thread has them again.
 
-    Values are JSON-like. Lists and dicts may be changed in place. Usable from every thread. A deleted key is recorded
-    as None, because a log cannot say it in another way; so None reads as absent.
+    Values are JSON-like. Lists and dicts may be changed in place. Can be used from every OS thread. Deleting a name is
+    recorded as setting it to None, so a name whose value is None counts as absent.
     """
 
     def __init__(self, values: Mapping[str, Any] | None = None) -> None:
         self._recorded = {key: value for key, value in (values or {}).items() if value is not None}
         self._now: dict[str, Any] = {}
-        """Copies of the values that were read or set. Tools may change them without changing the record."""
+        """Copies of the values that were read or set, by name. Tools change these copies in place; the recorded values
+        stay as they are until `take_changes`."""
         self._lock = RLock()
 
     def __getitem__(self, key: str) -> Any:
@@ -307,10 +318,11 @@ class State(MutableMapping[str, Any]):
         return f"State({dict(self)!r})"
 
     def take_changes(self) -> dict[str, Any]:
-        """Return what changed since the last call, for the record; None stands for a deleted key.
+        """Return the values that changed since the last call of this, by name, to be recorded; None stands for a
+        deleted name.
 
-        The changes count as recorded from then on. Raises `InvalidInput` if a value was changed in place into one that
-        cannot be stored.
+        From then on they count as recorded. Raises `InvalidInput` if a value was changed in place into one that cannot
+        be stored.
         """
         with self._lock:
             now = {key: json_like(value, f"state[{key!r}]") for key, value in self._now.items()}
@@ -321,12 +333,13 @@ class State(MutableMapping[str, Any]):
 
 
 def _encode(value: Any) -> bytes:
-    """Encode a value so that 1, 1.0 and True differ: they are equal in Python and three different values in a log."""
+    """Encode a value to compare it with another. 1, 1.0 and True are equal in Python, but give different bytes here, as
+    in a log."""
     return msgspec.msgpack.encode(value)
 
 
 class Missing(Enum):
-    """Why a step has no outcome on record."""
+    """Why a step of a tool call has no recorded value."""
 
     NOT_RECORDED = "not recorded"
     """The step was never begun."""
@@ -335,7 +348,7 @@ class Missing(Enum):
 
 
 class Journal(Protocol):
-    """The record of one call's steps."""
+    """The record of the steps of one tool call: in a thread's log, or in memory for tests."""
 
     async def step_intent(self, key: str) -> None:
         """Record that a step is about to run. The record is durable when this returns."""
@@ -344,20 +357,21 @@ class Journal(Protocol):
         """Record the step's outcome, a JSON-like value. The record is durable when this returns."""
 
     def recorded(self, key: str) -> Any:
-        """Return the outcome on record, or a `Missing`. Reads only what was loaded or written; called on the event
-        loop."""
+        """Return the recorded value of the step with this key, or a `Missing`. It must not wait: it is called on the
+        event loop."""
 
 
 def answer_key(number: int) -> str:
-    """Return the key under which the answer to a call's n-th question is recorded, counted from 0."""
+    """Return the key with which the answer to a question of a tool is recorded. `number` counts the questions of one
+    call from 0."""
     return f"clew:answer:{number}"
 
 
 class MemoryJournal:
-    """A journal in memory, for tests of a tool and for calls of which nothing is kept."""
+    """A journal that keeps the steps of a call in memory, for tests of a tool and for calls that need no record."""
 
     def __init__(self, answers: Sequence[Any] = ()) -> None:
-        """`answers` are the answers to the tool's questions, in order."""
+        """`answers` are the answers to the questions that the tool will ask, in order."""
         self.outcomes: dict[str, Any] = {answer_key(number): answer for number, answer in enumerate(answers)}
         self.intents: list[str] = []
 

@@ -23,13 +23,15 @@ __all__ = ["AnyTool", "Effect", "InDoubt", "Tool", "as_tool", "tool", "uses_step
 
 
 Effect = Literal["none", "idempotent", "steps", "once"]
-"""What becomes of a call that was begun and whose outcome is not on record.
+"""What may be done with a call in doubt: it was begun, and its outcome is not on record.
 
-`"none"`: it changes nothing, and runs again. `"idempotent"`: it runs again with the same key, to the same effect.
-`"steps"`: it runs again, and its recorded `ctx.step`s are replayed. `"once"`: it never runs again by itself.
+`"none"`: the tool changes nothing, so the call is run again. `"idempotent"`: it is run again with the same
+`ctx.idempotency_key`, which has the same effect as running once. `"steps"`: it is run again, but recorded `ctx.step`s
+are not: their recorded values are returned. `"once"`: it is not run again, unless `reconcile` or a person says so.
 """
 InDoubt = Literal["tell", "ask"]
-"""What becomes of a `"once"` call in doubt that no `reconcile` settles: the model is told, or a person is asked."""
+"""What to do with a `"once"` call in doubt if no `reconcile` function settles it. `"tell"`: tell the model that the
+outcome is unknown. `"ask"`: ask a person."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -37,7 +39,8 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class Tool(Generic[P, R]):
-    """A tool, made by `@tool` and never changed. Calling it calls the function as if it were not decorated."""
+    """A function that a model can call, made by `@tool`. It does not change. Calling it calls the function as if it
+    were not decorated."""
 
     def __init__(
         self,
@@ -70,9 +73,10 @@ class Tool(Generic[P, R]):
         self.needs_workspace = needs_workspace
         self.is_async = inspect.iscoroutinefunction(bare_function(fn))
         self.goes_on = goes_on or not self.is_async
-        """Whether the body may still run after nobody waits for it: in a thread, or on another machine."""
+        """Whether the tool's body may still be running after a timeout or a cancellation: in an OS thread, or on
+        another machine."""
         self.unbound = unbound
-        """Whether this is a method that is not bound to an instance yet."""
+        """True for a method that was decorated in a class and is not bound to an instance yet."""
         self.__doc__ = fn.__doc__
         self.__name__ = name
         self.__wrapped__ = fn
@@ -84,21 +88,21 @@ class Tool(Generic[P, R]):
 
     @property
     def digest(self) -> str:
-        """The blake3 of everything the model is told about the tool, and of its effect. It is recorded, so that a
-        resumed thread notices when a tool has changed."""
+        """The blake3 hash of the tool's name, description, schema and effect. It is recorded, so that a resumed thread
+        notices when a tool has changed."""
         told = [self.name, self.description, self.schema, self.effect]
         return blake3(msgspec.json.encode(told, order="deterministic")).hexdigest()
 
     @property
     def spec(self) -> ToolSpec:
-        """The tool's description for a model."""
+        """Name, description and schema of the tool, as they are given to a model."""
         return ToolSpec(self.name, self.description, self.schema)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.fn(*args, **kwargs)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Tool[..., R]:
-        """Bind a decorated method to the instance on which it is looked up."""
+        """Return the tool for the instance on which a decorated method is looked up."""
         if instance is None or not self.unbound:
             return cast("Tool[..., R]", self)
         return Tool(
@@ -140,27 +144,28 @@ def tool(
 def tool(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Make a function, sync or async, a tool: `@tool`, or `@tool(effect="idempotent", timeout=30)`.
 
-    Name, description and schema come from the function: its name, the first paragraph of its docstring, its type hints,
-    defaults, and what the docstring (Google, NumPy or Sphinx) or `Annotated[..., "words"]` says of each parameter. A
-    parameter of the type `ToolContext` is given by the agent.
+    The name is that of the function, and the description the first paragraph of its docstring. The schema is made from the
+    type hints and defaults, with what the docstring (Google, NumPy or Sphinx) or `Annotated[..., "words"]` says about each
+    parameter. The agent passes a parameter of the type `ToolContext` itself.
 
     Args:
-        name: what the model calls it.
-        description: what the model is told of it.
-        effect: what may happen if it runs again; see `Effect`. If it is not given it is `"once"`, the safe one; but
-            `"steps"` for a function whose code calls `step`, `interrupt` or `blocking` on its own context. Only such a
-            call in the function itself is seen: one that hands its context on to a helper says `effect="steps"`.
-        reconcile: asked about a call in doubt, with `(ctx, **arguments)`, sync or async: whether the effect happened. It
-            returns the call's result, or `NOT_DONE`, upon which the call is made. The arguments are decoded, and all there.
-        in_doubt: what becomes of a `"once"` call in doubt that `reconcile` does not settle: the model is told that the
-            outcome is unknown, or the thread waits for a person (`"ask"`).
-        timeout: seconds for one attempt. An async tool is cancelled then, and the model told. A sync one cannot be stopped
-            and goes on in its thread, so that its outcome is in doubt.
-        retries: how often to try again after an exception or a timeout, with growing pauses. An error for `"once"`.
-        approve: whether a person is asked before each call; or a function of the arguments, by their
-            names and with defaults filled in, that says so for this one.
-        needs_workspace: whether it cannot work without `ctx.workspace`. An agent that has such a tool and no folder is
-            refused before anything is run.
+        name: the name by which the model calls the tool, instead of the function's.
+        description: what the model is told about the tool, instead of the docstring's first paragraph.
+        effect: what may happen if a call is run again; see `Effect`. The default is `"once"`, the safe one, or `"steps"`
+            if the function calls `step`, `interrupt` or `blocking` on its own context. Such a call is found only in the
+            function itself: if it passes its context on to a helper, say `effect="steps"`.
+        reconcile: a function, sync or async, that finds out whether a call in doubt took effect. It is called with
+            `(ctx, **arguments)`; the arguments are converted, and defaults are included. It returns the call's result, or
+            `NOT_DONE`, after which the call is run.
+        in_doubt: what to do with a `"once"` call in doubt that `reconcile` does not settle: tell the model that the
+            outcome is unknown (`"tell"`), or let the thread wait for a person (`"ask"`).
+        timeout: how many seconds one attempt may take. An async tool is then cancelled, and the model is told. A sync tool
+            cannot be stopped: it goes on in its OS thread, and its outcome is in doubt.
+        retries: how often to try again after an exception or a timeout, with growing pauses. Not allowed with `"once"`.
+        approve: whether a person must approve each call. It can be a function that decides for one call; it gets the
+            arguments by their names, with defaults included.
+        needs_workspace: whether the tool cannot work without `ctx.workspace`. An agent that has such a tool and no folder
+            is refused before anything is run.
     """
     namespace = _callers_names()
     if fn is not None:
@@ -169,7 +174,8 @@ def tool(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
 
 
 def as_tool(fn: AnyTool | Callable[..., Any]) -> AnyTool:
-    """Return a tool unchanged, or make a function a tool. `Agent(tools=[…])` does this with each element."""
+    """Return a tool unchanged, or make a tool of a function. `Agent(tools=[…])` does this with each element. Raises
+    `InvalidInput` if that is not possible."""
     if not isinstance(fn, Tool):
         return _make(fn, _callers_names())
     if fn.unbound:
@@ -226,7 +232,8 @@ def _is_method(fn: Any) -> bool:
 
 
 def _callers_names() -> dict[str, Any]:
-    """Return the local names at the place where a tool is declared. An annotation in text form may name a local class."""
+    """Return the local names at the place in the caller's code where a tool is made. An annotation that is written as a
+    string may name a local class."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("clew.tools."):
         frame = frame.f_back
@@ -262,10 +269,11 @@ _STEPS = {"step", "interrupt", "blocking"}
 
 
 def uses_steps(fn: Any, context: str | None) -> bool:
-    """Return whether the function's code takes `step`, `interrupt` or `blocking` from its own context.
+    """Return whether the function's code calls `step`, `interrupt` or `blocking` on its own context. `context` is the
+    name of the parameter that holds the context.
 
-    Only its own context counts: taking `simulation.step()` for a recorded step would run a tool again that must run
-    once. A use that is overlooked only keeps the tool from running again, which is safe.
+    Other objects with such methods do not count: if `simulation.step()` were taken for a recorded step, a tool that
+    must run once would be run again. If a real use is overlooked, the tool is only not run again, which is safe.
     """
     code = getattr(fn, "__code__", None)
     return context is not None and isinstance(code, CodeType) and _uses(code, context)

@@ -1,4 +1,5 @@
-"""The tools of an MCP server, over stdio or streamable HTTP, with the official `mcp` package (the extra `mcp`)."""
+"""The tools of an MCP server (Model Context Protocol), over stdio or streamable HTTP. Needs the official `mcp` package
+(the extra `mcp`)."""
 
 from __future__ import annotations
 
@@ -43,19 +44,19 @@ def mcp_tools(
     timeout: float | None = None,
     connect_timeout: float = 30.0,
 ) -> MCPTools:
-    """The tools of an MCP server: `async with mcp_tools("https://example.com/mcp") as tools: …`.
+    """Return a connection that gives the tools of an MCP server: `async with mcp_tools("https://…") as tools: …`.
 
     Args:
         server: a URL (streamable HTTP), or the command that starts a server which speaks over stdio, as a text or a list.
-        headers: what each HTTP request carries besides, such as an authorization.
-        env: what is added to the environment of a command; it has only the usual variables otherwise.
-        cwd: the folder a command is started in.
-        prefix: put before the name of each tool, to keep those of two servers apart.
-        effects: what a tool does, by the server's name for it, where that is known better than the server says. Otherwise
-            one with `readOnlyHint` has the effect `"none"`, one with `idempotentHint` `"idempotent"`, every other
-            `"once"`. These are hints: of a server that you do not trust, say it here.
-        timeout: seconds for a call, after which its outcome is in doubt.
-        connect_timeout: seconds for the server to start, to answer, and to name its tools.
+        headers: additional headers of each HTTP request, such as an authorization.
+        env: environment variables that the command gets in addition to a few usual ones, such as `PATH`.
+        cwd: the folder in which the command is started.
+        prefix: a text to put before the name of each tool, so that tools of two servers have different names.
+        effects: the `Effect` of a tool, by the server's name for the tool. Without it the server's hints decide: with
+            `readOnlyHint` the effect is `"none"`, with `idempotentHint` `"idempotent"`, otherwise `"once"`. If you do
+            not trust the hints of a server, give the effects here.
+        timeout: how many seconds a call may take. After that its outcome is in doubt.
+        connect_timeout: how many seconds the server has to start, to answer, and to list its tools.
     """
     if isinstance(server, str) and not re.match(r"https?://", server):
         server = shlex.split(server)
@@ -74,7 +75,8 @@ def mcp_tools(
 
 
 class MCPTools:
-    """A connection to an MCP server. Open it to get its tools. A call that finds the connection lost opens it again."""
+    """A connection to an MCP server. `open` returns the server's tools. If a tool is called and the connection was
+    lost, it is opened again."""
 
     def __init__(
         self,
@@ -115,7 +117,7 @@ class MCPTools:
             raise
 
     async def close(self) -> None:
-        """Close the connection, and end the server if it was started here."""
+        """Close the connection. If the server was started by this object, end it."""
         self._open = False
         await settle(self._disconnect())
 
@@ -142,7 +144,8 @@ class MCPTools:
             return self._client
 
     async def _hold(self, ready: asyncio.Future[Any], stop: asyncio.Event) -> None:
-        """Open the connection and hold it in one task: the `mcp` package must close it in the task that opened it."""
+        """Open the connection and keep it open until `stop` is set, all in one task, because the `mcp` package must
+        close a connection in the task that opened it. `ready` gets the client, or the error."""
         try:
             async with _client(self._server, self._headers, self._env, self._cwd) as client:
                 if not ready.done():
@@ -224,12 +227,14 @@ class MCPTools:
             raise ConnectionError(f"the MCP server did not answer: {self._reason(error)}") from error
 
     def _reason(self, error: BaseException) -> str:
-        """Describe an error without the URL that some HTTP clients include."""
+        """Describe an error in text. The server's URL, which some HTTP clients include, is replaced by its name without
+        secrets."""
         text = error_text(error)
         return text.replace(self._server, self._named().strip("'")) if isinstance(self._server, str) else text
 
     def _named(self) -> str:
-        """Name the server without secrets: leaves out the arguments of a command and the user and query of a URL."""
+        """Return a name for the server without secrets: a command without its arguments, or a URL without user and
+        query."""
         if not isinstance(self._server, str):
             return repr(self._server[0])
         return repr(re.sub(r"^(https?://)(?:[^/?#]*@)?([^?#]*).*$", r"\1\2", self._server, flags=re.DOTALL))
@@ -239,7 +244,8 @@ class MCPTools:
 async def _client(
     server: str | list[str], headers: dict[str, str], env: dict[str, str] | None, cwd: Any
 ) -> AsyncIterator[Any]:
-    """Return an object that lists and calls tools: `mcp.Client` of the package's version 2, or a session of version 1."""
+    """Connect to a server inside this context, and yield an object that lists and calls its tools: `mcp.Client` of the
+    package's version 2, or a session of version 1. Raises `MissingExtra` if the package is not installed."""
     try:
         import mcp
         from mcp.client import streamable_http
@@ -268,7 +274,8 @@ async def _client(
 
 
 def _plain(model: Any) -> dict[str, Any]:
-    """Return the value with the protocol's own field names, which do not change with the package's version."""
+    """Convert an object of the `mcp` package to a dict with the field names of the protocol, which are the same in all
+    versions of the package."""
     plain: dict[str, Any] = model.model_dump(by_alias=True, mode="json", exclude_none=True)
     return plain
 
@@ -283,7 +290,7 @@ def _free_name(wanted: str, taken: set[str]) -> str:
 
 
 def read_result(result: dict[str, Any]) -> ToolResult:
-    """Convert a result of an MCP tool to Clew's blocks.
+    """Convert the result of an MCP tool, as a dict with the protocol's field names, to a result with Clew's blocks.
 
     Structured content is used only if there is no other content, because servers repeat it as text.
     """

@@ -37,11 +37,12 @@ class _Parameter(msgspec.Struct, frozen=True):
     default: Any = _OMITTED
     positional: bool = False
     adapter: Any = None
-    """The adapter of pydantic, for a type that needs pydantic."""
+    """Pydantic's adapter for the parameter's type if that needs pydantic; else None."""
 
 
 class Parameters:
-    """The parameters of a tool. `schema` is the JSON schema of an object; `decode` reads a model's arguments."""
+    """The parameters of a tool. `schema` is the JSON schema of an object with all of them; `decode` converts a model's
+    arguments."""
 
     def __init__(
         self,
@@ -55,7 +56,7 @@ class Parameters:
     ) -> None:
         self.schema = schema
         self.context = context
-        """The name of the parameter that receives the `ToolContext`."""
+        """The name of the parameter that receives the `ToolContext`; None if the function has no such parameter."""
         self._context_positional = context_positional
         self._known = {parameter.name: parameter for parameter in known}
         self._rest = rest
@@ -63,12 +64,13 @@ class Parameters:
 
     @classmethod
     def unchecked(cls, schema: dict[str, Any]) -> Parameters:
-        """Make the parameters of a tool whose arguments are checked elsewhere. Only checks that they are an object."""
+        """Make the parameters of a tool that checks its arguments itself, such as one of a server. `decode` then only
+        checks that the arguments are an object."""
         return cls(schema, checked=False)
 
     def decode(self, arguments: Any) -> dict[str, Any]:
-        """Convert a model's arguments to the types that the function declares. Raises `BadArguments` if they do not
-        fit."""
+        """Convert a model's arguments to the types that the function declares. Raises `BadArguments`, which names every
+        problem, if they do not fit."""
         if arguments is None or arguments == "":
             arguments = {}
         if not isinstance(arguments, Mapping) or not all(isinstance(name, str) for name in arguments):
@@ -98,12 +100,13 @@ class Parameters:
         return values
 
     def complete(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Add the defaults of arguments that were left out, so that all values the function will see are there."""
+        """Return the values with the defaults of all arguments that were left out."""
         left_out = {name: one.default for name, one in self._known.items() if not one.required and name not in values}
         return {**left_out, **values}
 
     def bind(self, values: Mapping[str, Any], ctx: Any) -> tuple[list[Any], dict[str, Any]]:
-        """Bind the decoded values to the function's parameters for the call."""
+        """Return the positional and the keyword arguments with which to call the function. `values` are the decoded
+        values."""
         args: list[Any] = [ctx] if self._context_positional else []
         kwargs = dict(values)
         for name, parameter in self._known.items():
@@ -117,10 +120,10 @@ class Parameters:
 def read_parameters(
     fn: Callable[..., Any], *, skip_first: bool = False, namespace: Mapping[str, Any] | None = None
 ) -> tuple[Parameters, str]:
-    """Read the parameters of a function and the first paragraph of its docstring. Raises `InvalidInput` if a model
-    could not call it.
+    """Read the parameters of a function. Return them and the first paragraph of its docstring. Raises `InvalidInput` if
+    a model could not call the function.
 
-    `namespace` resolves annotations that name something outside the function's module.
+    `skip_first` leaves out the first parameter, such as `self`. `namespace` holds local names that annotations may use.
     """
     what = f"the tool {getattr(fn, '__name__', type(fn).__name__)!r}"
     description, described = read_docstring(inspect.getdoc(bare_function(fn)))
@@ -203,7 +206,8 @@ def _schema(
 
 
 def _check(parameter: _Parameter, what: str) -> None:
-    """Refuse a type now that would fail only when a model calls the tool."""
+    """Raise `InvalidInput` if no JSON value can be converted to the parameter's type, so that this is found before a
+    model calls the tool. `what` names the tool in the message."""
     try:
         msgspec.json.schema(parameter.hint, schema_hook=_schema_hook)
         msgspec.json.Decoder(parameter.hint, dec_hook=_decode_hook)
@@ -228,7 +232,7 @@ def _decode_hook(kind: type, value: Any) -> Any:
 
 
 def _annotated(hint: Any) -> str:
-    """Return the description in `Annotated[..., "description"]`."""
+    """Return the text in `Annotated[..., "text"]`, or "" if there is none."""
     marks = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     return next((mark for mark in marks if isinstance(mark, str)), "")
 
@@ -241,7 +245,8 @@ def _default(value: Any) -> dict[str, Any]:
 
 
 def _decode(parameter: _Parameter, given: Any) -> tuple[Any, list[tuple[str, str, Any]]]:
-    """Return the converted value, or the errors: place, reason and given value."""
+    """Convert one argument. Return the value and an empty list, or None and a list of problems. Each has the place
+    inside the value, the reason, and the value at that place."""
     if given is None and parameter.default is None:
         return None, []
     value, wrong = _convert(parameter, given)
@@ -282,7 +287,7 @@ def _explain(message: str, given: Any, hint: Any) -> tuple[str, str, Any]:
 
 
 def _expected(schema: Mapping[str, Any]) -> str:
-    """Describe in a few words what a schema expects."""
+    """Describe in a few words which value a JSON schema expects, such as "a string"."""
     if "$defs" in schema and "$ref" in schema:
         schema = schema["$defs"].get(str(schema["$ref"]).rpartition("/")[2], schema)
     if "enum" in schema:
@@ -308,8 +313,8 @@ _RULE = re.compile(r"(-{3,}|={3,})\s*$")
 
 
 def read_docstring(text: str | None) -> tuple[str, dict[str, str]]:
-    """Return the first paragraph as one line, and the description of each parameter. Reads Google, NumPy and Sphinx
-    styles."""
+    """Return the first paragraph of a docstring as one line, and a dict with the description of each parameter. Reads
+    the styles of Google, NumPy and Sphinx."""
     lines = inspect.cleandoc(text or "").splitlines()
     return _first_paragraph(lines), {**_numpy(lines), **_google(lines), **_sphinx(lines)}
 
@@ -335,7 +340,7 @@ def _google(lines: list[str]) -> dict[str, str]:
 
 
 def _section(lines: list[str]) -> Iterator[str]:
-    """Return the indented lines under a heading that introduces parameters."""
+    """Yield the indented lines that stand under headings such as `Args:` in a docstring."""
     inside = False
     for line in lines:
         if not line.startswith((" ", "\t")) and line.strip():
@@ -345,7 +350,8 @@ def _section(lines: list[str]) -> Iterator[str]:
 
 
 def _items(lines: Iterator[str], pattern: re.Pattern[str]) -> dict[str, str]:
-    """Return names with their descriptions. A description goes on in lines that are indented further than the name."""
+    """Return a dict of parameter names with their descriptions, read from these lines of a docstring. `pattern` matches
+    a line that begins a description. Lines that are indented further continue it."""
     found: dict[str, list[str]] = {}
     margin, name = -1, ""
     for line in lines:
@@ -403,7 +409,7 @@ def _joined(found: dict[str, list[str]]) -> dict[str, str]:
 
 
 def bare_function(fn: Any) -> Any:
-    """Return the plain function inside partials, wrappers, bound methods and callable objects."""
+    """Return the plain function inside a partial, a wrapper, a bound method or a callable object."""
     while True:
         if isinstance(fn, functools.partial):
             fn = fn.func
@@ -418,7 +424,8 @@ def bare_function(fn: Any) -> Any:
 
 
 def read_hints(fn: Callable[..., Any], what: str, namespace: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the types of the parameters. The return type is not read, so it may be anything."""
+    """Return the types of a function's parameters, by name. The return type is not read. Raises `InvalidInput` if an
+    annotation cannot be evaluated; `what` names the tool in the message."""
     inner = bare_function(fn)
     annotations = {name: hint for name, hint in getattr(inner, "__annotations__", {}).items() if name != "return"}
     known = getattr(inner, "__globals__", {})

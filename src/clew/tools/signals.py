@@ -1,4 +1,5 @@
-"""The ways a tool call can end without a value: an error for the model, a question to a person, or an unknown outcome."""
+"""The ways in which a tool call can end without a value: an error for the model, a question to a person, or an unknown
+outcome."""
 
 from __future__ import annotations
 
@@ -13,35 +14,39 @@ __all__ = ["NOT_DONE", "BadArguments", "Interrupted", "NotDone", "OutcomeUnknown
 class ToolError(ClewError):
     """Raise this in a tool to tell the model what went wrong. The model gets exactly this message.
 
-    Other exceptions reach the model too, with the name of their type before the message. A `ToolError` is deliberate,
-    so the call is never retried.
+    Other exceptions reach the model too, with the name of their type before the message. They may be retried, as the
+    tool's `retries` says; a `ToolError` never is.
     """
 
 
 class BadArguments(ToolError):
-    """The model's arguments do not fit the tool. The message says which, what was expected and what was given."""
+    """The model's arguments do not fit the tool. The message says, for each problem, which argument it is, what was
+    expected and what was given."""
 
 
 class Interrupted(BaseException):
-    """A tool asked a person, and no answer is on record yet. Raised for the agent; tools do not raise it.
+    """A tool has asked a person, and no answer is on record yet. `ctx.interrupt` raises it to end the tool; tools do
+    not raise it themselves.
 
-    Not an `Exception`, so that a tool that catches all exceptions does not swallow its own question.
+    It is not an `Exception`, so that a tool that catches all exceptions does not catch its own question.
     """
 
     def __init__(self, question: str, key: str, *, kind: str = "question", arguments: Any = None) -> None:
         super().__init__(question)
         self.question = question
         self.key = key
-        """The key of the step under which the answer is recorded before the tool runs again."""
+        """The key of the recorded step that will hold the answer when the tool runs again."""
         self.kind = kind
         self.arguments = arguments
-        """The subject of the question if it is not the call itself: a call that another agent is about to make."""
+        """The arguments to show with the question, if they are not those of the call itself: a sub-agent may ask about
+        a call that it is about to make."""
 
 
 class OutcomeUnknown(BaseException):
-    """The call was given up while its body may still run. It stays in doubt: neither a result nor an error is recorded.
+    """The call was given up while the tool's body may still be running. The call stays in doubt: neither a result nor
+    an error is recorded.
 
-    Not an `Exception`, for the same reason as `Interrupted`.
+    It is not an `Exception`, for the same reason as `Interrupted`.
     """
 
     def __init__(self, tool: str, reason: str) -> None:
@@ -51,10 +56,10 @@ class OutcomeUnknown(BaseException):
 
 
 class Stopped(BaseException):
-    """The run cannot go on: its record or its lease is out of reach, or something a child agent needs is. The call has
-    no outcome and stays in doubt for a resume. Raised for the agent; tools do not raise it.
+    """The run cannot go on: the store cannot be reached, the lease is lost, or a sub-agent met such a problem. The call
+    has no outcome, and stays in doubt until a resume. Raised by Clew; tools do not raise it themselves.
 
-    Not an `Exception`, for the same reason as `Interrupted`.
+    It is not an `Exception`, for the same reason as `Interrupted`.
     """
 
     def __init__(self, error: Exception) -> None:
@@ -72,4 +77,5 @@ class NotDone(Enum):
 
 
 NOT_DONE: Final[Literal[NotDone.NOT_DONE]] = NotDone.NOT_DONE
-"""Returned by `reconcile` when the effect certainly did not happen, so that the call can be made now."""
+"""What a `reconcile` function returns if the effect certainly did not happen, so that the call or step can be run now.
+"""

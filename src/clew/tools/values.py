@@ -1,4 +1,4 @@
-"""JSON-like values: check, copy and show them, with and without pydantic.
+"""JSON-like values (None, bool, int, float, str, list, dict): check, copy and show them. Also the use of pydantic.
 
 Pydantic is never imported here: whoever passes a pydantic model has imported it already.
 """
@@ -22,10 +22,11 @@ _DEEPEST = 100
 
 
 def json_like(value: Any, what: str) -> Any:
-    """Copy a value into the form in which a log returns it: tuples become lists. Raises `InvalidInput` with the place
-    of a value that is not JSON-like.
+    """Return a copy of a value as a log would return it: tuples become lists. Raises `InvalidInput` if a part of it is
+    not JSON-like; the message names the part, beginning with `what`.
 
-    A step's value is copied so that it is the same in the run that made it and in a run that replays it.
+    A step's value is copied so that it is the same in the run that made it and in a later run that reads it from the
+    log.
     """
     return _copy(value, what, 0)
 
@@ -66,7 +67,7 @@ def _is_text(value: str) -> bool:
 
 
 def shown(value: Any, longest: int = 120) -> str:
-    """Format a value as a model would write it, shortened to fit into a message."""
+    """Format a value as JSON, or as Python shows it if that is not possible. Cut off after `longest` characters."""
     try:
         text = json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError):
@@ -75,7 +76,7 @@ def shown(value: Any, longest: int = 120) -> str:
 
 
 def needs_pydantic(hint: Any) -> bool:
-    """Return whether a type is, contains or is annotated with something of pydantic's."""
+    """Return whether a type is a pydantic model, contains one, or is annotated with something of pydantic's."""
     return "pydantic" in sys.modules and _mentions(hint, set())
 
 
@@ -97,12 +98,12 @@ def _mentions(hint: Any, seen: set[int]) -> bool:
 
 
 def make_adapter(hint: Any) -> Any:
-    """Return the pydantic adapter that validates this type. Raises if pydantic cannot handle the type."""
+    """Return the pydantic adapter that validates this type. Raises pydantic's own error if it cannot handle the type."""
     return sys.modules["pydantic"].TypeAdapter(hint)
 
 
 def schemas(adapters: dict[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-    """Return the JSON schema of each adapter, and the definitions that they share."""
+    """Return the JSON schema of each of these pydantic adapters, by name, and the definitions that the schemas share."""
     if not adapters:
         return {}, {}
     made, shared = sys.modules["pydantic"].TypeAdapter.json_schemas(
@@ -112,7 +113,8 @@ def schemas(adapters: dict[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[s
 
 
 def validate(adapter: Any, value: Any) -> tuple[Any, list[tuple[str, str, Any]]]:
-    """Return the validated value, or the errors: place, what was expected and what was given."""
+    """Validate a value with a pydantic adapter. Return the validated value and an empty list, or None and a list of
+    errors. Each error has the place inside the value, the reason, and the value at that place."""
     try:
         return adapter.validate_python(value), []
     except sys.modules["pydantic"].ValidationError as error:
@@ -131,7 +133,7 @@ def _lower(text: str) -> str:
 
 
 def dump(value: Any) -> Any:
-    """Convert a pydantic object to JSON-like values. Raises `NotImplementedError` for anything else."""
+    """Convert a pydantic model to JSON-like values. Raises `NotImplementedError` for any other value."""
     found = sys.modules.get("pydantic")
     if found is not None and isinstance(value, found.BaseModel):
         return msgspec.json.decode(value.model_dump_json())

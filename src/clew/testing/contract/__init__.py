@@ -1,1 +1,1 @@
-"""The contract of stores as tests: one class with a test for each promise of `Checkpointer`. Needs pytest."""
+"""Tests that every store has to pass: one class with a test for each promise of `Checkpointer`. Needs pytest."""

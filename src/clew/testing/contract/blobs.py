@@ -1,4 +1,5 @@
-"""Contract tests for blobs and refs: stored by digest, checked, touched, and deleted only when untouched."""
+"""Tests that every store has to pass for blobs and refs (a thread's references to blobs): blobs are stored by digest
+and checked, and are deleted only if they were not stored or used again for some time."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ _ABSENT = digest_of(b"absent")
 
 
 class BlobContract:
-    """Tests of `put_blobs`, `get_blobs`, `missing_blobs`, `blobs`, `delete_blobs`, and of the refs of appends."""
+    """Tests of `put_blobs`, `get_blobs`, `missing_blobs`, `blobs`, `delete_blobs`, and of the references to blobs
+    (`refs`) that an append records."""
 
     # Keeping
 

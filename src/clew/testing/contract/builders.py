@@ -1,4 +1,4 @@
-"""Builders that the parts of the contract share: heads, frames, blobs and calls."""
+"""Functions that the tests of stores share: they make heads, times and calls, and append frames and store blobs."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class OpenStore(Protocol):
-    """A callable that opens another checkpointer on the same underlying store each time."""
+    """A function that opens another checkpointer on the same underlying store each time it is called."""
 
     def __call__(self, namespace: str = "") -> Checkpointer: ...
 
 
 def minute(number: int) -> datetime:
-    """Return the time this many minutes after a fixed moment."""
+    """Return the time this many minutes after a fixed moment, for heads in tests."""
     return EPOCH + timedelta(minutes=number)
 
 
 def a_head(thread_id: str, frames: int = 1, **fields: Any) -> Head:
-    """Make a head in which every required field has a value."""
+    """Make a head with values for all required fields. `fields` replaces some of them."""
     given = {"log_id": "log-1", "status": "running", "created_at": EPOCH, "updated_at": EPOCH, **fields}
     return Head(thread_id=thread_id, frames=frames, **given)
 
@@ -51,14 +51,15 @@ def a_head(thread_id: str, frames: int = 1, **fields: Any) -> Head:
 async def append(
     store: Checkpointer, thread_id: str, *frames: bytes, at: int = 0, refs: Collection[str] = (), **fields: Any
 ) -> Head:
-    """Append these frames with a matching head, and return the head."""
+    """Append these frames at position `at`, with a head that matches them and has these `fields`. Return the head."""
     head = a_head(thread_id, at + len(frames), **fields)
     await store.append(thread_id, frames, at=at, head=head, refs=refs)
     return head
 
 
 async def state(store: Checkpointer, thread_id: str) -> tuple[list[bytes], Head | None, set[str]]:
-    """Return everything that a store holds of a thread: frames, head and refs."""
+    """Return everything that a store holds of a thread: its frames, its head, and the digests of the blobs that it
+    refers to."""
     return await store.read(thread_id), await store.head(thread_id), await store.refs(thread_id)
 
 
@@ -67,7 +68,7 @@ async def heads(store: Checkpointer, query: HeadQuery | None = None) -> list[Hea
 
 
 async def listed(store: Checkpointer, **conditions: Any) -> list[str]:
-    """Return the ids of the listed threads that meet these conditions, in order."""
+    """Return the ids of the threads that a `HeadQuery` with these conditions lists, in its order."""
     return [head.thread_id for head in await heads(store, HeadQuery(**conditions))]
 
 
@@ -86,22 +87,22 @@ async def all_blobs(store: Checkpointer, untouched_for: timedelta = timedelta(0)
 
 
 class Stopwatch:
-    """Separates blobs that were touched before it started from blobs that were touched later, with a margin for slow
-    calls."""
+    """Tells apart blobs that were stored or used before this object was made from those that were stored or used later."""
 
     APART = 0.5
-    """Seconds to wait between the earlier touches and the start."""
+    """Seconds that a test waits before it makes the object, so that slow calls do not blur the difference."""
 
     def __init__(self) -> None:
         self._start = time.monotonic()
 
     def before_start(self) -> timedelta:
-        """Return the `untouched_for` that matches only blobs not touched since the start."""
+        """Return the age to pass as `untouched_for`, so that it matches only blobs that were not stored or used since
+        this object was made."""
         return timedelta(seconds=time.monotonic() - self._start + self.APART / 2)
 
 
 def every_call(store: Checkpointer) -> dict[str, Callable[[], Awaitable[object]]]:
-    """Return one valid call of every method that uses the store, by name."""
+    """Return a valid call, ready to be made, of every method that uses the store, by the method's name."""
     digest = digest_of(b"blob")
     return {
         "append": lambda: append(store, "thread", b"frame"),

@@ -1,5 +1,5 @@
-"""Contract tests for concurrent use: one of several writers wins, no half append is visible, a cancelled append
-settles."""
+"""Tests that every store has to pass for concurrent use: one of several writers wins, a half-written append is never
+visible, and a cancelled append either happens or does not."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ class ConcurrencyContract:
 
 
 async def _counts(store: Checkpointer) -> int:
-    """Return the number of appends that the head reports. Fails if the head's fields disagree."""
+    """Return how many appends the thread's head counts. Fails the test if the fields of the head contradict each other."""
     head = await store.head("thread")
     if head is None:
         return 0
@@ -170,12 +170,13 @@ async def _counts(store: Checkpointer) -> int:
 
 
 async def _at_once(*calls: Coroutine[Any, Any, Any]) -> list[Any]:
-    """Run all calls at once and return their results. A call that failed returns its error."""
+    """Run all calls at the same time and return their results in order. The result of a call that failed is its error."""
     return await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), timeout=60)
 
 
 def _only_winner(results: list[Any]) -> int:
-    """Return the index of the only call that succeeded. Fails if another succeeded or failed without a `Conflict`."""
+    """Return the index of the only call that succeeded. Fails the test if more than one succeeded, or if one failed
+    with another error than `Conflict`."""
     winners = [n for n, result in enumerate(results) if not isinstance(result, Exception)]
     assert len(winners) == 1, f"{len(winners)} of {len(results)} writers at one position were told that they had won"
     assert {type(result) for n, result in enumerate(results) if n != winners[0]} == {Conflict}
@@ -183,7 +184,8 @@ def _only_winner(results: list[Any]) -> int:
 
 
 async def _ends(task: asyncio.Task[Any]) -> None:
-    """Wait until the task ends. It may have been cancelled, but must not have failed."""
+    """Wait until the task ends. Fails the test if it does not end in 30 seconds, or if it ended with an error other
+    than cancellation."""
     done, _ = await asyncio.wait([task], timeout=30)
     if not done:
         pytest.fail("a cancelled call never ended")

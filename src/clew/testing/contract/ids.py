@@ -1,4 +1,4 @@
-"""Contract tests for thread ids and namespaces: different names never share data."""
+"""Tests that every store has to pass for thread ids and namespaces: two different names never share data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _IDS = [
     "\U0001f9f5", "\U0001f9f5\ufe0f", "\U0001f469\u200d\U0001f680", "日本", "日本 ", "\U00010000", "\uffff", "\ue000",
     "l" * 1024, "l" * 1023, "l" * 1023 + "L", "é" * 512, "\U0001f9f5" * 256, "/" * 1024, "\n" * 1024,
 ]  # fmt: skip
-"""Ids that some file system, collation, pattern or Unicode normal form would confuse with each other."""
+"""Thread ids that some file system, database or Unicode normalization would take for the same."""
 
 _BAD_IDS: list[Any] = [
     "",

@@ -1,4 +1,5 @@
-"""Contract tests for opening, closing and misuse of a checkpointer, and for stores that cannot be reached."""
+"""Tests that every store has to pass for opening, closing and misuse of a checkpointer, and for a store that cannot be
+reached."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ from clew.testing.contract.builders import (
 
 
 class LifetimeContract:
-    """Tests that misuse raises an error that says so, and never returns an empty answer."""
+    """Tests that misuse of a checkpointer raises an error that says so, and never returns an empty answer."""
 
     async def test_a_store_closed_and_opened_again_holds_everything(self, open_store: OpenStore) -> None:
         store = open_store()
@@ -116,7 +117,8 @@ class LifetimeContract:
 
 
 async def _not_refused(store: Checkpointer) -> dict[str, str]:
-    """Return the calls that did not raise `UsageError` although they should, with what they returned."""
+    """Make one call of every method. Return those that did not raise `UsageError` although they should: by name, the
+    value that they returned or their other error, as text."""
     taken = {}
     for name, call in every_call(store).items():
         try:
@@ -129,8 +131,8 @@ async def _not_refused(store: Checkpointer) -> dict[str, str]:
 
 
 def _in_forked_child(store: Checkpointer) -> dict[str, str]:
-    """Run `_not_refused` in a forked child, then close the checkpointer there. The close must not harm the parent's
-    store."""
+    """Do what `_not_refused` does in a forked child process, close the checkpointer there, and return the child's
+    result. The close must not harm the parent's store."""
     receive, send = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter(

@@ -1,4 +1,4 @@
-"""Contract tests for invalid sizes, positions and values: the same clear error on every store."""
+"""Tests that every store has to pass for invalid sizes, positions and values: the same error on every store."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _BAD_DIGESTS = [
 
 
 class LimitContract:
-    """Tests that bad input raises `InvalidInput` and that nothing is written."""
+    """Tests that invalid arguments raise `InvalidInput` and that nothing is written."""
 
     async def test_a_frame_of_the_largest_size_is_kept_and_a_larger_one_refused(self, open_store: OpenStore) -> None:
         store = open_store()
@@ -151,7 +151,7 @@ class LimitContract:
 
 
 def _calls_with(store: Checkpointer, digest: str) -> dict[str, Callable[[], Awaitable[object]]]:
-    """Return one call of every method that takes digests, by name."""
+    """Return a call with this digest, ready to be made, of every method that takes digests, by the method's name."""
     return {
         "append": lambda: append(store, "thread", b"frame", refs=[digest_of(b"blob"), digest]),
         "put_blobs": lambda: store.put_blobs({digest: b"blob"}),
@@ -162,5 +162,5 @@ def _calls_with(store: Checkpointer, digest: str) -> dict[str, Callable[[], Awai
 
 
 def _noise(size: int) -> bytes:
-    """Return incompressible bytes that are the same in every run."""
+    """Return this many bytes that cannot be compressed and are the same each time."""
     return random.Random(size).randbytes(size)  # noqa: S311 - not for secrets

@@ -1,4 +1,5 @@
-"""Contract tests for one thread's log and head: durable, atomic, conditional, idempotent."""
+"""Tests that every store has to pass for one thread's log and head: an append is durable, happens whole or not at all,
+only at the right position, and can be repeated."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from clew.errors import Conflict, MissingBlob
 from clew.testing.contract.builders import OpenStore, a_head, append, digest_of, listed, minute, put, state
 
 _FAR = 2**63
-"""A number larger than the integers of a database."""
+"""A number that is too large for the integers of a database."""
 
 
 class LogContract:

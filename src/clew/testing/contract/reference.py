@@ -1,4 +1,4 @@
-"""Contract test against the reference: random operations give the same results and errors as the memory store."""
+"""A test that every store has to pass: random operations must give the same results and errors as on the memory store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Step = tuple[str, Callable[[Checkpointer], Awaitable[object]]]
 
 
 class ModelContract:
-    """Compares a store with the memory store, step by step, over random operations."""
+    """Makes the same random operations on a store and on the memory store, and compares the results."""
 
     async def test_random_operations_give_what_the_reference_gives(self, open_store: OpenStore) -> None:
         for seed in _SEEDS:
@@ -44,7 +44,8 @@ async def _outcome(step: Callable[[Checkpointer], Awaitable[object]], store: Che
 
 
 async def _steps(dice: random.Random, model: Checkpointer) -> AsyncIterator[Step]:
-    """Choose the next operation for the current state: mostly valid calls, often stale, repeated or misplaced ones."""
+    """Yield random operations, each with its name. Most are valid. Some are repeated, come too late, or append at a
+    wrong position. `model` is the memory store, whose present state they are made for."""
     earlier: list[Step] = []
     for number in range(_STEPS):
         thread_id = dice.choice(_IDS)

@@ -1,4 +1,4 @@
-"""`CheckpointerContract`: all parts of the contract as one test class, the same for every store."""
+"""`CheckpointerContract`: all tests that a store has to pass, as one test class."""
 
 from __future__ import annotations
 
@@ -66,15 +66,17 @@ class CheckpointerContract(
 
     @pytest.fixture
     def anyio_backend(self) -> str:
-        """Run the tests on asyncio, which checkpointers need."""
+        """Make anyio's pytest plugin run the tests on asyncio, which checkpointers need."""
         return "asyncio"
 
     @pytest.fixture
     def open_store(self) -> OpenStore:
-        """Override this. Return a callable that opens another checkpointer on the same store each time."""
+        """Override this fixture. It returns a function that opens another checkpointer on the same store each time it
+        is called."""
         raise NotImplementedError(f"{type(self).__name__} needs a fixture open_store; see CheckpointerContract")
 
     @pytest.fixture
     def unreachable_store(self) -> Checkpointer:
-        """Override this if your store can be out of reach. Return a checkpointer whose store cannot be reached."""
+        """Override this fixture if your store can be out of reach. It returns a checkpointer whose store cannot be
+        reached."""
         pytest.skip("no unreachable_store fixture: this store is never out of reach, or its test does not say how")

@@ -1,4 +1,4 @@
-"""`python -m clew.testing.model_server script.json`."""
+"""Run a model server from the command line: `python -m clew.testing.model_server script.json`."""
 
 from __future__ import annotations
 

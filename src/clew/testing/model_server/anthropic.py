@@ -1,4 +1,5 @@
-"""Anthropic's messages API for the model server: bodies, events and errors."""
+"""Anthropic's messages API for the model server: how requests are read, and how responses, streams and errors are
+written."""
 
 from __future__ import annotations
 
@@ -141,7 +142,7 @@ def _stream(answer: Answer, body: Body) -> Iterator[dict[str, Any]]:
 
 
 def _opened(block: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return the first event of a block, and the events that complete it."""
+    """Return how a block is streamed: the block as it is when it begins, and the changes that complete it."""
     if block["type"] == "text":
         return {**block, "text": ""}, [{"type": "text_delta", "text": piece} for piece in pieces(block["text"])]
     if block["type"] == "thinking":

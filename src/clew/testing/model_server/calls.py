@@ -1,4 +1,5 @@
-"""Answering one model call of the model server: ask the script, apply faults, and send the answer in the vendor's form."""
+"""Answers one model call of the model server: asks the script, applies faults, and sends the answer in the vendor's
+form."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ _BODY = msgspec.json.Decoder(dict[str, Any])
 
 
 class Refused(Exception):
-    """The request is answered with an error, because the client or the script is wrong."""
+    """Raised when a request must be answered with an error, because the request or the script is wrong."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.message)
@@ -43,7 +44,7 @@ def read_body(body: bytes) -> Body:
 
 
 class Calling:
-    """Answers model calls from a script."""
+    """Answers model calls from a script, with the options of a `ModelServer`."""
 
     def __init__(
         self,
@@ -65,7 +66,8 @@ class Calling:
         self._strict = strict
         self._answered = 0
         self._stored: dict[str, list[Any]] = {}
-        """Conversations, as lists of items, that a later request can name by `previous_response_id`."""
+        """Earlier conversations, by response id, as lists of the API's items. A request can continue one by its
+        `previous_response_id`."""
 
     async def answer(self, wire: Wire, record: RecordedRequest, exchange: Exchange) -> None:
         try:
@@ -78,7 +80,8 @@ class Calling:
             raise
 
     async def _answer(self, wire: Wire, record: RecordedRequest, exchange: Exchange) -> bool:
-        """Answer one call. Returns whether the client got a complete and correct answer."""
+        """Answer one call. Return whether the client got a complete and correct answer. Raises `Refused` for a wrong
+        request."""
         body = self._continued(wire, record.body or {})
         record.request = request = _read(wire, body)
         self._check(wire, request)
@@ -109,7 +112,8 @@ class Calling:
         return fault.answers
 
     async def _say(self, request: ModelRequest, number: int) -> Reply | Fault:
-        """Ask the script for its response. An error in the script becomes an error that the client does not retry."""
+        """Return the script's response with this number. If the script raises an error about a connection, the length
+        or an outage, return the fault for it. Any other error raises `Refused`, which the client does not retry."""
         try:
             said = await self._script.response(request, number)
             return said if isinstance(said, Fault) else reply_of(said)
@@ -145,7 +149,8 @@ class Calling:
         )
 
     def _continued(self, wire: Wire, body: Body) -> Body:
-        """Expand `previous_response_id` into the full conversation."""
+        """Return the body with the whole conversation, if its `previous_response_id` names an earlier one. Raises
+        `Refused` if that response is not known."""
         name = body.get("previous_response_id")
         if wire is not RESPONSES or name is None:
             return body
@@ -195,7 +200,7 @@ async def _send(wire: Wire, answer: Answer, body: Body, fault: Fault, exchange: 
 
 
 async def _send_words(wire: Wire, answer: Answer, body: Body, fault: Fault, exchange: Exchange) -> None:
-    """Send a stream up to its last word, without its end."""
+    """Send the events of a stream up to the last one that carries content, and leave the stream open."""
     if not body.get("stream"):
         return
     await exchange.start(EVENTS)

@@ -1,4 +1,4 @@
-"""`python -m clew.testing.model_server script.json`: a scripted server for other processes."""
+"""The command `python -m clew.testing.model_server script.json`: a model server with a script, for other processes."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _serve(script: ScriptFile, port: int, log: Path | None) -> None:
 
 
 def _write(log: Path, record: RecordedRequest) -> None:
-    """Append the request to the log file as one whole line, so that the file can be read while the server runs."""
+    """Append a request to the log file as one line of JSON, so that the file can be read while the server runs."""
     fields = {
         "call": record.call,
         "method": record.method,

@@ -1,4 +1,5 @@
-"""Routing for the model server: find the API that a request speaks, and answer requests that are not model calls."""
+"""Routing for the model server: finds out which vendor's API a request is for, and answers requests that are not model
+calls."""
 
 from __future__ import annotations
 
@@ -20,13 +21,13 @@ from clew.testing.replies import estimate
 __all__ = ["Answering"]
 
 _WIRES = {"/chat/completions": CHAT, "/messages": ANTHROPIC, "/responses": RESPONSES}
-"""The API by the end of the path, so that any base URL works."""
+"""The vendor's API for each ending of a request's path. Only the ending counts, so that any base URL works."""
 _COUNT = "/messages/count_tokens"
 _RELEASED = "2025-01-01T00:00:00Z"
 
 
 class Answering:
-    """Serves connections. Runs on the server's own event loop."""
+    """Serves the connections of a model server. Runs on the server's own event loop."""
 
     def __init__(self, calling: Calling, records: Records, *, key: str | None, models: tuple[str, ...]) -> None:
         self._calling = calling
@@ -109,7 +110,8 @@ class Answering:
 
 
 def _vendor(request: HttpRequest) -> Wire:
-    """Return the vendor to answer as if the path does not tell. Anthropic's clients always send their version header."""
+    """Return the vendor's API in whose form to answer a request that is not a model call. Anthropic's clients are
+    recognized by their version header."""
     return ANTHROPIC if "anthropic-version" in request.headers or "/messages" in request.path else CHAT
 
 

@@ -13,18 +13,18 @@ __all__ = ["Fault", "Faults"]
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
-    """How a call of a `ModelServer` goes wrong. Several fields can be combined where that makes sense."""
+    """What goes wrong with a call of a `ModelServer`. Several fields can be combined where that makes sense."""
 
     status: int | None = None
     """Answer with this HTTP status and the vendor's error body: 429, 500, 503, 529 …"""
     retry_after: float | None = None
-    """Seconds in the header `Retry-After`."""
+    """Seconds to send in the header `Retry-After`."""
     message: str = ""
-    """The error message, instead of the vendor's."""
+    """The error message to send, instead of the vendor's usual one."""
     overflow: bool = False
-    """Answer that the request is longer than the model's window, in the vendor's words."""
+    """Answer with the vendor's error for a request that is longer than the model's context window."""
     reset: bool = False
-    """Drop the connection before the answer."""
+    """Reset the connection before anything is sent."""
     first_byte: float = 0
     """Seconds before the answer begins."""
     between: float = 0
@@ -32,18 +32,19 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     drop_after: int | None = None
     """Close the connection after this many events of a stream. Without a stream, close it after half of the body."""
     error_after: int | None = None
-    """Send the error of `status` or `overflow` after this many events of a stream that began well."""
+    """Send a stream without problems for this many events, and then an error. The error is that of `status` or
+    `overflow`."""
     malformed: bool = False
-    """Replace the second event of a stream, or the body, by invalid JSON."""
+    """Replace the second event of a stream by invalid JSON; without a stream, replace the whole body."""
     hang: bool = False
-    """Send all words and then nothing until the client hangs up, so that the stream never ends. Without a stream, send
-    nothing."""
+    """Send all content of a stream but not its end, and wait until the client hangs up. Without a stream, send nothing.
+    """
     saying: str = ""
-    """The text that was about to be said, for a fault inside a response that stands in a script."""
+    """The text that the response would have said. For a fault that is itself a response in a script."""
 
     @property
     def problem(self) -> Problem | None:
-        """Return the error that this fault answers with, or None."""
+        """The error to answer with, or None if this fault is no error."""
         if self.status is None and not self.overflow and self.error_after is None:
             return None
         status = self.status or (400 if self.overflow else 500)
@@ -51,18 +52,18 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def stops(self) -> bool:
-        """Return whether the client gets no answer at all."""
+        """Whether the client gets nothing of the response, but an error or a reset connection."""
         return self.reset or (self.problem is not None and self.error_after is None)
 
     @property
     def answers(self) -> bool:
-        """Return whether the client still gets a complete and correct answer, only slower."""
+        """Whether the client still gets a complete and correct response, perhaps more slowly."""
         spoiled = self.reset or self.drop_after is not None or self.malformed or self.hang
         return self.problem is None and not spoiled
 
 
 class Faults:
-    """Which calls go wrong, and how. Can be changed from any thread while the server runs."""
+    """Decides which calls go wrong, and how. Can be changed from any OS thread while the server runs."""
 
     def __init__(self, faults: Fault | Mapping[int, Fault] | None) -> None:
         self._lock = threading.Lock()
@@ -84,7 +85,8 @@ class Faults:
             self._next.clear()
 
     def take(self, number: int) -> Fault:
-        """Return the fault for this call, counted from 1."""
+        """Return the fault for the call with this number, counted from 1; a `Fault` without any effect if nothing goes
+        wrong. A fault that was set for the next calls is used up."""
         with self._lock:
             if number in self._by_call:
                 return self._by_call[number]

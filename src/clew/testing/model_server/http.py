@@ -1,4 +1,4 @@
-"""The part of HTTP/1.1 that clients of models use, over asyncio's streams: keep-alive, chunks, server-sent events."""
+"""The part of HTTP/1.1 that clients of models use, on asyncio's streams: keep-alive, chunks, server-sent events."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _REASONS = {
 
 
 class Abandoned(Exception):
-    """The client hung up before it had the whole answer."""
+    """Raised when the client closes the connection before it has the whole answer."""
 
 
 class BadRequest(Exception):
-    """The received bytes are not an HTTP request."""
+    """Raised when the received bytes are not an HTTP request."""
 
 
 class HttpRequest(NamedTuple):
@@ -54,7 +54,8 @@ class HttpRequest(NamedTuple):
 
 
 async def read_request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> HttpRequest | None:
-    """Read the next request of a connection. Returns None if the client has closed it."""
+    """Read the next HTTP request of a connection. Return None if the client has closed the connection. Raises
+    `BadRequest`."""
     try:
         head = await reader.readuntil(b"\r\n\r\n")
     except (asyncio.IncompleteReadError, ConnectionError):
@@ -108,20 +109,21 @@ def _decoded(body: bytes, encoding: str) -> bytes:
 
 
 class Exchange:
-    """The answer to one request: sent whole, sent as a stream of chunks, or broken off."""
+    """Sends the answers to the HTTP requests of one connection: whole, as a stream of chunks, or broken off."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
         self.broken = False
-        """Whether the connection ends here and takes no further request."""
+        """Whether the connection was closed or reset here, so that it takes no further request."""
 
     async def send(
         self, status: int, headers: dict[str, str], body: bytes, *, only: int | None = None, hide: bool = False
     ) -> None:
         """Send a whole answer.
 
-        With `only`, send that many bytes and then close the connection. With `hide`, send the headers alone, for HEAD.
+        With `only`, send that many bytes of the body and then close the connection. With `hide`, send only the headers,
+        for a HEAD request.
         """
         self._head(status, {**headers, "content-length": str(len(body))})
         if not hide:
@@ -131,7 +133,7 @@ class Exchange:
             await self.cut()
 
     async def start(self, headers: dict[str, str]) -> None:
-        """Send the head of a stream of chunks."""
+        """Begin an answer that is a stream of chunks: send its status and headers."""
         self._head(200, {**headers, "transfer-encoding": "chunked"})
         await self._flush()
 
@@ -146,7 +148,7 @@ class Exchange:
         await self._flush()
 
     async def pause(self, seconds: float) -> None:
-        """Wait for this long. Raises `Abandoned` if the client hangs up meanwhile."""
+        """Wait for this many seconds. Raises `Abandoned` if the client closes the connection meanwhile."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             if self._reader.at_eof():
@@ -154,12 +156,12 @@ class Exchange:
             await asyncio.sleep(min(left, 0.02))
 
     async def cut(self) -> None:
-        """Close the connection in the middle of the answer. The client still receives what was sent."""
+        """Close the connection in the middle of an answer. The client still receives what was sent."""
         self.broken = True
         self._writer.close()
 
     async def reset(self) -> None:
-        """Reset the connection, so that the client's next read fails."""
+        """Reset the connection at once, so that the client's next read fails."""
         self.broken = True
         taken = self._writer.get_extra_info("socket")
         taken.setsockopt(

@@ -1,4 +1,5 @@
-"""OpenAI's chat completions API for the model server: bodies, chunks and errors."""
+"""OpenAI's chat completions API for the model server: how requests are read, and how responses, streams and errors are
+written."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ def _request(body: Body) -> ModelRequest:
 
 
 def read_choice(choice: Any) -> Any:
-    """Return the tool choice: auto, required or none. A tool by name counts as required."""
+    """Return whether the model may or must call tools: `auto`, `required` or `none`. `choice` is that of the request;
+    if it names a tool, the result is `required`."""
     return choice if choice in ("required", "none") else "required" if isinstance(choice, dict) else "auto"
 
 
@@ -52,7 +54,8 @@ def _text(answer: Answer) -> str:
 
 
 def _refusal(answer: Answer) -> str | None:
-    """Return the refusal text of a response that the script marks as refused."""
+    """Return the text with which the model refuses, if the script's response contains a refusal in this API's form;
+    else None."""
     refusals = [block.value for block in answer.content if isinstance(block, Opaque) and block.dialect == "openai-chat"]
     return next((value["refusal"] for value in refusals if value.get("type") == "refusal"), None)
 
@@ -88,7 +91,8 @@ def _head(answer: Answer, kind: str) -> dict[str, Any]:
 
 
 def _whole(answer: Answer, body: Body) -> dict[str, Any]:
-    """Return the whole response. Thinking is left out: this API counts it and does not show it."""
+    """Return the response as this API sends it without a stream. Thinking is left out, because this API does not show
+    it."""
     message: dict[str, Any] = {
         "role": "assistant",
         "content": _text(answer) or None,
@@ -141,8 +145,8 @@ def _deltas(answer: Answer) -> Iterator[tuple[dict[str, Any], str | None]]:
 
 
 def openai_error(problem: Problem, overflow: tuple[str, str]) -> dict[str, Any]:
-    """Make the error body of both OpenAI APIs. `overflow` holds the words and the parameter for a request that is too
-    long."""
+    """Return the body of an error for both OpenAI APIs. `overflow` holds the message, and the name of the parameter, to
+    be used if the request was too long."""
     kind, code, message, param = "invalid_request_error", None, problem.message, None
     if problem.overflow:
         message, param, code = message or overflow[0], overflow[1], "context_length_exceeded"

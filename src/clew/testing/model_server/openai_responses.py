@@ -1,4 +1,5 @@
-"""OpenAI's responses API for the model server: bodies, events and errors."""
+"""OpenAI's responses API for the model server: how requests are read, and how responses, streams and errors are
+written."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ def _request(body: Body) -> ModelRequest:
 
 
 def _said(body: Body) -> Any:
-    """Return the input without the items that offer tools, which are not part of the conversation."""
+    """Return the conversation of a request: its input without the items that only offer tools."""
     given = body.get("input") or []
     return [item for item in given if not _offers_tools(item)] if isinstance(given, list) else given
 
@@ -54,8 +55,8 @@ def _offers_tools(item: Any) -> bool:
 
 
 def _tools(body: Body) -> list[dict[str, Any]]:
-    """Return all offered tools, from beside the input and inside it. Tools of a namespace are listed by their own
-    names."""
+    """Return all tools that a request offers, in its field `tools` and inside its input. A group of tools is replaced
+    by its members."""
     given = body.get("input")
     found = list(body.get("tools") or ())
     for item in given if isinstance(given, list) else ():
@@ -75,7 +76,9 @@ def _items(answer: Answer, body: Body) -> list[Item]:
 
 
 def _item(block: Block, place: str, custom: set[Any], sealed: bool) -> Item | None:
-    """Convert a block to an item. Its id comes from its place, so that it is the same when a run is resumed."""
+    """Convert a block to an output item of this API, or return None if it has no form there. The item's id is made from
+    `place`, so that it is the same when a run is resumed. `custom` are the names of tools that take text, and `sealed`
+    says whether thinking is sent encrypted."""
     if isinstance(block, Text):
         text = {"type": "output_text", "text": block.text, "annotations": [], "logprobs": []}
         item = {"type": "message", "role": "assistant", "status": "completed", "content": [text]}
@@ -96,7 +99,8 @@ def _item(block: Block, place: str, custom: set[Any], sealed: bool) -> Item | No
 
 
 def _input(call: ToolCall) -> str:
-    """Return the text input of a custom tool: `call("apply_patch", "…")`, or the argument named `input`."""
+    """Return the text that a custom tool gets: the arguments themselves if they are text, as in `call("apply_patch",
+    "…")`, or the argument named `input`."""
     given = call.arguments
     if isinstance(given, dict) and given.keys() == {"input"}:
         given = given["input"]
@@ -181,7 +185,8 @@ def _stream(answer: Answer, body: Body) -> Iterator[Item]:
 
 
 def _opened(item: Item) -> tuple[Item, list[Item]]:
-    """Return the first event of an item and the events that complete it, without their common fields."""
+    """Return how an item is streamed: the item as it is when it begins, and the events that complete it, without the
+    fields that all events have."""
     if item["type"] == "message":
         return {**item, "status": "in_progress", "content": []}, [
             event for index, part in enumerate(item["content"]) for event in _text_events(part, index)
@@ -231,7 +236,8 @@ def _error(problem: Problem) -> dict[str, Any]:
 
 
 def _stream_error(problem: Problem, answer: Answer, body: Body, sent: int) -> Event:
-    """Return a response that fails after it began: the whole response with the error inside."""
+    """Return the event that ends a stream with an error: the response with the status `failed` and the error inside.
+    `sent` is the number of events before it."""
     error = _error(problem)["error"]
     code = error["code"] if problem.overflow or problem.status == 429 else "server_error"
     failed = {**_begun(answer, body), "status": "failed", "error": {"code": code, "message": error["message"]}}

@@ -1,4 +1,4 @@
-"""The requests that a model server received, and a way to wait for the next."""
+"""The requests that a model server has received, and a way to wait for more of them."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _PLAIN = frozenset({"idempotency-key"})
 
 
 class RecordedRequest(msgspec.Struct, kw_only=True):
-    """A request as it was received, and as Clew reads it."""
+    """A request that a model server received: as it came, and in Clew's own form."""
 
     method: str
     path: str
     headers: dict[str, str]
-    """Header values by lower-case name. Keys and cookies are left out."""
+    """Header values by lower-case name. The values of keys and cookies are replaced."""
     body: Any
     """The JSON body, or None."""
     call: int = 0
@@ -34,7 +34,7 @@ class RecordedRequest(msgspec.Struct, kw_only=True):
     """
     dialect: Dialect | None = None
     request: ModelRequest | None = None
-    """The model call in Clew's own form. None if the request is not a model call or cannot be read."""
+    """The model request in Clew's own form. None if the request is not a model call or cannot be read."""
     outcome: Literal["", "answered", "refused", "failed", "hanging", "abandoned"] = ""
     """How the request ended. answered: completely. refused: a bad request, or past the end of the script. failed: by a
     fault. hanging: by a fault, all words are sent and the client still waits. abandoned: the client hung up first.
@@ -44,19 +44,19 @@ class RecordedRequest(msgspec.Struct, kw_only=True):
 
     @property
     def conversation(self) -> tuple[Message, ...]:
-        """The messages without the system prompt."""
+        """The messages of the model request, without the system prompt; empty if it is not a model call."""
         return self.request.messages if self.request else ()
 
 
 def without_secrets(headers: dict[str, str]) -> dict[str, str]:
-    """Return the headers without keys and cookies."""
+    """Return the headers with the values of keys and cookies replaced by `(not kept)`."""
     return {
         name: "(not kept)" if _SECRET.search(name) and name not in _PLAIN else value for name, value in headers.items()
     }
 
 
 class Records:
-    """All requests. Written by the server's thread and readable from any."""
+    """All requests that a server has received. Written by the server's OS thread, and readable from any."""
 
     def __init__(self, on_request: Callable[[RecordedRequest], None] | None = None) -> None:
         self._on_request = on_request
@@ -66,7 +66,7 @@ class Records:
         self.calls = 0
 
     def add(self, record: RecordedRequest, *, is_call: bool) -> None:
-        """Keep a request. A model call gets its number."""
+        """Add a request. If it is a model call, set its number. Calls the server's `on_request`."""
         with self._lock:
             if is_call:
                 self.calls += 1
@@ -81,7 +81,7 @@ class Records:
                 future.set_result(None)
 
     def when(self, number: int) -> Future[None]:
-        """Return a future that is done after this many calls."""
+        """Return a future that is done once this many model calls have come."""
         future: Future[None] = Future()
         with self._lock:
             if self.calls < number:

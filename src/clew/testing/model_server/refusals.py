@@ -1,4 +1,4 @@
-"""What vendors refuse in a conversation, so that a test finds it before a user does."""
+"""The rules by which vendors refuse a conversation, so that a test finds such a mistake before a user does."""
 
 from __future__ import annotations
 
@@ -29,12 +29,13 @@ _UNASKED = {
 
 
 def signature_of(text: str) -> str:
-    """Sign a thinking text. The signature depends on the text alone, so that it can be checked later."""
+    """Return a signature for a thinking text. It depends on the text alone, so that a later request can be checked."""
     return "sig" + hashlib.sha256(text.encode()).hexdigest()
 
 
 def refusal(messages: Sequence[Message], dialect: Dialect) -> str | None:
-    """Return why the vendor would refuse this conversation, or None if no known rule is broken."""
+    """Return the error message with which this vendor would refuse the conversation, or None if no known rule is
+    broken."""
     return next(_refusals(messages, dialect), None)
 
 
@@ -73,5 +74,6 @@ def _anthropic(index: int, message: Message) -> Iterator[str]:
 
 
 def _is_changed(block: Thinking) -> bool:
-    """Return whether a thinking text that this server signed was changed. Signatures of others cannot be checked."""
+    """Return whether this thinking text was changed after this server had signed it. False for signatures of others,
+    which cannot be checked."""
     return bool(_OURS.fullmatch(block.signature or "")) and block.signature != signature_of(block.text)

@@ -1,4 +1,5 @@
-"""Scripts as JSON files, for servers that are started from a command line."""
+"""Scripts as JSON files, for model servers that are started from the command line. A script says what the model
+answers."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ class _Call(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Counted(msgspec.Struct, forbid_unknown_fields=True):
-    """A `Usage` written with field names."""
+    """The tokens of a response, as a JSON object with the field names of `Usage`."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -36,14 +37,15 @@ class _Counted(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Response(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """One response: thinking, then words, then calls; or a fault alone."""
+    """One response in a script file: thinking, then text, then tool calls. If `fault` is given, the other fields are
+    not used."""
 
     think: str | None = None
     say: str | None = None
     call: _Call | None = None
     calls: list[_Call] = []
     opaque: dict[str, Any] | None = None
-    """A block or item in a vendor's own form: `{"dialect": "openai-responses", "value": {…}}`."""
+    """A content block or item in a vendor's own form: `{"dialect": "openai-responses", "value": {…}}`."""
     usage: _Counted | None = None
     stop: str = ""
     model: str = ""
@@ -66,28 +68,29 @@ class _Response(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class _Rule(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Responses for requests of a special kind, for example those that ask for a title of the conversation."""
+    """Responses for requests of a certain kind, for example those that ask for a title of the conversation. A request
+    must meet both `model` and `contains`."""
 
     responses: list[str | _Response]
     model: str = "*"
-    """A pattern that the model's name must match."""
+    """A pattern with `*` and `?` that the model's name must match."""
     contains: str = ""
     """A text that the system prompt or a message must contain."""
     repeat: bool = False
-    """Whether to repeat the last response for all further requests."""
+    """Whether to give the last response again to all further requests, instead of an error."""
 
 
 class ScriptFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The content of a script file. A list alone is its responses."""
+    """The content of a script file. If the file holds only a list, the list is `responses`."""
 
     responses: list[str | _Response] = []
     rules: list[_Rule] = []
-    """Rules that are tried in order before `responses`. The first that matches answers."""
+    """Rules that are tried in order before `responses`. The first rule that fits a request answers it."""
     by: By = "turns"
     faults: dict[int, Fault] = {}
-    """Faults by the number of the call, from 1."""
+    """What goes wrong with single calls, by the number of the call, from 1."""
     fault: Fault | None = None
-    """The fault of all calls that have no fault of their own."""
+    """What goes wrong with all calls that `faults` does not name."""
     key: str | None = None
     delay: float = 0
     context_window: int | None = None
@@ -95,7 +98,7 @@ class ScriptFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     strict: bool = True
 
     def script(self) -> Any:
-        """Return the script for a `ModelServer`."""
+        """Return the script in the form that `ModelServer` takes."""
         plain = [_read(response) for response in self.responses]
         if not self.rules:
             return plain
@@ -123,7 +126,7 @@ def _fits(rule: _Rule, request: ModelRequest) -> bool:
 
 
 def read_script(path: Path) -> ScriptFile:
-    """Read the script in this file. Raises `InvalidInput` that says what is wrong in it."""
+    """Read a script file. Raises `InvalidInput`, which says what is wrong in the file."""
     try:
         text = path.read_bytes()
     except OSError as error:

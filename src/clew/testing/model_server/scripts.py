@@ -1,4 +1,4 @@
-"""Scripts: which response a conversation gets next."""
+"""Scripts: what a scripted model or server answers, and which response is the next one."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ __all__ = ["By", "Script", "ScriptSource", "turns_in"]
 
 By = Literal["turns", "order"]
 ScriptSource = Sequence[Response] | Assistant | Reply | Callable[[ModelRequest], Response | Awaitable[Response]]
-"""A text alone is a script of that one response, although a text is a sequence too."""
+"""What can be given as a script: a list of responses, one response, or a function of the request. A text is one
+response, not a list of letters."""
 
 
 def turns_in(request: ModelRequest) -> int:
-    """Count the responses in the request's conversation: the index of the next response in a script."""
+    """Count the model's responses in the request's conversation. This is the index of the next response in a script."""
     return sum(isinstance(message, Assistant) for message in request.messages)
 
 
 class Script:
-    """A list of responses, or a function that makes them. It keeps no position: that follows from the conversation or
-    the caller."""
+    """A list of responses, or a function that makes them. It does not remember which response comes next: the caller
+    gives the number."""
 
     def __init__(self, source: object) -> None:
         self._ask: Callable[[ModelRequest], Any] | None = None
@@ -40,7 +41,8 @@ class Script:
             raise InvalidInput(f"a script is a list of responses or a function, not {type(source).__name__}")
 
     async def response(self, request: ModelRequest, number: int) -> Any:
-        """Return the response with this number, counted from 0."""
+        """Return the response with this number, counted from 0, or what the script's function returns for the request.
+        Raises `UsageError` if the list has no such response."""
         if self._ask is not None:
             given = self._ask(request)
             return await given if inspect.isawaitable(given) else given

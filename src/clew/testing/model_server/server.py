@@ -37,14 +37,14 @@ class ModelServer:
         async with ModelServer([call("add", a=1, b=2), "It is 3."]) as server:
             client = AsyncAnthropic(base_url=server.anthropic_url, api_key="any")
 
-    The script is that of `ScriptedModel`, and so is the choice: the response whose place in the list is the number of
-    assistant turns in the request, so that a client that was killed, or tries again, gets the response it is due. With
-    `by="order"` each call takes the next one, unless a fault stops it. A function gets a `ModelRequest`, whoever asks; it
-    runs on the server's thread. A `Fault` is a response too. Past the end of the list, and for what the vendor would
-    refuse, the answer has status 400.
+    The script is the same as that of `ScriptedModel`: a list of responses, or a function of the `ModelRequest`, which
+    runs on the server's OS thread. A `Fault` can be a response too. The number of model responses in a request's
+    conversation is the index of the next response, so that a client that was killed, or tries again, gets the right
+    one. With `by="order"`, each call takes the next response of the list, unless a fault stops the call. A request past
+    the end of the list, or one that the vendor would refuse, is answered with status 400.
 
-    It is a context manager, sync and async; the server runs on a thread of its own either way. Works with any client
-    and any other process: a coding agent's command line, say, with the variables of `env()`.
+    Use it as a context manager, sync or async. The server runs on an OS thread of its own. It works with any client in
+    any process, such as the command line of a coding agent that is started with the variables of `env()`.
     """
 
     def __init__(
@@ -62,11 +62,12 @@ class ModelServer:
         strict: bool = True,
         on_request: Callable[[RecordedRequest], None] | None = None,
     ) -> None:
-        """`faults`: for all calls, or by the number of the call, from 1 on. `key`: the API key that requests must have.
-        `delay`: seconds before each answer. `usage`: of responses that have none, in place of an estimate.
-        `context_window`: a request whose estimate is larger is told so in the vendor's words. `models`: those that
-        `GET /v1/models` names; others are answered too. `strict`: refuse conversations that the vendor would refuse, a
-        call without its result above all. `on_request`: called with each request as it comes, on the server's thread."""
+        """`faults`: what goes wrong, for all calls or by the number of the call, from 1. `key`: the API key that
+        requests must have. `delay`: seconds before each answer. `usage`: the tokens to report for responses that name
+        none, instead of an estimate. `context_window`: a request with more tokens, by estimate, gets the vendor's error
+        for that. `models`: the names that `GET /v1/models` lists; requests for other models are answered too. `strict`:
+        refuse conversations that the vendor would refuse, above all a call without its result. `on_request`: a function
+        that is called with each request as it comes, on the server's OS thread."""
         self._records = Records(on_request)
         self._faults = Faults(faults)
         calling = Calling(
@@ -84,7 +85,7 @@ class ModelServer:
         self._key = key
 
     def start(self) -> None:
-        """Start to listen. A `with` block does this on entry."""
+        """Start the server. A `with` block does this on entry. Raises `UsageError` if it runs already."""
         if self._thread is not None:
             raise UsageError("this ModelServer is running already; make another one for a second port")
         thread = ServerThread(self._answering.serve, "127.0.0.1", self._port)
@@ -92,7 +93,7 @@ class ModelServer:
         self._thread = thread
 
     def close(self) -> None:
-        """Stop the server and drop open calls. The recorded requests can still be read."""
+        """Stop the server and close all connections. The recorded requests can still be read."""
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.stop()
@@ -114,7 +115,7 @@ class ModelServer:
         return f"{self.url}/v1"
 
     def env(self) -> dict[str, str]:
-        """Return environment variables that direct the vendors' clients, and programs built on them, to this server."""
+        """Return environment variables that make the vendors' clients, and programs built on them, use this server."""
         key = self._key or "scripted"
         return {
             "ANTHROPIC_BASE_URL": self.anthropic_url,
@@ -125,23 +126,24 @@ class ModelServer:
 
     @property
     def requests(self) -> list[RecordedRequest]:
-        """All requests so far in the order of arrival, failed attempts included."""
+        """All HTTP requests so far in the order of arrival, including those that failed."""
         return list(self._records.requests)
 
     @property
     def calls(self) -> int:
-        """The number of model calls so far, failed attempts included."""
+        """The number of model calls so far, including those that failed."""
         return self._records.calls
 
     async def wait_for(self, calls: int, timeout: float = 10) -> None:
-        """Wait until this many model calls have come, answered or not. Raises `TimeoutError` if they do not come."""
+        """Wait until this many model calls have come since the start, answered or not. Raises `TimeoutError` if they do
+        not come within `timeout` seconds."""
         try:
             await asyncio.wait_for(asyncio.wrap_future(self._records.when(calls)), timeout)
         except TimeoutError:
             raise TimeoutError(self._missing(calls, timeout)) from None
 
     def wait_for_blocking(self, calls: int, timeout: float = 10) -> None:
-        """Like `wait_for`, for code without an event loop."""
+        """Do what `wait_for` does, for code without an event loop. Blocks."""
         try:
             self._records.when(calls).result(timeout)
         except TimeoutError:
@@ -151,11 +153,12 @@ class ModelServer:
         return f"{self.calls} of {calls} model calls came within {timeout:g} s"
 
     def fail(self, fault: Fault, calls: int | None = 1) -> None:
-        """Make the next calls go wrong. With None, all further calls that have no fault of their own."""
+        """Make the next `calls` model calls go wrong in this way. With None, all further calls that have no other
+        fault."""
         self._faults.add(fault, calls)
 
     def heal(self) -> None:
-        """Remove all faults."""
+        """Remove all faults, so that all further calls are answered normally."""
         self._faults.clear()
 
     def __enter__(self) -> ModelServer:
@@ -181,7 +184,8 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 class ServerThread:
-    """Listens from `start` to `stop`, on a thread and an event loop of its own. Both can be called from any thread."""
+    """Runs a server on an OS thread and an event loop of its own, from `start` to `stop`. Both can be called from any
+    OS thread."""
 
     def __init__(self, serve: Serve, host: str, port: int) -> None:
         self._serve = serve
@@ -193,7 +197,7 @@ class ServerThread:
         self._thread = threading.Thread(target=self._run, name="clew-model-server", daemon=True)
 
     def start(self) -> int:
-        """Start to listen and return the port."""
+        """Start the server and return its port. Raises `OSError` if the port cannot be used."""
         self._thread.start()
         return self._ready.result()
 

@@ -1,4 +1,5 @@
-"""What the three APIs have in common: an answer before it is put into a vendor's form, and the functions of a vendor."""
+"""What the three vendors' APIs of the model server have in common: answers and errors before they are put into a
+vendor's form, and the set of functions that do that."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ _REFUSED = frozenset({"refusal", "content_filter"})
 
 
 class Event(NamedTuple):
-    """One event of a stream. Without a name it is data alone."""
+    """One server-sent event of a stream. If `name` is None, only the data is sent."""
 
     name: str | None
     data: Any
@@ -33,12 +34,13 @@ class Event(NamedTuple):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """A response that is ready to be put into a vendor's form."""
+    """A response of the script with everything that is needed to write it in a vendor's form."""
 
     id: str
-    """Random letters, for ids that vendors make anew for every response."""
+    """Random letters for those ids that vendors make anew for every response."""
     number: int
-    """The number of the response in its script, for ids that must be the same when a run is resumed."""
+    """The number of the response in its script, from 0. Ids that must be the same when a run is resumed are made from
+    it."""
     created: int
     model: str
     content: tuple[Block, ...]
@@ -47,34 +49,34 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer that is an error."""
+    """An error to answer with, before it is put into a vendor's form."""
 
     status: int
     message: str = ""
     overflow: bool = False
-    """Whether the request does not fit into the model's window."""
+    """Whether the error is that the request is longer than the model's context window."""
     window: int | None = None
-    """The window of the model and the length of the request in tokens, for the error message."""
+    """The model's context window in tokens, for the error message. `size` is the length of the request."""
     size: int | None = None
     retry_after: float | None = None
 
 
 class Wire(NamedTuple):
-    """A vendor's API as functions without state."""
+    """A vendor's API, as functions that read requests and write responses, streams and errors."""
 
     dialect: Dialect
     call_prefix: str
     needed: tuple[str, ...]
-    """The fields that a request must have besides a model."""
+    """The fields that a request must have besides `model`."""
     request: Callable[[Body], ModelRequest]
-    """Convert a request to Clew's own form."""
+    """Converts the body of a request to Clew's own form."""
     whole: Callable[[Answer, Body], Any]
     events: Callable[[Answer, Body], list[Event]]
     error: Callable[[Problem], Any]
     stream_error: Callable[[Problem, Answer, Body, int], Event]
-    """Make the error inside a stream, after this many events."""
+    """Makes the event for an error in the middle of a stream. The number says how many events were sent before it."""
     is_delta: Callable[[Event], bool]
-    """Return whether an event carries content: words, or a part of a call."""
+    """Tells whether an event carries content: a piece of text or of a tool call."""
 
 
 def calls_in(answer: Answer) -> list[ToolCall]:
@@ -82,5 +84,6 @@ def calls_in(answer: Answer) -> list[ToolCall]:
 
 
 def stopped_early(stop: str) -> str | None:
-    """Return why the model was cut off: `length`, `refusal` or empty. Understands every vendor's word for it."""
+    """Return why the model was cut off: `length`, `refusal`, or None if it was not. `stop` is the stop reason in any
+    vendor's word."""
     return "length" if stop in _TOO_LONG else "refusal" if stop in _REFUSED else None

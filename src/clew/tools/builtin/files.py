@@ -28,7 +28,8 @@ MOST_LINES = 2000
 MOST_FILES = 1000
 _SEEN_AT_MOST = 200_000
 _one_writer = threading.Lock()
-"""Taken by every tool that writes. Calls of one turn run in parallel, and of two edits of one file none may be lost."""
+"""A lock that every tool takes while it writes. Calls of one turn run in parallel; without it, one of two edits of the
+same file could be lost."""
 
 
 @tool(effect="none", needs_workspace=True)
@@ -152,7 +153,8 @@ def list_files(
 
 
 def _walk(place: Place) -> Iterator[str]:
-    """Return the paths of all files, relative to the workspace and sorted. Symbolic links are listed, not followed."""
+    """Yield the paths of all files in a folder, relative to the workspace and sorted. Symbolic links are listed, not
+    followed. `.git` is left out."""
     for folder, folders, files in os.walk(place.path):
         links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
         folders[:] = sorted(name for name in folders if name != ".git" and name not in links)
@@ -163,7 +165,8 @@ def _walk(place: Place) -> Iterator[str]:
 
 
 def _existing(place: Place) -> tuple[bytes | None, int | None]:
-    """Return the file's content and mode. For a file that is too large to compare, return the mode alone."""
+    """Return the content and the mode (permission bits) of the file at this place. If there is no file, both are None.
+    If it is larger than `LARGEST_FILE`, the content is empty."""
     try:
         facts = os.lstat(place.path)
     except OSError:
@@ -194,10 +197,10 @@ def _text(place: Place, data: bytes) -> str:
 
 
 def _is_edited(text: str, old: str, new: str) -> bool:
-    """Return whether the text can be the result of this edit: it contains the new text, and the old text only inside
-    the new.
+    """Return whether the text looks as if this edit was made already: it contains `new`, and `old` only inside `new`.
 
-    This holds for everything that `edit_file` writes. It is why the tool may run again after a crash.
+    This is true after every edit that `edit_file` makes. So when the tool runs again after a crash, it can tell that
+    the edit is done.
     """
     if new not in text:
         return False
@@ -214,7 +217,8 @@ def _is_edited(text: str, old: str, new: str) -> bool:
 
 
 def _lines(text: str) -> list[str]:
-    """Split text into lines as editors and compilers count them. `str.splitlines` knows eight more line endings."""
+    """Split text into lines as editors and compilers count them, each with its line ending. `str.splitlines` would also
+    split at eight other characters."""
     return io.StringIO(text, newline="\n").readlines()
 
 
@@ -226,7 +230,8 @@ def _lines_of(text: str, part: str) -> Iterator[int]:
 
 
 def _not_found(place: Place, text: str, old: str) -> str:
-    """Tell the model where the text it meant probably is: text that differs only in spaces, or the most similar line."""
+    """Return a message for the model that the text `old` is not in the file, and where the text that it meant may be: a
+    passage that differs only in spaces, or the most similar line."""
     lines = [line.rstrip("\r\n") for line in _lines(text)]
     wanted = [line.split() for line in old.strip("\r\n").splitlines()] or [[]]
     message = f"old_text is not in {place}."
@@ -267,8 +272,8 @@ class Place(msgspec.Struct, frozen=True):
 def locate(ctx: ToolContext, path: str) -> Place:
     """Resolve a path that the model gave. Raises `ToolError` if it leads outside the workspace.
 
-    Symbolic links inside the workspace are followed here and nowhere else. The functions that open the place refuse
-    links, so a link that is put there in between leads nowhere.
+    Symbolic links inside the workspace are followed here and nowhere else. The functions that later open the file
+    refuse links, so a link that is put there in between is not followed.
     """
     if ctx.workspace is None:
         raise ToolError("There is no workspace, so there are no files. Run the agent with workspace=…")
@@ -292,7 +297,8 @@ def locate(ctx: ToolContext, path: str) -> Place:
 
 
 def read_bytes(place: Place, largest: int) -> tuple[bytes, int]:
-    """Return the content and the mode of a regular file."""
+    """Return the content and the mode (permission bits) of a regular file. Raises `ToolError` if there is none at this
+    place or if it has more than `largest` bytes."""
     with _folder(place, make=False) as (fd, name):
         opened = os.open(name, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | _NO_LINK, dir_fd=fd)
         try:
@@ -313,7 +319,8 @@ def read_bytes(place: Place, largest: int) -> tuple[bytes, int]:
 
 
 def write_bytes(place: Place, data: bytes, mode: int | None) -> None:
-    """Replace a file in one step, so that a reader sees either the old content or the new. Makes missing folders."""
+    """Write a file, or replace it in one step, so that a reader sees either the old content or the new. Makes missing
+    folders. `mode` are the permission bits to set, if any. Raises `ToolError` if it cannot be written."""
     if not place.parts:
         raise ToolError("The workspace itself is a folder, and not a file that can be written.")
     with _folder(place, make=True) as (fd, name):
@@ -337,9 +344,11 @@ def write_bytes(place: Place, data: bytes, mode: int | None) -> None:
 
 @contextmanager
 def _folder(place: Place, *, make: bool) -> Iterator[tuple[int | None, str]]:
-    """Open the folder of a file, name by name from the root, and return it with the file's name.
+    """Open the folder of a file, name by name from the workspace on, so that no symbolic link is followed. Yield its
+    descriptor and the file's name. With `make`, missing folders are made.
 
-    On systems that cannot open by descriptor, the folder is None and the name is the whole path.
+    On systems where files cannot be opened relative to a descriptor, the descriptor is None and the name is the whole
+    path.
     """
     fds: list[int] = []
     try:
@@ -370,7 +379,8 @@ def _is_folder(name: str, fd: int | None) -> bool:
 
 
 def _explain(error: OSError, path: str) -> ToolError:
-    """Describe an OS error without the full path of the workspace, which the model need not know."""
+    """Return a `ToolError` that describes an OS error without the full path of the workspace, which the model need not
+    know."""
     if isinstance(error, FileNotFoundError):
         return ToolError(f"There is no file {path!r} in the workspace. list_files shows what is there.")
     return ToolError(f"{path!r}: {error.strerror or type(error).__name__}")

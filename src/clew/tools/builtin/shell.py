@@ -16,7 +16,8 @@ from clew.tools.signals import ToolError
 __all__ = ["run_command"]
 
 KEPT = 15_000
-"""Bytes that are kept from the beginning of the output, and as many from its end."""
+"""How many bytes of a command's output are kept from its beginning, and as many from its end. The rest between them is
+dropped."""
 LONGEST = 3600.0
 _GRACE = 2.0
 
@@ -74,7 +75,7 @@ async def run_command(
 
 
 async def _end(process: asyncio.subprocess.Process, output: _Output) -> None:
-    """Kill every process that is left of the command's group, and read the rest of its output."""
+    """End a command: kill all processes of its process group that are left, and read the rest of the output."""
     if process.returncode is None:
         _signal(process, signal.SIGTERM)
         try:
@@ -99,10 +100,10 @@ def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None
 
 
 class _Output(asyncio.Protocol):
-    """Collects the beginning and the end of a command's output, of any length.
+    """Collects the output of a command. Only the beginning and the end of a long output are kept.
 
-    Uses a pipe of its own: asyncio reports a process with one of its pipes as ended only when every process that holds
-    the pipe has ended.
+    It uses a pipe of its own, and not one of asyncio's: with those, asyncio reports the command as ended only when
+    every background process that has the pipe has ended too.
     """
 
     _transport: asyncio.ReadTransport
@@ -135,7 +136,7 @@ class _Output(asyncio.Protocol):
         self._ended.set()
 
     async def drain(self, timeout: float) -> None:
-        """Wait until all output is read, but for a limited time."""
+        """Wait until all output is read, or until `timeout` seconds have passed. Raises nothing."""
         try:
             async with asyncio.timeout(timeout):
                 await self._ended.wait()
