@@ -1,4 +1,5 @@
-"""The checkpointer over any bucket, which the stores for S3, Google Cloud Storage, Azure and OCI share."""
+"""The checkpointer for any bucket of object storage, which the stores for S3, Google Cloud Storage, Azure and OCI
+share."""
 
 from __future__ import annotations
 
@@ -37,14 +38,17 @@ __all__ = ["BucketCheckpointer", "sweep"]
 
 T = TypeVar("T")
 SWEEP_EVERY = 3600.0
-"""A checkpointer sweeps leftovers at most once in this many seconds, as part of a deletion of blobs, which gc calls."""
+"""The fewest seconds between two sweeps of one checkpointer. A sweep deletes leftover objects. It is part of
+`delete_blobs`, which garbage collection calls."""
 
 _proven: dict[str, Clock] = {}
-"""The buckets that this process has tested and found to honour conditional puts, each with its clock."""
+"""The buckets that this process has tested and found to honour conditional puts, by name. Each has the clock of its
+server."""
 
 
 class BucketCheckpointer(Checkpointer):
-    """A store in a bucket. `where` names the bucket in errors; all object names start with `prefix`."""
+    """A store in a bucket of object storage. `bucket` is the driver that makes the requests. `where` names the bucket
+    in errors; all object names start with `prefix`."""
 
     def __init__(self, bucket: Bucket, where: str, prefix: str = "", namespace: str = "") -> None:
         check_namespace(namespace)
@@ -86,8 +90,8 @@ class BucketCheckpointer(Checkpointer):
         return await self._threads.head(thread_id)
 
     async def heads(self, query: HeadQuery = HeadQuery()) -> AsyncIterator[Head]:
-        """Yield the heads that match the query. Threads with damaged objects are named by a `Corrupt` error that is raised
-        after all other heads."""
+        """Yield the heads that match the query, in its order. If objects of threads are damaged, a `Corrupt` error that
+        names them is raised after all other heads."""
         self._guard.enter()
         check_query(query)
         await self._open()
@@ -149,7 +153,8 @@ class BucketCheckpointer(Checkpointer):
             await sweep(self._bucket, self._threads, self._blobs)
 
     async def _open(self) -> None:
-        """On first use, test that the bucket honours conditional puts. Done once for each bucket in a process."""
+        """On first use, test that the bucket honours conditional puts (writes that fail if the object has changed), and
+        raise `InvalidInput` if it does not. Done once for each bucket in a process."""
         if self._opened:
             return
         async with self._opening:
@@ -159,7 +164,8 @@ class BucketCheckpointer(Checkpointer):
             self._opened = True
 
     async def _settle(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run this to its end even if the caller is cancelled, and return its result. `close` waits for it too."""
+        """Run this coroutine to its end even if the caller is cancelled, and return its result. On first use the bucket
+        is tested before. `close` waits for the coroutine too."""
 
         async def opened() -> T:
             try:
@@ -173,12 +179,13 @@ class BucketCheckpointer(Checkpointer):
 
 
 LEFTOVER = 86_400_000_000
-"""Microseconds after which an object that no thread or blob names is deleted. A process that writes such an object names it
-within an hour, or never."""
+"""The age in microseconds from which an object is deleted if no thread or blob holds its name. A process that writes
+such an object adds the name to a thread or blob within an hour, or never."""
 
 
 async def sweep(bucket: PatientBucket, threads: ObjectThreads, blobs: ObjectBlobs) -> None:
-    """Delete old packs and blob data that no thread or blob names, and finish deletions of blobs that were interrupted."""
+    """Delete leftovers of interrupted writes: packs (older frames of threads) and blobs' bytes that are more than a day
+    old and whose names no thread or blob holds. Also finish deletions of blobs that were interrupted."""
     packs: defaultdict[str, list[str]] = defaultdict(list)
     async for listed in _older(bucket, threads.packs.folder, blobs.clock.now() - LEFTOVER):
         packs[listed.key.split("/")[-2]].append(listed.key)

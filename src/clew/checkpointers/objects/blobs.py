@@ -1,12 +1,13 @@
 """The blobs of a bucket. Each blob has one small object, its record, which says that it exists and when it was touched.
+To touch a blob is to set its time of last use to now.
 
-Buckets have no conditional delete, so deleting a blob takes two steps. First its record is replaced by a dead record, with a
-conditional put that fails if the blob was touched since. From then on the blob is absent for everyone. For a minute the dead
-record belongs to the process that wrote it, which deletes it within a third of that time. A process that puts the same blob
-meanwhile waits; after the minute it may replace the dead record.
+Buckets have no conditional delete, so deleting a blob takes two steps. First its record is replaced by a dead record,
+with a conditional put that fails if the blob was touched since. From then on the blob is absent for everyone. For a
+minute the dead record belongs to the process that wrote it, which deletes it within a third of that time. A process
+that puts the same blob meanwhile waits; after the minute it may replace the dead record.
 
-The bytes of a large blob are in an object of their own, under a name that no other put ever uses, so deleting them never
-hits the bytes of a later put.
+The bytes of a large blob are in an object of their own, under a name that no other put ever uses, so deleting them
+never hits the bytes of a later put.
 """
 
 from __future__ import annotations
@@ -40,26 +41,29 @@ from clew.errors import Corrupt, NewerFormat, Unavailable
 __all__ = ["ObjectBlobs"]
 
 INLINE = 16 * 2**10
-"""The largest blob, in bytes, that is stored inside its record: one request to put it and one to get it. Each touch
-writes it again."""
+"""The largest blob, in bytes, that is stored inside its record, the small object that each blob has. Such a blob takes
+one request to put it and one to get it, but is written again whenever its time of last use is set."""
 OWNED = 60_000_000
-"""Microseconds for which a dead record belongs to the process that wrote it."""
+"""Microseconds for which a dead record belongs to the process that wrote it. A dead record says that a blob is being
+deleted."""
 IN_TIME = 20.0
-"""Seconds within which the process that wrote a dead record sends its deletions. A request takes at most 30 s, so they
-end before the minute does."""
+"""Seconds within which a process that has marked blobs as dead sends the deletions of their objects. A request takes at
+most 30 s, so they end within the minute for which the process owns the dead blobs."""
 UNCERTAIN = 4_000_000
-"""The most microseconds by which the time in a record and the store's time of its last change differ."""
+"""The most microseconds by which the time of last use in a blob's record and the store's own time of the record's last
+change differ."""
 UNNAMED = 3600.0
-"""Seconds after which a put of a large blob gives up instead of naming the object with its bytes. Sweeps delete unnamed
-objects after a day."""
+"""Seconds after which a put of a large blob raises `Unavailable` instead of writing the record that names the object
+with the blob's bytes. Sweeps delete objects that no record names after a day."""
 BATCH = 64
 """The most blobs that are put or deleted at the same time."""
 REMEMBERED = 4 * 2**20
-"""The most bytes of records that are kept in memory."""
+"""The most bytes of blobs' records that are kept in memory."""
 
 
 class ObjectBlobs:
-    """The blobs of one namespace of a bucket. Records are remembered with their tags, so that a touch is one request."""
+    """The blobs of one namespace of a bucket. The record of a blob (the small object that says when it was last used)
+    is remembered with its tag, so that setting that time takes one request."""
 
     def __init__(self, bucket: PatientBucket, root: str, where: str) -> None:
         self._bucket = bucket
@@ -87,9 +91,10 @@ class ObjectBlobs:
         return {digest for digest, is_there in zip(wanted, there, strict=True) if not is_there}
 
     async def untouched(self, grace: timedelta) -> AsyncIterator[str]:
-        """Yield the digests of blobs that were not touched for this time.
+        """Yield the digests of blobs whose time of last use is at least `grace` ago.
 
-        The store's times of change, which a listing has, decide. Only where they are too coarse is the record read.
+        A listing of the bucket tells when each blob's record was last changed. Only where that time is too coarse to
+        decide is the record read.
         """
         before = self.clock.before(grace)
         async for chunk in self._bucket.list(self.folder):
@@ -100,7 +105,7 @@ class ObjectBlobs:
                     yield _digest(listed.key)
 
     async def delete(self, digests: Collection[str], grace: timedelta) -> None:
-        """Delete these blobs, except those touched within this time."""
+        """Delete these blobs, except those whose time of last use is less than `grace` ago."""
         for batch in batches(dict.fromkeys(digests), BATCH):
             began = time.monotonic()
             before = self.clock.before(grace)
@@ -108,14 +113,15 @@ class ObjectBlobs:
             await self._finish([key for keys in doomed for key in keys], began)
 
     async def finish_dead(self, digests: Sequence[str]) -> None:
-        """Finish the deletion of blobs whose dead records were left behind by an interrupted deletion."""
+        """Finish the deletion of these blobs. An interrupted deletion has left their dead records behind, which mark
+        them as deleted."""
         for batch in batches(digests, BATCH):
             began = time.monotonic()
             doomed = await together([self._take_over(digest) for digest in batch])
             await self._finish([key for keys in doomed for key in keys], began)
 
     async def names(self, digest: str, name: str) -> bool:
-        """Return whether this blob exists and its bytes are in the object of this name."""
+        """Return whether this blob exists and its bytes are in the object with this name."""
         found = await self._bucket.get(self._key(digest), 0, BLOB_HEADER)
         state = None if found is None else self._read(digest, found)
         return isinstance(state, Record) and state.name == name
@@ -139,9 +145,13 @@ class ObjectBlobs:
             return await self._touch(digest, asked)
 
     async def _settle(self, digest: str, data: bytes, name: str, began: float) -> bool:
-        """Write the record of a blob: with its bytes, or with the name of the object that holds them. Returns False if the
-        blob exists already, which is touched then. Waits while a dead record belongs to another process; replaces a damaged
-        record. `began` is when the put began."""
+        """Write the record of a blob that is being put: with the bytes `data`, or with `name`, the name of the object
+        that holds them. Returns True if it was written. Returns False if the blob exists already; then its time of last
+        use is set to now.
+
+        Waits while another process is deleting the blob. Replaces a damaged record. `began` is when the put began;
+        after an hour this raises `Unavailable`.
+        """
         when: Tag | None = None
         while True:
             if abs(time.time() - began) > UNNAMED:
@@ -200,8 +210,8 @@ class ObjectBlobs:
         return None
 
     async def _touch(self, digest: str, asked: int, *, check_data: bool = False) -> bool:
-        """Touch a blob, unless it was touched after `asked`. Returns whether it exists. With `check_data`, a large blob
-        whose bytes are gone counts as absent, so that putting it again repairs it."""
+        """Set a blob's time of last use to now, unless it is `asked` or later. Returns whether the blob exists. With
+        `check_data`, a large blob whose bytes are gone counts as absent, so that putting it again repairs it."""
         known = self._records.get(digest)
         while True:
             if known is None:
@@ -233,8 +243,8 @@ class ObjectBlobs:
         return isinstance(state, Record) and state.touched <= before
 
     async def _doom(self, digest: str, before: int) -> list[str]:
-        """Replace the record of a blob by a dead record, unless the blob was touched after `before`. Returns the keys of the
-        objects to delete, none if the blob stays."""
+        """Mark a blob as deleted, by replacing its record by a dead record, unless the blob was touched after `before`.
+        Returns the keys of the objects that the caller has to delete; the list is empty if the blob stays."""
         found = await self._bucket.get(self._key(digest), 0, BLOB_HEADER)
         state = None if found is None else self._read(digest, found)
         if found is None or not isinstance(state, Record) or max(state.touched, micros(found.modified)) > before:
@@ -247,8 +257,9 @@ class ObjectBlobs:
         return [*([self._data_key(digest, state.name)] if state.name else []), self._key(digest)]
 
     async def _take_over(self, digest: str) -> list[str]:
-        """Become the owner of a dead record that its owner has not deleted in time. Returns the keys to delete, none if the
-        record is not dead or still belongs to its owner."""
+        """Take over an interrupted deletion of a blob: become the owner of its dead record if the owner has not deleted
+        it in time. Returns the keys of the objects that the caller has to delete. The list is empty if the record is
+        not dead or still belongs to its owner."""
         found = await self._bucket.get(self._key(digest))
         state = None if found is None else self._read(digest, found)
         if found is None or not isinstance(state, Dead) or self.clock.now() < state.since + OWNED:
@@ -260,8 +271,8 @@ class ObjectBlobs:
         return [self._key(digest)]
 
     async def _finish(self, keys: Sequence[str], began: float) -> None:
-        """Delete the objects of dead blobs, unless too much time has passed since `began`. What stays is deleted by a later
-        sweep."""
+        """Delete the objects of blobs that were marked as deleted, unless more than `IN_TIME` seconds have passed since
+        `began`. What stays is deleted by a later sweep."""
         if time.monotonic() - began <= IN_TIME:
             await self._bucket.delete(keys)
 

@@ -1,4 +1,5 @@
-"""The operations that Clew needs of a bucket, their retries, and the test that a bucket honours conditional puts."""
+"""The operations that Clew needs of a bucket, their retries, and the test that a bucket honours conditional puts. A
+conditional put writes an object only if the object is in an expected state."""
 
 from __future__ import annotations
 
@@ -30,10 +31,10 @@ __all__ = [
 T = TypeVar("T")
 
 AT_ONCE = 32
-"""The most requests of one checkpointer at the same time."""
+"""The most requests that one checkpointer makes at the same time."""
 PATIENCE = 10.0
-"""Seconds for which requests are retried, if the store has answered before: it may be restarting, failing over, or
-overloaded."""
+"""Seconds for which a request is retried, if the store has answered an earlier one: it may be restarting, failing over,
+or overloaded."""
 PAUSE = 0.1
 """Seconds before the first retry. The pause doubles with each retry, up to `LONGEST_PAUSE`."""
 LONGEST_PAUSE = 1.0
@@ -47,16 +48,16 @@ class Tag(msgspec.Struct, frozen=True):
 
 
 class Found(NamedTuple):
-    """An object that was read."""
+    """An object that was read from a bucket."""
 
     data: bytes
     tag: Tag
     modified: datetime
-    """When it was last written, by the store's clock; some stores cut it to the second."""
+    """When the object was last written, by the store's clock. Some stores cut the time to the second."""
 
 
 class Listed(NamedTuple):
-    """An object in a listing."""
+    """An object in a listing of a bucket."""
 
     key: str
     size: int
@@ -65,40 +66,41 @@ class Listed(NamedTuple):
 
 
 class Refused(Exception):
-    """A conditional put was refused, because the object is in another state."""
+    """Raised if a conditional put was refused, because the object is in another state than the condition says."""
 
 
 class Transient(Exception):
-    """The store did not answer, or asked to retry later. A write may or may not have been made."""
+    """Raised if the store did not answer, or asked to retry later. If the request was a write, it may or may not have
+    been made."""
 
 
 class Bucket(Protocol):
-    """The operations that a driver of a cloud implements. Each may raise `Transient` if a retry can help, and
-    `Unavailable` if it cannot."""
+    """The operations on a bucket that the driver of each cloud implements. Each may raise `Transient` if a retry can
+    help, and `Unavailable` if it cannot."""
 
     async def get(self, key: str, start: int = 0, size: int | None = None) -> Found | None:
-        """Read an object, or with `size` that many bytes of it from `start`; fewer if it ends before. Returns None if the
-        object does not exist."""
+        """Read an object. With `size`, read only that many bytes of it from `start`, fewer if the object ends before.
+        Returns None if the object does not exist."""
 
     async def put(self, key: str, data: bytes, when: Tag | Literal["absent"] | None = None) -> Tag:
-        """Write an object atomically, and return its new tag. With `when`, raise `Refused` unless the object is in the state
-        of that tag, or does not exist for `"absent"`."""
+        """Write an object atomically, and return its new tag. If `when` is a tag, raises `Refused` unless the object is
+        in the state of that tag. If it is `"absent"`, raises `Refused` if the object exists."""
 
     async def delete(self, keys: Sequence[str]) -> None:
         """Delete these objects. Objects that do not exist are ignored."""
 
     def list(self, prefix: str, after: str = "") -> AsyncIterator[Sequence[Listed]]:
-        """Yield pages of the objects whose key starts with `prefix` and a slash, sorted by key, starting after the key
-        `after`."""
+        """Yield the objects whose key starts with `prefix` and a slash, in pages and sorted by key. With `after`, only
+        those with a higher key than that."""
 
     async def close(self) -> None: ...
 
 
 class PatientBucket:
-    """A bucket whose requests are retried for some seconds when it does not answer, if it has answered before.
+    """A bucket whose requests are retried for some seconds if it does not answer, provided that it has answered before.
 
-    Retries are safe: if a conditional put was made although no answer came, the second one is refused, and a refused caller
-    reads the object and finds its own write.
+    Retries are safe: if a conditional put was made although no answer came, the second one is refused, and a refused
+    caller reads the object and finds its own write.
     """
 
     def __init__(self, bucket: Bucket, where: str) -> None:
@@ -156,7 +158,8 @@ class _Patience:
         self._pause = PAUSE
 
     async def wait(self, error: Transient) -> None:
-        """Wait before the next attempt. Raises `Unavailable` when the time for retries is over."""
+        """Wait before the next attempt. Raises `Unavailable`, with the text of `error`, when the time for retries is
+        over."""
         if time.monotonic() + self._pause > self._end:
             raise Unavailable(
                 f"{self._where} cannot be reached or does not answer ({error}). "
@@ -167,15 +170,16 @@ class _Patience:
 
 
 NOTICED = 3_000_000
-"""Microseconds by which the store's clock must differ from this machine's to be taken into account. Stores give their
-time to the second only."""
+"""If the store's clock differs from this machine's by more than this many microseconds, the difference is taken into
+account. Stores give their time to the second only."""
 
 
 async def probe(bucket: PatientBucket, root: str, where: str) -> Clock:
-    """Test that the bucket honours conditional puts, and return its clock. Raises `InvalidInput` if it does not.
+    """Test that the bucket honours conditional puts, and return the clock of its server. Raises `InvalidInput` if it
+    does not. Writes and deletes an object whose name starts with `root`.
 
-    Some S3-compatible servers accept the conditions of a put and ignore them. Two concurrent writers would then both be told
-    that they had won.
+    Some S3-compatible servers accept the conditions of a put and ignore them. Two concurrent writers would then both be
+    told that they had won.
     """
     key = f"{root}/probe/{unique_name()}"
     first = await bucket.put(key, b"1", "absent")

@@ -30,8 +30,9 @@ _AGAIN = ("408", "425", "429", "5")
 
 
 def open_obstore(scheme: str, bucket: str, where: str, config: Mapping[str, Any], allow_http: bool) -> ObstoreBucket:
-    """Open a bucket. `scheme` is s3, gs or az; `config` is passed to obstore. Credentials that are not in `config` are
-    looked up by obstore: in the environment, the machine's metadata service, or a credential provider."""
+    """Open a bucket through the package obstore. `scheme` is s3, gs or az; `config` is passed to obstore; `where` names
+    the bucket in errors. Credentials that are not in `config` are looked up by obstore: in the environment, the
+    machine's metadata service, or a credential provider. Raises `InvalidInput` if obstore refuses the options."""
     try:
         from obstore import exceptions, store
     except ImportError as error:
@@ -51,8 +52,9 @@ def open_obstore(scheme: str, bucket: str, where: str, config: Mapping[str, Any]
 
 
 def plain_http(endpoint: str | None, allowed: bool | None) -> bool:
-    """Return whether plain http may be used for this endpoint. Raises `InvalidInput` if the endpoint is plain http on
-    another machine and `allowed` is not set."""
+    """Return whether this endpoint is a plain http address; without an endpoint, whether plain http is `allowed`.
+    Raises `InvalidInput` if the endpoint is plain http on another machine and not `allowed`, or is no http address at
+    all."""
     if endpoint is None:
         return bool(allowed)
     parts = urlsplit(endpoint)
@@ -67,8 +69,8 @@ def plain_http(endpoint: str | None, allowed: bool | None) -> bool:
 
 
 class ObstoreBucket:
-    """A bucket through obstore. Its errors show only the status and code of an answer, because obstore's own errors may
-    contain keys, account names and signatures."""
+    """A bucket that is reached through the package obstore. Its errors show only the status and code of an answer,
+    because obstore's own errors may contain keys, account names and signatures."""
 
     def __init__(self, store: ObjectStore, where: str) -> None:
         from obstore import exceptions
@@ -138,7 +140,8 @@ class ObstoreBucket:
         """Do nothing: obstore closes its own connections."""
 
     def _check_bucket(self, error: Exception) -> None:
-        """Raise `Unavailable` if it was the bucket that was not found, not just the object."""
+        """Raise `Unavailable` if this error, that something was not found, is about the bucket and not just about an
+        object."""
         if any(code in str(error) for code in _NO_BUCKET):
             raise Unavailable(f"{self._where}: there is no such bucket. Make it, or correct the name.") from None
 

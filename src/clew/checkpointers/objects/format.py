@@ -27,7 +27,8 @@
 
     A blob that is being removed: the same without the name, and nothing follows (magic "CLD", 24 bytes in all).
 
-Integers are unsigned and little-endian; a sum is the first 16 bytes of a blake3.
+Integers are unsigned and little-endian; a sum is the first 16 bytes of a blake3. A ref is the digest of a blob that the
+thread refers to. A blob is touched when its time of last use is set to now.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ DEAD_SIZE = _DEAD.size + _CRC.size
 
 
 class NewerObject(Exception):
-    """The object is sound, but of a later format version than this code can read."""
+    """Raised if an object in a bucket is sound, but of a later format version than this code can read."""
 
     def __init__(self, version: int) -> None:
         self.version = version
@@ -81,41 +82,43 @@ class NewerObject(Exception):
 
 
 class Index(msgspec.Struct, frozen=True, array_like=True):
-    """The index of a thread's object: where its frames and refs are. The tail is the frames and refs not yet in a pack."""
+    """The index of a thread's object, which says where its frames and refs (digests of blobs) are: in packs, or not yet
+    in a pack (the tail)."""
 
     packs: tuple[Pack, ...]
     sizes: tuple[int, ...]
-    """The sizes of the frames in the tail."""
+    """The sizes of the frames in the tail, which are the newest frames: those that are not in a pack yet."""
     refs: bytes
-    """The refs in the tail, 32 bytes each."""
+    """The digests of blobs that the tail (the frames that are not in a pack yet) refers to, 32 bytes each."""
     sum: bytes
-    """Sum of the frames in the tail."""
+    """The first 16 bytes of the blake3 of the frames in the tail (those that are not in a pack yet)."""
     rewritten: int
-    """Bytes of tail written since the last pack was made."""
+    """Bytes of the tail (the frames that are not in a pack yet) that were written since the last pack was made. Each
+    append writes the whole tail."""
 
 
 class ThreadParts(NamedTuple):
-    """The head and index of a thread's object, after their sums were checked."""
+    """The head and index of a thread's object, after their checksums were verified."""
 
     head: Head
     contents: Index | None
     """The index; None if only the start of the object was read and the index is not in it."""
     tail: int
-    """Offset at which the tail's frames start."""
+    """Offset in the object at which the frames that are not in a pack start."""
 
 
 class Record(NamedTuple):
-    """The content of a blob's object, after its sum was checked. The blob's own bytes are not checked yet."""
+    """The content of a blob's object, after its checksum was verified. The blob's own bytes are not checked yet."""
 
     touched: int
-    """When the blob was touched: microseconds since 1970."""
+    """The blob's time of last use, in microseconds since 1970."""
     name: str
     """Name of the object that holds the blob's bytes; empty if they are in `data`."""
     data: bytes
 
 
 class Dead(NamedTuple):
-    """The content of a blob's object once a process has begun to delete the blob. For readers the blob is absent."""
+    """The content of a blob's object once a process has begun to delete the blob. For readers the blob does not exist."""
 
     since: int
     """When the deletion began: microseconds since 1970."""
@@ -124,7 +127,8 @@ class Dead(NamedTuple):
 def thread_object(
     head: bytes, packs: tuple[Pack, ...], tail: Sequence[bytes], refs: Iterable[str], rewritten: int
 ) -> bytes:
-    """Encode a thread's object. `head` is msgpack; `tail` and `refs` are the frames and refs not in a pack."""
+    """Encode a thread's object. `head` is msgpack. `tail` and `refs` are the frames and the digests of blobs that are
+    not in a pack; `rewritten` is the number of bytes written for them since the last pack was made."""
     joined = b"".join(tail)
     index = _encode(
         Index(packs, tuple(map(len, tail)), b"".join(map(bytes.fromhex, refs)), checksum(joined), rewritten)
@@ -134,10 +138,12 @@ def thread_object(
 
 
 def thread_parts(data: bytes) -> tuple[ThreadParts | None, int]:
-    """Decode and check the head and index at the start of a thread's object. `data` may be only the start of the object.
+    """Decode and check the head and index at the start of a thread's object. `data` may be only the start of the
+    object.
 
-    Returns the parts, and how many bytes of the object hold both. The parts have no index if `data` ends before its end, and
-    are None if `data` ends within the head. Raises `BadObject` or `NewerObject`.
+    Returns the head and index as parts, and the number of bytes that they take at the start of the object. The parts
+    have no index if `data` ends before the end of the index; they are None if `data` ends within the head. Raises
+    `BadObject` if the object is damaged, and `NewerObject` if it has a later format version.
     """
     fields = _checked(data, _THREAD.size, b"CLT")
     _, version, head_size, head_sum, index_size, index_sum = _THREAD.unpack(fields)
@@ -160,7 +166,8 @@ def thread_parts(data: bytes) -> tuple[ThreadParts | None, int]:
 
 
 def thread_tail(data: bytes, parts: ThreadParts) -> tuple[list[bytes], list[str]]:
-    """Decode and check the frames and refs of the tail, given the whole object. Raises `BadObject`."""
+    """Return the frames that are not in a pack, and the digests of blobs they refer to, after a check. `data` is the
+    whole object. Raises `BadObject` if it is damaged or cut short."""
     if parts.contents is None:
         raise BadObject("it is cut short")
     tail = data[parts.tail :]
@@ -170,19 +177,21 @@ def thread_tail(data: bytes, parts: ThreadParts) -> tuple[list[bytes], list[str]
 
 
 def record(touched: int, data: bytes, name: str = "") -> bytes:
-    """Encode a blob's object. It holds either the blob's bytes, or the name of the object that holds them."""
+    """Encode a blob's object. It holds its time of last use, and either the blob's bytes or the name of the object that
+    holds them."""
     fields = _BLOB.pack(b"CLB", VERSION, touched, os.urandom(8), bytes.fromhex(name) if name else _HERE)
     return b"".join((fields, _CRC.pack(crc32(fields)), data))
 
 
 def dead_record(since: int) -> bytes:
-    """Encode the object of a blob whose deletion began at this time."""
+    """Encode the object of a blob whose deletion began at this time (microseconds since 1970)."""
     fields = _DEAD.pack(b"CLD", VERSION, since, os.urandom(8))
     return fields + _CRC.pack(crc32(fields))
 
 
 def read_record(data: bytes) -> Record | Dead:
-    """Decode and check a blob's object. Raises `BadObject` or `NewerObject`."""
+    """Decode and check a blob's object. Raises `BadObject` if it is damaged, and `NewerObject` if it has a later format
+    version."""
     if data[:3] == b"CLD":
         _, version, since, _ = _DEAD.unpack(_checked(data, _DEAD.size, b"CLD"))
         if version > VERSION:

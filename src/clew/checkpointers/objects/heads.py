@@ -24,15 +24,16 @@ __all__ = ["ObjectHeads"]
 log = logging.getLogger("clew.checkpointers")
 
 WORTH_KEEPING = 64
-"""The fewest heads that a process must have read before it writes the cache. It must also have read an eighth of all."""
+"""The fewest heads that a process must have read from threads' objects before it writes the cache object. It must also
+have read an eighth of all heads."""
 _SUM = 16
 
 _Cache = dict[str, tuple[str, Head]]
-"""Maps the key of a thread to the tag of its object and its head."""
+"""Maps the key of a thread to the tag of the thread's object and the head in it."""
 
 
 class ObjectHeads:
-    """Lists the heads of one namespace of a bucket."""
+    """Lists the heads of one namespace of a bucket, and remembers them."""
 
     def __init__(self, bucket: PatientBucket, root: str, threads: str, where: str) -> None:
         self._bucket = bucket
@@ -65,8 +66,9 @@ class ObjectHeads:
         return select(heads, query), damaged
 
     async def _head(self, listed: Listed) -> tuple[str, Head | Corrupt | None]:
-        """Return the tag and head of a thread's object, read only if it changed. The head is None if the thread was deleted
-        meanwhile, and a `Corrupt` error if the object is damaged."""
+        """Return the tag and head of the listed thread's object. The object is read only if its tag is not the
+        remembered one. In place of the head this returns None if the thread was deleted meanwhile, and a `Corrupt`
+        error if the object is damaged."""
         known = self._cache.get(_name(listed)) if self._cache else None
         if known is not None and listed.etag and known[0] == listed.etag:
             return known
@@ -83,7 +85,8 @@ class ObjectHeads:
         return "", Corrupt(f"{listed.key} in {self._where} is cut short. Restore it from a copy.")
 
     async def _load(self) -> _Cache:
-        """Read the cache object. Returns an empty cache if there is none or it cannot be decoded."""
+        """Read the cache object, which holds heads that were read before. Returns an empty cache if there is none or it
+        cannot be decoded."""
         found = await self._bucket.get(self._key)
         if found is None:
             return {}

@@ -23,9 +23,9 @@ T = TypeVar("T")
 Auth = Literal["config", "instance", "resource"]
 
 WORKERS = 16
-"""Worker threads that wait for answers, because the SDK blocks."""
+"""The number of OS threads that wait for answers, because Oracle's SDK blocks."""
 TIMEOUTS = 5.0, 30.0
-"""Seconds to wait for a connection, and for the next bytes of an answer."""
+"""Seconds to wait for a connection, and seconds to wait for the next bytes of an answer."""
 PAGE = 1000
 _FIELDS = "name,size,etag,timeModified"
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,256}")
@@ -36,9 +36,9 @@ class OCICheckpointer(BucketCheckpointer):
     """A store in a bucket of OCI Object Storage. The URL is `oci://namespace/bucket/prefix`.
 
     The namespace in the URL is the tenancy's Object Storage namespace; the argument `namespace` is Clew's own. `auth`
-    selects the credentials: `config` is a profile of the SDK's configuration file; `instance` and `resource` are the
-    principal of the machine or the function that this runs on. Alternatively pass a configured `ObjectStorageClient` as
-    `client`.
+    selects the credentials: `config` takes them from a profile of the SDK's configuration file; `instance` and
+    `resource` use the principal that OCI gives to the machine or the function in which this runs. Alternatively pass a
+    configured `ObjectStorageClient` as `client`.
     """
 
     def __init__(
@@ -80,7 +80,8 @@ class OCICheckpointer(BucketCheckpointer):
 
 
 class _OCIBucket:
-    """A bucket through the SDK's `ObjectStorageClient`. Its calls block, so they run on worker threads."""
+    """A bucket that is reached through the `ObjectStorageClient` of Oracle's SDK. The client's calls block, so they run
+    on worker threads."""
 
     def __init__(self, oci: Any, connect: Callable[[], Any], tenancy: str, bucket: str, where: str) -> None:
         self._oci = oci
@@ -171,7 +172,8 @@ class _OCIBucket:
             return self._client
 
     def _explain(self, error: Any) -> Exception:
-        """Turn an error of the service into `Transient` or `Unavailable`. Only its status and code are shown."""
+        """Turn an error of the service into `Transient` (a retry can help) or `Unavailable`, and return it. Its text
+        has only the status and code of the service's error."""
         said = f"{error.status}, {error.code}"
         if error.status in (408, 409, 429) or error.status >= 500:
             return Transient(said)
@@ -184,8 +186,8 @@ class _OCIBucket:
 def _client(
     oci: Any, where: str, auth: Auth, profile: str, config_file: str, region: str | None, endpoint: str | None
 ) -> Any:
-    """Make a client of the SDK, with retries and circuit breaker off: the checkpointer retries itself. Raises
-    `InvalidInput` if there are no credentials for `auth`."""
+    """Make a client of Oracle's SDK. Its retries and circuit breaker are off, because the checkpointer retries by
+    itself. Raises `InvalidInput`, which names the bucket with `where`, if there are no credentials for `auth`."""
     given: dict[str, Any] = {
         "timeout": TIMEOUTS,
         "retry_strategy": oci.retry.NoneRetryStrategy(),
@@ -212,8 +214,8 @@ def _client(
 
 
 def _is_absent(error: Any) -> bool:
-    """Return whether the error means that the object does not exist. A missing bucket and a missing permission have the same
-    status, but another code."""
+    """Return whether this error of the service means that the object does not exist. For a missing bucket or permission
+    the service returns the same status, but another code."""
     return bool(error.status == 404 and error.code == "ObjectNotFound")
 
 

@@ -75,8 +75,8 @@ class ObjectCheckpointer(BucketCheckpointer):
         """Open the bucket that the URL names, for example
         `s3://bucket/prefix?endpoint=http://127.0.0.1:8333&region=us-east-1`.
 
-        Options are `endpoint`, `region`, `account`, `virtual_hosted` and `allow_http`. Keys are refused, because URLs
-        end up in logs and process lists; they come from the environment.
+        Options are `endpoint`, `region`, `account`, `virtual_hosted` and `allow_http`. Keys in the URL raise
+        `InvalidInput`, because URLs end up in logs and process lists; keys come from the environment.
         """
         address, given = parse_url(url, _OPTIONS, _KEYS)
         options: dict[str, Any] = dict(given)
@@ -89,10 +89,10 @@ class ObjectCheckpointer(BucketCheckpointer):
 
 
 def parse_url(url: str, options: set[str], keys: set[str]) -> tuple[str, dict[str, str]]:
-    """Split the URL of a bucket into its address and its options.
+    """Split the URL of a bucket into its address (the URL up to ?) and its options by name.
 
-    Raises `InvalidInput` for an option not in `options`, and for the names of credentials in `keys`. No error shows a
-    credential.
+    Raises `InvalidInput` for an option that is not in `options`, and for one in `keys`, which are names of credentials.
+    No error shows a credential.
     """
     parts = urlsplit(url)
     scheme = parts.scheme
@@ -119,8 +119,8 @@ def parse_url(url: str, options: set[str], keys: set[str]) -> tuple[str, dict[st
 
 
 def check_prefix(path: str) -> str:
-    """Return the prefix of all object names, from the path of a URL. Raises `InvalidInput` if it has characters that
-    some store or client would encode differently."""
+    """Return the path of a URL, without slashes at its ends, as the prefix of all object names. Raises `InvalidInput`
+    if it has characters that some store or client would encode differently."""
     prefix = path.strip("/")
     segments = prefix.split("/") if prefix else []
     if len(prefix) > _LONGEST_PREFIX or any(s in (".", "..") or not _SEGMENT.fullmatch(s) for s in segments):

@@ -27,18 +27,19 @@ from clew.errors import Corrupt, NewerFormat
 __all__ = ["HEAD_PART", "ObjectThreads", "read_parts"]
 
 TAIL = 256 * 2**10
-"""The most bytes of frames and refs in a thread's own object."""
+"""The most bytes of frames and refs (digests of blobs) in a thread's own object. Older ones are in packs."""
 REWRITTEN = 2**20
-"""The tail becomes a pack when this many bytes of it have been rewritten. Writing them takes about as long as one more
-request: a pack made earlier would cost more than it saves, one made later would save less than it could."""
+"""The newest frames, which are in the thread's own object, become a pack when this many bytes of them have been written
+again. Writing them takes about as long as one more request: a pack made earlier would cost more than it saves, one made
+later would save less than it could."""
 HEAD_PART = 4096
-"""Bytes to read when only the head is wanted. They nearly always hold all of it."""
+"""Bytes of a thread's object to read when only the head is wanted. They nearly always hold all of it."""
 WHOLE = 2**20
-"""Packs up to this many bytes are always read whole, even if only some frames are wanted."""
+"""Packs up to this many bytes are always read whole, even if only some of their frames are wanted."""
 
 
 class ObjectThreads:
-    """The threads of one namespace of a bucket."""
+    """The threads of one namespace of a bucket. Each is one object and its packs, which hold the older frames."""
 
     def __init__(self, bucket: PatientBucket, root: str, blobs: ObjectBlobs, where: str) -> None:
         self._bucket = bucket
@@ -59,7 +60,7 @@ class ObjectThreads:
         return await self._logs.refs(thread_id)
 
     async def pack_names(self, key: str) -> set[str]:
-        """Return the names of the packs that the thread with this key lists."""
+        """Return the names of the packs of the thread with this key. The set is empty if the thread does not exist."""
         return await self._logs.pack_names(key)
 
     async def head(self, thread_id: str) -> Head | None:
@@ -75,8 +76,8 @@ class ObjectThreads:
         return parts.head if parts else None
 
     async def delete(self, thread_id: str) -> None:
-        """Delete a thread: first its object, then its packs. Packs that a crash leaves behind are invisible and are swept
-        later."""
+        """Delete a thread: first its object, then its packs, which hold its older frames. Packs that a crash leaves
+        behind are invisible, and a later sweep deletes them."""
         key = thread_key(thread_id)
         async with self._logs.locks[key]:
             name = f"{self.folder}/{key}"
@@ -93,7 +94,8 @@ class ObjectThreads:
                 await self.packs.delete(key, parts.contents.packs)
 
     async def load(self, key: str) -> Log[Tag] | None:
-        """Read and check the object of the thread with this key. Returns None if the thread does not exist."""
+        """Read and check the object of the thread with this key. Returns None if the thread does not exist. Raises
+        `Corrupt` if the object is damaged."""
         name = f"{self.folder}/{key}"
         found = await self._bucket.get(name)
         if found is None:
@@ -110,8 +112,9 @@ class ObjectThreads:
         return Log(found.tag, head.log_id, head.frames, Tail(index.packs, tail, refs, index.rewritten))
 
     async def commit(self, key: str, when: Tag | None, append: Append, tail: Tail) -> Tag | None:
-        """Put a thread's object, on condition that it is in the state `when`, or absent for None. Returns its new tag, or
-        None if it was refused."""
+        """Write the object of the thread with this key: the head of `append`, and this tail. Writes only if the object
+        is still in the state `when`; with None, only if it does not exist. Returns its new tag, or None if nothing was
+        written."""
         data = thread_object(append.encoded, tail.packs, tail.frames, tail.refs, tail.rewritten)
         try:
             return await self._bucket.put(f"{self.folder}/{key}", data, when or "absent")
@@ -119,7 +122,7 @@ class ObjectThreads:
             return None
 
     def lost(self, thread_id: str, pack: Pack) -> Corrupt:
-        """Return the error for a thread that lists a pack which does not exist."""
+        """Return the `Corrupt` error for a thread whose list names a pack that does not exist."""
         return Corrupt(
             f"thread {thread_id!r} in {self._where} lacks the pack {self.packs.key(thread_key(thread_id), pack)} with "
             f"{pack.frames} of its frames. It was deleted behind Clew's back, most likely by a lifecycle rule of the "
@@ -128,8 +131,8 @@ class ObjectThreads:
 
 
 class ObjectPacks:
-    """Reads and writes the packs of one namespace of a bucket. `thread` is always the key of the thread that a pack belongs
-    to."""
+    """Reads and writes the packs of one namespace of a bucket. A pack holds older frames of a thread; `thread` is
+    always the key of that thread."""
 
     def __init__(self, bucket: PatientBucket, folder: str, where: str) -> None:
         self._bucket = bucket
@@ -140,13 +143,14 @@ class ObjectPacks:
         return f"{self.folder}/{thread}/{pack.name}"
 
     def merged(self, packs: Sequence[Pack], new: int) -> int:
-        """Return how many of the newest packs are merged into a new pack of `new` bytes."""
+        """Return how many of the newest of these packs are merged with `new` bytes of new frames into one pack."""
         return merged_with([pack.size for pack in packs], new)
 
     async def write(
         self, thread: str, older: Sequence[Pack], frames: Sequence[bytes], refs: Sequence[str]
     ) -> tuple[Pack]:
-        """Write the content of the packs `older`, followed by these frames and refs, as a new pack."""
+        """Write a new pack that holds the content of the packs `older`, followed by these frames and refs (digests of
+        blobs). Returns its entry for the thread's list."""
         whole = await together([self._whole(thread, pack) for pack in older])
         all_frames = [frame for found, _ in whole for frame in found] + list(frames)
         all_refs = dict.fromkeys([ref for _, found in whole for ref in found] + list(refs))
@@ -155,21 +159,23 @@ class ObjectPacks:
         return (pack,)
 
     async def frames(self, thread: str, wanted: Sequence[tuple[Pack, int, int]]) -> list[bytes]:
-        """Read frames of packs. Each item of `wanted` is a pack and the range of frame numbers within it."""
+        """Return frames from packs, in order. Each item of `wanted` is a pack, the first frame wanted, and the frame
+        before which to stop; both count from the start of the pack."""
         found = await together([self._frames(thread, *part) for part in wanted])
         return [frame for frames in found for frame in frames]
 
     async def refs(self, thread: str, packs: Sequence[Pack]) -> set[str]:
-        """Read the refs of these packs."""
+        """Return the digests of all blobs that the frames in these packs refer to."""
         tables = await together([self._table(thread, pack) for pack in packs if pack.refs])
         return {ref for table in tables for ref in table.refs}
 
     async def delete(self, thread: str, packs: Sequence[Pack]) -> None:
-        """Delete these packs. Packs that do not exist are ignored."""
+        """Delete these packs of a thread. Packs that do not exist are ignored."""
         await self._bucket.delete([self.key(thread, pack) for pack in packs])
 
     async def _frames(self, thread: str, pack: Pack, start: int, stop: int) -> list[bytes]:
-        """Read frames of a pack, from number `start` up to `stop`. Numbers count from the start of the pack."""
+        """Read frames of a pack, from number `start` up to, not including, `stop`. Numbers count from the start of the
+        pack."""
         if pack.size <= WHOLE or 2 * (stop - start) >= pack.frames:
             frames, _ = await self._whole(thread, pack)
             return frames[start:stop]
@@ -207,8 +213,9 @@ class ObjectPacks:
 
 
 def read_parts(data: bytes, name: str, where: str) -> ThreadParts | None:
-    """Decode the head and index of a thread's object. Returns None if the bytes end within the head. Raises `Corrupt` or
-    `NewerFormat`, with the object's name."""
+    """Decode the head and index of a thread's object. Returns None if `data` ends within the head. Raises `Corrupt` if
+    the object is damaged or of another thread, and `NewerFormat` if it has a later format version. `name` is the
+    object's name, and `where` names the bucket in errors."""
     try:
         parts, _ = thread_parts(data)
     except NewerObject as error:

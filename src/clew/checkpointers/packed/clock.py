@@ -1,4 +1,4 @@
-"""The clock of a server, estimated with this machine's clock."""
+"""Estimates the clock of a store's server from this machine's clock."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ __all__ = ["Clock"]
 
 
 class Clock:
-    """The clock of a store's server: this machine's clock plus a fixed number of microseconds, 0 if both agree."""
+    """The clock of a store's server, estimated: this machine's clock plus `ahead` microseconds, 0 if both agree."""
 
     def __init__(self, ahead: int = 0) -> None:
         self._ahead = ahead
 
     def now(self) -> int:
-        """Return the server's time in microseconds since 1970."""
+        """Return the server's current time in microseconds since 1970."""
         return time.time_ns() // 1000 + self._ahead
 
     def before(self, time: timedelta) -> int:
-        """Return the server's time this long ago, in microseconds since 1970."""
+        """Return what the server's clock showed this long ago, in microseconds since 1970."""
         return self.now() - min(time // timedelta(microseconds=1), _LONGEST)
 
 
 _LONGEST = 2**62
-"""Microseconds that `before` goes back at most, so that the result fits a 64-bit integer."""
+"""The most microseconds that `before` goes back, so that its result fits a 64-bit integer."""

@@ -1,12 +1,13 @@
-"""The append loop of the packed stores, and reads of their logs.
+"""Appends to and reads the logs of packed stores.
 
-A packed store keeps each thread in one record: an object of a bucket or a document of an index. The record holds the head,
-the newest frames and refs (the tail), and the list of packs with the older ones. A conditional write of the record commits
-an append. What was last read or written is remembered with the state of the record, so an append is usually a single
-conditional write, which writes the whole tail again. When the tail grows too large, or has been rewritten too often, it
-becomes a pack. The pack is written before the record, under a name of its own.
+A packed store keeps each thread in one record: an object of a bucket or a document of an index. The record holds the
+head, the newest frames and refs (the tail), and the list of packs with the older ones. A ref is the digest of a blob
+that the thread refers to. A conditional write of the record commits an append. What was last read or written is
+remembered, together with the state of the record (a tag or number that changes with every write). So an append is
+usually a single conditional write, which writes the whole tail again. When the tail grows too large, or has been
+rewritten too often, it becomes a pack. The pack is written before the record, under a name of its own.
 
-The store supplies two primitives, to load and to commit a record (`Records`), and its packs (`Packs`).
+The store supplies the operations on records (`Records`) and on packs (`Packs`).
 """
 
 from __future__ import annotations
@@ -28,19 +29,21 @@ __all__ = ["Append", "Log", "PackedLogs", "Packs", "Records", "Tail"]
 log = logging.getLogger("clew.checkpointers")
 
 S = TypeVar("S")
-"""The state of a record, on which a write is conditional: a tag, or a sequence number and a term."""
+"""The type of a record's state, which changes with every write, so that a write can be made on condition that the
+record has not changed. It is the tag of an object, or the sequence number and term of a document."""
 
 REMEMBERED = 32 * 2**20
-"""The most bytes of tails that are kept in memory."""
+"""The most bytes of threads' newest frames that are kept in memory."""
 CONTRADICTIONS = 5
-"""How often a store may refuse a write and yet show the record in the state that the write required."""
+"""How often an append is tried again if the store refuses the write and yet shows the thread's record in exactly the
+state that the write required. After that it raises `Unavailable`."""
 UNCOMMITTED = 3600.0
-"""Seconds after which an append gives up instead of naming a pack that it has written. Sweeps delete unnamed packs after a
-day."""
+"""Seconds after which an append that has written a pack raises `Unavailable` instead of adding the pack to the thread's
+list. Packs that are in no list are deleted after a day, so a very late append could list a pack that is gone."""
 
 
 class Append(NamedTuple):
-    """The arguments of `Checkpointer.append`, and the head as msgpack."""
+    """The arguments of `Checkpointer.append`; `encoded` is the head as msgpack."""
 
     thread_id: str
     frames: Sequence[bytes]
@@ -51,22 +54,25 @@ class Append(NamedTuple):
 
 
 class Tail(NamedTuple):
-    """Where the frames and refs of a log are: the packs, and the frames and refs that are not in a pack yet."""
+    """Where the frames and refs (digests of blobs) of a log are. `packs` lists the packs with the older ones; `frames`
+    and `refs` are those that are not in a pack yet."""
 
     packs: tuple[Pack, ...] = ()
     frames: Sequence[bytes] = ()
     refs: Sequence[str] = ()
     rewritten: int = 0
-    """Bytes of tail written since the last pack was made."""
+    """Bytes written since the last pack was made. Each append writes all frames and refs that are not in a pack again.
+    """
 
     @property
     def size(self) -> int:
-        """Bytes of the frames and refs that are not in a pack."""
+        """Bytes of the frames and refs that are not in a pack yet."""
         return sum(map(len, self.frames)) + 32 * len(self.refs)
 
 
 class Log(NamedTuple, Generic[S]):
-    """The content of a thread's record, without the head."""
+    """What a thread's record says, without the head. `state` changes with every write of the record, and `frames` is
+    the number of all frames."""
 
     state: S
     log_id: str
@@ -80,46 +86,53 @@ class Log(NamedTuple, Generic[S]):
 
 
 class Records(Protocol[S]):
-    """The operations that a packed store supplies: load and commit the record of a thread, and explain a lost pack."""
+    """What a packed store does with records. A thread's record is the one object or document that holds its head, its
+    newest frames and the list of its packs."""
 
     async def load(self, key: str) -> Log[S] | None:
-        """Read and check the record of the thread with this key. Returns None if the thread does not exist."""
+        """Read and check the record of the thread with this key: the object or document with its newest frames and its
+        list of packs. Returns None if the thread does not exist."""
 
     async def commit(self, key: str, when: S | None, append: Append, tail: Tail) -> S | None:
-        """Write the record of a thread with the head of `append` and this tail. Returns its new state, or None if the record
-        is not in the state `when` any more, or exists although `when` is None; then nothing is written."""
+        """Write the record of the thread with this key: the head of `append`, and this tail. Writes only if the record
+        is still in the state `when`; with None, only if there is no record. Returns the record's new state, or None if
+        nothing was written."""
 
     def lost(self, thread_id: str, pack: Pack) -> Corrupt:
-        """Return the error for a thread that lists a pack which does not exist."""
+        """Return the `Corrupt` error for a thread whose list names a pack that does not exist."""
 
 
 class Packs(Protocol):
-    """The packs of a packed store. `thread` is always the key of the thread that a pack belongs to. Reading a pack that does
-    not exist raises `PackGone`."""
+    """What a packed store does with packs, which hold the older frames of threads. `thread` is always the key of the
+    thread that a pack belongs to. Reading a pack that does not exist raises `PackGone`."""
 
     def merged(self, packs: Sequence[Pack], new: int) -> int:
-        """Return how many of the newest packs should be merged into a new pack of `new` bytes."""
+        """Return how many of the newest of these packs should be merged with `new` bytes of new frames into one pack."""
 
     async def write(
         self, thread: str, older: Sequence[Pack], frames: Sequence[bytes], refs: Sequence[str]
     ) -> tuple[Pack, ...]:
-        """Write the content of the packs `older`, followed by these frames and refs, as one or more new packs."""
+        """Write one or more new packs that hold the content of the packs `older`, followed by these frames and refs
+        (digests of blobs). Returns the new packs' entries for the thread's list."""
 
     async def frames(self, thread: str, wanted: Sequence[tuple[Pack, int, int]]) -> list[bytes]:
-        """Read frames of packs. Each item of `wanted` is a pack and the range of frame numbers within it."""
+        """Return frames from packs, in order. Each item of `wanted` is a pack, the first frame wanted, and the frame
+        before which to stop; both count from the start of the pack."""
 
     async def refs(self, thread: str, packs: Sequence[Pack]) -> set[str]:
-        """Read the refs of these packs."""
+        """Return the digests of all blobs that the frames in these packs refer to."""
 
     async def delete(self, thread: str, packs: Sequence[Pack]) -> None:
-        """Delete these packs. Packs that do not exist are ignored."""
+        """Delete these packs of a thread. Packs that do not exist are ignored."""
 
 
 class PackedLogs(Generic[S]):
-    """Appends to and reads the logs of one namespace of a packed store.
+    """Appends to and reads the logs of one namespace of a packed store, which moves the older frames of a thread into
+    packs.
 
-    `largest_tail` is the most bytes of frames and refs in a record. The tail also becomes a pack when `most_rewritten` bytes
-    of it have been rewritten. `touch` touches blobs and returns the digests of those that do not exist.
+    `largest_tail` is the most bytes of frames and refs that a thread keeps outside packs. They also become a pack when
+    `most_rewritten` bytes of them have been written again. `touch` sets the time of last use of blobs to now, and
+    returns the digests of those that do not exist. `where` names the store in errors.
     """
 
     def __init__(
@@ -139,13 +152,13 @@ class PackedLogs(Generic[S]):
         self._largest_tail = largest_tail
         self._most_rewritten = most_rewritten
         self.locks = Locks()
-        """One lock for each thread's key, held while this process changes the thread."""
+        """One lock for each thread, by the thread's key. It is held while this process changes the thread."""
         self._logs: OrderedDict[str, Log[S]] = OrderedDict()
         self._size = 0
 
     async def append(self, append: Append) -> None:
-        """Append as `Checkpointer.append` promises. The remembered state of the log is trusted until it contradicts the
-        append or the store refuses the write; then the record is read, and decides."""
+        """Append as `Checkpointer.append` promises. What is remembered of the log is trusted at first. If the append
+        does not fit it, or the store refuses the write, the thread's record is read again, and decides."""
         key = thread_key(append.thread_id)
         async with self.locks[key]:
             known, sure, touched = self._logs.get(key), False, False
@@ -179,7 +192,7 @@ class PackedLogs(Generic[S]):
                     await self._contradicted(append.thread_id, contradicted)
 
     async def read(self, thread_id: str, start: int, stop: int | None) -> list[bytes]:
-        """Read frames as `Checkpointer.read` promises."""
+        """Return frames of a thread, as `Checkpointer.read` promises."""
         key = thread_key(thread_id)
         found = await self._load(key)
         while found is not None:
@@ -191,7 +204,7 @@ class PackedLogs(Generic[S]):
         return []
 
     async def refs(self, thread_id: str) -> set[str]:
-        """Read refs as `Checkpointer.refs` promises."""
+        """Return the digests of all blobs that a thread refers to, as `Checkpointer.refs` promises."""
         key = thread_key(thread_id)
         found = await self._load(key)
         while found is not None:
@@ -202,26 +215,28 @@ class PackedLogs(Generic[S]):
         return set()
 
     async def pack_names(self, key: str) -> set[str]:
-        """Return the names of the packs that the record of the thread with this key lists."""
+        """Return the names of all packs that the thread with this key has now. The set is empty if the thread does not
+        exist."""
         found = await self._load(key)
         return {pack.name for pack in found.tail.packs} if found else set()
 
     def forget(self, key: str) -> None:
-        """Drop what is remembered of a thread, because it is deleted."""
+        """Drop from memory what is remembered of the thread with this key."""
         if (found := self._logs.pop(key, None)) is not None:
             self._size -= found.size
 
     async def drop(self, key: str, packs: Sequence[Pack]) -> None:
-        """Delete packs that the thread does not list any more. An unreachable store is ignored: the packs are swept
-        later."""
+        """Delete these packs, which the thread does not list any more. If the store cannot be reached, the packs stay,
+        and a later sweep deletes them."""
         try:
             await self._packs.delete(key, packs)
         except Unavailable as error:
             log.debug("%s: unused packs of thread %s are not deleted for now: %s", self._where, key, error)
 
     async def _commit(self, key: str, known: Log[S] | None, append: Append) -> bool:
-        """Write the thread's record with this append added, on condition that it has not changed since `known`. Returns
-        False if it has."""
+        """Write the thread's record with this append added, on condition that the record is as in `known` (with None,
+        that there is none). If too much is outside packs, a pack is written first. Returns False if the record has
+        changed; then nothing was added."""
         before = known.tail if known else Tail()
         tail = before._replace(
             frames=[*before.frames, *map(bytes, append.frames)],
@@ -247,13 +262,13 @@ class PackedLogs(Generic[S]):
         return True
 
     async def _drop_unless_listed(self, key: str, new: Sequence[Pack]) -> None:
-        """After a refused write, delete the packs that were written for it, unless the thread's record lists them. It
-        does if our own write had been carried out although no answer came."""
+        """After a refused write of a record, delete the packs `new` that were written for it, unless the thread's
+        record lists them. It lists them if the write was carried out although no answer came."""
         if new and not {pack.name for pack in new} & await self.pack_names(key):
             await self.drop(key, new)
 
     async def _holds(self, key: str, found: Log[S], append: Append) -> bool:
-        """Return whether the log already holds exactly the frames of this append, at the same position."""
+        """Return whether the log already holds exactly the frames of this append, at the position of the append."""
         end = append.at + len(append.frames)
         if not append.frames or found.log_id != append.head.log_id or end > found.frames:
             return False
@@ -264,7 +279,7 @@ class PackedLogs(Generic[S]):
             return changed is not None and await self._holds(key, changed, append)
 
     async def _frames(self, key: str, found: Log[S], start: int, stop: int) -> list[bytes]:
-        """Read the frames from `start` up to `stop`, as far as they exist."""
+        """Read the frames of this log from number `start` up to, not including, `stop`, as far as they exist."""
         wanted: list[tuple[Pack, int, int]] = []
         first = 0
         for pack in found.tail.packs:
@@ -276,7 +291,8 @@ class PackedLogs(Generic[S]):
         return [*packed, *found.tail.frames[max(0, start - first) : max(0, stop - first)]]
 
     async def _changed(self, thread_id: str, pack: Pack) -> Log[S] | None:
-        """Load a thread again after one of its packs was missing. Raises `Corrupt` if it still lists that pack."""
+        """Read a thread's record again after one of its packs was not found. Returns None if the thread does not exist
+        any more. Raises `Corrupt` if the record still lists that pack."""
         now = await self._load(thread_key(thread_id))
         if now is not None and pack in now.tail.packs:
             raise self._records.lost(thread_id, pack)
@@ -290,7 +306,8 @@ class PackedLogs(Generic[S]):
         await asyncio.sleep(0.05 * times)
 
     async def _load(self, key: str) -> Log[S] | None:
-        """Read the record of the thread with this key, and remember it."""
+        """Read the record of the thread with this key, and keep it in memory. Returns None if the thread does not
+        exist."""
         found = await self._records.load(key)
         if found is None:
             self.forget(key)
@@ -307,12 +324,13 @@ class PackedLogs(Generic[S]):
 
 
 def _begins(append: Append) -> bool:
-    """Return whether this can be the first append of a thread."""
+    """Return whether this can be the first append of a thread: it is at position 0 and has frames."""
     return append.at == 0 and len(append.frames) > 0
 
 
 def _reason(known: Log[S] | None, append: Append) -> str:
-    """Return why the log cannot take this append, or an empty text if it can."""
+    """Return in words why the log cannot take this append, or an empty text if it can. `known` is None if there is no
+    such thread."""
     if known is None:
         return "" if _begins(append) else f"there is no such log to go on from frame {append.at}"
     if known.log_id != append.head.log_id:

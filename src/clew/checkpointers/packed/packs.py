@@ -1,4 +1,5 @@
-"""Packs hold the older frames and refs of a thread: their format, and when they are merged. Pure: bytes in, bytes out.
+"""Packs hold the older frames of a thread and their refs (digests of blobs): the format of packs, and when they are
+merged. Pure: bytes in, bytes out.
 
     pack        for each frame its length and its CRC-32 (4 bytes each), the refs (32 bytes each), the frames
 
@@ -33,18 +34,18 @@ __all__ = [
 
 _FRAME = struct.Struct("<II")
 GROWTH = 4
-"""So many packs of about equal size are merged into one."""
+"""The number of packs of about equal size that are merged into one."""
 LARGEST = 64 * 2**20
 """The most bytes of a merged pack. Merging more would take an append too long, and too much memory."""
 
 
 class BadObject(Exception):
-    """These bytes are not the expected object. The message says what is wrong."""
+    """Raised if bytes that a store holds are not the expected pack, thread or blob. The message says what is wrong."""
 
 
 class PackGone(Exception):
-    """A pack in a thread's list does not exist. Either the thread changed after its list was read, or the pack was
-    deleted by another program."""
+    """Raised if a pack in a thread's list does not exist. Either the thread changed after its list was read, or the
+    pack was deleted by another program."""
 
     def __init__(self, pack: Pack) -> None:
         self.pack = pack
@@ -52,31 +53,33 @@ class PackGone(Exception):
 
 
 class Pack(msgspec.Struct, frozen=True, array_like=True):
-    """An entry in a thread's list of packs: the pack's name, its number of frames and refs, and its size in bytes."""
+    """An entry in a thread's list of packs: the pack's name, its number of frames and of refs (digests of blobs), and
+    its size in bytes."""
 
     name: str
     frames: int
     refs: int
     size: int
     sum: bytes
-    """Sum of the bytes before the frames."""
+    """The first 16 bytes of the blake3 of everything in the pack before its frames."""
 
     @property
     def table(self) -> int:
-        """Number of bytes before the frames."""
+        """Number of bytes in the pack before its frames."""
         return _FRAME.size * self.frames + 32 * self.refs
 
 
 class PackTable(NamedTuple):
-    """The part of a pack before its frames, after its sum was checked: the frames' sizes and CRC-32 sums, and the refs."""
+    """The part of a pack before its frames, after it was checked: the sizes and CRC-32 sums of the frames, and the refs
+    (digests of blobs)."""
 
     sizes: tuple[int, ...]
     sums: tuple[int, ...]
     refs: list[str]
 
     def frames(self, data: bytes | memoryview, start: int, stop: int) -> list[bytes]:
-        """Split `data`, the bytes of the frames from `start` up to `stop`, into frames and check each. Raises
-        `BadObject`."""
+        """Split `data`, the bytes of the pack's frames from number `start` up to, not including, `stop`, into frames,
+        and check each. Raises `BadObject` if one is damaged."""
         found: list[bytes] = []
         at = 0
         for size, expected in zip(self.sizes[start:stop], self.sums[start:stop], strict=True):
@@ -89,7 +92,8 @@ class PackTable(NamedTuple):
 
 
 def make_pack(frames: Sequence[bytes], refs: Sequence[str]) -> tuple[Pack, bytes]:
-    """Encode frames and refs as a pack with a new unique name. Returns its entry for the thread's list, and its bytes."""
+    """Encode frames and refs (digests of blobs) as a pack with a new unique name. Returns its entry for the thread's
+    list of packs, and its bytes."""
     table = b"".join(
         [*(_FRAME.pack(len(frame), crc32(frame)) for frame in frames), *(bytes.fromhex(digest) for digest in refs)]
     )
@@ -98,8 +102,8 @@ def make_pack(frames: Sequence[bytes], refs: Sequence[str]) -> tuple[Pack, bytes
 
 
 def pack_table(pack: Pack, data: bytes) -> PackTable:
-    """Decode and check the part of a pack before its frames. `data` is at least the start of the pack. Raises
-    `BadObject`."""
+    """Decode the part of a pack before its frames, and check it against the sum in `pack`, the thread's entry for it.
+    `data` is the whole pack or at least that part. Raises `BadObject` if it is damaged."""
     table = data[: pack.table]
     if checksum(table) != pack.sum:
         raise BadObject("its table fails its check")
@@ -109,12 +113,14 @@ def pack_table(pack: Pack, data: bytes) -> PackTable:
 
 
 def merged_with(sizes: Sequence[int], new: int) -> int:
-    """Return how many of the newest packs should be merged into a new pack of `new` bytes. `sizes` are from old to new.
+    """Return how many of the newest packs should be merged into a new pack of `new` bytes. `sizes` are the sizes of the
+    existing packs, from old to new.
 
-    The level of a pack is log₄ of its size. A new pack takes in the packs before it that are of a lower level; together with
-    three packs of its own level it becomes one of the next level. So there are at most three packs of each level, levels
-    fall from old to new, and a byte rises one level each time it is written again. A log of n bytes therefore has at most
-    3·log₄(n) packs, and each of its bytes is written at most log₄(n) times.
+    The level of a pack is log₄ of its size. A new pack takes in the packs before it that are of a lower level; together
+    with three packs of its own level it becomes one of the next level. So there are at most three packs of each level,
+    levels fall from old to new, and a byte rises one level each time it is written again. A log of n bytes therefore
+    has at most 3·log₄(n) packs, and each of its bytes is written at most log₄(n) times. No merged pack is larger than
+    `LARGEST`.
     """
     total, first = new, len(sizes)
     while True:
@@ -135,7 +141,7 @@ def _level(size: int) -> int:
 
 
 def unique_name() -> str:
-    """Return a random name that no other object has."""
+    """Return a random name of 32 hex digits, so long that no other object has it."""
     return os.urandom(16).hex()
 
 
@@ -145,7 +151,7 @@ def checksum(data: bytes) -> bytes:
 
 
 def split_frames(data: bytes, sizes: Sequence[int]) -> list[bytes]:
-    """Split bytes into frames of these sizes."""
+    """Split bytes into frames of these sizes, in order."""
     frames, at = [], 0
     for size in sizes:
         frames.append(data[at : at + size])
@@ -154,5 +160,5 @@ def split_frames(data: bytes, sizes: Sequence[int]) -> list[bytes]:
 
 
 def split_refs(data: bytes) -> list[str]:
-    """Split bytes into refs of 32 bytes each, in hex."""
+    """Split bytes into refs (digests of blobs) of 32 bytes each. Returns them in hex."""
     return [data[at : at + 32].hex() for at in range(0, len(data), 32)]
