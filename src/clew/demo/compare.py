@@ -22,22 +22,23 @@ __all__ = ["Report", "Row", "Seen", "compare", "look", "make_row"]
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """What a process has left behind when it ended: in the store, and in the bank's ledger."""
+    """What a run of the demo has left behind: in its store, and in the ledger, the bank's list of payments."""
 
     messages: list[str]
     """The messages of the thread, as JSON."""
     tokens: int
     files: list[str]
-    """Each file of the workspace with a digest of its content, read from the store as on another machine."""
+    """The files of the workspace, each as its path and a digest of its content. They are restored from the store, as
+    another machine would do."""
     payments: list[str]
-    """The paid invoices, once for each payment."""
+    """The paid invoices. An invoice that was paid twice is there twice."""
     bytes: int
-    """The size of the store."""
+    """The size of the store in bytes."""
 
 
 class Row(msgspec.Struct, frozen=True):
-    """A line of the report: how often something occurred in the undisturbed run, before the kill and after it, and how much
-    of it was lost or repeated."""
+    """A line of the report: how often something occurred in the undisturbed run, how often before the kill and after it
+    in the other run, and how much was lost or repeated."""
 
     what: str
     undisturbed: int
@@ -48,18 +49,18 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """How the killed and resumed run compares with the undisturbed one, and what durability cost."""
+    """How the killed and resumed run compares with the undisturbed one, and how much time the writing to disk cost."""
 
     rows: tuple[Row, ...]
     extra_model_calls: int
     waited: float
-    """Seconds that the undisturbed run waited for its writes to be durable."""
+    """Seconds that the undisturbed run waited until its writes were safe on the disk."""
     seconds: float
     """Duration of the undisturbed run."""
     turns: int
     """Turns of the undisturbed run."""
     opened_after: float
-    """Seconds from the start of the resuming process to its first event."""
+    """Seconds from the start of the process that resumes to its first event."""
     bytes: int
     files: int
     messages: int
@@ -78,7 +79,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 async def look(places: Places) -> Seen:
-    """Read what a run has left in its store and in the ledger."""
+    """Read what a run of the demo has left in its store and in the ledger, the bank's list of payments."""
     async with SQLiteCheckpointer(places.store) as store:
         state = await Thread.load(store, THREAD)
         files: list[str] = []
@@ -99,7 +100,11 @@ async def look(places: Places) -> Seen:
 def compare(
     undisturbed: Process, wanted: Seen, killed: Process, at_kill: Seen, resumed: Process, found: Seen
 ) -> Report:
-    """Compare the undisturbed process and what it left with the killed and the resumed one and what these left."""
+    """Compare the run that was killed and resumed with the undisturbed one.
+
+    `wanted` is what the undisturbed process left behind, `at_kill` what the killed process left, and `found` what the
+    resumed process left.
+    """
 
     def said(what: str, kind: Any, *, ordered: bool = True) -> Row:
         whole, first, second = (list(map(str, process.all(kind))) for process in (undisturbed, killed, resumed))
@@ -133,9 +138,12 @@ def compare(
 def make_row(
     what: str, wanted: Sequence[str], before: Sequence[str], found: Sequence[str], *, ordered: bool = True
 ) -> Row:
-    """Return a line of the report. Wanted items that were not found are lost; found items beyond these are repeated.
+    """Return a line of the report about the items called `what`. Items in `wanted` that are not in `found` count as
+    lost, items in `found` that are not in `wanted` as repeated.
 
-    The order of items counts unless `ordered` is False, which is for calls that are made at the same time.
+    `wanted` are the items of the undisturbed run, `found` those of the killed and resumed run, `before` those of
+    `found` that were there before the kill. The order of items counts, unless `ordered` is False, which is for calls
+    made at the same time.
     """
     if not ordered:
         wanted, found = sorted(wanted), sorted(found)
@@ -149,6 +157,6 @@ def _amounts(what: str, wanted: int, before: int, found: int) -> Row:
 
 
 def _files(folder: Path) -> list[str]:
-    """Return each file below the folder with a digest of its content."""
+    """Return the files in the folder and below it, each as its path and a digest of its content."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     return [f"{path.relative_to(folder)} {blake3(path.read_bytes()).hexdigest()}" for path in paths]

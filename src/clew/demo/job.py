@@ -1,4 +1,4 @@
-"""The demo's agent: in each turn it pays an invoice, which must happen exactly once, and files a receipt."""
+"""The agent of the demo. In each turn it pays an invoice, which must happen exactly once, and files a receipt."""
 
 from __future__ import annotations
 
@@ -39,35 +39,38 @@ PROMPT = "Pay every open invoice of the quarter, and file a receipt of each."
 THINKING = 0.040
 """Seconds that the scripted model takes for a response. A real model takes about a hundred times as long."""
 BANK_ANSWERS = 10.0
-"""Seconds that the bank takes to answer in the turn of the kill: long enough to be killed meanwhile."""
+"""Seconds that the bank takes to answer in the turn in which the process is killed: long enough for the kill to come
+first."""
 
 
 class Places:
-    """The paths that a run uses."""
+    """The paths that a run of the demo uses, all in one folder."""
 
     def __init__(self, folder: Path) -> None:
         self.store = folder / "store" / "clew.db"
         self.files = folder / "files"
         self.ledger = folder / "ledger.txt"
-        """The bank's own record of payments: outside the workspace, so that Clew cannot restore it."""
+        """The bank's own list of payments. It is outside the workspace, so that Clew cannot restore it."""
         self.cache = folder / "cache"
 
 
 def make_agent(places: Places, *, slow_at: int = 0, effect: Effect = "once") -> Agent:
-    """Make the demo's agent. `slow_at` is the turn in which the bank takes the money at once and answers late.
+    """Make the agent of the demo. In the turn `slow_at` the bank takes the money at once and answers late; 0 is no
+    turn.
 
-    `effect` is what the payment tool declares. Any value but "once" is wrong for a payment, and makes the demo show
-    repeated payments.
+    `effect` is what the payment tool declares about running twice. Any value but "once" is wrong for a payment, and
+    makes the demo show repeated payments.
     """
 
     def was_paid(ctx: ToolContext, invoice: str, cents: int) -> str | NotDone:
-        """Look up in the ledger, by its idempotency key, whether a payment without a stored outcome was made."""
+        """Look for a payment in the ledger by its idempotency key. Returns the tool's result if the payment was made,
+        else `NOT_DONE`. Called for a payment that is in doubt."""
         lines = places.ledger.read_text().splitlines() if places.ledger.exists() else []
         return _paid(invoice, cents) if f"{invoice} {cents} {ctx.idempotency_key}" in lines else NOT_DONE
 
     @tool(effect=effect, reconcile=was_paid if effect == "once" else None)
     async def pay_invoice(invoice: str, cents: int, ctx: ToolContext) -> str:
-        """Pay an invoice."""
+        """Pay an invoice. Write the payment to the bank's ledger."""
         say(Began("pay_invoice", invoice))
         with places.ledger.open("a") as ledger:
             ledger.write(f"{invoice} {cents} {ctx.idempotency_key}\n")
@@ -80,7 +83,7 @@ def make_agent(places: Places, *, slow_at: int = 0, effect: Effect = "once") -> 
 
     @tool(effect="idempotent")
     async def file_receipt(invoice: str, text: str, ctx: ToolContext) -> str:
-        """Write the receipt of an invoice."""
+        """Write the receipt of an invoice into the workspace."""
         say(Began("file_receipt", invoice))
         assert ctx.workspace is not None  # noqa: S101 - the agent below has one
         receipts = ctx.workspace / "receipts"
@@ -99,7 +102,8 @@ def make_agent(places: Places, *, slow_at: int = 0, effect: Effect = "once") -> 
 
 
 class Model(ScriptedModel):
-    """A scripted model that prints an event for each request, so that requests of a killed process are counted too."""
+    """A scripted model that prints an event for each request, so that the requests of a process that is killed are
+    counted too."""
 
     def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         say(Asked(turns_in(request) + 1))
@@ -107,7 +111,8 @@ class Model(ScriptedModel):
 
 
 def script() -> list[Response]:
-    """Return the model's responses: two tool calls in every turn, and the final answer in the last."""
+    """Return the responses of the scripted model: two tool calls in every turn but the last, which has the final
+    answer."""
     turns: list[Response] = []
     for number in range(1, TURNS):
         invoice, cents = _name(number), 1117 * number
@@ -126,20 +131,21 @@ def _paid(invoice: str, cents: int) -> str:
 
 
 class Asked(msgspec.Struct, frozen=True, tag="asked"):
-    """The model is asked for the response of this turn."""
+    """Event: the model is asked for the response of this turn."""
 
     turn: int
 
 
 class Began(msgspec.Struct, frozen=True, tag="began"):
-    """A tool has started to run."""
+    """Event: a tool has started to run."""
 
     tool: str
     invoice: str
 
 
 class InBank(msgspec.Struct, frozen=True, tag="in-bank"):
-    """The payment is made, but the tool still waits for the bank's answer, so its outcome is not stored."""
+    """Event: the payment is made, but the tool still waits for the bank's answer, so the outcome of the call is not
+    stored."""
 
     turn: int
     tool: str
@@ -147,12 +153,12 @@ class InBank(msgspec.Struct, frozen=True, tag="in-bank"):
 
 
 class Ended(msgspec.Struct, frozen=True, tag="ended"):
-    """The run has ended: its status, and what it measured."""
+    """Event: the run has ended. Has its status, and what was measured."""
 
     status: str
     turns: int
     waited: float
-    """Seconds that it waited for its writes to be durable."""
+    """Seconds that the run waited until its writes were safe on the disk."""
     seconds: float
     """Duration of the run."""
 
@@ -164,5 +170,5 @@ decode = msgspec.json.Decoder(Line).decode
 
 
 def say(line: Line) -> None:
-    """Print an event as a line of JSON. It is written at once, so that a kill does not lose it."""
+    """Print an event as a line of JSON. It is written without a buffer, so that a kill does not lose it."""
     os.write(1, _encode(line) + b"\n")

@@ -22,7 +22,7 @@ _COLOURS: dict[Role, str] = {"undisturbed": "cyan", "killed": "red", "resumed": 
 
 
 class PrettyView:
-    """Shows the same text as `PlainView`, with colours and moving bars."""
+    """Shows the demo on a terminal: the same text as `PlainView`, with colours and moving bars."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -67,7 +67,7 @@ class PrettyView:
 
 
 class _Bar:
-    """The progress bar of a process; below it what the process does, or how it ended."""
+    """The progress bar of a process. The line below it says what the process does, or how it ended."""
 
     def __init__(self, role: Role, pid: int, done: int) -> None:
         self._role: Role = role
@@ -85,7 +85,8 @@ class _Bar:
 
 
 def _style(row: Row, heading: str) -> str:
-    """Return the style of a cell: in the columns `lost` and `repeated`, green for zero and red for anything else."""
+    """Return the style of a cell in the table of the result. In the columns `lost` and `repeated`, 0 is green and
+    anything else red; other columns have no style."""
     if heading not in ("lost", "repeated"):
         return ""
     return "bold red" if (row.lost if heading == "lost" else row.repeated) else "green"

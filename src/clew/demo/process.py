@@ -1,4 +1,4 @@
-"""Run a worker process of the demo, read its events, and kill it at the wanted turn."""
+"""Run a worker process of the demo, read the events that it prints, and kill it in a given turn."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class Process(msgspec.Struct, frozen=True):
     """The exit code, or the negative number of the signal that ended it."""
     lines: tuple[Line, ...]
     opened_after: float
-    """Seconds from its start to its first event."""
+    """Seconds from the start of the process to its first event."""
 
     def all(self, kind: type[Line]) -> list[Line]:
         return [line for line in self.lines if isinstance(line, kind)]
 
     @property
     def result(self) -> Ended | None:
-        """The last event, `Ended`; None if the process did not reach its end."""
+        """The event `Ended`, which is the last one; None if the process was stopped before."""
         last = self.lines[-1] if self.lines else None
         return last if isinstance(last, Ended) else None
 
@@ -44,10 +44,12 @@ class Process(msgspec.Struct, frozen=True):
 def run_worker(
     folder: Path, began: Callable[[int], None], heard: Heard, *, kill_at: int = 0, effect: Effect
 ) -> Process:
-    """Start a worker, pass its events to `heard`, and return when it has ended. `began` is called with its process id.
+    """Start a worker process, and return when it has ended. Calls `began` with its process id, and `heard` with each
+    event that it prints.
 
-    With `kill_at` the worker is killed in that turn, at the worst moment: the payment has been made but its outcome is not
-    stored, while the other call of the turn is.
+    With `kill_at`, the worker is killed in that turn, at the worst moment: the payment has been made but its outcome is
+    not stored, while the outcome of the turn's other call is. `effect` is what the payment tool declares about running
+    twice.
     """
     command = [sys.executable, "-P", "-m", "clew.demo.worker", str(folder), "--effect", effect]
     command += ["--slow-at", str(kill_at)] if kill_at else []
@@ -71,7 +73,8 @@ def run_worker(
 
 
 def _is_in_doubt(lines: list[Line]) -> bool:
-    """Tell whether the payment of the turn has been made without a stored outcome, and the other call is stored."""
+    """Tell, from the events of a worker, whether its slow payment has been made without a stored outcome, while the
+    outcome of the turn's other call is stored."""
     in_bank = next((line for line in lines if isinstance(line, InBank)), None)
     return in_bank is not None and any(
         isinstance(line, ToolFinished) and line.call_id.startswith(f"call_{in_bank.turn}_") for line in lines

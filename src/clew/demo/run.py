@@ -1,4 +1,4 @@
-"""Run the demo: three processes, and the comparison of what they left."""
+"""Run the demo: three processes, and a comparison of what they left behind."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class DemoFailed(ClewError):
 
 
 def run_demo(folder: Path, view: View, *, effect: Effect = "once") -> Report:
-    """Do the work undisturbed, do it again in a process that is killed and one that resumes it, and compare the two."""
+    """Run the demo in this folder, and return the report. One process does the work undisturbed. Then another does the
+    same work and is killed, and a third resumes it. Both results are compared."""
     alone, disturbed = folder / "undisturbed", folder / "killed"
     for place in (alone, disturbed):
         Places(place).store.parent.mkdir(parents=True)
@@ -47,7 +48,8 @@ def run_demo(folder: Path, view: View, *, effect: Effect = "once") -> Report:
 
 
 def _run(role: Role, folder: Path, view: View, effect: Effect) -> Process:
-    """Run the worker of one role to its end. Raises `DemoFailed` if it did not end as planned."""
+    """Run the worker process of one role (undisturbed, killed or resumed) until it ends. Raises `DemoFailed` if it did
+    not end as planned."""
     process = run_worker(
         folder,
         lambda pid: view.began(role, pid),

@@ -1,4 +1,4 @@
-"""What the demo shows: its texts, and the view for a pipe."""
+"""What the demo shows: its texts, and the view that prints them as plain lines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ HEADINGS = ("", "undisturbed", "before kill", "after", "lost", "repeated")
 
 
 class View(Protocol):
-    """Shows the demo: its methods are called as things happen, from `open` to `show`."""
+    """Shows the demo. Its methods are called as things happen, from `open` at the start to `show` with the report at
+    the end."""
 
     def open(self) -> None: ...
     def began(self, role: Role, pid: int) -> None: ...
@@ -33,7 +34,7 @@ class View(Protocol):
 
 
 class PlainView:
-    """Prints plain lines of text."""
+    """Shows the demo as plain lines of text."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -72,7 +73,7 @@ class PlainView:
 
 
 def outcome(role: Role, process: Process) -> str:
-    """Describe how a process ended."""
+    """Describe in a line how a process of the demo ended."""
     turns, calls = len(process.all(TurnFinished)), len(process.all(Asked))
     if role == "killed":
         [bank] = [line for line in process.lines if isinstance(line, InBank)]
@@ -84,7 +85,7 @@ def outcome(role: Role, process: Process) -> str:
 
 
 def cells(report: Report) -> list[tuple[str, ...]]:
-    """Return the rows of the report's table as text."""
+    """Return the rows of the report's table, each as the texts of its cells."""
     return [
         (row.what, *(f"{n:,}" for n in (row.undisturbed, row.before, row.after, row.lost, row.repeated)))
         for row in report.rows
@@ -92,7 +93,7 @@ def cells(report: Report) -> list[tuple[str, ...]]:
 
 
 def costs(report: Report) -> list[tuple[str, str]]:
-    """Return what the kill and durability cost, as labels with values."""
+    """Return what the kill and the writing to disk cost, as pairs of a label and a value."""
     each, share = report.waited / report.turns, report.waited / report.seconds
     return [
         ("extra model calls", str(report.extra_model_calls)),
@@ -107,7 +108,7 @@ def costs(report: Report) -> list[tuple[str, str]]:
 
 
 def verdict(report: Report) -> str:
-    """Sum up the report in a sentence."""
+    """Sum up the report in a sentence: whether anything was lost or repeated."""
     if report.is_whole:
         return "Nothing was lost, nothing was repeated, and no model call was made beyond those of an undisturbed run."
     wrong = [row for row in report.rows if row.lost or row.repeated]

@@ -1,4 +1,4 @@
-"""`python -m clew.demo.worker FOLDER`: the demo's agent in a process of its own.
+"""`python -m clew.demo.worker FOLDER`: the agent of the demo, in a process of its own.
 
 The process that starts the work and the one that resumes it both run this.
 """
@@ -18,7 +18,8 @@ __all__ = ["main"]
 
 
 async def work(places: Places, slow_at: int, effect: Effect) -> None:
-    """Run or resume the demo's thread, and print its events as lines of JSON."""
+    """Run or resume the thread of the demo, and print its events as lines of JSON. `slow_at` and `effect` are those of
+    `make_agent`."""
     async with make_agent(places, slow_at=slow_at, effect=effect) as agent:
         began = time.perf_counter()
         run = agent.run(PROMPT, thread_id=THREAD)

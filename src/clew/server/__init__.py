@@ -1,4 +1,5 @@
-"""The checkpoint service: gives any store to many tenants over HTTP. `clew serve` runs it; `create_app` embeds it."""
+"""The checkpoint service: offers any store over HTTP to many tenants, each with threads of its own. `clew serve` runs
+it; `create_app` returns it as an ASGI application for a program that runs it itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ASGI application: all routes of the service, behind the gate that admits requests."""
+"""The ASGI application of the service: all its routes, behind the gate (`Gate`) that admits or refuses each request."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["create_app"]
 
 
 def create_app(settings: Settings) -> Gate:
-    """Return an ASGI application that serves the store of these settings.
+    """Return an ASGI application that serves the store named in these settings.
 
-    The store is opened at once and closed at the end of the application's lifespan. Raises `InvalidInput` for settings
-    that cannot work.
+    The store is opened at once, and closed when the application shuts down. Raises `InvalidInput` for settings that
+    cannot work.
     """
     settings.check()
     stores = Stores(settings.store)

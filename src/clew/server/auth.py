@@ -1,4 +1,5 @@
-"""Bearer tokens, each with a namespace and scopes and kept as a hash; the limit on how often a token may call."""
+"""The tokens by which the service knows its callers, and the limit on how often each may call. A token grants scopes
+(read, write, admin) in one namespace, and only its hash is stored."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ __all__ = [
 Scope = Literal["read", "write", "admin"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 EVERY_NAMESPACE = "*"
-"""The namespace of an operator's token. It reaches the whole store: the namespace that a client names is used unchanged."""
+"""The namespace of an operator's token. It reaches the whole store: such a client may name any namespace in the store.
+"""
 
 _NAMESPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _HASH = r"^[0-9a-f]{64}$"
@@ -46,7 +48,8 @@ _SHORTEST = 16
 
 
 class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One token that the service accepts, as a line of the token file holds it. Only the hash of the secret is stored."""
+    """One token that the service accepts, as a line of the token file has it. `sha256` is the hash of its secret; the
+    secret itself is not stored."""
 
     sha256: Annotated[str, msgspec.Meta(pattern=_HASH)]
     namespace: str
@@ -56,14 +59,15 @@ class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 ANYBODY = Token("", EVERY_NAMESPACE, SCOPES, "anybody")
-"""The token of every caller of a service without tokens. It may do everything: all callers are on this machine."""
+"""The token that stands for every caller if the service has no tokens. It allows everything, because such a service
+listens only to callers on this machine."""
 
 
 class Tokens:
     """The tokens that a service accepts, found by the hash of their secret.
 
-    Response times reveal nothing about the tokens. The time of the lookup depends only on the hash of what was sent, and
-    choosing a hash would mean breaking SHA-256; the comparison after it takes constant time.
+    How long a lookup takes tells a caller nothing about the tokens. It depends only on the hash of the secret that was
+    sent, and nobody can choose a secret by its hash. The comparison that follows takes constant time.
     """
 
     def __init__(self, tokens: Iterable[Token]) -> None:
@@ -73,7 +77,7 @@ class Tokens:
         return bool(self._by_hash)
 
     def find(self, authorization: bytes) -> Token | None:
-        """Return the token of an `Authorization` header, or None if the service does not know it."""
+        """Return the token whose secret is in an `Authorization` header, or None if the service does not know it."""
         kind, _, secret = authorization.partition(b" ")
         hashed = sha256(secret.strip()).digest()
         found = self._by_hash.get(hashed)
@@ -82,14 +86,16 @@ class Tokens:
 
 
 def new_token(namespace: str, scopes: Iterable[str], label: str = "") -> tuple[str, str]:
-    """Make a token. Return its secret, which is to be shown once, and its line for the token file."""
+    """Make a new token. Returns its secret, which is shown to the user once and not stored, and its line for the token
+    file."""
     secret = f"clew_{secrets.token_urlsafe(32)}"
     token = _token(secret, namespace, scopes, label)
     return secret, msgspec.json.encode(token).decode()
 
 
 def read_tokens(path: Path) -> tuple[Token, ...]:
-    """Read a token file: one JSON object per line. Empty lines and lines that start with # are skipped."""
+    """Read a token file: one JSON object per line. Empty lines and lines that start with # are skipped. Raises
+    `InvalidInput` for a wrong line, and if the file has no token."""
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -113,7 +119,9 @@ def read_tokens(path: Path) -> tuple[Token, ...]:
 
 
 def parse_tokens(text: str) -> tuple[Token, ...]:
-    """Parse the value of `CLEW_SERVE_TOKENS`: words such as TOKEN, TOKEN@NAMESPACE or TOKEN@NAMESPACE:read,write."""
+    """Parse the value of the environment variable `CLEW_SERVE_TOKENS`: words such as TOKEN, TOKEN@NAMESPACE or
+    TOKEN@NAMESPACE:read,write. Without a namespace or scopes, a token has all of them. Raises `InvalidInput` for a
+    wrong word."""
     tokens = []
     for number, word in enumerate(text.split(), start=1):
         secret, _, rest = word.partition("@")
@@ -153,11 +161,12 @@ def _check_scopes(scopes: Iterable[str]) -> tuple[Scope, ...]:
 
 
 def in_store(tenant: str, inner: str) -> str:
-    """Return the namespace in the store for a tenant and the namespace `inner` that its client names.
+    """Return the namespace of the store that a request uses. `tenant` is the namespace of its token, `inner` the one
+    that the client names within it; `inner` may be empty.
 
-    It is `tenant`, or `tenant/inner`, or `tenant#` and the blake3 of `inner` where `tenant/inner` would be too long. A
-    tenant's name contains neither `/` nor `#`, so no client can name a namespace outside its tenant. For the operator's
-    `*` the result is `inner` itself, which may be a namespace of any tenant.
+    The result is `tenant`, or `tenant/inner`, or `tenant#` and the blake3 of `inner` if that would be too long. A
+    tenant's name contains neither `/` nor `#`, so no client can reach a namespace outside its tenant. If `tenant` is
+    the operator's `*`, the result is `inner` itself.
     """
     check_namespace(inner)
     if tenant == EVERY_NAMESPACE:
@@ -169,7 +178,8 @@ def in_store(tenant: str, inner: str) -> str:
 
 
 class Rates:
-    """Limits the requests of each token with a token bucket. Buckets are kept forever: there are only as many as tokens."""
+    """Limits how many requests each token may make (a token bucket). What is counted for a token is kept forever,
+    because there are only as many counts as tokens."""
 
     def __init__(self, rate: float | None, burst: int | None, now: Callable[[], float] = time.monotonic) -> None:
         self._rate = rate or 0.0
@@ -178,7 +188,8 @@ class Rates:
         self._buckets: dict[str, tuple[float, float]] = {}
 
     def wait(self, who: str) -> int:
-        """Count a request of `who`. Return 0 if it may go on, else the whole seconds after which the next one may."""
+        """Count a request of the caller `who`. Returns 0 if the request is allowed; otherwise the whole seconds to wait
+        until the next one is."""
         if not self._rate:
             return 0
         now = self._now()

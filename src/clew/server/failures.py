@@ -35,7 +35,7 @@ STATUS: dict[Code, HTTPStatus] = {
     "unavailable": HTTPStatus.SERVICE_UNAVAILABLE,
 }
 Answer = tuple[int, list[tuple[bytes, bytes]], bytes]
-"""Status, headers and body."""
+"""A response of the service: its status code, headers and body."""
 
 logger = logging.getLogger("clew.server")
 
@@ -49,7 +49,8 @@ class Refused(Exception):
 
 
 def failure_of(error: Exception) -> Failure:
-    """Return the failure that tells a client about an error. Errors that only the operator can fix are logged too."""
+    """Return the failure that is sent to the client for an error. Errors that only the operator can fix are also
+    logged."""
     match error:
         case Refused():
             return Failure(error.code, str(error))
@@ -73,13 +74,14 @@ def failure_of(error: Exception) -> Failure:
 
 
 def log_failure(error: BaseException) -> None:
-    """Log the kind of an error and where it happened. Its message is left out: it may contain a tenant's data."""
+    """Write the class of an error, and where in the code it happened, to the log. Its message is left out, because it
+    may contain a tenant's data."""
     places = [f"{place.filename}:{place.lineno} {place.name}" for place in traceback.extract_tb(error.__traceback__)]
     logger.error(msgspec.json.encode({"event": "error", "kind": type(error).__name__, "at": places[-8:]}).decode())
 
 
 def refusal(failure: Failure) -> Answer:
-    """Return the response for a failure."""
+    """Return the HTTP response that tells a client of this failure."""
     body = msgspec.json.encode(failure)
     headers = [(b"content-type", JSON.encode()), (b"content-length", str(len(body)).encode())]
     if failure.code == "unauthenticated":
@@ -92,7 +94,8 @@ def refusal(failure: Failure) -> Answer:
 
 
 def not_allowed(path: str) -> Answer:
-    """Return the response to a request with a method that its path does not have."""
+    """Return the response to a request whose path exists but not with the method that was used. It lists the path's
+    methods."""
     _, headers, body = refusal(Failure("invalid", f"this path has other methods: {allowed(path)}"))
     return HTTPStatus.METHOD_NOT_ALLOWED.value, [*headers, (b"allow", allowed(path).encode())], body
 
@@ -103,7 +106,8 @@ def _answer(_: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
 
 
 def _of_litestar(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
-    """Answer the errors of the router: unknown paths and methods."""
+    """Return the response to an error of Litestar, which routes requests: an unknown path, or a method that the path
+    does not have."""
     status = HTTPStatus(error.status_code)
     codes: dict[HTTPStatus, Code] = {HTTPStatus.NOT_FOUND: "no_such_path", HTTPStatus.INTERNAL_SERVER_ERROR: "internal"}
     failure = Failure(codes.get(status, "invalid"), error.detail or status.phrase)
@@ -126,7 +130,7 @@ _BY_SEGMENTS = {
 
 
 def allowed(path: str) -> str:
-    """Return the methods of a path for the header `Allow`. Empty if there is no such path."""
+    """Return the HTTP methods of a path, as the header `Allow` lists them. Empty if the service has no such path."""
     given = tuple(path.split("/"))
     if given in _BY_SEGMENTS:
         return _BY_SEGMENTS[given]

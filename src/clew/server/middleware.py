@@ -1,4 +1,5 @@
-"""The gate that every request passes before it reaches a route: tokens, rate limits, draining, access log and metrics."""
+"""The gate that every request passes before it reaches a route. It checks tokens and rate limits, refuses requests
+while the service stops, and writes the access log and metrics."""
 
 from __future__ import annotations
 
@@ -36,8 +37,8 @@ access = logging.getLogger("clew.server.access")
 
 
 class Gate:
-    """The ASGI application around the routes. Admits requests, counts them, writes the access log, and waits for them to end
-    when the service stops."""
+    """The ASGI application around the routes. It admits or refuses requests, counts them, and writes the access log.
+    When the service stops, it waits until the requests under way have ended."""
 
     def __init__(self, inner: ASGIApp, stores: Stores, settings: Settings) -> None:
         self.metrics = Metrics()
@@ -58,7 +59,8 @@ class Gate:
         await _Exchange(self, scope, receive, send).run()
 
     async def drain(self, grace: float) -> None:
-        """Refuse new requests from now on, and wait up to `grace` seconds for the requests under way to end."""
+        """Refuse new requests from now on, and wait until the requests under way have ended, but at most `grace`
+        seconds."""
         self.is_draining = True
         if not self.under_way:
             return
@@ -77,7 +79,8 @@ class Gate:
             self._quiet.set()
 
     def admit(self, path: str, headers: Mapping[bytes, bytes]) -> Call | Failure | None:
-        """Return the call of a request, or the failure for which it is refused. None for a path that needs no token."""
+        """Decide about a request. Returns a `Call` if it is admitted, a `Failure` if it is refused, and None if its
+        path needs no token. Counts the request for the rate limit of its token."""
         if self.is_draining and path != "/healthz":
             return Failure("draining", "the server is shutting down and takes no more requests", retry_after=1)
         if path in OPEN or self.inspector.is_open(path):
@@ -112,7 +115,8 @@ class Gate:
 
 
 class _Exchange:
-    """One request and its response, from the first byte to the last."""
+    """Handles one HTTP request: lets the gate admit or refuse it, sends the response, and records both in the access
+    log and the metrics."""
 
     def __init__(self, gate: Gate, scope: Any, receive: Any, send: Any) -> None:
         self._gate = gate
@@ -197,7 +201,7 @@ _BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 
 
 class Metrics:
-    """Counts requests by route and status, their times and bytes, for Prometheus."""
+    """Counts requests by method, route and status, and adds up their times and bytes, for Prometheus."""
 
     def __init__(self) -> None:
         self._requests: Counter[tuple[str, str, int]] = Counter()

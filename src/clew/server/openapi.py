@@ -36,7 +36,7 @@ _BYTES = {"type": "string", "format": "binary"}
 
 
 def document() -> dict[str, Any]:
-    """Return the whole document. It lists exactly the paths that the service routes."""
+    """Return the whole OpenAPI document, ready to be written as JSON. It lists exactly the paths that the service has."""
     return {
         "openapi": "3.1.0",
         "info": {"title": "Clew", "version": __version__, "description": _ABOUT},
@@ -207,7 +207,8 @@ def _schemas() -> dict[str, Any]:
 
 
 def _in_msgpack(schema: Any) -> Any:
-    """Replace base64 texts in a schema by plain bytes, which msgpack can carry."""
+    """Return a JSON schema with its base64 texts replaced by plain bytes, at every depth. msgpack carries bytes as they
+    are."""
     if isinstance(schema, dict):
         if schema.get("contentEncoding") == "base64":
             return _BYTES

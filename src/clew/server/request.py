@@ -1,4 +1,5 @@
-"""An admitted request as its handler sees it: the token, the store in the right namespace, and the thread for the log."""
+"""An admitted request as the function of its route sees it: the token, the store in the right namespace, and the thread
+for the access log."""
 
 from __future__ import annotations
 
@@ -18,11 +19,11 @@ from clew.server.stores import Stores, Use
 __all__ = ["KEY", "Call", "entered"]
 
 KEY = "clew.call"
-"""The key of the `Call` in an ASGI scope."""
+"""The key under which an ASGI scope (the dict about a request) holds the request's `Call`."""
 
 
 class Call:
-    """A request that the gate has admitted, with its token."""
+    """A request that the gate of the service has admitted, with its token."""
 
     __slots__ = ("headers", "settings", "stores", "thread", "token")
 
@@ -32,16 +33,19 @@ class Call:
         self.stores = stores
         self.settings = settings
         self.thread = ""
-        """The first 16 digits of the key of the thread that the request names, for the access log. Empty for no thread."""
+        """The thread that the request names, for the access log: the first 16 digits of the thread's key, a hash of its
+        id. Empty if it names none."""
 
     def store(self) -> Use:
-        """Return a context manager that gives the store, in the namespace of the token and of the client's header."""
+        """Return a context manager that opens the store, in the namespace of the token joined with the one that the
+        client's header names."""
         named = self.headers.get(NAMESPACE_HEADER.encode(), b"").decode("latin-1")
         inner = decode_text("a namespace", named) if named else ""
         return self.stores.use(in_store(self.token.namespace, inner))
 
     def thread_id(self, encoded: str) -> str:
-        """Decode and check the thread id in a path, and note it for the access log."""
+        """Return the thread id that a path contains in encoded form. Raises `InvalidInput` if it is not valid. Sets
+        `thread` for the access log."""
         thread_id = decode_text("a thread id", encoded)
         check_thread_id(thread_id)
         self.thread = thread_key(thread_id)[:16]
@@ -50,7 +54,7 @@ class Call:
     def need(self, scope: Scope) -> None:
         """Raise `Refused` if the token lacks this scope.
 
-        Handlers call this first, so that a refusal reveals nothing about what exists.
+        The function of a route calls this first, so that a refusal reveals nothing about what exists.
         """
         if scope not in self.token.scopes:
             raise Refused(
@@ -60,7 +64,7 @@ class Call:
 
 
 def entered(request: Request[Any, Any, Any], scope: Scope) -> Call:
-    """Return the call of a request. Raises `Refused` if its token lacks this scope."""
+    """Return the `Call` of an admitted request. Raises `Refused` if its token lacks this scope."""
     call: Call = request.scope[KEY]  # type: ignore[literal-required]
     call.need(scope)
     return call

@@ -1,4 +1,4 @@
-"""Runs the service on uvicorn: checks where it may listen, and stops it in order."""
+"""Run the service on uvicorn. Checks on which addresses it may listen, and lets requests finish when it stops."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from clew.server.settings import Settings
 __all__ = ["Server", "serve"]
 
 _KEEP_ALIVE = 75
-"""Seconds that an idle connection stays open. Clients close theirs sooner: a request that a client sends
-while the service closes the connection would be lost."""
+"""Seconds for which an idle connection stays open. Clients close their idle connections sooner than this. Otherwise a
+client could send a request while the service closes the connection, and the request would be lost."""
 
 logger = logging.getLogger("clew.server")
 
 
 class Server(uvicorn.Server):
-    """A uvicorn server that stops in order: it answers new requests with 503, lets the requests under way finish, and then
-    closes the store."""
+    """A uvicorn server that stops without breaking requests: it answers new ones with 503, lets those under way finish,
+    and then closes the store."""
 
     def __init__(self, settings: Settings) -> None:
         _check_place(settings)
@@ -55,7 +55,7 @@ class Server(uvicorn.Server):
 
     @property
     def port(self) -> int:
-        """The port that the server listens on, once it has started."""
+        """The port on which the server listens. Only valid once it has started."""
         return int(self.servers[0].sockets[0].getsockname()[1])
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -67,14 +67,16 @@ class Server(uvicorn.Server):
             self._say({"event": "listening", "url": f"{scheme}://{host}:{self.port}"})
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop in order at the first signal, at once at the second. Neither counts as an error of the process."""
+        """Handle a signal: at the first, let the requests under way finish; at the second, stop at once. The process
+        does not end with an error in either case."""
         if self._draining is not None or self._loop is None:
             self.should_exit = self.force_exit = True
         else:
             self._loop.call_soon_threadsafe(self.stop)
 
     def stop(self) -> None:
-        """Begin to stop in order. Call it on the event loop, with `call_soon_threadsafe` from another thread."""
+        """Begin to stop: refuse new requests, and let those under way finish. Call it on the event loop; from another
+        OS thread, with `call_soon_threadsafe`."""
         if self._draining is None:
             self._say({"event": "stopping", "under_way": self.gate.under_way})
             self._draining = asyncio.get_running_loop().create_task(self._drain())
@@ -88,9 +90,9 @@ class Server(uvicorn.Server):
 
 
 def serve(settings: Settings) -> None:
-    """Run the service until a signal stops it. Writes its log as JSON lines to standard error.
+    """Run the service until a signal stops it. Writes its log as JSON lines to the standard error.
 
-    Raises `Unavailable` if the address cannot be listened on.
+    Raises `Unavailable` if it cannot listen on the address, and `InvalidInput` for settings that cannot work.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(message)s"))
@@ -120,7 +122,8 @@ def _check_place(settings: Settings) -> None:
 
 
 def _is_local(host: str) -> bool:
-    """Return whether every address of this host is a loopback address, which no other machine can reach."""
+    """Return whether every address of this host is a loopback address, which no other machine can reach. Raises
+    `InvalidInput` if the host is not known."""
     if not host:
         return False
     try:

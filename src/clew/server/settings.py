@@ -13,34 +13,36 @@ from clew.server.auth import Token
 __all__ = ["MAX_APPEND_BODY", "MAX_SMALL_BODY", "Settings"]
 
 MAX_APPEND_BODY = MAX_APPEND + 8 * 2**20
-"""The largest body, in bytes, of an append and of an upload of several blobs: frames, with room for a head and many refs."""
+"""The largest request body, in bytes, that appends frames or uploads several blobs. Besides the frames there is room
+for a head and many refs."""
 MAX_SMALL_BODY = 8 * 2**20
-"""The largest body, in bytes, of a query or a list of digests."""
+"""The largest request body, in bytes, that has a query or a list of digests."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a service: what the options of `clew serve` set."""
+    """The settings of a service, which the options of `clew serve` set."""
 
     store: str
     """The URL of the checkpointer behind the service."""
     host: str = "127.0.0.1"
     port: int = 8420
     tokens: tuple[Token, ...] = ()
-    """The tokens that are accepted. Without any, every caller may do everything, so the service listens on loopback."""
+    """The tokens that are accepted. If there are none, every caller may do everything, so the service must listen on a
+    loopback address."""
     rate: float | None = None
     """The requests per second that each token may make in the long run. None is no limit."""
     burst: int | None = None
-    """The requests that a token may make at once after a quiet time. None is as many as `rate` allows in one second."""
+    """How many requests a token may make at once after a quiet time. None is as many as `rate` allows in one second."""
     max_blob: int = 64 * 2**20
-    """The largest blob that is accepted, in bytes. Each blob in transit takes its size in memory once."""
+    """The largest blob that is accepted, in bytes. While a blob is received or sent, it is in memory as a whole."""
     tls_cert: Path | None = None
     tls_key: Path | None = None
     access_log: bool = True
     grace: float = 30.0
-    """The seconds that requests under way get to finish when the service stops."""
+    """Seconds that the requests under way get to finish when the service stops."""
 
     def check(self) -> None:
-        """Raise `InvalidInput` if a setting cannot work."""
+        """Raise `InvalidInput` if a setting cannot work, such as a certificate without its key."""
         if not 0 <= self.port <= 65535:
             raise InvalidInput(f"port {self.port}: ports are 0 to 65535; 0 takes any that is free")
         if self.rate is not None and self.rate <= 0:

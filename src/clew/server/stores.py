@@ -1,4 +1,4 @@
-"""The open checkpointers of a service: one for each namespace in use, opened at the first request for it."""
+"""The open checkpointers of a service: one for each namespace in use, opened at the first request for that namespace."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from clew.checkpointers import Checkpointer, MemoryCheckpointer, open_checkpoint
 __all__ = ["Stores", "Use"]
 
 MOST_OPEN = 64
-"""Above this many open checkpointers, unused ones are closed, so that tenants cannot exhaust the server by inventing
-namespaces."""
+"""If more checkpointers than this are open, those that nobody uses are closed. Without this limit, tenants could
+exhaust the server by inventing namespaces."""
 
 
 class _Open:
@@ -23,7 +23,7 @@ class _Open:
 
 
 class Use:
-    """A context manager that gives a checkpointer and keeps it open for the length of the block."""
+    """A context manager that gives a checkpointer, and keeps it open until the block ends."""
 
     __slots__ = ("_entry", "_stores")
 
@@ -43,9 +43,9 @@ class Use:
 
 
 class Stores:
-    """The namespaces of one store, each with its own checkpointer.
+    """The checkpointers of one store, one for each namespace in use.
 
-    Checkpointers that were unused for longest are closed, and opened again on demand.
+    If too many are open, those that were unused for longest are closed. They are opened again on demand.
     """
 
     def __init__(self, url: str) -> None:
@@ -54,7 +54,7 @@ class Stores:
         self._open: OrderedDict[str, _Open] = OrderedDict({"": _Open(self._first)})
 
     def use(self, namespace: str) -> Use:
-        """Return a context manager that gives the checkpointer of this namespace, opened if need be."""
+        """Return a context manager that gives the checkpointer of this namespace. It is opened if it is not open yet."""
         entry = self._open.get(namespace)
         if entry is None:
             entry = self._open[namespace] = _Open(self._make(namespace))
@@ -62,7 +62,7 @@ class Stores:
         return Use(self, entry)
 
     async def close(self) -> None:
-        """Close every checkpointer, used or not."""
+        """Close every checkpointer, even one that is being used."""
         entries, self._open = list(self._open.values()), OrderedDict()
         for entry in entries:
             await entry.store.close()
@@ -74,7 +74,7 @@ class Stores:
         return open_checkpointer(self._url, namespace)
 
     async def shrink(self) -> None:
-        """Close unused checkpointers until at most `MOST_OPEN` are open."""
+        """Close checkpointers that nobody uses, those unused for longest first, until at most `MOST_OPEN` are open."""
         if len(self._open) <= MOST_OPEN:
             return
         idle = [name for name, entry in self._open.items() if not entry.users]

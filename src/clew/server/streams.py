@@ -1,4 +1,5 @@
-"""Long responses as streams of records. They are read page by page, so that a long thread is never in memory as a whole."""
+"""Long responses, sent as a stream of records, each with its length in front. The store is read page by page, so that a
+long thread is never in memory as a whole."""
 
 from __future__ import annotations
 
@@ -17,15 +18,16 @@ from clew.server.request import Call
 __all__ = ["FIRST_FRAMES", "MOST_FRAMES", "blob_records", "digest_records", "frame_records", "head_records", "respond"]
 
 FIRST_FRAMES = 64
-"""The number of frames in the first read of the store. A shorter request needs no other read."""
+"""How many frames the first read of the store asks for. For a request of no more frames it is the only read."""
 MOST_FRAMES = 128
-"""The most frames in a later read: how large they are is known only after they are read."""
+"""The most frames that a later read asks for. The limit is needed because their size is known only after they are read.
+"""
 _PAGE = 2**21
-"""The size in bytes that a read aims at."""
+"""How many bytes a read of the store should bring, about."""
 _CHUNK = 2**16
-"""Small records are sent together once they have this many bytes."""
+"""Small records are collected, and sent together once they have this many bytes."""
 _PIECE = 2**18
-"""Larger values are sent in pieces of this many bytes."""
+"""Values larger than this many bytes are sent in pieces of this size."""
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -33,9 +35,10 @@ Parts = AsyncGenerator[bytes, None]
 
 
 async def respond(parts: Parts) -> Response[Any]:
-    """Respond with these records: in one body if they are few, else as a stream.
+    """Return a response with these records: in one body if they are few, else as a stream.
 
-    An error before the second chunk is raised, so that it becomes a status code.
+    An error before the second chunk is ready is raised, so that the response gets its status code. Later errors become
+    part of the stream.
     """
     chunks = _gathered(parts)
     first = await anext(chunks, b"")
@@ -46,7 +49,8 @@ async def respond(parts: Parts) -> Response[Any]:
 
 
 async def _rest(first: bytes, second: bytes, chunks: Parts) -> Parts:
-    """Send all chunks. An error on the way becomes a record at the end, because the status code is already sent."""
+    """Yield all chunks of a stream. An error on the way is yielded as a last record, because the status code has been
+    sent already."""
     yield first
     yield second
     try:
@@ -59,7 +63,8 @@ async def _rest(first: bytes, second: bytes, chunks: Parts) -> Parts:
 
 
 async def _gathered(parts: Parts) -> Parts:
-    """Join small parts and cut large ones into chunks of a size that is worth sending."""
+    """Yield the bytes of these parts in chunks of a size that is worth sending: small parts are joined, large ones are
+    cut."""
     gathered: list[bytes] = []
     size = 0
     async for part in parts:
@@ -88,7 +93,8 @@ async def frame_records(call: Call, thread_id: str, start: int, stop: int | None
 
 
 async def _pages(store: Checkpointer, thread_id: str, start: int, stop: int | None) -> AsyncIterator[Sequence[bytes]]:
-    """Read the frames of a thread page by page, up to where the log ends at the beginning of the read.
+    """Yield the frames of a thread from `start` up to `stop`, a page at a time. Frames that are appended meanwhile are
+    left out.
 
     Raises `Refused` if the thread is deleted or replaced meanwhile, so that frames of two logs are never mixed.
     """
@@ -113,7 +119,8 @@ async def _pages(store: Checkpointer, thread_id: str, start: int, stop: int | No
 
 
 async def blob_records(call: Call, digests: Sequence[str]) -> Parts:
-    """Yield the blobs that exist, each after its digest.
+    """Yield a record for each of these blobs that exists: its length, its digest and its bytes. Blobs that do not exist
+    are left out.
 
     A checkpointer returns a blob as a whole, so memory holds one large blob at a time, or as many small ones as fit
     into a page.
@@ -143,5 +150,6 @@ async def digest_records(call: Call, digests: AsyncIterator[str]) -> Parts:
 
 
 def _next_count(count: int, size: int, most: int) -> int:
-    """Return how many items to read next to get a page, if they are as large as the last `count` items of `size` bytes."""
+    """Return how many items to read next so that they have about `_PAGE` bytes, but at most `most`. The last `count`
+    items had `size` bytes together, and the next are assumed to be as large."""
     return max(1, min(most, _PAGE * count // max(1, size)))

@@ -1,4 +1,4 @@
-"""Reads request bodies and query parameters: never more than the limit, and checked against the expected type."""
+"""Read request bodies and query parameters. No more than a given limit is read, and the type of each value is checked."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ Headers = Mapping[bytes, bytes]
 
 
 async def decoded(receive: Any, headers: Headers, kind: type[T], limit: int, *, json: bool = True) -> T:
-    """Read a request body and decode it as `kind`, from msgpack or, where `json` allows it, from JSON.
+    """Read a request body and decode it as the type `kind`, from msgpack or, if `json` is set, from JSON.
 
-    Raises `InvalidInput` for a body of another type or shape, `Refused` for one of more than `limit` bytes.
+    Raises `InvalidInput` for a body of another media type or with other content, and `Refused` for one of more than
+    `limit` bytes.
     """
     form = _form(headers)
     if form != MSGPACK and not (json and form == JSON):
@@ -38,14 +39,16 @@ async def decoded(receive: Any, headers: Headers, kind: type[T], limit: int, *, 
 
 
 async def octets(receive: Any, headers: Headers, limit: int) -> bytes:
-    """Read a request body as plain bytes. Raises like `decoded`."""
+    """Read a request body as plain bytes. Raises `InvalidInput` if its media type says otherwise, and `Refused` if it
+    has more than `limit` bytes."""
     if (form := _form(headers)) != OCTETS:
         raise InvalidInput(f"a body of {form or 'no type'}; send {OCTETS}")
     return bytes(await whole(receive, headers, limit))
 
 
 async def whole(receive: Any, headers: Headers, limit: int) -> bytes | bytearray:
-    """Read a request body. Raises `Refused` as soon as it is known to have more than `limit` bytes."""
+    """Read a whole request body. Raises `Refused` as soon as it is known to have more than `limit` bytes, and
+    `InvalidInput` if the client goes away before its end."""
     length = headers.get(b"content-length", b"")
     if length.isdigit() and int(length) > limit:
         raise _too_large(limit)
@@ -82,7 +85,8 @@ _LONGEST = 40
 def numbers(request: Request[Any, Any, Any], *names: str) -> dict[str, int]:
     """Return the query parameters of a request as whole numbers, by name.
 
-    Raises `InvalidInput` for any name that is not in `names`: ignoring a misspelt `stop` would read the whole thread.
+    Raises `InvalidInput` for a parameter that is not in `names`: if a misspelt `stop` were ignored, the whole thread
+    would be read.
     """
     found: dict[str, int] = {}
     for name, text in request.query_params.multi_items():

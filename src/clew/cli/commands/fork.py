@@ -41,8 +41,9 @@ def fork(
 ) -> None:
     """Start a new thread from a turn of another.
 
-    Prints the new id. The original stays as it is, and may be running. Large values are shared. Tokens and cost of the
-    fork start at zero. The outcome of a tool call that was unfinished in the original is unknown in the fork.
+    Prints the new id. The original stays as it is, and may be running. Both threads share the large values that are
+    stored. Tokens and cost of the fork start at zero. The outcome of a tool call that was unfinished in the original is
+    unknown in the fork.
 
     \b
     Examples:

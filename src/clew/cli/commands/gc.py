@@ -31,7 +31,8 @@ def gc(
     """Free what no thread needs any more.
 
     Deletes large values and files that no thread refers to, and says how much space that freed. Safe while other
-    processes write. A grace of less than a day asks first, because it may also delete what a restore kept of a folder.
+    processes write. A grace of less than a day asks first: it may also delete the snapshots that a restore took of
+    folders before it changed them.
 
     \b
     Examples:

@@ -48,8 +48,8 @@ def move(
 
     Writes the conversation as a session that the other agent's program can
     open, prints the command that opens it, and names what could not be
-    carried over. A session also stays where it was. A thread continues with
-    the other agent from now on.
+    carried over. If you move a session, the original stays as it was. If
+    you move a thread, the other agent works on it from now on.
 
     \b
     Examples:

@@ -50,8 +50,8 @@ def search(
     """Find words in the titles and messages of all threads.
 
     Tool calls and results are searched too; the newest threads come first. Every thread is read, unless the store has
-    an index (OpenSearch), which covers titles and what index_text selects. Threads that cannot be read are named at the
-    end, and decide the exit code.
+    an index (OpenSearch), which covers titles and the texts that its setting index_text selects. Threads that cannot be
+    read are named at the end; the exit code is then that of the first error.
 
     \b
     Examples:

@@ -1,7 +1,7 @@
-"""The routes that change something: login and logout, fork, rewind, answer, describe.
+"""The routes by which a form of a page changes something: log in and out, fork, rewind, answer, describe.
 
-Each is the form of a page and needs the proof that the page put into it. Every change of a thread
-needs a token with the scope `write`.
+Each form carries a proof that a page of this service made it, and is refused without it. A change of a thread needs a
+token with the scope `write`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ __all__ = ["ROUTES"]
 
 
 def _go(path: str, **headers: str) -> Response[bytes]:
-    """Redirect to a page, so that reloading it does not send the form again."""
+    """Return a redirect to a page, sent as the response to a form, so that reloading the page does not send the form
+    again. `headers` are added to it, `_` in their names for `-`."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return Response(b"", status_code=303, headers={**HEADERS, "location": path, **named}, media_type=JSON)
 
@@ -47,7 +48,8 @@ async def login_form(request: AnyRequest) -> Response[bytes]:
 
 @post("/login", status_code=303)
 async def login(request: AnyRequest) -> Response[bytes]:
-    """Put the token into a cookie, if the server knows it."""
+    """Check the token that the login form sent, and put it into a cookie. If the service does not know the token,
+    return the form again."""
     desk: Desk = request.app.state.desk
     headers = dict(request.scope["headers"])
     fields = await form_of(request.receive, headers)
@@ -70,7 +72,7 @@ async def logout(request: AnyRequest) -> Response[bytes]:
 
 
 def _local(path: str) -> str:
-    """Return the path if it leads to this server, else `/`."""
+    """Return the path if it is on this server; otherwise `/`, so that a link cannot lead to another site."""
     return path if path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable() else "/"
 
 
@@ -87,7 +89,8 @@ async def fork_form(request: AnyRequest) -> Response[bytes]:
 
 @post("/t/{thread:str}/fork", status_code=303)
 async def make_fork(request: AnyRequest) -> Response[bytes]:
-    """Fork a thread. Takes no lease, so a process that works on the thread is not disturbed."""
+    """Fork a thread as the form says, and redirect to the fork. Takes no lease, so a process that works on the original
+    is not disturbed."""
     visit = Visit(request, "write")
     thread_id, fields = visit.thread_id, await visit.form()
     new_id, turn = fields.get("new_id", "").strip(), turn_of(fields)

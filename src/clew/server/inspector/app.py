@@ -1,4 +1,4 @@
-"""The inspector as one ASGI application, which the gate calls for the paths that belong to it."""
+"""The inspector as one ASGI application. The gate of the service calls it for the paths of web pages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OPEN = frozenset({"/login"})
 
 
 class Inspector:
-    """The pages of a service. Their paths are apart from those of the API."""
+    """The web pages of a service. None of their paths is a path of the API."""
 
     def __init__(self, settings: Settings, stopping: Callable[[], bool]) -> None:
         self._desk = Desk(settings, stopping)
@@ -38,22 +38,24 @@ class Inspector:
         )
 
     def owns(self, path: str) -> bool:
-        """Return whether a path belongs to the inspector and not to the API."""
+        """Return whether a path is one of the inspector's, not of the API."""
         return path in _PATHS or path.startswith(("/t/", "/assets/"))
 
     def is_open(self, path: str) -> bool:
-        """Return whether a path needs no token, because it reveals nothing about what is stored."""
+        """Return whether a path of the inspector needs no token, because it reveals nothing about what is stored."""
         return path in _OPEN or path.startswith("/assets/")
 
     def with_session(self, headers: Mapping[bytes, bytes]) -> Mapping[bytes, bytes]:
-        """Return the headers of a request for a page, with the token of its cookie as `Authorization`.
+        """Return the headers of a request for a page, with the token from its cookie added as `Authorization`.
 
-        The API never takes a cookie, so that no other site can use it through a browser.
+        This is done for pages only. The API takes no cookie, so that no other site can use the API through a user's
+        browser.
         """
         return with_session(headers)
 
     def refusal(self, failure: Failure, scope: Mapping[str, Any], headers: Mapping[bytes, bytes]) -> Answer:
-        """Return the page for a request that the gate refuses: the login if it has no known token, else an error."""
+        """Return the page for a request that the gate has refused: the login form if the request has no known token,
+        else an error page."""
         if failure.code == "unauthenticated":
             query = scope.get("query_string", b"").decode("latin-1")
             here = scope["path"] + (f"?{query}" if query else "")

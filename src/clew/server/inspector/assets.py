@@ -1,4 +1,5 @@
-"""The style sheet, the script and the icon. Their URLs contain a hash of the content, so that browsers may keep them."""
+"""The style sheet, the script and the icon of the inspector. Their URLs contain a hash of the content, so that browsers
+may keep them."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ def asset_url(name: str) -> str:
 
 
 def asset(hashed: str) -> tuple[bytes, str] | None:
-    """Return the bytes and the media type of the asset with this hashed name, or None if there is none."""
+    """Return the bytes and the media type of the file whose URL has this name, which contains a hash. None if there is
+    no such file."""
     for name, kind in _TYPES.items():
         current, data = _read(name)
         if current == hashed:

@@ -19,11 +19,11 @@ from clew.threads.reader import decoded, frames
 __all__ = ["PAGE", "entries_page", "read_stretch"]
 
 PAGE = 50
-"""Frames on a page."""
+"""The most frames that are shown on one page."""
 
 
 async def read_stretch(store: Checkpointer, head: Head, start: int) -> list[tuple[int, Frame]]:
-    """Read the frames of one page, from the frame `start` on, each with its number."""
+    """Read the frames of one page, from the frame with the number `start` on. Returns each frame with its number."""
     stop = min(head.frames, start + PAGE)
     found = []
     async for number, data in frames(store, head, start=start, stop=stop, previous=None):
@@ -45,7 +45,7 @@ class _ShownEntry(NamedTuple):
 
 
 def entries_page(viewer: Viewer, head: Head, start: int, stretch: list[tuple[int, Frame]]) -> Markup:
-    """Return the page with these frames of a log. `start` is the number of the first one."""
+    """Return the page that shows the frames in `stretch`, each with its number. `start` is the number of the first one."""
     return render(
         "entries.html",
         viewer=viewer,
@@ -69,7 +69,8 @@ def _entry(entry: Logged) -> _ShownEntry:
 
 
 def _in_short(value: dict[str, Any]) -> str:
-    """Return one line about an entry: the words of a message, or the fields that are not empty."""
+    """Return one line about an entry, made from its fields in `value`: the words of its message, or the fields that are
+    not empty."""
     message = value.get("message")
     if isinstance(message, System | User | Assistant):
         calls = [f"→ {block.name}" for block in message.content if isinstance(block, ToolCall)]
@@ -87,7 +88,8 @@ def _worded(item: Any) -> str:
 
 
 def _shown(entry: Logged) -> tuple[str, Any]:
-    """Return the kind and the fields of an entry without its secrets: lease tokens and keys of provider sessions."""
+    """Return the kind of an entry, and its fields without secrets. Lease tokens and the keys of provider sessions are
+    left out."""
     if isinstance(entry, UnknownEntry):
         return "unknown", {"bytes": len(entry.raw), "why": "this version does not know this kind of entry"}
     if isinstance(entry, FoldedState):

@@ -1,4 +1,4 @@
-"""Errors as pages: each says what happened and what to do about it."""
+"""Error pages: each says what happened and what to do about it."""
 
 from __future__ import annotations
 
@@ -47,13 +47,14 @@ DAMAGE = (Corrupt, MissingBlob, NewerFormat, WrongKey)
 
 
 def refusal_page(failure: Failure) -> tuple[int, Markup]:
-    """Return status and page for a request that the gate does not let in."""
+    """Return the status code and the page for a request that the gate has refused."""
     status = STATUS[failure.code].value
     return status, error_page(None, status, _TITLES.get(status, "Not now"), _sentence(failure.message))
 
 
 async def damaged(request: Request[Any, Any, Any], error: ClewError) -> Response[bytes]:
-    """Return the page of a thread that cannot be read, with the findings of `clew verify`."""
+    """Return the error page for a thread that cannot be read. Checks the thread as `clew verify` does, and lists what
+    it found."""
     viewer = _viewer(request)
     title, text = "This thread is damaged", _sentence(str(error))
     if isinstance(error, WrongKey):

@@ -35,7 +35,7 @@ class _TreeRow(NamedTuple):
     level: str
     is_folder: bool = False
     url: str = ""
-    """The address of the page that shows this file. Empty for folders, links and special files."""
+    """The address of the page that shows this file. Empty for folders, links and special files, which have no page."""
     is_chosen: bool = False
     size: int = 0
 
@@ -47,7 +47,8 @@ class _File(NamedTuple):
     text: str | None = None
     """The content. None if the file is not UTF-8 text or too large to show."""
     command: str = ""
-    """For a file too large to show: the command that writes it to a folder."""
+    """For a file that is too large to show: the shell command that copies the thread's files to a folder. Otherwise
+    empty."""
 
 
 class _Change(NamedTuple):
@@ -57,19 +58,20 @@ class _Change(NamedTuple):
     added: int
     removed: int
     lines: list[tuple[str, str]]
-    """The lines of the diff as (CSS class, text). Empty for a file that is not text or too long."""
+    """The lines of the diff, each with the CSS class that colours it: (class, text). Empty for a file that is not text,
+    or too long to compare."""
 
 
 class _Shown(NamedTuple):
     turn: int
     turns: list[int]
     against: int
-    """The turn that the files are compared with; -1 compares with an empty folder."""
+    """The files of `turn` are compared with those at the end of this turn; -1 compares them with an empty folder."""
     others: list[int]
     tree: list[_TreeRow]
     file: _File | None
     changes: list[_Change] | None
-    """The changes since the turn `against`. None if nothing differs, or if a file is shown instead."""
+    """What changed in the files since the turn `against`. None if nothing did, or if a single file is shown instead."""
     changed: int
 
 
@@ -83,9 +85,11 @@ async def files_page(
     against: int | None,
     path: str,
 ) -> Markup:
-    """Return the page of the files after `turn`: the file at `path`, or the changes since the turn `against`.
+    """Return the page of a thread's files as they were after `turn`. It shows the file at `path` or, if `path` is
+    empty, what changed since the turn `against`.
 
-    `turn` is the newest snapshot by default, `against` the snapshot before it; -1 compares with an empty folder.
+    Without `turn`, it is the newest turn with a snapshot; without `against`, the turn of the snapshot before that. -1
+    for `against` compares with an empty folder.
     """
     found = _snapshots(state)
     shown = await _shown(viewer, store, thread_id, state, found, turn, against, path) if found else None
@@ -125,18 +129,18 @@ async def _shown(
 
 
 def _snapshots(state: Checkpoint) -> dict[int, WorkspaceSnapshot]:
-    """Return the snapshots of the thread by turn, without those of turns that were rewound."""
+    """Return the snapshots of the thread's workspace by their turn. Those of rewound turns are left out."""
     return {fact.turn: WorkspaceSnapshot(*fact.value) for fact in state.facts if fact.kind == "workspace"}
 
 
 def _at_turn(found: dict[int, WorkspaceSnapshot], turn: int) -> WorkspaceSnapshot | None:
-    """Return the newest snapshot that is not later than this turn."""
+    """Return the newest snapshot that was made in this turn or before it; None if there is none."""
     turns = [number for number in found if number <= turn]
     return found[max(turns)] if turns else None
 
 
 async def _tree(store: Checkpointer, snapshot: WorkspaceSnapshot) -> list[_Entry]:
-    """List the names in a snapshot, each folder before its content, up to `_MOST_NAMES`."""
+    """List the files and folders in a snapshot, each folder before its content. At most `_MOST_NAMES` are listed."""
     limits = Limits()
     root = await read_root(store, snapshot, limits)
     found: list[_Entry] = []
@@ -190,7 +194,8 @@ async def _file(viewer: Viewer, store: Checkpointer, thread_id: str, turn: int, 
 async def _changes(
     store: Checkpointer, was: WorkspaceSnapshot | None, now: WorkspaceSnapshot | None
 ) -> list[Change] | None:
-    """Compare two snapshots. None if nothing differs; a folder counts only if its mode changed."""
+    """Return what changed from the snapshot `was` to `now`; None if nothing differs. Folders are left out, unless their
+    mode changed."""
     difference = await compare(store, was, now, text=True)
     if not difference:
         return None

@@ -1,4 +1,4 @@
-"""Live updates of open pages: server-sent events, each with the pieces of the page that changed."""
+"""Updates of pages that are open in a browser: server-sent events, each with the pieces of the page that changed."""
 
 from __future__ import annotations
 
@@ -22,14 +22,16 @@ from clew.threads.views.timeline import Mark, TimelineTurn
 __all__ = ["Patch", "thread_events", "threads_events"]
 
 _PAUSE = 0.5
-"""Seconds between two reads of the store for the news of a thread."""
+"""Seconds between two reads of the store that look for changes of a thread."""
 _LIST_PAUSE = 2.0
 _QUIET = 15.0
-"""Seconds without news after which a comment is sent. Sending it is what reveals that the browser has gone."""
+"""Seconds without a change after which an empty comment is sent. If the browser has gone, sending fails, and so reveals
+it."""
 
 
 class Patch(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A piece of a page. It replaces the element with this id, or is appended to `into` if the page has no such element."""
+    """A changed piece of a page, as HTML. It replaces the element with the id `id`. If the page has no such element, it
+    is appended to the element with the id `into`."""
 
     id: str
     html: str
@@ -45,10 +47,11 @@ async def thread_events(
     known: int,
     stopping: Callable[[], bool],
 ) -> AsyncGenerator[bytes, None]:
-    """Send what changes on a thread. The page already shows its first `known` frames.
+    """Yield server-sent events with the pieces of a thread's page that change. The page already shows the thread's
+    first `known` frames.
 
-    The stream ends when the service stops, when the thread is gone, or when the store is unreachable; in the last case
-    the browser connects again by itself.
+    The stream ends when `stopping` returns True, when the thread is gone, or when the store is unreachable. In the last
+    case the browser connects again by itself.
     """
     follow = _Follow(readers, namespace, thread_id, viewer, known)
     yield b"retry: 2000\n\n"
@@ -73,7 +76,7 @@ async def thread_events(
 
 
 class _Follow:
-    """Remembers which pieces of a thread's page were sent, to find the ones that changed since."""
+    """Remembers which pieces of a thread's page were sent to the browser, to find those that have changed since."""
 
     def __init__(self, readers: Readers, namespace: str, thread_id: str, viewer: Viewer, known: int) -> None:
         self._readers = readers
@@ -87,7 +90,8 @@ class _Follow:
         self._parts: dict[str, str] = {}
 
     async def news(self, store: Checkpointer) -> list[Patch]:
-        """Return the pieces that changed since the last call. Empty at the first call if the page is up to date."""
+        """Return the pieces of the page that changed since the last call. Empty at the first call if the page shows all
+        frames."""
         reader, head = await self._readers.read(store, self._namespace, self._thread_id)
         abandoned = is_crashed(head)
         seen = (head.log_id, reader.frames, abandoned, head.lease is None)
@@ -135,7 +139,8 @@ class _Follow:
 async def threads_events(
     open_store: Callable[[], Use], asked: Mapping[str, str], stopping: Callable[[], bool]
 ) -> AsyncGenerator[bytes, None]:
-    """Send the rows of a page of threads whenever they have changed."""
+    """Yield server-sent events with the rows of the page of all threads, whenever these rows have changed. `asked` has
+    the page's filters."""
     yield b"retry: 3000\n\n"
     before: str | None = None
     quiet = 0.0

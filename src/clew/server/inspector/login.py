@@ -1,4 +1,4 @@
-"""The login of the inspector: a cookie with the token, and proofs that a form was sent from a page of this service."""
+"""The login of the inspector: a cookie that holds the token, and proofs in forms against requests from other sites."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COOKIE = "clew_session"
 
 
 class Session:
-    """The content of the cookie: a token, and a namespace inside the namespace of the token."""
+    """What the login cookie holds: a token, and the namespace that the user chose within the token's namespace."""
 
     __slots__ = ("namespace", "token")
 
@@ -28,7 +28,8 @@ class Session:
 
 
 def session_of(headers: Mapping[bytes, bytes]) -> Session:
-    """Read the session from the cookie. A missing or unreadable cookie gives an empty session, so the login is shown."""
+    """Read the login session from the cookie in a request's headers. Returns an empty session if the cookie is missing
+    or unreadable; the login form is then shown."""
     try:
         cookies = SimpleCookie(headers.get(b"cookie", b"").decode("latin-1"))
         token, _, namespace = cookies[COOKIE].value.partition(".")
@@ -38,7 +39,8 @@ def session_of(headers: Mapping[bytes, bytes]) -> Session:
 
 
 def with_session(headers: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    """Return the headers with token and namespace of the cookie, as an API client would send them."""
+    """Return the headers with the token and the namespace from the cookie added, in the form in which an API client
+    sends them. Headers that are present already stay."""
     session = session_of(headers)
     found = dict(headers)
     if session.token:
@@ -49,10 +51,10 @@ def with_session(headers: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
 
 
 def cookie_for(session: Session, *, secure: bool) -> str:
-    """Return the `Set-Cookie` header of a session.
+    """Return the value of the `Set-Cookie` header that stores a login session in the browser.
 
-    The cookie ends with the browser's session. Scripts cannot read it, other sites cannot send it, and with `secure` the
-    browser sends it over TLS only.
+    The browser deletes the cookie when it is closed. Scripts cannot read the cookie, other sites cannot send it, and
+    with `secure` the browser sends it over TLS only.
     """
     if not session.token.isascii():
         raise InvalidInput("a token has ASCII characters only")
@@ -61,15 +63,15 @@ def cookie_for(session: Session, *, secure: bool) -> str:
 
 
 def no_cookie(*, secure: bool) -> str:
-    """Return the `Set-Cookie` header that deletes the cookie."""
+    """Return the value of the `Set-Cookie` header that deletes the login cookie."""
     return f"{COOKIE}=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict{'; Secure' if secure else ''}"
 
 
 class Forms:
-    """Makes and checks the proofs that forms carry against cross-site requests.
+    """Makes and checks the proof that each form carries: a text which shows that a page of this service made the form.
 
-    A proof is made from the session and a secret of this process. Another site can make a browser send a form here, but
-    cannot read a page of this service to copy the proof from it.
+    The proof is made from the login session and a secret of this process. Another site can make a browser send a form
+    here, but it cannot read a page of this service, and so cannot copy the proof.
     """
 
     def __init__(self) -> None:
@@ -81,6 +83,7 @@ class Forms:
         return hmac.new(self._secret, who, sha256).hexdigest()[:40]
 
     def holds(self, headers: Mapping[bytes, bytes], given: str) -> bool:
-        """Return whether a form with the proof `given` was sent from a page of this service."""
+        """Return whether `given`, the proof in a form that was sent, is right, and the browser does not name another
+        site as the sender."""
         same = headers.get(b"sec-fetch-site", b"same-origin") in (b"same-origin", b"none")
         return same and hmac.compare_digest(self.proof(headers).encode(), given.encode("utf-8", "replace"))

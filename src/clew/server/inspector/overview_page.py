@@ -1,4 +1,5 @@
-"""The overview page: what a store's threads cost, when they were active, by which agents, and which tools are slow."""
+"""The overview page: what a store's threads cost, when they were active, which agents worked on them, and which tools
+are slow."""
 
 from __future__ import annotations
 
@@ -25,15 +26,16 @@ _DAYS = 30
 _MOST_HEADS = 5000
 _MOST_TIMELINES = 20
 _MOST_FRAMES = 20_000
-"""The most frames that are read to find slow tools, of all threads together."""
+"""The most frames that are read, from all threads together, to find out how long tools take."""
 
 _WIDTH, _HEIGHT, _FOOT, _TOP = 600, 140, 18, 16
 _MARGIN = 60
-"""Half the width, in SVG units, that the label of the highest bar may need."""
+"""The distance from the edge, in SVG units, below which the label of the highest bar is aligned to the edge instead of
+centred on the bar."""
 
 
 class Overview(msgspec.Struct, frozen=True):
-    """What the overview page is about: heads, how long tool calls took, and the size of the store."""
+    """What the overview page shows: the heads of threads, how long tool calls took, and the size of the store."""
 
     heads: tuple[Head, ...]
     more: bool
@@ -41,14 +43,14 @@ class Overview(msgspec.Struct, frozen=True):
     tools: dict[str, list[float]]
     """The seconds that each call took, by the name of the tool."""
     looked_at: int
-    """How many threads were read to fill `tools`."""
+    """How many threads were read for `tools`."""
     storage: int | None = None
     damage: str = ""
-    """The error that names the threads that cannot be listed; empty if all can."""
+    """The error that names the threads whose heads cannot be read; empty if all can."""
 
 
 class _Bar(NamedTuple):
-    """One bar of a chart. Places and sizes are SVG lengths, rounded and written out."""
+    """One bar of a chart. Positions and sizes are texts: SVG lengths with one digit after the point."""
 
     title: str
     column_x: str
@@ -58,7 +60,7 @@ class _Bar(NamedTuple):
 
 
 class _Peak(NamedTuple):
-    """The label of the highest bar, and its place."""
+    """The label over the highest bar of a chart: its text, its position, and how it is aligned there."""
 
     words: str
     x: str
@@ -66,7 +68,8 @@ class _Peak(NamedTuple):
 
 
 class _Chart(NamedTuple):
-    """A bar chart, ready for the template. It has a label over its highest bar, and the first and the last name below."""
+    """A bar chart, ready for the template. `peak` is the label over the highest bar; `first` and `last` are the names
+    below the first and the last bar."""
 
     title: str
     bars: list[_Bar]
@@ -78,11 +81,12 @@ class _Chart(NamedTuple):
     width: int = _WIDTH
     height: int = _HEIGHT
     base: int = _HEIGHT - _FOOT
-    """The height at which the axis lies."""
+    """The vertical position of the chart's axis, counted from the top."""
 
 
 async def look_over(store: Checkpointer, storage: int | None) -> Overview:
-    """Read what the overview shows: the newest heads, and the timelines of a few threads for their tools."""
+    """Read what the overview page shows: the newest heads, and the logs of a few threads, for the times of their tool
+    calls."""
     heads: list[Head] = []
     more = False
     damage = ""
@@ -131,7 +135,7 @@ def overview_page(viewer: Viewer, overview: Overview) -> Markup:
 
 
 def _totals(overview: Overview) -> list[tuple[str, str, str]]:
-    """Return name, value and remark of each number at the top."""
+    """Return the numbers at the top of the page, each as a name, a value and a remark."""
     heads = overview.heads
     statuses = Counter(head.status for head in heads)
     known = [head.cost_usd for head in heads if head.cost_usd is not None]
@@ -169,7 +173,7 @@ def _by_day(heads: tuple[Head, ...]) -> list[tuple[str, _Chart]]:
 
 
 def _bar_chart(title: str, values: Sequence[tuple[str, float, str]]) -> _Chart:
-    """Lay out a bar chart. `values` has the name, the value and the label of each bar."""
+    """Lay out a bar chart. `values` has a tuple for each bar: its name, its value and its label."""
     step = _WIDTH / max(1, len(values))
     most = max((value for _, value, _ in values), default=0) or 1
     bars = []
@@ -183,7 +187,8 @@ def _bar_chart(title: str, values: Sequence[tuple[str, float, str]]) -> _Chart:
 
 
 def _peak(values: Sequence[tuple[str, float, str]], step: float) -> _Peak | None:
-    """Place the label of the highest bar above it, without leaving the picture. None if all values are 0."""
+    """Return the label over the highest bar, placed so that it does not leave the picture. `step` is the distance
+    between two bars. None if all values are 0."""
     if not any(value for _, value, _ in values):
         return None
     place = max(range(len(values)), key=lambda place: values[place][1])

@@ -1,4 +1,4 @@
-"""The routes of pages that only show something, of their live updates, and of downloads."""
+"""The routes that only show something: pages, their live updates, and downloads."""
 
 from __future__ import annotations
 
@@ -85,9 +85,10 @@ async def _forks(store: Checkpointer, thread_id: str) -> list[Head]:
 
 
 def _position(visit: Visit, reader: TimelineReader) -> int | None:
-    """Return the position of the turn that a link names, by its position (`at`) or by its number (`turn`).
+    """Return the position in the timeline of the turn that the page's address names; None if it names none.
 
-    Numbers count only turns that were not rewound. None if the link names no turn.
+    The parameter `at` is a position, which counts all turns. The parameter `turn` is a number, which counts only turns
+    that were not rewound. Raises `Refused` if there is no turn with that number.
     """
     at, turn = visit.number("at"), visit.number("turn")
     if at is not None:
@@ -102,7 +103,8 @@ def _position(visit: Visit, reader: TimelineReader) -> int | None:
 
 @get("/t/{thread:str}/turns")
 async def turns(request: AnyRequest) -> Response[bytes]:
-    """Return some turns of the timeline without the page around them, for the script."""
+    """Return some turns of a thread as HTML without the page around them. The page's script inserts them when the user
+    asks for more."""
     visit = Visit(request)
     start, stop = visit.number("start") or 0, visit.number("stop") or 0
     if not start < stop <= start + WINDOW:
@@ -175,7 +177,7 @@ async def export_markdown(request: AnyRequest) -> Response[bytes]:
 
 @get("/t/{thread:str}/export.clew")
 async def export_archive(request: AnyRequest) -> Response[Any]:
-    """Send a thread as a `.clew` archive.
+    """Send a thread as a `.clew` file, which `clew import` reads.
 
     It is written to a temporary file first, so that an error gives an error page and not half a download.
     """

@@ -13,7 +13,8 @@ __all__ = ["describe_page", "error_page", "fork_page", "login_page", "rewind_pag
 
 
 def login_page(csrf: str, next_path: str, *, needs_token: bool, wrong: str = "") -> Markup:
-    """Return the login form. It leads to `next_path`; `wrong` says what was amiss with the last try."""
+    """Return the page with the login form. After the login the browser goes to `next_path`. `wrong` says why the last
+    try failed; `csrf` is the proof that the form carries."""
     return render(
         "login.html",
         viewer=None,
@@ -27,13 +28,15 @@ def login_page(csrf: str, next_path: str, *, needs_token: bool, wrong: str = "")
 
 
 def error_page(viewer: Viewer | None, status: int, title: str, text: str, verdict: Verdict | None = None) -> Markup:
-    """Return the page of an error. A `verdict` adds what `clew verify` found in the thread, and how to repair it."""
+    """Return an error page. If there is a `verdict`, the result of `clew verify` for the thread, the page lists what
+    was found and how to repair it."""
     repair = advice.repair(store=viewer.store if viewer else "")
     return render("error.html", viewer=viewer, status=status, title=title, text=text, verdict=verdict, repair=repair)
 
 
 def fork_page(viewer: Viewer, thread_id: str, turn: int, suggested: str) -> Markup:
-    """Return the form that forks a thread. `suggested` is the name that it proposes for the new thread."""
+    """Return the page with the form that forks a thread after `turn`. `suggested` is the id that the form proposes for
+    the new thread."""
     return _action_page(
         viewer,
         thread_id,
@@ -47,7 +50,8 @@ def fork_page(viewer: Viewer, thread_id: str, turn: int, suggested: str) -> Mark
 
 
 def rewind_page(viewer: Viewer, thread_id: str, turn: int, turns: int) -> Markup:
-    """Return the form that asks before a thread of `turns` turns is rewound to the end of `turn`."""
+    """Return the page with the form that asks before a thread is rewound to the end of `turn`. `turns` is how many
+    turns the thread has."""
     gone = turns - turn
     many = "turn after it is" if gone == 1 else "turns after it are"
     return _action_page(
@@ -63,7 +67,7 @@ def rewind_page(viewer: Viewer, thread_id: str, turn: int, turns: int) -> Markup
 
 
 def describe_page(viewer: Viewer, thread_id: str, title: str, tags: dict[str, str]) -> Markup:
-    """Return the form that changes the title and the tags of a thread."""
+    """Return the page with the form that changes the title and the tags of a thread."""
     return _action_page(
         viewer,
         thread_id,

@@ -21,7 +21,8 @@ _BREAK = re.compile(r"(\{%.*?%\}|\{\{.*?\}\}|\{#.*?#\})|\s*\n\s*", re.DOTALL)
 
 
 class JoinedLines(Extension):
-    """Lets templates be indented without the indentation reaching the page, where `<pre>` would show it.
+    """A Jinja extension that joins the lines of templates. So templates can be indented without the indentation
+    reaching the page, where `<pre>` would show it.
 
     A line break next to a tag or to a Jinja expression is dropped together with the indentation; any other line break
     becomes one space. Line numbers in tracebacks stay right.
@@ -55,19 +56,22 @@ def _environment() -> Environment:
 
 
 def render(name: str, **values: Any) -> Markup:
-    """Return the page that the template `name` gives with these values. A value that the template misses is an error."""
+    """Return the page that the template `name` makes of these values. It is an error if the template uses a value that
+    is not given."""
     return Markup(_environment().get_template(name).render(values))  # noqa: S704 - every value in it is escaped
 
 
 def part(template: str, macro: str, *values: Any) -> Markup:
-    """Return one piece of a page: what a macro of a template gives. Pages and live updates use the same macros.
+    """Return a piece of a page: what the macro (a Jinja function) of a template makes of these values. Whole pages and
+    live updates use the same macros.
 
-    The template must not extend another one, as pages do: its macros would need the values of a whole page.
+    The template must not extend another template, as those of pages do: its macros would need the values of a whole
+    page.
     """
     made: Markup = getattr(_environment().get_template(template).module, macro)(*values)
     return made
 
 
 def thread_url(thread_id: str, rest: str = "") -> str:
-    """Return the path of a thread's page, or of what `rest` names below it, such as `/files?turn=3`."""
+    """Return the path of a thread's page. `rest` is added to it, such as `/files?turn=3`."""
     return f"/t/{encode_text(thread_id)}{rest}"

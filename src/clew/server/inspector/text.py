@@ -1,4 +1,4 @@
-"""Times, counts and values in the form in which pages show them. Forms that the command shares are in `_runtime.text`."""
+"""Texts as pages show them: times, counts and values. Those that the `clew` command shows too are in `_runtime.text`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STATUS_WORDS = {
 
 
 def count(number: int) -> str:
-    """Write a number with separators: `1,234`."""
+    """Write a number with commas between thousands: `1,234`."""
     return f"{number:,}"
 
 
@@ -32,13 +32,14 @@ class PageTime(NamedTuple):
     """The texts of a `<time>` element: what it shows, its tooltip and its machine-readable form."""
 
     shown: str
-    """What the page says until its script replaces it with the time in the reader's own zone."""
+    """What the page shows at first. Its script then replaces it with the time in the reader's own time zone."""
     full: str
     stamp: str
 
 
 def page_time(when: datetime, relative: bool = False) -> PageTime:
-    """Return the forms of a time that a page needs. `relative` shows it as `5m ago`, which the script keeps true."""
+    """Return the texts that a page needs to show a time. With `relative` it is shown as `5m ago`, which the page's
+    script keeps up to date."""
     utc = when.astimezone(UTC)
     full = f"{utc:%Y-%m-%d %H:%M:%S} UTC"
     today = utc.date() == datetime.now(UTC).date()
@@ -47,12 +48,12 @@ def page_time(when: datetime, relative: bool = False) -> PageTime:
 
 
 def compact(value: Any, longest: int = 120) -> str:
-    """Write any value that a log can hold as JSON on one line, cut after `longest` characters."""
+    """Write any value from a log as JSON on one line, cut after `longest` characters."""
     return one_line(json.dumps(_plain(value), ensure_ascii=False, default=repr), longest)
 
 
 def pretty(value: Any) -> str:
-    """Write any value that a log can hold as indented JSON. A very long value is cut, with a note that says so."""
+    """Write any value from a log as indented JSON. A very long value is cut, with a note that says so."""
     text = json.dumps(_plain(value), indent=2, ensure_ascii=False, default=repr)
     if len(text) > _LONGEST_VALUE:
         return (

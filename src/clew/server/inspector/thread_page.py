@@ -1,4 +1,4 @@
-"""The page of one thread: where it stands, what happened on it, and what can be done with it."""
+"""The page of one thread: its status, its turns, and what can be done with it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from clew.threads.views.timeline import Timeline, TimelineReader
 __all__ = ["WINDOW", "facts_html", "questions_html", "resume_html", "thread_page", "window_html"]
 
 WINDOW = 50
-"""The most turns that are sent at a time."""
+"""The most turns that are sent to the browser at a time."""
 
 
 class _Facts(NamedTuple):
@@ -39,7 +39,7 @@ class _Facts(NamedTuple):
 class _Resume(NamedTuple):
     command: str
     program: str
-    """Words for the program in which `command` is a call. Empty if it is a command for a shell."""
+    """Words for the Python program in which `command` is to be called. Empty if `command` is a shell command."""
 
 
 class _Strip(NamedTuple):
@@ -52,7 +52,7 @@ class _More(NamedTuple):
     turns: int
     url: str
     load: str
-    """The query by which the script loads these turns."""
+    """The query string with which the page's script loads these turns."""
 
 
 class _Window(NamedTuple):
@@ -66,7 +66,8 @@ class _Window(NamedTuple):
 def thread_page(
     viewer: Viewer, reader: TimelineReader, head: Head, forks: list[Head], way: Way, position: int | None
 ) -> Markup:
-    """Return the page with the newest turns, or with the turns around `position`. `way` is how the thread goes on."""
+    """Return the page of a thread with its newest turns, or with the turns around `position`. `way` says what it takes
+    for the thread to go on."""
     thread_id, abandoned = head.thread_id, is_crashed(head)
     start, stop = _window_at(reader, position)
     whole = reader.timeline(abandoned=abandoned)
@@ -91,27 +92,31 @@ def thread_page(
 
 
 def window_html(timeline: Timeline, thread_id: str, *, can_write: bool) -> Markup:
-    """Return the turns of this part of a timeline, with links to the turns before and after it."""
+    """Return the HTML of the turns in this part of a timeline, with links to earlier and later turns. `can_write` adds
+    links to fork and rewind."""
     return part("turns.html", "window", _window(timeline, thread_id, can_write=can_write))
 
 
 def facts_html(head: Head, timeline: Timeline) -> Markup:
-    """Return the facts at the top of the page: status, holder, cost and so on."""
+    """Return the HTML of the facts at the top of a thread's page: status, holder, cost and so on."""
     return part("thread_parts.html", "facts", _facts(head, timeline))
 
 
 def resume_html(viewer: Viewer, way: Way) -> Markup:
-    """Return the box with the command that goes on with a thread, or the call in the program that made it."""
+    """Return the HTML of the box that shows how to go on with a thread: a shell command, or a Python call if only the
+    program that made the thread can."""
     return part("thread_parts.html", "resume_box", _resume(viewer, way))
 
 
 def questions_html(viewer: Viewer, head: Head, timeline: Timeline) -> Markup:
-    """Return the questions that wait for an answer, as a form if the viewer may write. Hidden if there are none."""
+    """Return the HTML of the questions that wait for an answer. If the viewer may write, it is a form. If there are no
+    questions, it is hidden."""
     return part("thread_parts.html", "questions", _asked(timeline), viewer, head.thread_id)
 
 
 def _window_at(reader: TimelineReader, position: int | None) -> tuple[int, int]:
-    """Return the first and the last turn to show: the newest ones, or those around `position`."""
+    """Return the positions of the turns to show, the first one and the one after the last: the newest turns, or those
+    around `position`."""
     if position is None:
         return max(0, reader.total - WINDOW), reader.total
     start = max(0, min(position - WINDOW // 2, reader.total - WINDOW))
@@ -154,7 +159,8 @@ def _resume(viewer: Viewer, way: Way) -> _Resume:
 
 
 def _asked(timeline: Timeline) -> list[tuple[Question, str]]:
-    """Return the open questions of a thread that waits, each with the arguments of its call as text."""
+    """Return the questions that a thread waits for, each with the arguments of its tool call as text. Empty if it does
+    not wait."""
     if timeline.checkpoint.status != "waiting":
         return []
     return [(question, pretty(question.arguments)) for question in open_questions(timeline.checkpoint)]
@@ -164,7 +170,8 @@ _TICK_ORDER = ("crashed", "failed", "resumed", "taken over", "rewound", "compact
 
 
 def _strip(whole: Timeline, thread_id: str) -> _Strip:
-    """Return the strip of all turns, with a legend for the colours that occur in it."""
+    """Return the strip, a row at the top of the page with a small cell for each turn of the thread, and a legend for
+    the colours in it."""
     room = "strip roomy" if whole.total <= 24 else "strip dense" if whole.total > 150 else "strip"
     cells = strip_cells(whole, thread_id)
     kinds = {tick.kind for _, ticks in cells for tick in ticks}

@@ -22,11 +22,12 @@ __all__ = ["Listing", "list_threads", "read_tags", "rows", "threads_page"]
 
 PAGE = 50
 _MOST_SCANNED = 5000
-"""The most heads that one search looks at. It then shows what it found, with a link that searches on."""
+"""The most heads that one search reads. The page then shows what was found so far, with a link that goes on searching.
+"""
 
 
 class Listing(msgspec.Struct, frozen=True):
-    """The filters of a request, and the threads that match them."""
+    """The filters that a request gave, and one page of the threads that match them."""
 
     asked: dict[str, str]
     heads: tuple[Head, ...] = ()
@@ -34,11 +35,12 @@ class Listing(msgspec.Struct, frozen=True):
     scanned: int = 0
     stopped_early: bool = False
     damage: str = ""
-    """The error that names the threads that cannot be listed; empty if all can."""
+    """The error that names the threads whose heads cannot be read; empty if all can."""
 
 
 async def list_threads(store: Checkpointer, given: Mapping[str, str]) -> Listing:
-    """Return one page of the threads that match the filters in `given`. `q` is searched for in titles and ids."""
+    """Return one page of the threads that match the filters in `given`, the parameters of the request. The filter `q`
+    is a text to find in titles and ids."""
     asked = {name: given[name].strip() for name in _FIELDS if given.get(name, "").strip()}
     query = _query(asked)
     text = asked.get("q", "").casefold()
@@ -82,7 +84,7 @@ def _query(asked: Mapping[str, str]) -> HeadQuery:
 
 
 def read_tags(text: str) -> dict[str, str]:
-    """Parse tags that are written as `name=value name=value`."""
+    """Parse tags that are written as `name=value name=value`. Raises `InvalidInput` for a word without `=`."""
     pairs = [word.partition("=") for word in text.split()]
     if wrong := [name for name, sign, _ in pairs if not sign]:
         raise InvalidInput(f"tags are written name=value; {wrong[0]!r} has no value")
@@ -95,7 +97,7 @@ class _Row(NamedTuple):
     holder: Owner | None
     tags: list[tuple[str, str]]
     forks: int
-    """How many threads on the same page are forks or children of this one."""
+    """How many threads on the same page are forks of this one, or threads of its sub-agents."""
     forks_url: str
 
 
@@ -122,7 +124,7 @@ def threads_page(viewer: Viewer, listing: Listing) -> Markup:
 
 
 def rows(listing: Listing) -> Markup:
-    """Return the rows of the table alone, which a live page replaces."""
+    """Return the HTML of the table's rows alone. Live updates send it to replace the rows of an open page."""
     return part("thread_rows.html", "rows", _shown(listing))
 
 

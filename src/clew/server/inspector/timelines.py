@@ -1,4 +1,5 @@
-"""A cache of timelines, so that showing more of a long thread, or the news of a live one, does not read its log again."""
+"""A cache of timelines. With it, showing more of a long thread, or the changes of one that is running, does not read
+the whole log again."""
 
 from __future__ import annotations
 
@@ -26,16 +27,17 @@ class _Kept:
 
 
 class Readers:
-    """The timeline readers of the threads that were looked at last."""
+    """Keeps the timeline readers of the threads that were looked at last. Such a reader turns a log into turns and
+    marks."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[tuple[str, str], _Kept] = OrderedDict()
 
     async def read(self, store: Checkpointer, namespace: str, thread_id: str) -> tuple[TimelineReader, Head]:
-        """Return a reader that has read the whole log of a thread, and the head as of then.
+        """Return a reader that has read the whole log of a thread, and the thread's head at that moment.
 
         Reads only the frames that are new since the last call. Raises `ThreadNotFound` if there is no such thread. An
-        error while reading, such as `Corrupt`, removes the thread from the cache.
+        error while reading, such as `Corrupt`, is raised too, and removes the thread from the cache.
         """
         head = await store.head(thread_id)
         if head is None or is_part(head):

@@ -1,4 +1,5 @@
-"""Turns and the marks between them, prepared for the macros of `turns.html`: the page of a thread and its live updates."""
+"""Prepare a thread's turns, and the marks between them, for the template `turns.html`. A mark is an event such as a
+crash. The thread's page and its live updates use this."""
 
 from __future__ import annotations
 
@@ -43,22 +44,23 @@ __all__ = [
 ]
 
 _LONG = 1_200
-"""How many characters of a long text are shown at once; the rest is folded. Long is more than three times as many."""
+"""How many characters of a long text are shown at first; the user can unfold the rest. A text is long if it has more
+than three times as many."""
 _IMAGES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 _LARGEST_IMAGE = 4 * 2**20
 _NOTE = "[clew] "
 
 
 class _Part(NamedTuple):
-    """A block of a message, as `message_block` in `turns.html` shows it."""
+    """A block of a message, prepared for the macro `message_block` of the template `turns.html`."""
 
     kind: Literal["text", "long", "thinking", "code", "image", "attachment"]
     text: str
     """The text of the block, or the `data:` URL of an image."""
     rest: str = ""
-    """The folded rest of a long text."""
+    """The rest of a long text, which the user can unfold."""
     more: int = 0
-    """How many characters of a long text are folded."""
+    """How many characters of a long text are not shown at first."""
 
 
 class _Result(NamedTuple):
@@ -68,12 +70,12 @@ class _Result(NamedTuple):
 
 
 class _Call(NamedTuple):
-    """A tool call within a turn, with its result."""
+    """A tool call within a turn and its result, prepared for the template."""
 
     id: str
     name: str
     line: str
-    """The arguments on one line."""
+    """The arguments on one line, shortened."""
     arguments: str
     status: str
     css: str
@@ -118,7 +120,7 @@ class _Pending(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """A turn in the strip at the top of the page."""
+    """A turn in the strip, the row at the top of a thread's page with a small cell for each turn."""
 
     position: int
     css: str
@@ -127,7 +129,8 @@ class Cell(NamedTuple):
 
 
 class Tick(NamedTuple):
-    """A mark, such as a crash, in the strip at the top of the page."""
+    """A mark, which is an event such as a crash, in the strip: the row at the top of a thread's page with a small cell
+    for each turn."""
 
     id: str
     kind: str
@@ -136,11 +139,12 @@ class Tick(NamedTuple):
 
 
 Stretch = tuple[_Turn | None, list[_Mark]]
-"""A turn and the marks that follow it. The turn is None for the marks before the first turn."""
+"""A turn and the marks that follow it; a mark is an event such as a crash. The turn is None for the marks before the
+first turn."""
 
 
 def stretches(timeline: Timeline) -> list[Stretch]:
-    """Return the turns of a timeline, each with the marks that follow it, in the order in which they happened."""
+    """Return the turns of a timeline in order, each with the marks that follow it; a mark is an event such as a crash."""
     marks: dict[int, list[_Mark]] = {}
     for mark in timeline.marks:
         marks.setdefault(mark.position, []).append(_mark(mark))
@@ -149,7 +153,11 @@ def stretches(timeline: Timeline) -> list[Stretch]:
 
 
 def strip_cells(timeline: Timeline, thread_id: str) -> list[tuple[Cell | None, list[Tick]]]:
-    """Return a cell for each turn with the ticks that follow it. The first pair holds the ticks before all turns."""
+    """Return the content of the strip, the row at the top of a thread's page: for each turn its cell, with ticks for
+    the important events, such as a crash, that followed it.
+
+    The first pair has no cell; its ticks are for events before the first turn.
+    """
     ticks: dict[int, list[Tick]] = {}
     for mark in timeline.marks:
         if (made := _tick(mark)) is not None:
@@ -159,7 +167,8 @@ def strip_cells(timeline: Timeline, thread_id: str) -> list[tuple[Cell | None, l
 
 
 def pending_view(timeline: Timeline, *, abandoned: bool) -> _Pending:
-    """Return what awaits a response: prompts, the words that came so far, and whether the model is being asked."""
+    """Return what is shown below the last turn: prompts without a response, the words of a response that have come so
+    far, and whether the model is being asked. `abandoned` says that the process that worked on the thread has died."""
     is_asking = timeline.asked_at is not None
     return _Pending(
         [_prompt(message) for message in timeline.pending],
@@ -182,7 +191,8 @@ def cell_html(turn: TimelineTurn, thread_id: str) -> Markup:
 
 
 def tick_html(mark: Mark) -> Markup | None:
-    """Return the mark for the strip, or None if it is not important enough to stand there."""
+    """Return the HTML of a mark, an event such as a crash, for the strip at the top of the page. None if its kind is
+    not shown there."""
     tick = _tick(mark)
     return None if tick is None else part("turns.html", "tick", tick)
 
@@ -224,7 +234,8 @@ def _prompt(message: Message) -> _Prompt:
 
 
 def _merged(blocks: Sequence[Block]) -> list[Block]:
-    """Join neighbouring texts, and neighbouring thoughts: a response arrives in many small pieces."""
+    """Join texts that follow each other, and thoughts that follow each other, because a response arrives in many small
+    pieces."""
     found: list[Block] = []
     for block in blocks:
         last = found[-1] if found else None
@@ -309,7 +320,8 @@ def _block(block: Block) -> _Part | _Result:
 
 
 def _image(block: Image) -> _Part:
-    """Return the image itself if browsers show its type safely and it is not too large, else words about it."""
+    """Return the block that shows an image. It shows a description instead if the image is too large, or of a type that
+    browsers may not show safely."""
     if block.data is not None and block.media_type in _IMAGES and len(block.data) <= _LARGEST_IMAGE:
         return _Part("image", f"data:{block.media_type};base64,{b64encode(block.data).decode()}")
     return _Part("attachment", f"image · {block.media_type} · {_place(block)}")

@@ -1,4 +1,5 @@
-"""A request for a page: who looks, at which store, what the form sent, and the response with the headers of all pages."""
+"""A request for a page: who looks, at which store, what a form sent. Also makes the response, with the headers that all
+pages have."""
 
 from __future__ import annotations
 
@@ -57,7 +58,7 @@ _HOST = re.compile(r"[A-Za-z0-9.\-]+(:\d+)?|\[[0-9A-Fa-f:.]+\](:\d+)?")
 
 
 class Viewer(NamedTuple):
-    """The person who looks at a page: rights, name and namespace, as far as templates need them."""
+    """The person who looks at a page: what the templates need to know about rights, name and namespace."""
 
     can_write: bool = False
     has_tokens: bool = False
@@ -65,13 +66,14 @@ class Viewer(NamedTuple):
     namespace: str = ""
     csrf: str = ""
     store: str = ""
-    """The URL by which commands find the store that is shown. Empty for the default store of this machine."""
+    """The URL to name with --store in commands that the page shows. Empty if that is this machine's default store."""
     is_nested: bool = False
-    """Whether the namespace shown lies within the namespace of the token."""
+    """Whether the page shows a namespace within the namespace of the token, and not that one itself."""
 
 
 class Desk:
-    """What all pages of a service share: settings, timelines that were read before, and the secret of the forms."""
+    """What all pages of a service share: the settings, a cache of timelines, and the secret from which the proofs in
+    forms are made."""
 
     def __init__(self, settings: Settings, stopping: Callable[[], bool]) -> None:
         self.settings = settings
@@ -81,12 +83,12 @@ class Desk:
 
     @property
     def secure(self) -> bool:
-        """Whether cookies are for TLS connections only."""
+        """Whether browsers send the login cookie over TLS only, which they do if the service uses TLS."""
         return self.settings.tls_cert is not None
 
 
 class Visit:
-    """One request for a page. Refused at construction if the token of the viewer lacks the scope."""
+    """One request for a page. Making it raises `Refused` if the viewer's token lacks `scope`."""
 
     def __init__(self, request: AnyRequest, scope: Scope = "read") -> None:
         self.request = request
@@ -96,13 +98,13 @@ class Visit:
 
     @property
     def inner(self) -> str:
-        """The namespace that the client named, inside the namespace of the token."""
+        """The namespace that the client named, within the namespace of its token. Empty if it named none."""
         named = self.call.headers.get(NAMESPACE_HEADER.encode(), b"").decode("latin-1")
         return decode_text("a namespace", named) if named else ""
 
     @property
     def namespace(self) -> str:
-        """The namespace in the store: the one of the token joined with the one that the client named."""
+        """The namespace in the store: that of the token, joined with the one that the client named."""
         return in_store(self.call.token.namespace, self.inner)
 
     @property
@@ -117,20 +119,22 @@ class Visit:
         return self.call.store()
 
     def number(self, name: str) -> int | None:
-        """Return a query parameter as a whole number, or None if it is not given."""
+        """Return a query parameter as a whole number; None if it is not given. Raises `InvalidInput` if it is no
+        number."""
         text = self.request.query_params.get(name, "")
         return _number(name, text) if text else None
 
     async def form(self) -> dict[str, str]:
-        """Read the fields of the form that was sent. A form from another site, or from before a restart of the service, is
-        refused."""
+        """Read the fields of the form that was sent. Raises `Refused` for a form that another site sent, or that was
+        made before the service was started again."""
         fields = await form_of(self.request.receive, self.call.headers)
         check_proof(self.desk, self.call.headers, fields)
         return fields
 
 
 async def form_of(receive: Any, headers: Mapping[bytes, bytes]) -> dict[str, str]:
-    """Read the fields of a form from a request body. Of fields with the same name, the last one counts."""
+    """Read the fields of a form from the body of a request. If a name occurs more than once, its last value counts.
+    Raises `InvalidInput` for a body that is no form."""
     kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     if kind != b"application/x-www-form-urlencoded":
         raise InvalidInput("an action is sent by the form of its page")
@@ -156,10 +160,11 @@ def viewer_of(desk: Desk, call: Call, inner: str) -> Viewer:
 
 
 def _store_for_commands(settings: Settings, headers: Mapping[bytes, bytes]) -> str:
-    """Return the URL that commands use for the store of a page: this server, under the host name that the browser used.
+    """Return the URL by which commands on a page name the store: that of this server, under the host name that the
+    browser used.
 
-    Empty for the default store of a service without tokens: the browser then runs on this machine, where commands find
-    that store by themselves.
+    Empty for the default store of a service without tokens: the browser then runs on the same machine as the service,
+    where commands find that store by themselves.
     """
     if not settings.tokens and settings.store == default_url() and not os.environ.get("CLEW_STORE"):
         return ""

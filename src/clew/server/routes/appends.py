@@ -1,5 +1,5 @@
-"""The append route. It is served straight from ASGI, without the router, because agents wait for every append: routing would
-double the time that HTTP adds."""
+"""The route that appends to a thread. It is served straight from ASGI, without the router: agents wait for every
+append, and the router would double the time that HTTP adds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def is_append(method: str, path: str) -> bool:
 
 
 async def answer(call: Call, path: str, headers: Headers, receive: Any) -> Answer:
-    """Append frames, refs and a head atomically, if the log ends where the body and the condition headers say.
+    """Append frames, refs (digests of blobs) and a head to a thread in one step, and return the response. The append is
+    refused if the log does not end where the body and the condition headers say.
 
     Repeating the very same append succeeds and changes nothing.
     """
@@ -56,7 +57,8 @@ async def _append(call: Call, thread: str, headers: Headers, receive: Any) -> st
 
 
 def _check_conditions(headers: Headers, thread_id: str, here: str, *, is_first: bool) -> None:
-    """Raise `Conflict` if `If-Match` or `If-None-Match` forbid an append at `here`, the position that the body names."""
+    """Raise `Conflict` if the header `If-Match` or `If-None-Match` forbids the append. `here` is the entity tag of the
+    log as the request's body expects it; `is_first` says that the body expects no log."""
     match = headers.get(b"if-match")
     if match is not None and (is_first if match.strip() == b"*" else here not in tags(match)):
         raise Conflict(thread_id, f"If-Match does not allow an append to the log {here}")

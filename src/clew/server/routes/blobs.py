@@ -27,7 +27,7 @@ _LONGEST = timedelta.max // timedelta(microseconds=1)
 
 @put("/v1/blobs/{digest:str}", status_code=200)
 async def keep(request: AnyRequest) -> Response[bytes]:
-    """Store one blob. Refused if its bytes do not have the digest in the path."""
+    """Store the blob in the request's body. Refuse it if the digest in the path is not the digest of these bytes."""
     call = entered(request, "write")
     digest = _digest(request)
     blobs = {digest: await octets(request.receive, call.headers, call.settings.max_blob)}
@@ -39,7 +39,7 @@ async def keep(request: AnyRequest) -> Response[bytes]:
 
 @post("/v1/blobs", status_code=200)
 async def keep_many(request: AnyRequest) -> Response[bytes]:
-    """Store several blobs. Stores none if one of them does not have its digest."""
+    """Store the blobs in the request's body. If one of them does not have the digest that is given for it, refuse all."""
     call = entered(request, "write")
     blobs = (await decoded(request.receive, call.headers, Blobs, MAX_APPEND_BODY, json=False)).blobs
     if max(map(len, blobs.values()), default=0) > call.settings.max_blob:
@@ -51,7 +51,8 @@ async def keep_many(request: AnyRequest) -> Response[bytes]:
 
 @get("/v1/blobs/{digest:str}")
 async def fetch(request: AnyRequest) -> Response[bytes]:
-    """Return one blob. Its entity tag is its digest, because the bytes of a digest never change."""
+    """Return the blob with the digest in the path. The digest is also its entity tag (HTTP), because the bytes of a
+    digest never change."""
     call = entered(request, "read")
     digest = _digest(request)
     async with call.store() as store:
@@ -66,7 +67,8 @@ async def fetch(request: AnyRequest) -> Response[bytes]:
 
 @post("/v1/blobs/get", status_code=200)
 async def fetch_many(request: AnyRequest) -> Response[Any]:
-    """Return the blobs that exist, as records of 32 bytes of digest and then the blob."""
+    """Return those of the asked blobs that exist, as a stream of records. Each record has the 32 bytes of the digest,
+    then the blob."""
     call = entered(request, "read")
     digests = await _digests(request, call)
     return await respond(blob_records(call, digests))
@@ -74,7 +76,8 @@ async def fetch_many(request: AnyRequest) -> Response[Any]:
 
 @post("/v1/blobs/missing", status_code=200)
 async def missing(request: AnyRequest) -> Response[bytes]:
-    """Return the digests of the blobs that do not exist. The blobs that exist count as touched."""
+    """Return those of the given digests whose blobs do not exist. The blobs that exist are touched: garbage collection
+    spares them for a time."""
     call = entered(request, "read")
     digests = await _digests(request, call)
     async with call.store() as store:
@@ -84,7 +87,8 @@ async def missing(request: AnyRequest) -> Response[bytes]:
 
 @get("/v1/blobs")
 async def untouched(request: AnyRequest) -> Response[Any]:
-    """Return the digests of blobs that were not touched for a given time, as records of 32 bytes."""
+    """Return the digests of the blobs that were not touched for the time in the query, as a stream of records of 32
+    bytes. A blob is touched when it is stored, referred to by an append, or asked for with `missing`."""
     call = entered(request, "admin")
     time = _time(numbers(request, "untouched_for_micros").get("untouched_for_micros", 0))
     return await respond(digest_records(call, _listed(call, time)))
@@ -92,7 +96,8 @@ async def untouched(request: AnyRequest) -> Response[Any]:
 
 @post("/v1/blobs/delete", status_code=200)
 async def sweep(request: AnyRequest) -> Response[bytes]:
-    """Delete the given blobs, except those that were touched within the given time."""
+    """Delete the blobs that the body lists, except those that were touched within the time that it names. A blob is
+    touched when it is stored, referred to by an append, or asked for with `missing`."""
     call = entered(request, "admin")
     body = await decoded(request.receive, call.headers, Sweep, MAX_SMALL_BODY)
     async with call.store() as store:

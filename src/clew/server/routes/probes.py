@@ -17,16 +17,17 @@ from clew.server.stores import Stores
 __all__ = ["Probes"]
 
 _NOBODY = "clew: is the store there?"
-"""The id of a thread that does not exist. Asking the store for it shows whether the store answers."""
+"""The id of a thread that does not exist. If the store answers a request for it, the store works."""
 
 
 class Probes:
-    """Makes the routes. Unlike other handlers they need no call, but the stores and the counters of the service."""
+    """Makes the routes for operators: health, readiness, metrics and the OpenAPI document."""
 
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
         self.counted: Callable[[], str] = str
-        """Returns the text of the metrics. Set after construction, because the gate that counts is made later."""
+        """Returns the metrics as text. It is set after construction, because the gate that counts requests is made
+        later."""
         self._document = msgspec.json.encode(document())
 
     def routes(self) -> list[Any]:

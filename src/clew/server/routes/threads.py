@@ -1,4 +1,4 @@
-"""The routes of threads: heads, frames, refs and listings. Appends are served in `appends`."""
+"""The routes of threads: heads, frames, refs (digests of blobs) and listings. Appends are in the module `appends`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ AnyRequest = Request[Any, Any, Any]
 
 @get("/v1/threads/{thread:str}")
 async def head(request: AnyRequest) -> Response[bytes]:
-    """Return the head of a thread, with its own entity tag and the tag of the log."""
+    """Return the head of a thread, with two HTTP entity tags: that of the head, and in another header that of the log."""
     call = entered(request, "read")
     async with call.store() as store:
         found = await store.head(call.thread_id(request.path_params["thread"]))
@@ -39,7 +39,7 @@ async def head(request: AnyRequest) -> Response[bytes]:
 
 @delete("/v1/threads/{thread:str}", status_code=200)
 async def remove(request: AnyRequest) -> Response[bytes]:
-    """Delete a thread. Succeeds if there is none."""
+    """Delete a thread. Also succeeds if there is no such thread."""
     call = entered(request, "write")
     async with call.store() as store:
         await store.delete(call.thread_id(request.path_params["thread"]))
@@ -48,7 +48,7 @@ async def remove(request: AnyRequest) -> Response[bytes]:
 
 @get("/v1/threads/{thread:str}/frames")
 async def read(request: AnyRequest) -> Response[Any]:
-    """Return the frames of a thread in order, as records. No records if there is no such thread."""
+    """Return the frames of a thread in order, as a stream of records. If there is no such thread, the stream is empty."""
     call = entered(request, "read")
     given = numbers(request, "start", "stop")
     thread_id = call.thread_id(request.path_params["thread"])
@@ -57,7 +57,7 @@ async def read(request: AnyRequest) -> Response[Any]:
 
 @get("/v1/threads/{thread:str}/refs")
 async def refs(request: AnyRequest) -> Response[bytes]:
-    """Return the digests of the blobs that a thread's frames point at."""
+    """Return the digests of the blobs that the frames of a thread refer to."""
     call = entered(request, "read")
     async with call.store() as store:
         found = await store.refs(call.thread_id(request.path_params["thread"]))
@@ -66,7 +66,7 @@ async def refs(request: AnyRequest) -> Response[bytes]:
 
 @post("/v1/threads/query", status_code=200)
 async def query(request: AnyRequest) -> Response[Any]:
-    """Return the heads that match a query, as msgpack records."""
+    """Return the heads that match the query in the body, as a stream of records in msgpack."""
     call = entered(request, "read")
     return await respond(head_records(call, await decoded(request.receive, call.headers, HeadQuery, MAX_SMALL_BODY)))
 
@@ -75,7 +75,7 @@ ROUTES = [head, remove, read, refs, query]
 
 
 def encoded(request: AnyRequest, value: msgspec.Struct, headers: dict[str, str] | None = None) -> Response[bytes]:
-    """Respond with a value: as msgpack if the client accepts it, else as JSON."""
+    """Return a response with this value in its body: as msgpack if the client accepts that, else as JSON."""
     if MSGPACK in request.headers.get("accept", ""):
         return Response(msgspec.msgpack.encode(value), media_type=MSGPACK, headers=headers)
     return Response(msgspec.json.encode(value), media_type=JSON, headers=headers)
