@@ -104,12 +104,11 @@ class Log:
             return size
 
     def add(self, fd: int, size: int, frames: Sequence[bytes], refs: Collection[str], head: Head) -> None:
-        """Write one append as a record. When the call returns, it survives a power cut; if it fails, the log stays as
-        it was.
-        The caller holds the exclusive lock and has called `refresh`, which returned `size`.
+        """Write one append as a record. When the call returns, the record survives a power cut; if the call fails, the
+        log stays as it was. The caller holds the exclusive lock and has called `refresh`, which returned `size`.
 
-        An incomplete record at the end, left by a crash, is cut off and this is synced first. Otherwise its last bytes
-        could reappear after a power cut, behind a new record that is shorter.
+        An incomplete record at the end, left by a crash, is cut off first, and the file is synced. Otherwise its last
+        bytes could reappear after a power cut, behind a new record that is shorter.
         """
         if size > self.end:
             log.warning("%s: cut off %d bytes of an append that a crash left unfinished", self.path, size - self.end)

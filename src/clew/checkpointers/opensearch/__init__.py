@@ -1,4 +1,4 @@
-"""The OpenSearch store."""
+"""The OpenSearch store: threads and blobs as documents in three indices of an OpenSearch cluster."""
 
 from __future__ import annotations
 

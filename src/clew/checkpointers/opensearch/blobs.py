@@ -1,5 +1,5 @@
 """The blobs of an OpenSearch store. Each blob has one document, its record, which says that it exists and when it was
-touched.
+touched. To touch a blob is to set its time of last use to now.
 
 A touch changes the record. A deletion is made on condition that the record has not changed since it was read, so it
 never deletes a blob that was touched meanwhile. The bytes of a larger blob are in documents of their own, under a name
@@ -25,31 +25,34 @@ from clew.errors import Corrupt
 __all__ = ["Blobs"]
 
 INLINE = 16 * 2**10
-"""The largest blob, in bytes, that is stored inside its record. Each touch writes it again."""
+"""The largest blob, in bytes, that is stored inside its record, the document that each blob has. Such a blob is written
+again whenever its time of last use is set."""
 PIECE = 4 * 2**20
-"""The most bytes of a larger blob in one document."""
+"""The most bytes in one document of a blob that is too large for its record. Such a blob is split into several
+documents."""
 BATCH = 500
 """The most blobs in one request."""
 BATCH_BYTES = 4 * 2**20
 """The most bytes of blobs in one request."""
 PAGE = 1000
-"""Blobs in one page of a listing."""
+"""The number of blobs in one page of a listing."""
 AT_ONCE = 4
-"""The most requests with bytes of larger blobs at the same time."""
+"""The most requests that carry bytes of larger blobs at the same time."""
 _RECORD = "touched,name,pieces,bytes"
 
 
 class _Record(NamedTuple):
-    """A blob's record, without the blob's bytes."""
+    """A blob's record, the document that says that the blob exists and when it was last used, without the blob's bytes."""
 
     state: tuple[int, int]
-    """The sequence number and the primary term of the document."""
+    """The sequence number and the primary term of the record's document. They change with every write."""
     touched: int
-    """When the blob was touched: microseconds since 1970."""
+    """The blob's time of last use, in microseconds since 1970."""
     name: str
-    """Name of the documents that hold the blob's bytes; empty if they are in the record itself."""
+    """The name that is part of the ids of all documents with the blob's bytes. Empty if the bytes are in the record
+    itself."""
     pieces: int
-    """Number of documents that hold the bytes."""
+    """Number of documents that hold the blob's bytes; 0 if they are in the record itself."""
 
 
 class Blobs:
@@ -100,7 +103,7 @@ class Blobs:
         return missing
 
     async def untouched(self, grace: timedelta) -> AsyncIterator[str]:
-        """Yield the digests of blobs that were not touched for this time."""
+        """Yield the digests of blobs whose time of last use is at least `grace` ago."""
         before = self._indices.clock.before(grace)
         await self._engine.refresh(self._indices.blobs)
         conditions = [{"term": {"ns": self._ns}}, {"range": {"touched": {"lte": before}}}]
@@ -121,7 +124,7 @@ class Blobs:
             body["search_after"] = hits[-1]["sort"]
 
     async def delete(self, digests: Collection[str], grace: timedelta) -> None:
-        """Delete these blobs, except those touched within this time."""
+        """Delete these blobs, except those whose time of last use is less than `grace` ago."""
         for batch in batches(dict.fromkeys(digests), BATCH):
             before = self._indices.clock.before(grace)
             records = await self._records(batch)
@@ -140,14 +143,14 @@ class Blobs:
             await self._drop(key for digest, record in gone for key in self._piece_keys(digest, record))
 
     async def names(self, digest: str) -> set[str]:
-        """Return the name of the documents that hold this blob's bytes, as a set of one. The set is empty if the blob
-        does not exist, and holds an empty name if the bytes are in the record."""
+        """Return the name of the documents that hold this blob's bytes, in a set. The set is empty if the blob does not
+        exist, and holds an empty name if the bytes are in the blob's record."""
         record = (await self._records([digest])).get(digest)
         return {record.name} if record else set()
 
     async def _put_large(self, digest: str, data: bytes) -> None:
-        """Put a larger blob. One that exists with all of its bytes is touched. Otherwise its bytes are written, then
-        the record that names them."""
+        """Put a blob that is too large for its record. If it exists with all of its bytes, only its time of last use is
+        set to now. Otherwise its bytes are written as documents, then the record that names them."""
         while True:
             mend = False
             try:

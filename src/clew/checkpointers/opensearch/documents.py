@@ -35,33 +35,37 @@ __all__ = [
 HEAD = "head"
 """The field of a thread's document that holds its head."""
 LOG = "head,contents,tail"
-"""The fields that hold the head, the list of packs, and the tail."""
+"""The fields of a thread's document that hold its head, the list of its packs, and its newest frames."""
 State = tuple[int, int]
-"""The sequence number and the primary term of a document, which change with every write."""
+"""The sequence number and the primary term of a document, which change with every write. A write can be made on
+condition that they have not changed."""
 _LONGEST = 2000
-"""The most characters of a value that are searched. An index accepts words of up to 32766 bytes."""
+"""The most characters of an agent's name, a tag or a parent's id that can be searched. An index accepts words of up to
+32766 bytes."""
 _LONGEST_TITLE = 8000
-"""The most characters of a title that are searched."""
+"""The most characters of a title that can be searched."""
 _SUM = 4
 
 
 class _Contents(msgspec.Struct, frozen=True, array_like=True):
-    """Where a thread's frames and refs are. The tail is the frames and refs that are not in a pack yet."""
+    """Where a thread's frames and refs (digests of blobs) are: in packs, or not yet in a pack (the tail)."""
 
     packs: tuple[Pack, ...]
     sizes: tuple[int, ...]
-    """The sizes of the frames in the tail."""
+    """The sizes of the frames in the tail, which are the newest frames: those that are not in a pack yet."""
     refs: bytes
-    """The refs in the tail, 32 bytes each."""
+    """The digests of blobs that the tail (the frames that are not in a pack yet) refers to, 32 bytes each."""
     sum: bytes
-    """The first 16 bytes of the blake3 of the frames in the tail."""
+    """The first 16 bytes of the blake3 of the frames in the tail (those that are not in a pack yet)."""
     rewritten: int
-    """Bytes of tail written since the last pack was made."""
+    """Bytes of the tail (the frames that are not in a pack yet) that were written since the last pack was made. Each
+    append writes the whole tail."""
 
 
 def thread_document(ns: str, head: Head, encoded: bytes, tail: Tail) -> dict[str, Any]:
-    """Build a thread's document: fields of the head for searches, the whole head with its CRC-32, the list of packs, and
-    the tail. `encoded` is the head as msgpack."""
+    """Build a thread's document: fields of the head for searches, the whole head with its CRC-32, the list of packs,
+    and the newest frames. `encoded` is the head as msgpack; `tail` has the packs and the frames that are not in a pack.
+    `ns` identifies the namespace."""
     joined = b"".join(tail.frames)
     sizes = tuple(map(len, tail.frames))
     refs = b"".join(map(bytes.fromhex, tail.refs))
@@ -89,8 +93,8 @@ def thread_document(ns: str, head: Head, encoded: bytes, tail: Tail) -> dict[str
 
 
 def word(value: str) -> str:
-    """Return the first characters of a value, as the index holds it for searches. Different long values may give the
-    same."""
+    """Return a value as the index holds it for searches: cut to its first characters. Different long values may give
+    the same result."""
     return value[:_LONGEST]
 
 
@@ -99,14 +103,15 @@ def tag_word(name: str, value: str) -> str:
 
 
 def fold_title(title: str) -> tuple[str, bool]:
-    """Return a title as the index holds it for searches: casefolded and cut. The second value is whether it was cut."""
+    """Return a title as the index holds it for searches: casefolded and cut to its first characters. The second value
+    returned is whether it was cut."""
     folded = title.casefold()
     return folded[:_LONGEST_TITLE], len(folded) > _LONGEST_TITLE
 
 
 def read_head(source: Mapping[str, Any], key: str, where: str) -> Head:
-    """Decode and check the head in a thread's document. Raises `Corrupt`. `source` is the document, `key` the thread's
-    key."""
+    """Decode and check the head in a thread's document. `source` has the document's fields, `key` is the thread's key,
+    and `where` names the store in errors. Raises `Corrupt` if the head is damaged or of another thread."""
     try:
         head = _decode_head(_unsealed(source, "head"))
     except (ValueError, msgspec.MsgspecError) as error:
@@ -117,7 +122,8 @@ def read_head(source: Mapping[str, Any], key: str, where: str) -> Head:
 
 
 def read_log(state: State, source: Mapping[str, Any], key: str, where: str) -> Log[State]:
-    """Decode and check a thread's whole document, and return its log. Raises `Corrupt`."""
+    """Decode and check a thread's whole document, and return the log it describes. `state` is the document's sequence
+    number and term, `source` has its fields. Raises `Corrupt` if the document is damaged."""
     head = read_head(source, key, where)
     try:
         contents = _decode_contents(_unsealed(source, "contents"))
@@ -133,7 +139,8 @@ def read_log(state: State, source: Mapping[str, Any], key: str, where: str) -> L
 
 
 def read_bytes(source: Mapping[str, Any], field: str) -> bytes:
-    """Decode the base64 bytes in a field. Raises `ValueError` if the field is missing or not base64."""
+    """Decode the base64 text in a field of a document, and return the bytes. Raises `ValueError` if the field is
+    missing or not base64."""
     value = source.get(field)
     if not isinstance(value, str):
         raise ValueError(f"it has no {field}")

@@ -1,4 +1,4 @@
-"""Requests to an OpenSearch cluster: the client, retries, clear errors, and the URL with its options."""
+"""Makes requests to an OpenSearch cluster: the client, retries, clear errors, and the URL with its options."""
 
 from __future__ import annotations
 
@@ -27,21 +27,24 @@ T = TypeVar("T")
 Answer = dict[str, Any]
 """An answer of the cluster: its decoded JSON."""
 Opening = Callable[["Engine"], Awaitable[None]]
-"""A function that is called once, before the first request: it creates and checks the indices."""
+"""A function that is called once, before the first request of a store. It creates missing indices and checks existing
+ones."""
 
 AT_ONCE = 32
-"""The most requests of one checkpointer at the same time. Concurrent writes to a shard share one sync."""
+"""The most requests that one checkpointer makes at the same time. Concurrent writes to a shard share one sync."""
 PAUSE = 0.2
-"""Seconds after which a request is retried once, if its connection broke or the cluster was too busy."""
+"""Seconds to wait before a request is made a second and last time, because its connection broke or the cluster was too
+busy."""
 
 _BUSY = frozenset({408, 429, 502, 503, 504})
 _GONE = "index_not_found_exception"
 
 
 class Engine:
-    """Makes requests to the cluster. All requests can safely be repeated, so one whose connection broke is retried once.
+    """Makes requests to an OpenSearch cluster. All requests can safely be repeated, so a request is made a second time
+    if its connection broke or the cluster was too busy.
 
-    The statuses 404 and 409 are returned as answers. Every other error is raised.
+    Answers with the statuses 404 and 409 are returned. Every other error is raised as a `ClewError`.
     """
 
     def __init__(self, address: Address, options: Options, client: AsyncOpenSearch | None, opening: Opening) -> None:
@@ -68,13 +71,14 @@ class Engine:
         self._closed = False
 
     async def get(self, index: str, key: str, fields: str) -> Answer | None:
-        """Read a document with these fields, including the last write to it. Returns None if it does not exist."""
+        """Read these fields of a document, as they are after the last write to it. `fields` are names separated by
+        commas. Returns None if the document does not exist."""
         answer = await self.call("GET", f"/{index}/_doc/{quote(key)}", {**_PRIMARY, "_source_includes": fields})
         return answer if answer["found"] else None
 
     async def get_all(self, index: str, keys: Sequence[str], fields: str | None) -> list[Answer | None]:
-        """Read several documents, in the order of `keys`; None for each that does not exist. With `fields=None` the
-        documents have no content and only show that they exist."""
+        """Read several documents. Returns them in the order of `keys`, with None for each that does not exist. `fields`
+        are names separated by commas; with None the documents have no content and only show that they exist."""
         if not keys:
             return []
         source = {"_source": "false"} if fields is None else {"_source_includes": fields}
@@ -87,8 +91,9 @@ class Engine:
     async def put(
         self, index: str, key: str, document: Mapping[str, Any], *, when: tuple[int, int] | str | None = None
     ) -> tuple[int, int] | None:
-        """Write a document, and return its new state: sequence number and primary term. With `when`, returns None and writes
-        nothing unless the document is in that state, or does not exist for `"absent"`."""
+        """Write a document, and return its new state: sequence number and primary term. If `when` is a state, the
+        document is written only if it is in that state; if it is `"absent"`, only if it does not exist. Returns None if
+        it was not written."""
         params: dict[str, Any] = {}
         if isinstance(when, tuple):
             params = {"if_seq_no": when[0], "if_primary_term": when[1]}
@@ -98,8 +103,12 @@ class Engine:
         return None if "error" in answer else (answer["_seq_no"], answer["_primary_term"])
 
     async def bulk(self, index: str, actions: Sequence[tuple[str, Mapping[str, Any], Any]]) -> list[Answer]:
-        """Make several writes in one request. Each write is atomic, all together are not. Returns the result of each,
-        in order; it may have the status 404 or 409. Raises if a write has any other error."""
+        """Make several writes in one request. Each of `actions` is a verb such as `delete`, its parameters, and the
+        document or None. Each write is atomic, all together are not.
+
+        Returns the result of each write, in order; it may have the status 404 or 409. Raises a `ClewError` if a write
+        has any other error.
+        """
         if not actions:
             return []
         lines: list[bytes] = []
@@ -115,15 +124,16 @@ class Engine:
         return items
 
     async def search(self, body: Answer, index: str | None = None) -> Answer:
-        """Search an index; without one, the point in time that `body` names. Never returns partial results: raises if a
-        shard does not answer."""
+        """Search an index and return the cluster's answer. Without an index, search the point in time (a frozen view of
+        an index) that `body` names. Never returns partial results: raises if a shard does not answer."""
         params = {"allow_partial_search_results": "false"}
         if index is None:
             return await self.call("POST", "/_search", params, body)
         return await self.call("POST", f"/{index}/_search", {**params, **_PRIMARY}, body)
 
     async def refresh(self, index: str) -> None:
-        """Make everything written before visible to searches. Costs almost nothing if nothing was written."""
+        """Make everything that was written to this index before visible to searches. Costs almost nothing if nothing
+        was written."""
         await self.call("POST", f"/{index}/_refresh")
 
     async def call(
@@ -135,8 +145,8 @@ class Engine:
         *,
         also: Collection[int] = (),
     ) -> Answer:
-        """Open the store if it is not yet open, make this request, and return the answer. The statuses in `also` are
-        returned as answers too, not raised."""
+        """Open the store if it is not yet open, make this request, and return the answer. Answers with the statuses
+        404, 409 and those in `also` are returned; every other error is raised."""
         if not self._opened:
             async with self._door:
                 if not self._opened:
@@ -153,7 +163,7 @@ class Engine:
         *,
         also: Collection[int] = (),
     ) -> Answer:
-        """Make a request like `call`, but without opening the store first. For use while the store is opened."""
+        """Make a request like `call`, but without opening the store first. Used while the store is being opened."""
         data = body if body is None or isinstance(body, bytes) else _encode(body)
         self._asking += 1
         try:
@@ -224,7 +234,7 @@ class Engine:
         return self._driver.AsyncOpenSearch(**given)
 
     def failed(self, error: Any, status: int) -> ClewError:
-        """Turn an error that the cluster reported into a `ClewError` that says what to do."""
+        """Return the `ClewError` for an error that the cluster reported with this status. It says what to do."""
         told = error if isinstance(error, dict) else {"type": str(error)}
         kind = told.get("type", "")
         if kind == _GONE:
@@ -271,7 +281,8 @@ class Engine:
         )
 
     async def settle(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run this to its end even if the caller is cancelled, and return its result. `close` waits for it too."""
+        """Run this coroutine to its end even if the caller is cancelled, and return its result. `close` waits for the
+        coroutine too."""
         return await self._calls.settle(work)
 
     async def close(self) -> None:
@@ -286,22 +297,22 @@ class Engine:
 
 
 _PRIMARY = {"preference": "_primary"}
-"""Makes a read ask the primary shard, which has every write first. A replica may lack a write that another reader has
-seen."""
+"""Parameters that make a read ask the primary shard, which has every write first. A replica may lack a write that
+another reader has seen."""
 _LARGE = 2**19
-"""Bytes from which on a request is sent in pieces."""
+"""The size in bytes from which a request's body is sent in pieces."""
 _encode = msgspec.json.Encoder().encode
 
 
 def _network_error(error: Exception) -> str:
-    """Return the text of the network error inside an error of the client."""
+    """Return the text of the network error that an error of the OpenSearch client wraps."""
     inner = getattr(error, "info", None)
     return str(inner) or type(inner).__name__ if isinstance(inner, Exception) else str(error)
 
 
 class _Json:
-    """The serializer of the client. Request bodies are JSON already; large ones are sent in pieces, so that they do not
-    block the event loop."""
+    """The serializer that is given to the OpenSearch client. Request bodies are JSON already. Large ones are sent in
+    pieces, so that they do not block the event loop."""
 
     mimetype = "application/json"
 
@@ -318,7 +329,8 @@ _FORM = "Write opensearch://host:9200/index-prefix, with a password opensearch:/
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):
-    """The address and credentials of the cluster, or of a proxy before it. Its text never shows user and password."""
+    """The address and credentials of the cluster, or of a proxy in front of it. The text of this object never shows
+    user and password."""
 
     host: str
     port: int = 9200
@@ -338,18 +350,20 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     prefix: str = "clew"
     tls: bool | None = None
-    """None means plain HTTP, but refused if a password would go over a network."""
+    """Whether to use HTTPS. None means plain HTTP, but raises `InvalidInput` if a password would go over a network."""
     ca_file: str | None = None
     verify: bool = True
     timeout: float = 30.0
     shards: int = 1
     replicas: int | None = None
-    """None means one replica if there is a second node, otherwise none."""
+    """The number of replicas of each index when it is created. None means one replica if there is a second node,
+    otherwise none."""
     index_messages: bool = False
 
 
 def parse_url(url: str) -> tuple[Address, Options]:
-    """Parse a URL. Raises `InvalidInput` with what is wrong; the error never shows the password."""
+    """Parse the URL of an OpenSearch store into its address and its options. Raises `InvalidInput`, with the reason, if
+    it is wrong. The error never shows the password."""
     shown = without_password(url)
     try:
         parts = urlsplit(url)
@@ -383,7 +397,8 @@ def parse_url(url: str) -> tuple[Address, Options]:
 
 
 def check_options(address: Address, options: Options) -> None:
-    """Raise `InvalidInput` for options that no cluster accepts or that are unsafe."""
+    """Raise `InvalidInput` if an option has a value that cannot work, or if a password would go over a network without
+    TLS and `tls` is not set to False."""
     if not _PREFIX.fullmatch(options.prefix):
         raise InvalidInput(
             f"{options.prefix[:120]!r} cannot be a prefix of index names. Use up to 100 lower-case letters, digits "

@@ -1,8 +1,9 @@
-"""Lists heads and searches threads. Appends and reads do not search: they get documents by their id.
+"""Lists heads and searches threads in OpenSearch. Only listings search: appends and reads get documents by their id.
 
-A search sees only what was written before the last refresh of the index. So a listing refreshes first, which costs almost
-nothing if nothing has changed, and tens of milliseconds otherwise. Appends never wait for a refresh. A listing of several
-pages is read from a point in time, so that a thread that is updated meanwhile is still listed exactly once.
+A search sees only what was written before the last refresh of the index. So a listing refreshes first, which costs
+almost nothing if nothing has changed, and tens of milliseconds otherwise. Appends never wait for a refresh. A listing
+of several pages is read from a point in time (a frozen view of the index), so that a thread that is updated meanwhile
+is still listed exactly once.
 """
 
 from __future__ import annotations
@@ -24,15 +25,16 @@ __all__ = ["Listing"]
 log = logging.getLogger("clew.checkpointers")
 
 PAGE = 200
-"""Heads in one page of a listing."""
+"""The number of heads in one page of a listing."""
 KEPT = "5m"
-"""How long the cluster keeps a point in time after the last request for a page."""
+"""How long the cluster keeps a point in time (a frozen view of an index) after the last request for a page."""
 _LONGEST_SEARCH = 100
-"""The most characters of a title condition that the cluster checks. The whole condition is checked here on each result."""
+"""The most characters of the title in a query that the cluster looks for. Each result is checked again here with the
+whole title."""
 
 
 class Listing:
-    """Lists the heads and searches the threads of one namespace."""
+    """Lists the heads and searches the threads of one namespace of an OpenSearch store."""
 
     def __init__(self, engine: Engine, indices: Indices, ns: str, threads: Threads, guard: Guard, where: str) -> None:
         self._engine = engine
@@ -43,8 +45,8 @@ class Listing:
         self._where = where
 
     async def heads(self, query: HeadQuery) -> AsyncIterator[Head]:
-        """Yield the heads that match the query, in its order. Threads with damaged documents are named by a `Corrupt` error
-        that is raised after all other heads."""
+        """Yield the heads that match the query, in its order. If documents of threads are damaged, a `Corrupt` error
+        that names them is raised after all other heads."""
         if query.limit == 0 or query.statuses() == ():
             return
         limit = query.limit
@@ -65,8 +67,8 @@ class Listing:
             raise unlisted(damaged)
 
     async def _long(self, query: HeadQuery, body: Answer, damaged: list[Corrupt]) -> AsyncIterator[Head]:
-        """Yield the heads of a listing of several pages, all as of one point in time. Errors for damaged documents are
-        added to `damaged`."""
+        """Yield the heads of a listing of several pages, all from one point in time (a frozen view of the index).
+        `body` is the search request. Errors for damaged documents are added to the list `damaged`."""
         left = query.limit
         params = {"keep_alive": KEPT, "preference": "_primary"}
         made = await self._engine.call("POST", f"/{self._indices.threads}/_search/point_in_time", params)
@@ -90,14 +92,16 @@ class Listing:
             await self._let_go(moment)
 
     async def _let_go(self, moment: str) -> None:
-        """Delete a point in time. A failure does no harm: the cluster drops it some minutes later."""
+        """Delete a point in time (a frozen view of the index) with this id. A failure does no harm and is only logged:
+        the cluster drops it some minutes later."""
         try:
             await self._engine.call("DELETE", "/_search/point_in_time", None, {"pit_id": [moment]})
         except ClewError as error:
             log.debug("%s: a point in time is not deleted for now: %s", self._where, error)
 
     async def search(self, text: str, limit: int) -> list[Head]:
-        """Return the heads of threads with words of this text in their title or search text, best matches first."""
+        """Return the heads of threads whose title or search text (set with `set_text`) has words of this text, best
+        matches first, at most `limit`."""
         mine = [{"term": {"ns": self._ns}}, {"term": {"text_of": self._ns}}]
         body = {
             "size": 2 * limit,
@@ -129,8 +133,8 @@ class Listing:
         return body
 
     def _conditions(self, query: HeadQuery) -> list[Any]:
-        """Return the conditions of a query for the cluster. All matching threads meet them. A few others may too, where
-        a value is long, so each result is checked again."""
+        """Return the conditions of a query as filters for the cluster. All threads that match the query pass the
+        filters. A few others may pass too, where a value is long, so the caller checks each result again."""
         found: list[Any] = [{"term": {"ns": self._ns}}]
         if query.prefix:
             found.append({"prefix": {"id": query.prefix}})
@@ -164,5 +168,5 @@ class Listing:
 
 
 def _escaped(text: str) -> str:
-    """Escape the special characters of a wildcard pattern in this text."""
+    """Return this text with a backslash before each character that has a meaning in a wildcard pattern."""
     return "".join(f"\\{letter}" if letter in "*?\\" else letter for letter in text)

@@ -25,9 +25,10 @@ log = logging.getLogger("clew.checkpointers")
 FORMAT = 1
 _PRIORITY = 200
 _NOT_FOR_US = frozenset({400, 401, 403, 405})
-"""Statuses with which managed services refuse requests that only they themselves may make."""
+"""Statuses with which managed services refuse requests that only the service itself may make."""
 NOTICED = 1.0
-"""Seconds by which the cluster's clock must differ from this machine's to be taken into account."""
+"""If the cluster's clock differs from this machine's by more than this many seconds, the difference is taken into
+account."""
 
 _WORD: dict[str, Any] = {"type": "keyword", "doc_values": False}
 _SORTED: dict[str, Any] = {"type": "keyword"}
@@ -68,7 +69,7 @@ _DATA = {
 
 
 class Indices:
-    """The names of the three indices, and the cluster's clock."""
+    """The names of the three indices of an OpenSearch store, and the clock of the cluster."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -78,8 +79,8 @@ class Indices:
         self.clock = Clock()
 
     async def open(self, engine: Engine) -> None:
-        """Create missing indices, check that this version of Clew can use the existing ones and that they write durably, and
-        read the cluster's clock."""
+        """Create the indices that are missing, and read the cluster's clock. Raises `InvalidInput` or `NewerFormat` if
+        an existing index is not Clew's, has a later format, or acknowledges writes before they are on the disk."""
         missing = self._check(await self._look(engine))
         if missing:
             for name in missing:
@@ -89,13 +90,14 @@ class Indices:
         self.clock = await _clock(engine)
 
     async def _look(self, engine: Engine) -> dict[str, Answer]:
-        """Return settings and mappings of the existing indices, by name and by alias."""
+        """Return the settings and mappings of those of the store's indices that exist, by name and also by alias."""
         names = ",".join((self.threads, self.blobs, self.data))
         answer = await engine.ask("GET", f"/{names}", {"ignore_unavailable": "true", "allow_no_indices": "true"})
         return {name: index for real, index in answer.items() for name in (real, *index["aliases"])}
 
     def _check(self, found: dict[str, Answer]) -> list[str]:
-        """Return the names of missing indices. Raises `InvalidInput` or `NewerFormat` for an index that cannot be used."""
+        """Return which of the store's indices are missing in `found`, the existing indices by name. Raises
+        `InvalidInput` or `NewerFormat` for an index that cannot be used."""
         missing = []
         for name in (self.threads, self.blobs, self.data):
             if name not in found:
@@ -118,7 +120,8 @@ class Indices:
         return missing
 
     async def _make(self, engine: Engine, name: str) -> None:
-        """Create the index template and the index. Either may exist already, made by another process or by hand."""
+        """Create the index with this name, and before it the index template of the same name. Either may exist already,
+        made by another process or by hand; then it is left as it is."""
         template = {"index_patterns": [name], "priority": _PRIORITY, "template": self._template(name)}
         await self._step(engine, f"/_index_template/{name}", {"create": "true"}, template, "already exists")
         await self._step(engine, f"/{name}", {}, None, "resource_already_exists_exception")
@@ -146,8 +149,8 @@ class Indices:
 
 
 async def _clock(engine: Engine) -> Clock:
-    """Ask a node of the cluster for its time, and return the cluster's clock. It is this machine's clock if both differ
-    by less than the measurement can tell, or if the cluster does not say."""
+    """Ask a node of the cluster for its time, and return the cluster's clock. The result is this machine's clock if the
+    two differ by less than the measurement can tell, or if the cluster does not tell its time."""
     asked = time.time()
     only = {"filter_path": "nodes.*.timestamp"}
     answer = await engine.ask("GET", "/_nodes/_local/stats/process", only, also=_NOT_FOR_US)

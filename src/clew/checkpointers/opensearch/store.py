@@ -38,9 +38,10 @@ __all__ = ["OpenSearchCheckpointer", "sweep"]
 
 
 SWEEP_EVERY = 3600.0
-"""A checkpointer sweeps leftovers at most once in this many seconds, as part of a deletion of blobs, which gc calls."""
+"""The fewest seconds between two sweeps of one checkpointer. A sweep deletes leftover documents. It is part of
+`delete_blobs`, which garbage collection calls."""
 MOST_TEXT = 4 * 2**20
-"""The most bytes of a text given to `index_text`."""
+"""The most bytes of UTF-8 in a text given to `index_text`."""
 MOST_FOUND = 1000
 """The most threads that one search returns."""
 
@@ -116,7 +117,7 @@ class OpenSearchCheckpointer(Checkpointer):
 
     @classmethod
     def from_url(cls, url: str, namespace: str = "") -> OpenSearchCheckpointer:
-        """Open the cluster that the URL names, for example
+        """Open a store in the cluster that the URL names, for example
         `opensearch://user:password@host:9200/prefix?tls=true&ca_file=/etc/ssl/ca.pem`."""
         return cls(url, namespace)
 
@@ -184,8 +185,9 @@ class OpenSearchCheckpointer(Checkpointer):
         await self._engine.settle(self._delete_blobs(digests, untouched_for))
 
     async def search(self, text: str, *, limit: int = 20) -> list[Head]:
-        """Return the heads of threads that have words of this text in their title or in the text given to `index_text`, best
-        matches first. Only the OpenSearch store has this method."""
+        """Return the heads of at most `limit` threads, best matches first. A thread matches if words of this text are
+        in its title or in the text that was given to `index_text`. Raises `InvalidInput` for an empty text. Only the
+        OpenSearch store has this method."""
         self._guard.enter()
         if not text.strip():
             raise InvalidInput("a search needs a word to search for. To list all threads use heads().")
@@ -194,11 +196,12 @@ class OpenSearchCheckpointer(Checkpointer):
         return await self._listing.search(text, limit)
 
     async def index_text(self, thread_id: str, text: str) -> None:
-        """Set the text by which `search` finds this thread, for example its messages. Replaces the text of an earlier call.
+        """Set the text by which `search` finds this thread, for example its messages. Replaces the text of an earlier
+        call.
 
         The store cannot take the text from the frames itself, because they are opaque to it. The text is stored
         unencrypted and is deleted with the thread. Raises `UsageError` if the store was opened without
-        `index_messages=True` or has keys.
+        `index_messages=True` or has keys, and `ThreadNotFound` if there is no such thread.
         """
         self._guard.enter()
         check_thread_id(thread_id)
@@ -226,14 +229,15 @@ class OpenSearchCheckpointer(Checkpointer):
 
 
 LEFTOVER = 86_400_000_000
-"""Microseconds after which a document that no thread or blob names is deleted. A process that writes such a document
-names it within an hour, or never."""
+"""The age in microseconds from which a document is deleted if no thread or blob holds its name. A process that writes
+such a document adds the name to a thread or blob within an hour, or never."""
 PAGE = 500
-"""Documents in one page of a sweep."""
+"""The number of documents in one page of a sweep, which deletes leftover documents."""
 
 
 async def sweep(engine: Engine, indices: Indices, ns: str, threads: Threads, blobs: Blobs) -> None:
-    """Delete packs and blob data that are more than a day old and that no thread or blob names."""
+    """Delete leftovers of interrupted writes: packs (older frames of threads) and blobs' bytes that are more than a day
+    old and whose names no thread or blob holds. `ns` identifies the namespace."""
     await engine.refresh(indices.data)
     old = {"range": {"made": {"lt": indices.clock.now() - LEFTOVER}}}
     body: dict[str, Any] = {
@@ -254,7 +258,8 @@ async def sweep(engine: Engine, indices: Indices, ns: str, threads: Threads, blo
 
 
 async def _named(hits: list[Answer], threads: Threads, blobs: Blobs) -> set[str]:
-    """Return the names of packs and blob data among these search hits that a thread or blob still names."""
+    """Return the names that must not be deleted: of the packs and blobs' bytes that these search hits found, those that
+    a thread or blob still holds."""
     names: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     for hit in hits:
         source = hit["_source"]

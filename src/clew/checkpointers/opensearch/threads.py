@@ -32,18 +32,20 @@ from clew.errors import Corrupt
 __all__ = ["Threads"]
 
 TAIL = 32 * 2**10
-"""The most bytes of frames and refs in a thread's own document."""
+"""The most bytes of frames and refs (digests of blobs) in a thread's own document. Older ones are in packs."""
 REWRITTEN = 256 * 2**10
-"""The tail becomes a pack when this many bytes of it have been rewritten. Earlier, the request for the pack would cost more
-than it saves."""
+"""The newest frames, which are in the thread's own document, become a pack when this many bytes of them have been
+written again. If that were done earlier, the request for the pack would cost more than it saves."""
 LARGEST = 8 * 2**20
-"""The most bytes of a pack. A document is read and written whole, and the cluster has to hold several in memory."""
+"""The most bytes of a pack, which is one document. A document is read and written whole, and the cluster has to hold
+several in memory."""
 AT_ONCE = 4
 """The most requests for packs at the same time."""
 
 
 class Threads:
-    """The threads of one namespace of an OpenSearch store."""
+    """The threads of one namespace of an OpenSearch store. Each is one document and its packs, which hold the older
+    frames."""
 
     def __init__(self, engine: Engine, indices: Indices, ns: str, blobs: Blobs, where: str) -> None:
         self._engine = engine
@@ -65,7 +67,7 @@ class Threads:
         return await self._logs.refs(thread_id)
 
     async def pack_names(self, key: str) -> set[str]:
-        """Return the names of the packs that the thread with this key lists."""
+        """Return the names of the packs of the thread with this key. The set is empty if the thread does not exist."""
         return await self._logs.pack_names(key)
 
     async def head(self, thread_id: str) -> Head | None:
@@ -74,7 +76,8 @@ class Threads:
         return None if found is None else read_head(found["_source"], key, self._where)
 
     async def heads(self, keys: Sequence[str]) -> list[Head]:
-        """Return the heads of the threads with these keys, in this order. Threads that do not exist are left out."""
+        """Return the heads of the threads with these keys, in the order of the keys. Threads that do not exist are left
+        out."""
         found = await self._engine.get_all(self._indices.threads, [self.document(key) for key in keys], HEAD)
         return [
             read_head(document["_source"], key, self._where)
@@ -83,9 +86,9 @@ class Threads:
         ]
 
     async def delete(self, thread_id: str) -> None:
-        """Delete a thread: first its document and its search text, then its packs. The document is deleted only while it
-        belongs to the log that was found: a thread that is made again meanwhile stays. Packs that a crash leaves behind are
-        invisible and are swept later."""
+        """Delete a thread: first its document and its search text, then its packs, which hold its older frames. If
+        another process deletes the thread meanwhile and makes it again, the new thread stays. Packs that a crash leaves
+        behind are invisible, and a later sweep deletes them."""
         key = thread_key(thread_id)
         async with self._logs.locks[key]:
             self._logs.forget(key)
@@ -108,8 +111,8 @@ class Threads:
                 await self._logs.drop(key, found.tail.packs)
 
     async def _deleted(self, key: str, state: State | None) -> bool:
-        """Delete a thread's document and its search text. Returns False if the document is not in this state any more;
-        then it stays."""
+        """Delete the document of the thread with this key, and its search text. Returns False if the document is not in
+        this state any more; then the document stays."""
         actions: list[tuple[str, dict[str, str | int], None]] = [("delete", {"_id": self.text_document(key)}, None)]
         if state is not None:
             condition = {"if_seq_no": state[0], "if_primary_term": state[1]}
@@ -118,7 +121,7 @@ class Threads:
         return all(item["status"] != 409 for item in items)
 
     async def set_text(self, thread_id: str, text: str) -> None:
-        """Set the text by which searches find this thread. Replaces a text set before."""
+        """Set the text by which searches find this thread. Replaces a text that was set before."""
         key = thread_key(thread_id)
         document = {"text_of": self._ns, "key": key, "text": text}
         await self._engine.put(self._indices.threads, self.text_document(key), document)
@@ -130,7 +133,8 @@ class Threads:
         return f"{self._ns}.{key}.text"
 
     async def load(self, key: str) -> Log[State] | None:
-        """Read and check the document of the thread with this key. Returns None if the thread does not exist."""
+        """Read and check the document of the thread with this key. Returns None if the thread does not exist. Raises
+        `Corrupt` if the document is damaged."""
         found = await self._engine.get(self._indices.threads, self.document(key), LOG)
         if found is None:
             return None
@@ -138,13 +142,14 @@ class Threads:
         return read_log(state, found["_source"], key, self._where)
 
     async def commit(self, key: str, when: State | None, append: Append, tail: Tail) -> State | None:
-        """Write a thread's document, on condition that it is in the state `when`, or absent for None. Returns its new state,
-        or None if it was refused."""
+        """Write the document of the thread with this key: the head of `append`, and this tail. Writes only if the
+        document is still in the state `when`; with None, only if it does not exist. Returns its new state, or None if
+        nothing was written."""
         document = thread_document(self._ns, append.head, append.encoded, tail)
         return await self._engine.put(self._indices.threads, self.document(key), document, when=when or "absent")
 
     def lost(self, thread_id: str, pack: Pack) -> Corrupt:
-        """Return the error for a thread that lists a pack which does not exist."""
+        """Return the `Corrupt` error for a thread whose list names a pack that does not exist."""
         name = self._packs.key(thread_key(thread_id), pack.name)
         return Corrupt(
             f"thread {thread_id!r} in {self._where} lacks {pack.frames} of its frames: the document {name} of "
@@ -154,8 +159,8 @@ class Threads:
 
 
 class DocumentPacks:
-    """Reads and writes the packs of one namespace, a document each. `thread` is always the key of the thread that a
-    pack belongs to."""
+    """Reads and writes the packs of one namespace, each in one document. A pack holds older frames of a thread;
+    `thread` is always the key of that thread."""
 
     def __init__(self, engine: Engine, indices: Indices, ns: str, where: str) -> None:
         self._engine = engine
@@ -165,8 +170,8 @@ class DocumentPacks:
         self._room = asyncio.Semaphore(AT_ONCE)
 
     def merged(self, packs: Sequence[Pack], new: int) -> int:
-        """Return how many of the newest packs are merged into a new pack of `new` bytes: what `merged_with` says, but fewer
-        if the result would be larger than `LARGEST`."""
+        """Return how many of the newest of these packs are merged with `new` bytes of new frames into one pack: what
+        `merged_with` says, but fewer if the result would be larger than `LARGEST`."""
         count = merged_with([pack.size for pack in packs], new)
         while count and new + sum(pack.size for pack in packs[len(packs) - count :]) > LARGEST:
             count -= 1
@@ -175,8 +180,8 @@ class DocumentPacks:
     async def write(
         self, thread: str, older: Sequence[Pack], frames: Sequence[bytes], refs: Sequence[str]
     ) -> tuple[Pack, ...]:
-        """Write the content of the packs `older`, followed by these frames and refs, as new packs. It is one pack
-        unless that would be too large."""
+        """Write a new pack that holds the content of the packs `older`, followed by these frames and refs (digests of
+        blobs); several packs if one would be too large. Returns the new packs' entries for the thread's list."""
         whole = await self._whole(thread, older)
         all_frames = [frame for found, _ in whole for frame in found] + list(frames)
         all_refs = list(dict.fromkeys([ref for _, found in whole for ref in found] + list(refs)))
@@ -188,19 +193,20 @@ class DocumentPacks:
         return tuple(pack for pack, _ in made)
 
     async def frames(self, thread: str, wanted: Sequence[tuple[Pack, int, int]]) -> list[bytes]:
-        """Read frames of packs. Each item of `wanted` is a pack and the range of frame numbers within it."""
+        """Return frames from packs, in order. Each item of `wanted` is a pack, the first frame wanted, and the frame
+        before which to stop; both count from the start of the pack."""
         whole = await self._whole(thread, [pack for pack, _, _ in wanted])
         return [frame for (frames, _), (_, low, high) in zip(whole, wanted, strict=True) for frame in frames[low:high]]
 
     async def refs(self, thread: str, packs: Sequence[Pack]) -> set[str]:
-        """Read the refs of these packs."""
+        """Return the digests of all blobs that the frames in these packs refer to."""
         named = [pack for pack in packs if pack.refs]
         documents = await self._get(thread, named, "table")
         tables = [self._table(thread, pack, found) for pack, found in zip(named, documents, strict=True)]
         return {ref for table in tables for ref in table.refs}
 
     async def delete(self, thread: str, packs: Sequence[Pack]) -> None:
-        """Delete these packs. Packs that do not exist are ignored."""
+        """Delete these packs of a thread. Packs that do not exist are ignored."""
         await self._engine.bulk(
             self._indices.data, [("delete", {"_id": self.key(thread, pack.name)}, None) for pack in packs]
         )

@@ -100,11 +100,10 @@ class Engine:
         """Add this work to the next transaction: an append, or a function that is called with a cursor. Awaiting what
         is returned gives the result of the work, or raises its error, when the transaction is on the disk.
 
-        The work goes to the writer thread at once if the writer's last transaction had a single
-        request and the disk is slow.
-        Otherwise it waits until the loop's other tasks have added theirs. With 64 sessions, passing on each request at
-        once makes the writer compete with the loop for the interpreter lock, and an append takes twice as long
-        (measured).
+        The work goes to the writer thread at once if the writer's last transaction had a single request and the disk is
+        slow. Otherwise it waits until the loop's other tasks have added theirs. With 64 sessions, passing on each
+        request at once makes the writer compete with the loop for the interpreter lock, and an append takes twice as
+        long (measured).
         """
         job = new_job(work, loop)
         if (gathered := self._gathered.get(loop)) is not None:
