@@ -1,4 +1,4 @@
-"""Models: the protocol that the agent calls, the vendors' clients, and prices."""
+"""Models: the protocol by which the agent calls a model, the clients for the vendors' APIs, and prices."""
 
 from __future__ import annotations
 

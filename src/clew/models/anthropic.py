@@ -1,4 +1,4 @@
-"""Anthropic's Messages API, through the official SDK."""
+"""Calls models through Anthropic's Messages API, with the vendor's official SDK."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ _HOLD_PARTS = ("tools", "system", "messages", "content")
 class AnthropicModel:
     """A model of Anthropic, or of any endpoint that speaks its Messages API.
 
-    The SDK reads `ANTHROPIC_API_KEY`, `ANTHROPIC_BASE_URL` and its other variables. `settings` are arguments of its
-    `AsyncAnthropic`: `api_key`, `base_url`, `timeout`, `default_headers` … If you give your own `client`, it is used
-    instead, and you close it.
+    The SDK reads `ANTHROPIC_API_KEY`, `ANTHROPIC_BASE_URL` and its other environment variables. `settings` are passed
+    to its class `AsyncAnthropic`: `api_key`, `base_url`, `timeout`, `default_headers` … If you give your own `client`,
+    it is used instead, and you have to close it. With `cache`, the unchanging beginning of each request is marked for
+    the vendor's cache, which makes it cheaper.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class AnthropicModel:
         )
 
     async def aclose(self) -> None:
-        """Close the connections. A later call opens new ones."""
+        """Close the connections of the running event loop. A later call opens new ones."""
         await self._vendor.aclose()
 
     def _body(self, request: ModelRequest, thinking: bool) -> dict[str, Any]:
@@ -95,8 +96,8 @@ class AnthropicModel:
         return _with_cache_hints(body) if self._cache else body
 
     def _most_output(self, options: Mapping[str, Any]) -> int:
-        """Return the limit of output tokens, which the API requires. It leaves room for the thinking that was asked
-        for."""
+        """Return the most tokens that the response may have, because the API requires a limit. It leaves room for the
+        thinking that `options` allow."""
         usual = min(_USUAL_OUTPUT, output_limit(self._model) or _LEAST_OUTPUT)
         thinking = options.get("thinking")
         budget = thinking.get("budget_tokens") if isinstance(thinking, Mapping) else None
@@ -104,10 +105,11 @@ class AnthropicModel:
 
 
 def _with_cache_hints(body: dict[str, Any]) -> dict[str, Any]:
-    """Mark what stays the same for caching: the tools, the system prompt, and the conversation so far.
+    """Return the request body with marks that tell the vendor what to cache because it stays the same: the tools, the
+    system prompt, and the conversation so far.
 
-    If the caller has set marks, nothing is added: the caller knows better where they belong, and the API accepts at
-    most four.
+    If the caller's options already have such marks, nothing is added: the caller knows better where they belong, and
+    the API accepts at most four.
     """
     if _is_marked(body):
         return body
@@ -129,7 +131,8 @@ def _is_marked(value: Any) -> bool:
 
 
 def _fitted(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema reduced to what the API enforces, by the SDK's own rules."""
+    """Return a JSON schema reduced to what the API can enforce, by the SDK's own rules. Raises `InvalidInput` if the
+    API does not accept it."""
     from anthropic import transform_schema
 
     try:
@@ -145,7 +148,7 @@ def _advice(status: int | None) -> str:
 
 
 class _Reading:
-    """Builds a response from the events of its stream, and keeps fields that it does not know."""
+    """Builds a response from the events of its stream. Fields that Clew does not know are kept."""
 
     def __init__(self) -> None:
         self._message: dict[str, Any] | None = None
@@ -172,8 +175,8 @@ class _Reading:
         return []
 
     def _count(self, usage: Any) -> None:
-        """Update the token counts. They are totals so far: a later count replaces an earlier one, and a missing one
-        leaves it."""
+        """Update the token counts of the response. `usage` holds totals so far: each replaces the earlier one, and one
+        that is missing leaves the earlier one."""
         self._usage.update({key: value for key, value in (usage or {}).items() if value is not None})
 
     def _add(self, index: int, delta: Mapping[str, Any]) -> TextDelta | ThinkingDelta | None:
@@ -219,8 +222,8 @@ class _Reading:
 
 
 def _input(written: str) -> tuple[Any, bool]:
-    """Decode the arguments of a call. Returns an empty dict and True if they are cut off or not a JSON object; then the
-    call keeps the text as it was written."""
+    """Decode the arguments of a tool call. Returns them and False. If the text is cut off or not a JSON object, returns
+    an empty dict and True; the caller then keeps the text itself as the arguments."""
     try:
         value = json.loads(written)
     except ValueError:
@@ -229,7 +232,8 @@ def _input(written: str) -> tuple[Any, bool]:
 
 
 def _usage(counts: Mapping[str, Any]) -> Usage:
-    """Convert the token counts. The API counts cached tokens apart from the input; here they are part of it."""
+    """Convert the vendor's token counts. The API counts cached tokens apart from the input; in the result they are part
+    of it."""
     read, written = counts.get("cache_read_input_tokens") or 0, counts.get("cache_creation_input_tokens") or 0
     details = counts.get("output_tokens_details") or {}
     return Usage(

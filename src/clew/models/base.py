@@ -1,5 +1,5 @@
-"""The protocol of a model: what the agent asks, and what comes back. A vendor's client is one small class with one
-method."""
+"""The protocol of a model: what the agent asks, and what comes back. To support a vendor, write one class with one
+method, `stream`."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class ToolSpec(msgspec.Struct, frozen=True):
     name: str
     description: str = ""
     parameters: dict[str, Any] = {}
-    """The JSON schema of an object."""
+    """The JSON schema of the tool's arguments, which must describe an object."""
 
 
 class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One call of a model."""
+    """Everything that is sent in one call of a model."""
 
     messages: tuple[Message, ...]
     system: str = ""
@@ -34,25 +34,26 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The most tokens that the response may have. None leaves it to the vendor, or to Clew if the vendor requires a
     limit."""
     output_schema: dict[str, Any] | None = None
-    """The JSON schema for the text of the response, for vendors that support one."""
+    """The JSON schema that the text of the response must follow. It is used only with vendors that support it."""
     options: dict[str, Any] = {}
     """Other arguments of the vendor's call, by the vendor's own names: temperature, reasoning effort, service tier."""
 
 
 class TextDelta(msgspec.Struct, frozen=True, tag="text"):
-    """A piece of the response's text, as it comes."""
+    """A piece of the response's text, as it is streamed."""
 
     text: str
 
 
 class ThinkingDelta(msgspec.Struct, frozen=True, tag="thinking"):
-    """A piece of the model's thinking, as it comes."""
+    """A piece of the model's thinking, as it is streamed."""
 
     text: str
 
 
 class Retrying(msgspec.Struct, frozen=True, tag="retrying"):
-    """The call failed and is made again after a pause. What was streamed of it so far is void."""
+    """Reports that the call failed and is made again after a pause. Pieces of text that were streamed before belong to
+    the failed attempt and must be dropped."""
 
     attempt: int
     """The number of the next attempt; the first was 1."""
@@ -63,32 +64,33 @@ class Retrying(msgspec.Struct, frozen=True, tag="retrying"):
 
 
 class ModelResponse(msgspec.Struct, frozen=True, tag="response"):
-    """The complete response: the last event of every call that succeeds."""
+    """The complete response. It is the last event of every call that succeeds."""
 
     message: Assistant
     usage: Usage
     model: str = ""
-    """The model name in the vendor's answer. The cost is looked up by this name and by the name that was asked for."""
+    """The model's name in the vendor's answer. Its price is looked up by this name and by the name that was asked for.
+    """
 
 
 ModelEvent = TextDelta | ThinkingDelta | Retrying | ModelResponse
 
 
 class Model(Protocol):
-    """Anything that answers a conversation. Beside its name and context window, an implementation needs only
+    """Anything that can answer a conversation. An implementation needs a name, a context window and the method
     `stream`."""
 
     @property
     def name(self) -> str:
-        """The name as a user writes it, for example `openai:gpt-5`. It is recorded, and compared when a thread is
-        resumed."""
+        """The name by which a user chooses the model, for example `openai:gpt-5`. It is recorded in the thread, and
+        compared when the thread is resumed."""
 
     @property
     def context_window(self) -> int | None:
         """The most tokens of a request and its response together; None if unknown."""
 
     def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
-        """Make the call. Yields deltas as they come, and the response as the last event.
+        """Call the model. Yields pieces of text and thinking as they come, and the complete response as the last event.
 
-        Errors are raised as `ModelError`. Closing the iterator ends the request.
+        An error of the vendor is raised as `ModelError`. Closing the iterator ends the request.
         """

@@ -1,5 +1,5 @@
-"""What the vendors' model classes share: loading an SDK, a client for each event loop, retried calls, and request
-bodies."""
+"""What the model classes of all vendors share: loading the vendor's SDK, making a client for each event loop, retrying
+calls, and building request bodies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["Clients", "Vendor", "arguments", "is_strict", "merged", "parameters"
 
 
 class Client(Protocol):
-    """An SDK's async client."""
+    """What Clew needs of the async client in a vendor's SDK: that it can be closed."""
 
     def close(self) -> Awaitable[None]: ...
 
@@ -33,17 +33,19 @@ _C = TypeVar("_C", bound=Client)
 
 
 class Reading(Protocol):
-    """Builds a response from the events of its stream."""
+    """Builds one response from the events of its stream."""
 
     def take(self, event: Mapping[str, Any]) -> Iterable[ModelEvent]:
-        """Add an event, and yield the deltas that it holds."""
+        """Add one event of the stream to the response, and return the pieces of text and thinking in it."""
 
     def response(self, asked: str) -> ModelResponse:
-        """Return the complete response. `asked` is the model's name if the vendor does not say which model answered."""
+        """Return the complete response, after the last event. `asked` is the model's name to record if the vendor does
+        not say which model answered. Raises `StreamBroken` if the stream ended too early."""
 
 
 class Vendor(Generic[_C]):
-    """A vendor's API as a model uses it: one client for each event loop, and calls that are retried."""
+    """Makes calls to one vendor's API for one model. It keeps one SDK client for each event loop, and retries calls
+    that fail."""
 
     def __init__(
         self,
@@ -57,8 +59,9 @@ class Vendor(Generic[_C]):
         max_retries: int,
         advice: Callable[[int | None], str],
     ) -> None:
-        """`maker` is the name of the SDK's async client class. It is created with `settings`, unless a `client` is
-        given."""
+        """`package` is the SDK, and `maker` is the name of its async client class. A client is made with `settings`,
+        unless the user gives one as `client`; giving both raises `InvalidInput`. `name` is how the user names the
+        model, for error messages, and `advice` returns what to check after an HTTP status."""
         if client is not None and settings:
             raise InvalidInput(
                 f"give these settings to your own client, not to the model: {', '.join(sorted(settings))}"
@@ -74,8 +77,9 @@ class Vendor(Generic[_C]):
     def stream(
         self, request: ModelRequest, ask: Callable[[_C, bool], tuple[Callable[..., Any], dict[str, Any], Reading]]
     ) -> AsyncGenerator[ModelEvent, None]:
-        """Make a call, with retries. `ask` gets a client and whether to send earlier thinking; it returns the method to
-        call, its body, and the reader for its stream."""
+        """Make a call with retries, and yield its events. `ask` is called for each attempt, with an SDK client and
+        whether to send the thinking of earlier turns. It returns the SDK method to call, the request body, and an
+        object that reads the response's stream."""
 
         async def attempt(thinking: bool) -> AsyncGenerator[ModelEvent, None]:
             create, body, reading = ask(await self._clients.get(), thinking)
@@ -95,14 +99,16 @@ class Vendor(Generic[_C]):
         )
 
     async def aclose(self) -> None:
-        """Close the connections. A later call opens new ones."""
+        """Close the connections of the running event loop. A later call opens new ones."""
         await self._clients.aclose()
 
 
 class Clients(Generic[_C]):
-    """An SDK's clients, one for each event loop: connections belong to the loop in which they were opened.
+    """The clients of a vendor's SDK, one for each event loop, because connections belong to the loop in which they were
+    opened.
 
-    A client that the user gives is used with its own retries turned off, and the user closes it.
+    If the user gives a client (`given`), that one is used in all loops, with its own retries turned off, and the user
+    closes it. Raises `MissingExtra` if the SDK is not installed.
     """
 
     def __init__(self, package: str, what: str, make: Callable[[Any], _C], given: Any = None) -> None:
@@ -114,10 +120,11 @@ class Clients(Generic[_C]):
         self._given: _C | None = None if given is None else given.with_options(max_retries=0)
         self._made: weakref.WeakKeyDictionary[AbstractEventLoop, _C] = weakref.WeakKeyDictionary()
         self.secret = ""
-        """The key that the newest client sends, so that it can be removed from errors."""
+        """The API key of the client that was used last. It is kept so that it can be removed from error messages."""
 
     async def get(self) -> _C:
-        """Return the running loop's client. Importing an SDK takes a second or more, so it is done in a thread."""
+        """Return the client for the running event loop, and make one if there is none. The SDK is imported in another
+        OS thread if necessary, because that takes a second or more. Raises `MissingExtra` if it cannot be imported."""
         loop = asyncio.get_running_loop()
         client = self._given or self._made.get(loop)
         if client is None:
@@ -134,15 +141,16 @@ class Clients(Generic[_C]):
         return client
 
     async def aclose(self) -> None:
-        """Close the running loop's client. The next call makes another."""
+        """Close the client that was made for the running event loop. A later call makes another. A client that the user
+        gave stays open."""
         client = self._made.pop(asyncio.get_running_loop(), None)
         if client is not None:
             await client.close()
 
 
 def arguments(create: Callable[..., Any], body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the body as arguments of the SDK's method. Fields for which it has no parameter are sent in
-    `extra_body`."""
+    """Return the fields of a request body as keyword arguments for `create`, a method of the SDK. Fields for which it
+    has no parameter are passed in its `extra_body`."""
     known = inspect.signature(create).parameters
     named = {key: value for key, value in body.items() if key in known}
     other = {key: value for key, value in body.items() if key not in known}
@@ -157,12 +165,14 @@ def arguments(create: Callable[..., Any], body: Mapping[str, Any]) -> dict[str, 
 _OURS = ("messages", "input", "model", "stream", "n")
 _RESPONSES = "openai-responses"
 _BOUND = ("id", "message")
-"""Fields that tie an item of the Responses API to the reasoning before it."""
+"""Additional fields of a block that tie it to the reasoning before it in OpenAI's Responses API. They are removed
+together with the reasoning."""
 
 
 def merged(body: dict[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the body with the user's options. Mappings are merged, lists are joined, and any other option replaces
-    ours."""
+    """Return the request body with the user's options added. Where both have a mapping or a list, they are joined; any
+    other option replaces Clew's value. Raises `InvalidInput` for an option that only Clew may set, such as `messages`.
+    """
     for key in options:
         if key in _OURS:
             raise InvalidInput(f"the option {key!r} cannot be set: Clew sets it itself")
@@ -183,7 +193,7 @@ def parameters(tool: ToolSpec) -> dict[str, Any]:
 
 
 def without_thinking(messages: Sequence[Message]) -> list[Message]:
-    """Return the conversation without the model's thinking, and without the ids that refer to it."""
+    """Return the messages without the model's thinking, and without the ids by which other blocks refer to it."""
     return [
         Assistant(tuple(_loose(block) for block in message.content if not _is_thinking(block)))
         if isinstance(message, Assistant)
@@ -209,10 +219,10 @@ def _loose(block: Block) -> Block:
 
 
 def is_strict(schema: Any) -> bool:
-    """Return whether OpenAI can enforce this schema: its objects allow no additional properties, and all properties are
-    required.
+    """Return whether OpenAI can enforce this JSON schema: its objects allow no additional properties, and all
+    properties are required.
 
-    A schema that cannot be enforced is sent as a hint.
+    A schema that cannot be enforced is sent to the model as a hint.
     """
     if isinstance(schema, list):
         return all(is_strict(one) for one in schema)

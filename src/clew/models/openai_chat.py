@@ -1,4 +1,5 @@
-"""OpenAI's Chat Completions API, through the official SDK. Most other vendors and local servers speak it too."""
+"""Calls models through OpenAI's Chat Completions API, with the vendor's official SDK. Most other vendors and local
+servers speak this API too."""
 
 from __future__ import annotations
 
@@ -22,15 +23,15 @@ __all__ = ["OpenAIChatModel", "openai_advice"]
 
 _OWN_HOSTS = ("openai.com", "openai.azure.com")
 _THOUGHTS = ("reasoning_content", "reasoning")
-"""Fields in which other vendors send thinking. OpenAI's own models do not send theirs in this API."""
+"""Fields in which some vendors send the model's thinking. OpenAI's own models do not send theirs in this API."""
 
 
 class OpenAIChatModel:
     """A model behind the Chat Completions API: OpenAI's, or any endpoint that speaks it.
 
-    The SDK reads `OPENAI_API_KEY`, `OPENAI_BASE_URL` and its other variables. `settings` are arguments of its
-    `AsyncOpenAI`: `api_key`, `base_url`, `timeout`, `default_headers` … If you give your own `client`, it is used
-    instead, and you close it.
+    The SDK reads `OPENAI_API_KEY`, `OPENAI_BASE_URL` and its other environment variables. `settings` are passed to its
+    class `AsyncOpenAI`: `api_key`, `base_url`, `timeout`, `default_headers` … If you give your own `client`, it is used
+    instead, and you have to close it.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class OpenAIChatModel:
         return self._vendor.stream(request, ask)
 
     async def aclose(self) -> None:
-        """Close the connections. A later call opens new ones."""
+        """Close the connections of the running event loop. A later call opens new ones."""
         await self._vendor.aclose()
 
     def _body(self, request: ModelRequest, thinking: bool, base_url: str) -> dict[str, Any]:
@@ -102,22 +103,24 @@ class OpenAIChatModel:
 
 
 def _limit_name(base_url: str) -> str:
-    """Return the name of the output limit. OpenAI's newer models refuse the old name, and many other servers do not
-    know the new one."""
+    """Return the name of the request field that limits the output tokens: `max_completion_tokens` for OpenAI's own
+    servers, whose newer models refuse the old name, and `max_tokens` for others, many of which do not know the new one.
+    """
     host = urlsplit(base_url).hostname or ""
     ours = any(host == own or host.endswith("." + own) for own in _OWN_HOSTS)
     return "max_completion_tokens" if ours else "max_tokens"
 
 
 def openai_advice(status: int | None) -> str:
-    """Return what to check after an HTTP status from an OpenAI endpoint; empty if there is no advice."""
+    """Return what the user should check after an error with this HTTP status from an OpenAI endpoint; empty if there is
+    no advice."""
     if status in (401, 403):
         return "Check the key in OPENAI_API_KEY and what it may use."
     return "Check the model's name, and OPENAI_BASE_URL if it is set." if status == 404 else ""
 
 
 class _Reading:
-    """Builds a completion from its chunks, and keeps fields that it does not know."""
+    """Builds a response from the chunks of its stream. Fields that Clew does not know are kept."""
 
     def __init__(self) -> None:
         self._message: dict[str, Any] = {"role": "assistant"}
@@ -147,7 +150,9 @@ class _Reading:
         return told
 
     def _add_call(self, delta: Mapping[str, Any]) -> None:
-        """Add a piece of a call. Some servers do not number their calls, or give several calls the same number."""
+        """Add a streamed piece of a tool call to the call that it belongs to. It is found by the piece's number, or is
+        the last call if the server does not number its calls. A piece with another id begins a new call, because some
+        servers give several calls the same number."""
         index = delta.get("index")
         call_id = delta.get("id")
         held = self._at.get(index) if isinstance(index, int) else (self._calls[-1] if self._calls else None)
@@ -183,8 +188,9 @@ class _Reading:
 
 
 def _add(held: dict[str, Any], delta: Mapping[str, Any]) -> None:
-    """Add a piece to what is there. Texts and lists are continued; items of a list are matched by their index if they
-    have one."""
+    """Add the fields of a streamed piece, `delta`, to those received before, `held`, which is changed in place. Texts
+    and lists are continued, and objects are merged. Items of a list that have an `index` are merged with the item of
+    the same index."""
     for key, value in delta.items():
         there = held.get(key)
         if value is None:

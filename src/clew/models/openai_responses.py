@@ -1,7 +1,7 @@
-"""OpenAI's Responses API, through the official SDK.
+"""Calls models through OpenAI's Responses API, with the vendor's official SDK.
 
-Nothing is stored at the vendor: every request holds the whole conversation, with the reasoning in encrypted form. So a
-thread can be continued from any machine and from any point.
+The vendor is told to store nothing: every request holds the whole conversation, with the model's reasoning in encrypted
+form. So a thread can be continued from any machine and from any point.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _DO_NOT_REASON = ("gpt-3.5", "gpt-4", "chatgpt-")
 class OpenAIResponsesModel:
     """A model behind the Responses API: OpenAI's, or any endpoint that speaks it.
 
-    The SDK reads `OPENAI_API_KEY`, `OPENAI_BASE_URL` and its other variables. `settings` are arguments of its
-    `AsyncOpenAI`: `api_key`, `base_url`, `timeout`, `default_headers` … If you give your own `client`, it is used
-    instead, and you close it.
+    The SDK reads `OPENAI_API_KEY`, `OPENAI_BASE_URL` and its other environment variables. `settings` are passed to its
+    class `AsyncOpenAI`: `api_key`, `base_url`, `timeout`, `default_headers` … If you give your own `client`, it is used
+    instead, and you have to close it.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class OpenAIResponsesModel:
         )
 
     async def aclose(self) -> None:
-        """Close the connections. A later call opens new ones."""
+        """Close the connections of the running event loop. A later call opens new ones."""
         await self._vendor.aclose()
 
     def _body(self, request: ModelRequest, thinking: bool) -> dict[str, Any]:
@@ -110,7 +110,8 @@ class OpenAIResponsesModel:
 
 
 class _Reading:
-    """Builds a response from the events of its stream. The last event holds the whole response."""
+    """Builds a response from the events of its stream. The last event usually holds the whole response; otherwise it is
+    put together from the items that were streamed."""
 
     def __init__(self) -> None:
         self._items: dict[int, Any] = {}
@@ -145,7 +146,8 @@ class _Reading:
         return ModelResponse(Assistant(content, answered, self._stop()), _usage(self._response.get("usage")), answered)
 
     def _stop(self) -> str:
-        """Return why the response stopped: the reason for an incomplete one, otherwise its status."""
+        """Return why the response ended: the reason if it is incomplete, such as `max_output_tokens`, otherwise its
+        status, such as `completed`."""
         response = self._response or {}
         details = response.get("incomplete_details") or {}
         return str(details.get("reason") or response.get("status") or "")

@@ -1,4 +1,4 @@
-"""What models cost: the vendors' list prices for standard processing, on the day of `PRICED_ON`.
+"""What models cost: a table of the vendors' list prices for standard processing, on the day of `PRICED_ON`.
 
 Vendors change prices, and gateways have their own; give prices that matter to a budget with `prices=`. Not in the
 table, and so not in the cost, are faster and slower service tiers, batches, regional surcharges, caches kept longer
@@ -20,28 +20,30 @@ __all__ = ["PRICED_ON", "PRICES", "Price", "cost_of", "find"]
 
 
 PRICED_ON = date(2026, 11, 15)
-"""The day of this table. Not every entry was checked against the vendor's own page on that day."""
+"""The day for which the price table was made. Not every entry was checked against the vendor's own page on that day."""
 
 
 class Price(msgspec.Struct, frozen=True):
-    """US dollars for a million tokens."""
+    """What a model costs, in US dollars for a million tokens. `long` is the price for requests with a long input, if
+    there is one."""
 
     input: float
     output: float
     cache_read: float | None = None
-    """None: the price of other input."""
+    """The price of input tokens that the vendor reads from its cache. None: the same as other input."""
     cache_write: float | None = None
-    """None: the price of other input."""
+    """The price of input tokens that the vendor writes to its cache. None: the same as other input."""
     long_from: int | None = None
-    """A request with more input tokens than this is charged by `long` as a whole."""
+    """If a request has more input tokens than this, all its tokens are charged at the price `long`."""
     long: Price | None = None
 
 
 def cost_of(names: str | Iterable[str], usage: Usage, prices: Mapping[str, Price] | None = None) -> float | None:
-    """Return the cost of one response in US dollars; None if it is unknown, since an unknown model is never free.
+    """Return the cost of one response in US dollars; None if it is unknown. An unknown model is never taken as free.
 
-    `names` are the model's names, with the one that it answered under first. `prices` are the user's own and go before
-    the table. Usage without any tokens comes from an endpoint that does not count them, so its cost is unknown too.
+    `names` are the possible names of the model; the one that the vendor reported comes first. `prices` are the user's
+    own, by name, and are tried before the built-in table. The cost is also unknown if the usage has no tokens at all,
+    since some endpoints do not count them.
     """
     known = [names] if isinstance(names, str) else list(names)
     price = find(known, prices or {}) or find(known, PRICES)
@@ -58,7 +60,8 @@ def cost_of(names: str | Iterable[str], usage: Usage, prices: Mapping[str, Price
 
 
 def _claude(input: float, output: float, cache_read: float) -> Price:  # noqa: A002 - as in Price
-    """Make a Claude price: writing to the five-minute cache costs a quarter more than other input."""
+    """Make the price of a Claude model. Writing to the vendor's cache, which keeps input for five minutes, costs a
+    quarter more than other input."""
     return Price(input, output, cache_read, input * 1.25)
 
 
@@ -67,8 +70,9 @@ def _gpt(input: float, output: float, cache_read: float | None = None, *, writte
 
 
 def _long_gpt(input: float, output: float, cache_read: float | None = None, *, written: bool = False) -> Price:  # noqa: A002
-    """Make a price with a long form: above 272,000 input tokens, all input costs twice and all output one and a half
-    times as much."""
+    """Make the price of a GPT model that has a second price for long requests: with more than 272,000 input tokens, all
+    input costs twice and all output one and a half times as much. With `written`, writing to the cache costs a quarter
+    more than other input."""
     short = _gpt(input, output, cache_read, written=written)
     dear = _gpt(input * 2, output * 1.5, None if cache_read is None else cache_read * 2, written=written)
     return msgspec.structs.replace(short, long_from=272_000, long=dear)
@@ -152,8 +156,8 @@ _T = TypeVar("_T")
 
 
 def find(names: str | Iterable[str], table: Mapping[str, _T]) -> _T | None:
-    """Return the table's entry for the first of these names that it has. A name is tried as it is, then without its
-    prefix and date.
+    """Return the value in the table for the first of these names that the table has; None if it has none. Each name is
+    tried as it is, then without a date at its end, and then both ways without its prefix, such as `openai:`.
 
     Names that only begin alike do not match: `gpt-5-pro` is not `gpt-5`.
     """

@@ -1,5 +1,5 @@
-"""Makes a model from a string like `anthropic:claude-opus-4-7`. Third parties add prefixes through the entry point
-group `clew.models`."""
+"""Makes a model object from a string like `anthropic:claude-opus-4-7`. Installed packages add further prefixes through
+the entry point group `clew.models`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from clew.models.windows import WINDOWS
 __all__ = ["GROUP", "resolve_model"]
 
 GROUP = "clew.models"
-"""The entry point group. An entry's name is the prefix, and its value makes a model from a name and settings."""
+"""The entry point group in which installed packages add models. An entry's name is the prefix before the colon, and its
+value is called with a model's name and settings and returns a model."""
 
 _BUILT_IN = {
     "anthropic": "clew.models.anthropic:AnthropicModel",
@@ -27,8 +28,9 @@ _BUILT_IN = {
 def resolve_model(model: str | Model, **settings: Any) -> Model:
     """Return the model that a string names, for example `openai:gpt-5`. A model object is returned as it is.
 
-    `settings` go to the model's class: `max_retries`, `context_window`, and what its SDK's client takes, such as
-    `api_key`, `base_url` and `timeout`. No connection is made before the first call.
+    `settings` are passed to the model's class: `max_retries`, `context_window`, and what its SDK's client takes, such
+    as `api_key`, `base_url` and `timeout`. A model object takes none. No connection is made before the first call.
+    Raises `InvalidInput` if the string names no known prefix or no model.
     """
     if not isinstance(model, str):
         return _checked(model, settings)
@@ -63,7 +65,8 @@ def _maker(prefix: str, name: str) -> Callable[..., Model]:
 
 
 def _write(text: str) -> str:
-    """Say what to write in place of a text without a prefix, by the closest model name."""
+    """Return a sentence that tells the user what to write for a model name without a prefix, based on the closest known
+    name."""
     bare = text.strip().lower().rpartition("/")[2]
     close = [bare] if bare in WINDOWS else difflib.get_close_matches(bare, WINDOWS, n=1)
     if close:

@@ -1,7 +1,7 @@
-"""The one place where model calls are retried, and where their errors are read and made safe to show.
+"""Retries model calls, and turns the errors of the vendors' SDKs into Clew's own, with text that is safe to show.
 
-The retries of the SDKs are off: they do not notice a stream that breaks off, say nothing while they wait, and would
-multiply with these.
+This is the only place where calls are retried. The retries of the SDKs are off: they do not notice a stream that breaks
+off, say nothing while they wait, and would multiply with these.
 """
 
 from __future__ import annotations
@@ -36,13 +36,14 @@ __all__ = [
 
 MAX_RETRIES = 4
 FIRST_PAUSE = 0.5
-"""Seconds before the second attempt. The pause doubles before each further one."""
+"""Seconds to wait before the second attempt. The pause doubles before each further one."""
 LONGEST_PAUSE = 30.0
 LONGEST_WAIT = 600.0
 """If a vendor asks to wait more seconds than this, the call is not retried."""
 
 Attempt = Callable[[bool], AsyncGenerator[ModelEvent, None]]
-"""Makes one attempt. The argument says whether to send the thinking of earlier turns."""
+"""A function that makes one attempt at a call and yields its events. Its argument says whether to send the model's
+thinking of earlier turns."""
 
 
 async def call(
@@ -54,18 +55,18 @@ async def call(
     secrets: Callable[[], Iterable[str]] = tuple,
     advice: Callable[[int | None], str] = lambda status: "",
 ) -> AsyncGenerator[ModelEvent, None]:
-    """Yield the events of the first attempt that succeeds, with a `Retrying` after each failed one.
+    """Make a model call: yield the events of each attempt, up to the response of the first that succeeds, and a
+    `Retrying` after each one that failed.
 
-    Retried are 408, 409, 429, 5xx, timeouts, failed connections, and streams that end without their end event. The
-    vendor's `Retry-After` is honoured; otherwise the pause doubles, with a random part so that many callers spread out.
-    All other errors are raised at once. A vendor may refuse earlier thinking because the model, the account or the
-    conversation before it changed; then the next attempt leaves the thinking out, which is reported but not counted as
-    a retry.
+    Retried are the HTTP statuses 408, 409, 429 and 5xx, timeouts, failed connections, and streams that end without
+    their end event, at most `max_retries` times. The vendor's `Retry-After` is honoured; otherwise the pause doubles
+    each time, with a random part so that many callers spread out. All other errors are raised at once. A vendor may
+    refuse thinking of earlier turns because the model, the account or the conversation before it changed. Then the next
+    attempt leaves the thinking out, which is reported as a `Retrying` but not counted as a retry.
 
-    The error's `is_free` says whether every attempt was certainly refused. If one attempt may have been charged, the
-    call may have been, whatever the last attempt was answered with.
-
-    Errors have no cause attached: the SDKs' errors hold the request, with its key and its messages.
+    Errors are raised as `ModelError`. Its `is_free` is True only if every attempt was certainly refused, so that none
+    was charged. `secrets` returns keys to remove from error texts, and `advice` returns what to check after an HTTP
+    status. The SDK's error is not attached as the cause, because it holds the request with its key and its messages.
     """
     number, retries, thinking, is_free = 1, 0, True, True
     while True:
@@ -106,8 +107,8 @@ def _error(
     advice: Callable[[int | None], str],
     is_free: bool,
 ) -> ModelError:
-    """Return the error of a call whose last attempt failed like this. `is_free` says that no attempt can have been
-    charged."""
+    """Return the error to raise for a call whose last attempt ended in this failure, after so many attempts. `is_free`
+    says that certainly no attempt was charged."""
     status = failure.status
     if failure.kind == "too-long":
         return ContextTooLong(model, reason, status=status, is_free=is_free)
@@ -117,14 +118,16 @@ def _error(
 
 
 def _pause(retries: int) -> float:
-    """Return the seconds to wait: a random part, at least half, of the longest pause at this point."""
+    """Return the seconds to wait after so many retries. The longest pause doubles with each retry, and the result is a
+    random value between half of it and all of it."""
     longest = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0**retries)
     return longest * random.uniform(0.5, 1.0)  # noqa: S311 - nothing secret hangs on it
 
 
 def _reason(failure: Failure, request: ModelRequest, secrets: Iterable[str]) -> str:
-    """Return the reason with the vendor's words, made safe to show. This takes a second for the longest conversations,
-    so it is done once, at the end."""
+    """Return the reason of a failure as a text, with the vendor's own words made safe to show: without keys and without
+    quotations from the request. For very long conversations this takes a second, so it is done only for the error that
+    is raised."""
     words = shown(failure.message, request, secrets).rstrip(".") if failure.message else ""
     waiting = "" if (failure.after or 0) <= LONGEST_WAIT else f"; it asks to wait {failure.after:.0f} s"
     return failure.what + (f": {words}" if words else "") + waiting
@@ -150,12 +153,14 @@ _STATUS_OF = {
     "timeout_error": 504,
     "overloaded_error": 529,
 }
-"""The HTTP status that an error inside a stream stands for: the response itself had begun with 200."""
+"""The HTTP status that an error code inside a stream stands for. The stream's own status does not help: it was 200,
+because the response had already begun."""
 _SPENT = ("insufficient_quota", "billing_hard_limit_reached", "enforced_spend_limit_reached", "billing_error")
-"""Codes of 429 answers that waiting does not help."""
+"""Error codes with HTTP status 429 for which waiting does not help, because the account has used up its credit or
+limit."""
 _FILTERED = ("content_filter", "content_policy_violation")
-"""Codes of refusals by a filter that has read the prompt. Some vendors charge for that although they answer with
-400."""
+"""Error codes of a content filter that has read the prompt and refuses it. Some vendors charge for that although they
+answer with status 400."""
 _TOO_LONG_CODES = (
     "context_length_exceeded",
     "context_window_exceeded",
@@ -187,11 +192,11 @@ _CODE = re.compile(r"[\w.-]{1,64}")
 
 
 class StreamBroken(Exception):
-    """The stream ended, or became unreadable, before the vendor said that the response is complete."""
+    """Raised if the stream ends, or becomes unreadable, before the vendor has said that the response is complete."""
 
 
 class StreamFailed(Exception):
-    """The vendor reported inside the stream that the response failed. `body` is the report."""
+    """Raised if the vendor reports inside the stream that the response failed. `body` is that report."""
 
     def __init__(self, body: Mapping[str, Any]) -> None:
         self.body = dict(body)
@@ -199,24 +204,29 @@ class StreamFailed(Exception):
 
 
 class Failure(NamedTuple):
-    """What the error of an attempt means."""
+    """What the error of one attempt at a call means: its kind, its texts, whether to try again, and whether it cost
+    anything."""
 
     kind: Literal["unavailable", "too-long", "thinking", "refused"]
-    """`thinking`: the vendor refuses earlier thinking, which is bound to a model, a conversation or an account."""
+    """`unavailable`: the vendor cannot be reached or does not work now. `too-long`: the conversation is too long for
+    the model. `thinking`: the vendor refuses thinking of earlier turns, which is bound to a model, a conversation or an
+    account. `refused`: anything else."""
     what: str
-    """The failure in our words: the status, the vendor's code."""
+    """The failure in Clew's words, such as the HTTP status and the vendor's error code. Safe to show."""
     message: str = ""
-    """The failure in the vendor's words, which may quote anything."""
+    """The failure in the vendor's words, which may quote keys or the conversation. Not safe to show as it is."""
     status: int | None = None
     again: bool = False
     after: float | None = None
-    """Seconds that the vendor asks to wait."""
+    """The seconds to wait that the vendor asks for; None if it does not say."""
     is_free: bool = False
-    """Whether the attempt was certainly refused and cost nothing: by an HTTP status, or before it was sent."""
+    """Whether the attempt certainly cost nothing: the vendor refused it with an HTTP status that is not charged, or it
+    was never sent."""
 
 
 def read_failure(error: Exception) -> Failure | None:
-    """Return what the error of an attempt means; None if it is a programming error and not a failed call."""
+    """Classify an error that an attempt at a call raised. Returns None if it is a programming error and not a failed
+    call."""
     kinds = {cls.__name__ for cls in type(error).__mro__}
     if isinstance(error, StreamBroken):
         return Failure("unavailable", str(error), again=True)
@@ -238,7 +248,8 @@ def _is_http(error: Exception) -> bool:
 
 
 def _read_sdk(error: Exception) -> Failure:
-    """Read an error that the SDK raised before it made a request: about its settings, mostly a missing key."""
+    """Classify an error that the SDK raised without sending a request. It is about the SDK's settings, mostly a missing
+    key."""
     said = f"{[cls.__name__ for cls in type(error).__mro__]} {error}".lower()
     about_keys = any(word in said for word in ("credential", "api_key", "authentication"))
     what = "no credentials were found" if about_keys else "the SDK did not make the request"
@@ -246,12 +257,12 @@ def _read_sdk(error: Exception) -> Failure:
 
 
 def _is_keyless(error: Exception) -> bool:
-    """Return whether this is the error that the Anthropic SDK raises when it has no key."""
+    """Return whether this is the error that Anthropic's SDK raises when it has no key."""
     return isinstance(error, TypeError) and "authentication method" in str(error)
 
 
 def _read_said(error: Exception) -> Failure:
-    """Read an error that the vendor reported, in place of a response or within one."""
+    """Classify an error that the vendor reported, either in place of a response or inside its stream."""
     codes, message = _said(getattr(error, "body", None))
     named: Any = getattr(error, "status_code", None)
     said: int | None = named if isinstance(named, int) and named >= 400 else None
@@ -282,8 +293,8 @@ def _read_meaning(error: Exception, codes: list[str], message: str, status: int 
 
 
 def _said(body: Any) -> tuple[list[str], str]:
-    """Return the vendor's codes, the most specific first, and its message. Both are empty for a body that is not JSON,
-    such as a proxy's page."""
+    """Return the error codes in a vendor's error report, the most specific first, and its message. Both are empty if
+    `body` is not a JSON object, for example because it is a proxy's error page."""
     if isinstance(body, Mapping) and isinstance(body.get("error"), Mapping):
         body = body["error"]
     if not isinstance(body, Mapping):
@@ -296,8 +307,8 @@ def _said(body: Any) -> tuple[list[str], str]:
 
 
 def _wait(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds to wait from the vendors' headers, which give milliseconds, seconds or a date; None if there
-    is none."""
+    """Return the seconds to wait that a vendor asks for in the headers of its answer, as milliseconds, seconds or a
+    date; None if it does not ask."""
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         try:
             seconds = float(headers.get(name) or "") * unit
@@ -316,7 +327,8 @@ def _wait(headers: Mapping[str, str]) -> float | None:
 
 _LENGTH = 240
 _ECHO = 12
-"""How many letters and digits in a row count as a quotation if the conversation has them too."""
+"""How many letters and digits in a row must occur both in an error message and in the conversation to count as a
+quotation, which is then removed from the message."""
 _GAP = "…"
 _KEYS = re.compile(
     r"\b(?:sk|pk|rk|ak|gsk|xai|key|token)[-_][\w*.-]{4,}"  # as vendors shape their keys
@@ -331,7 +343,8 @@ _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|.)", re.DOTALL)
 
 
 def shown(message: str, request: ModelRequest, secrets: Iterable[str] = ()) -> str:
-    """Return the message, shortened, without quotations from the conversation and without keys."""
+    """Return a vendor's error message made safe to show: shortened, without keys, and without quotations from the
+    request. `secrets` are keys to remove, beside everything that looks like a key."""
     text = " ".join(_ESCAPE.sub(_unescaped, message[: 2 * _LENGTH]).split())
     for secret in secrets:
         if secret:
@@ -342,7 +355,8 @@ def shown(message: str, request: ModelRequest, secrets: Iterable[str] = ()) -> s
 
 
 def _unescaped(escape: re.Match[str]) -> str:
-    """Decode an escape. Vendors often escape what they quote, so that its letters would not be found."""
+    """Decode an escape sequence such as `\\u0041` in an error message. Vendors often escape what they quote from the
+    conversation, and the quotation would not be recognised otherwise."""
     code = escape[1] or escape[2]
     return chr(int(code, 16)) if code else " "
 
@@ -368,7 +382,8 @@ def _without_echo(text: str, said: str) -> str:
 
 
 def _letters(text: str) -> str:
-    """Return only the letters and digits, so that a quotation is found however it was escaped or wrapped."""
+    """Return only the letters and digits of a text, in lower case. Texts are compared so, because a quotation may be
+    escaped or wrapped differently."""
     return _OTHER.sub("", text.lower())
 
 

@@ -1,4 +1,4 @@
-"""How many tokens models accept and produce."""
+"""How many tokens known models accept and produce."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ __all__ = ["WINDOWS", "Window", "context_window", "output_limit"]
 
 
 class Window(NamedTuple):
-    """The most tokens of a request and its response together, and of the response alone."""
+    """The limits of a model: the most tokens of a request and its response together, and the most tokens of the
+    response alone."""
 
     context: int
     output: int
@@ -93,12 +94,14 @@ WINDOWS: dict[str, Window] = {
 
 
 def context_window(names: str | Iterable[str]) -> int | None:
-    """Return the most tokens of a request and its response together; None if unknown. The names are tried in order."""
+    """Return the most tokens that a request and its response may have together; None if unknown. `names` are possible
+    names of the model, of which the first known one counts."""
     found = find(names, WINDOWS)
     return found.context if found else None
 
 
 def output_limit(names: str | Iterable[str]) -> int | None:
-    """Return the most tokens of one response; None if unknown. The names are tried in order."""
+    """Return the most tokens that one response may have; None if unknown. `names` are possible names of the model, of
+    which the first known one counts."""
     found = find(names, WINDOWS)
     return found.output if found else None

@@ -1,8 +1,9 @@
-"""Puts a conversation where a provider's program looks for it, and takes it from there into the store.
+"""Puts a thread's conversation where a provider's program looks for it, and takes it from there into the store.
 
-What the program keeps is stored unchanged, as a tree of blobs. If that is missing or does not match the thread, the
-conversation is written anew from the messages on record. This is so when another provider or the built-in agent did the
-last turns, when the thread was rewound into the middle of a turn, or when a crash came before the session was stored.
+A session is what the program itself keeps of a conversation. A copy of it is stored unchanged, as a tree of blobs. If
+there is no copy, or it does not match the thread, a session is written anew from the thread's messages. This is so when
+another provider or the built-in agent did the last turns, when the thread was rewound into the middle of a turn, or
+when a crash came before the session was stored.
 """
 
 from __future__ import annotations
@@ -35,27 +36,29 @@ __all__ = ["Placed", "Placing", "alone", "current_provider", "staging_folder", "
 
 log = logging.getLogger("clew.providers")
 _DISOWNED = "-"
-"""A log id that no thread has. A session recorded with it is never continued."""
+"""In place of the id of a thread's log, this marks a recorded session that must never be continued, because it is
+incomplete. No thread has this id."""
 _KEPT_FOR = 14 * 86_400.0
-"""Seconds after which Clew's own copy of an unused session is removed."""
+"""Seconds after which Clew's own copy of a provider's session is deleted if it was not used."""
 
 
 def current_provider(state: Checkpoint) -> str:
-    """Return the name of the provider that did the last turns of a thread, or `clew`."""
+    """Return the name of the provider that did the last turns of a thread; `clew` if it was the built-in agent."""
     named = state.limits.get("provider")
     return named if isinstance(named, str) else BUILT_IN_AGENT
 
 
 class Placed(msgspec.Struct, frozen=True):
-    """Where the conversation continues."""
+    """The session of a provider in which a thread's conversation continues. `key` is the provider's id of it."""
 
     key: str
     losses: tuple[Loss, ...] = ()
-    """What this provider cannot hold, if the conversation was written anew."""
+    """What the provider's format cannot hold. Empty unless the session was written anew from Clew's messages."""
 
 
 class Placing:
-    """One thread's conversation at one provider."""
+    """Puts the conversation of one thread into the session of one provider, which is what its program keeps on this
+    machine, and takes it from there into the store."""
 
     def __init__(self, provider: Provider, store: Checkpointer, thread: Thread) -> None:
         self._provider = provider
@@ -63,11 +66,11 @@ class Placing:
         self._thread_id = thread.thread_id
         self._log_id = thread.head.log_id
         self._said: int | None = None
-        """How many messages the program's session held after the last prompt; None if it was not looked at."""
+        """How many messages the program's session held after the last prompt; None if that was not looked up yet."""
 
     async def place(self, state: Checkpoint, asked_key: str = "") -> Placed:
-        """Put the conversation where the program finds it, and return its key. `asked_key` comes from a handle and is
-        used if the thread has no key on record."""
+        """Put the thread's conversation where the program finds it, and return the key of the session, with what did
+        not fit. `asked_key` is the key that a handle names; it is used for a thread that is still empty."""
         known = state.providers.get(self._provider.name)
         if known is None and not state.messages and not state.providers:
             return Placed(asked_key or self._provider.new_key())
@@ -79,7 +82,9 @@ class Placing:
         return await self._install(known, "") if covers and known.native else await self._write(state, "")
 
     async def _go_on(self, known: ProviderKey, state: Checkpoint, covers: bool) -> Placed:
-        """Continue under the same key with what is on this machine, unless the record holds more."""
+        """Continue the recorded session under its key if the one on this machine is up to date. Otherwise put the
+        stored copy in its place, or write a session anew from the thread's messages. `covers` says whether the recorded
+        session holds all of the thread."""
         standing = await self._standing(self._provider, known)
         log.info("thread %r: its %s session here is %s", self._thread_id, self._provider.name, standing)
         if standing == "ahead" or (standing == "same" and not _done_since(known, state)):
@@ -91,7 +96,7 @@ class Placing:
         return await self._write(state, known.key if standing == "absent" else "")
 
     async def _standing(self, provider: Provider, known: ProviderKey) -> Standing:
-        """Compare the session on this machine with the stored one."""
+        """Compare the session on this machine with the copy that was stored last."""
         folder = staging_folder(provider, known.key)
         if not await asyncio.to_thread(provider.export, known.key, folder):
             return "absent"
@@ -103,8 +108,9 @@ class Placing:
             return await asyncio.to_thread(provider.standing, known.key, kept)
 
     async def then_and_now(self, state: Checkpoint) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
-        """Return the messages of the session when it was last stored, and those that it holds on this machine now. Both
-        are empty unless the session and the thread have only been continued since."""
+        """Return the messages that the session held when it was last stored, and those that it holds on this machine
+        now. Both are empty if nothing can be said: the thread was rewound or forked since, or the session did more than
+        grow."""
         known = state.providers.get(self._provider.name)
         if known is None or not _in_line(known, state, self._log_id):
             return (), ()
@@ -139,10 +145,11 @@ class Placing:
         return Placed(key, lost)
 
     async def conversation(self, state: Checkpoint) -> Conversation:
-        """Return the conversation from the best source.
+        """Return the thread's conversation from the best source.
 
-        That is the current provider's session on this machine if it holds more than the record, since it may have been
-        continued there; otherwise the stored session; and if neither is complete, the messages on record.
+        That is the current provider's session on this machine if it holds at least as much as the thread, since the
+        user may have continued it there. Otherwise it is the stored copy of that session if it holds all of the thread,
+        and else the thread's messages.
         """
         known = state.providers.get(current_provider(state))
         if known is not None:
@@ -159,8 +166,9 @@ class Placing:
         )
 
     async def unsettled(self, key: str) -> tuple[ToolCall, ...]:
-        """Return the calls at the end of the program's own session that have no result, because some programs report a
-        call only when it is done. Returns nothing if the session cannot be read: the program itself reports that."""
+        """Return the tool calls in the last exchange of the program's session that have no result. They may have been
+        stopped before they were recorded, since some programs report a call only when it has ended. The result is empty
+        if the session cannot be read: the program itself reports that."""
         folder = staging_folder(self._provider, key)
         try:
             if not await asyncio.to_thread(self._provider.export, key, folder):
@@ -175,9 +183,9 @@ class Placing:
         return tuple(call for message in last for call in tool_calls(message) if call.id not in done)
 
     async def has_kept(self, state: Checkpoint, key: str, prompt: str, answer: str) -> bool:
-        """Return whether the program's own session holds this prompt and its answer. Outdated versions write it
+        """Return whether the program's session holds this prompt and its answer. It may not: outdated versions write it
         elsewhere, and some programs answer without writing anything if the disk is full. A damaged session counts as
-        kept: the program itself reports the damage."""
+        holding them, because the program itself reports the damage."""
         folder = staging_folder(self._provider, key)
         known = state.providers.get(self._provider.name)
         try:
@@ -195,13 +203,14 @@ class Placing:
         return _ends_with(messages, prompt, answer)
 
     async def disown(self, journal: Journal, key: str) -> None:
-        """Record that the program's own session is incomplete. The next prompt goes to a new session that is written
-        from the messages on record."""
+        """Record that the program's session of this key is incomplete. The next prompt then goes to a new session,
+        which is written from the thread's messages."""
         await journal.record(ProviderKey(self._provider.name, key, thread=_DISOWNED))
 
     async def capture(self, journal: Journal, key: str, *, natively: bool = True) -> bool:
-        """Store the program's session as it is now, and record how much of the thread it holds. Returns False if the
-        program has none under this key. Unless `natively`, its content stays on this machine and is not stored."""
+        """Store a copy of the program's session as it is now, and record how much of the thread it holds. Returns False
+        if the program has no session of this key. With `natively=False` only its key and extent are recorded, and its
+        content stays on this machine."""
         folder = staging_folder(self._provider, key)
         if not await asyncio.to_thread(self._provider.export, key, folder):
             return False
@@ -222,15 +231,15 @@ class Placing:
 
 
 def staging_folder(provider: Provider, key: str) -> Path:
-    """Return the folder of Clew's own copy of a provider's session. It makes snapshots cheap, because only changes are
-    read, and it may be deleted."""
+    """Return the folder in Clew's cache for a copy of a provider's session. The copy makes storing a session cheap,
+    because only what has changed is read again. It may be deleted at any time."""
     return provider.place.cache / "providers" / provider.name / blake3(key.encode()).hexdigest()[:32]
 
 
 @contextmanager
 def alone(provider: Provider, key: str) -> Iterator[None]:
-    """Hold a lock so that no other process on this machine works on the same session. Two processes with different
-    stores would not see each other's lease."""
+    """Hold a lock on a provider's session, so that no other process on this machine works on it. Raises `ProviderError`
+    if another one does. A lease is not enough: two processes with different stores do not see each other's leases."""
     import fcntl  # not on Windows, where this module is imported all the same
 
     lock = staging_folder(provider, key).with_suffix(".lock")
@@ -246,7 +255,8 @@ def alone(provider: Provider, key: str) -> Iterator[None]:
 
 
 def sweep_staging(provider: Provider) -> None:
-    """Remove Clew's copies of sessions that were not used for long. They are made again when needed."""
+    """Delete Clew's own copies of this provider's sessions that were not used for 14 days. They are made again when
+    needed."""
     oldest = time.time() - _KEPT_FOR
     for entry in staging_folder(provider, "").parent.glob("*"):
         with suppress(FileNotFoundError):
@@ -259,8 +269,8 @@ def _mark(folder: Path, log_id: str, messages: int, said: int) -> None:
 
 
 def _marked(folder: Path) -> tuple[()] | tuple[str, int, int]:
-    """Return what `_mark` noted beside a folder: the log's id, how many messages of the thread it covers, and how many
-    the session itself held. Empty if nothing was noted."""
+    """Return what `_mark` noted beside the copy of a session: the id of the thread's log, how many messages of the
+    thread the session covered, and how many messages it held itself. Empty if nothing was noted."""
     try:
         log_id, messages, said = folder.with_suffix(".mark").read_text().split()
     except (FileNotFoundError, ValueError):
@@ -269,10 +279,11 @@ def _marked(folder: Path) -> tuple[()] | tuple[str, int, int]:
 
 
 def _ends_with(messages: Sequence[Message], prompt: str, answer: str) -> bool:
-    """Return whether this answer follows this prompt, before which a note may stand.
+    """Return whether the messages of a session hold this prompt, followed by this answer. Clew's note may stand before
+    the prompt in the same message.
 
-    White space is ignored. Programs may also strip invisible characters from a prompt or summarise it: if the prompt is
-    not found, the last one is taken for it.
+    White space is ignored. Programs may also strip invisible characters from a prompt or summarise it. So if the prompt
+    is not found, the last user message is taken for it.
     """
     asked = [place for place, message in enumerate(messages) if type(message) is User]
     if not asked:
@@ -288,22 +299,23 @@ def _solid(text: str) -> str:
 
 
 def _covers(known: ProviderKey, state: Checkpoint) -> bool:
-    """Return whether the provider's session, as last recorded, covers everything that the thread holds now."""
+    """Return whether the provider's session, as it was last recorded, holds everything that the thread holds now."""
     return known.messages == _end(state)
 
 
 def _end(state: Checkpoint) -> int:
-    """Return the place in the history after the last message that the model sees."""
+    """Return the index in the thread's history after the last message that the model sees; later ones were rewound."""
     return state.view[-1][1] if state.view else 0
 
 
 def _only_went_on(state: Checkpoint) -> bool:
-    """Return whether nothing was rewound except prompts that were never answered."""
+    """Return whether the thread was never rewound, except to take back prompts at its end that were never answered."""
     return len(state.view) <= 1 and all(type(message) is User for message in state.history[_end(state) :])
 
 
 def _without_last_prompts(conversation: Conversation, taken_back: int) -> Conversation:
-    """Remove the last prompt, with a note before it, if it was taken back: it is asked again."""
+    """Return the conversation without its last message if that is a prompt which the thread took back in order to ask
+    it again. `taken_back` is the number of messages that were taken back; if it is 0, nothing is removed."""
     messages = conversation.messages
     if taken_back and messages and type(messages[-1]) is User:
         messages = messages[:-1]
@@ -311,13 +323,13 @@ def _without_last_prompts(conversation: Conversation, taken_back: int) -> Conver
 
 
 def _done_since(known: ProviderKey, state: Checkpoint) -> bool:
-    """Return whether responses or results were added to the thread after the provider's session was last recorded."""
+    """Return whether responses or tool results were added to the thread after the provider's session was last recorded."""
     return any(type(message) in (Assistant, Tool) for message in state.history[known.messages :])
 
 
 def _in_line(known: ProviderKey, state: Checkpoint, log_id: str) -> bool:
-    """Return whether the thread has only been continued since the provider's session was recorded: it was not rewound,
-    and is not a fork or copy of another."""
+    """Return whether the thread has only grown since the provider's session was recorded: it was not rewound, and it is
+    not a fork or copy of the thread that the session belongs to."""
     if known.thread not in ("", log_id):
         return False
     start = state.view[-1][0] if state.view else 0

@@ -1,5 +1,9 @@
-"""Runs a provider's program so that neither side can hang the other and no process outlives this one; finds programs on
-the PATH and says why one cannot be run."""
+"""Runs a provider's program so that neither side can hang the other and no process outlives this one; also finds
+programs on the PATH and says why one cannot be run.
+
+The program is not started directly but by a small process, the guard, which kills everything that it started when it
+ends or when this process dies.
+"""
 
 from __future__ import annotations
 
@@ -28,19 +32,21 @@ __all__ = ["CannotRun", "Ended", "is_binary", "on_path", "printed_version", "pro
 
 
 OWNER_VARIABLE = "CLEW_PROVIDER_OF"
-"""The environment variable, in every process started for a provider, that names the process it belongs to."""
+"""The environment variable that is set in every process started for a provider. It names the process that started it,
+so that leftovers of a dead process can be found."""
 _GUARD = Path(__file__).with_name("guard.py")
 NOT_STARTED, SAYS_WHY = 127, "clew cannot start "
-"""The guard's exit status, and how its error message begins, if the system cannot start the program."""
+"""The exit status of the guard (the process that starts a provider's program), and the beginning of its error message,
+if the system cannot start the program."""
 _PIECE = 2**16
 _KEPT = 2**16
 """Bytes kept of the end of a program's standard error."""
 GRACE = 5.0
-"""Seconds that an interrupted program has to end by itself."""
+"""Seconds that an interrupted program has to end by itself before it is killed."""
 
 
 class CannotRun(Exception):
-    """The system cannot start this program. The message says which and why."""
+    """Raised if the system cannot start a program. The message says which program, and why."""
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -60,13 +66,16 @@ async def run(
     timeout: float | None = None,
     stop: asyncio.Future[None] | None = None,
 ) -> Ended:
-    """Run a program to its end and pass each line of its standard output to `on_line` as it comes.
+    """Run a program to its end and pass each line of its standard output to `on_line` as it comes. Returns how it
+    ended.
 
-    On cancellation or after `timeout` seconds the program is interrupted as by Ctrl+C, so that it can tidy up, and
-    whatever is left a moment later is killed. When this returns or raises, nothing of it runs any more, and `on_line`
-    has had all its output. The same happens if `on_line` raises, or if an exception is set on `stop`; that exception is
-    raised. If this process is killed, the program is killed within milliseconds. Raises `CannotRun` if the system
-    cannot start it.
+    On cancellation or after `timeout` seconds the program is interrupted as by Ctrl+C, so that it can tidy up; what
+    still runs after `GRACE` seconds is killed. The same happens if `on_line` raises an error or the caller sets an
+    error on `stop`; that error is raised. When this function returns or raises, no process of the program runs any
+    more. If this process is killed, the program is killed within milliseconds.
+
+    Raises `TimeoutError` after the timeout, `CannotRun` if the system cannot start the program, `InvalidInput` if the
+    folder does not exist or an argument has a NUL character, and `UsageError` on Windows.
     """
     _check(command, place)
     reading, lifeline = os.pipe()
@@ -128,7 +137,8 @@ def _owner() -> str:
 
 
 async def _stop(process: asyncio.subprocess.Process, lifeline: int, talking: asyncio.Future[Any]) -> None:
-    """Interrupt the program, and give it `GRACE` seconds to end."""
+    """Interrupt the program as by Ctrl+C, and wait up to `GRACE` seconds for its end. Does not kill it. `lifeline` is
+    the pipe over which the guard, which runs the program, gets the signal."""
     with suppress(BrokenPipeError):
         os.write(lifeline, bytes([signal.SIGINT]))
     await asyncio.wait([talking, asyncio.ensure_future(process.wait())], timeout=GRACE)
@@ -137,8 +147,8 @@ async def _stop(process: asyncio.subprocess.Process, lifeline: int, talking: asy
 async def _let_go(
     process: asyncio.subprocess.Process, talking: asyncio.Future[Any], broken: asyncio.Future[None]
 ) -> None:
-    """Wait for the end of the program, now that its lifeline is closed. Errors of the streams are retrieved here; the
-    first was raised already."""
+    """Wait until the program and its streams have ended. The pipe to the guard is closed by now, so the guard kills
+    what still runs. Errors of `talking` and `broken` are only marked as seen: the first was raised already."""
     await asyncio.wait([talking])
     if not talking.cancelled():
         talking.exception()
@@ -148,8 +158,8 @@ async def _let_go(
 
 
 async def _write(process: asyncio.subprocess.Process, data: bytes) -> None:
-    """Write the standard input. A program that does not read all of it is no error here: it reports that in its own
-    way."""
+    """Write `data` to the program's standard input and close it. A program that does not read all of it raises no error
+    here, because it reports the reason in its own way."""
     stdin = process.stdin
     assert stdin is not None  # noqa: S101
     with suppress(BrokenPipeError, ConnectionResetError):
@@ -163,8 +173,9 @@ async def _write(process: asyncio.subprocess.Process, data: bytes) -> None:
 async def _read_lines(
     process: asyncio.subprocess.Process, on_line: Callable[[bytes], None], broken: asyncio.Future[None]
 ) -> None:
-    """Pass on lines of any length: a picture in a tool's result is one line. An error of `on_line` is set on `broken`
-    at once. The remaining output is read and dropped, because a program that cannot write would never end."""
+    """Pass each line of the standard output to `on_line`. A line may have any length: a picture in a tool's result is
+    one line. An error that `on_line` raises is set on `broken`. The remaining output is then read and dropped, because
+    a program that cannot write would never end."""
     stdout = process.stdout
     assert stdout is not None  # noqa: S101
     waiting: list[bytes] = []
@@ -205,15 +216,15 @@ def signal_name(number: int) -> str:
 
 
 def reap() -> list[int]:
-    """Kill the processes that were started for a provider by a process that no longer exists, and return their pids.
-    They are left if even the guard was killed. Linux only: other systems do not show the environment of another
-    process."""
+    """Kill processes that were started for a provider by a process that no longer exists, and return the ids of the
+    killed ones. Such processes are left only if their guard, which kills them otherwise, was killed too. Works on Linux
+    only, since other systems do not show the environment of another process."""
     spared = _line_of(os.getpid())
     return [pid for pid, owner in _marked() if pid not in spared and provably_dead(owner) and _kill(pid)]
 
 
 def _line_of(pid: int) -> set[int]:
-    """Return a process and all its ancestors."""
+    """Return the ids of a process and of all its ancestors."""
     found: set[int] = set()
     while pid > 0 and pid not in found:
         found.add(pid)
@@ -251,7 +262,7 @@ _ELF = b"\x7fELF"
 _MACH_O = (b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
 _BINARIES = (_ELF, *_MACH_O, b"MZ")
 _MACHINES = {3: "x86", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
-"""The processor that the machine number in an ELF header stands for."""
+"""The processor that a machine number in the header of a Linux executable (ELF) stands for."""
 _NAMES = {"amd64": "x86_64", "arm64": "aarch64"}
 VERSION_TIMEOUT = 5.0
 """Seconds that a program has to print its version; after that the version counts as unknown."""
@@ -261,8 +272,8 @@ _HEAD = 4096
 
 
 def on_path(name: str, env: Mapping[str, str]) -> Path | None:
-    """Return the program of this name on the PATH. If no entry of that name can be run, return the first one, so that
-    `problem_of` can say what is wrong with it. Returns None if there is no entry."""
+    """Return the path of the program of this name on the PATH of the environment `env`. If no file of that name can be
+    run, return the first one, so that `problem_of` can say what is wrong with it. Returns None if there is none."""
     path = env.get("PATH", "")
     found = shutil.which(name, path=path)
     if found is not None:
@@ -272,7 +283,8 @@ def on_path(name: str, env: Mapping[str, str]) -> Path | None:
 
 
 def printed_version(path: Path, env: Mapping[str, str]) -> str:
-    """Run a program with `--version` and return what it prints; empty if that fails or takes too long."""
+    """Run a program with `--version` and return what it prints, stripped; empty if that fails or takes more than 5
+    seconds."""
     try:
         answer = subprocess.run(  # noqa: S603 - the program that is about to be run in any case
             [path, "--version"],
@@ -288,8 +300,8 @@ def printed_version(path: Path, env: Mapping[str, str]) -> str:
 
 
 def is_binary(path: Path) -> bool:
-    """Return whether this is a native program, not a script. An unreadable file counts as one, because a script that
-    cannot be read cannot be run."""
+    """Return whether a file is a native executable and not a script. A file that may not be read counts as one, because
+    a script that cannot be read cannot be run."""
     try:
         with path.open("rb") as file:
             return file.read(4).startswith(_BINARIES)
@@ -300,8 +312,8 @@ def is_binary(path: Path) -> bool:
 
 
 def problem_of(path: Path, env: Mapping[str, str]) -> str:
-    """Say why this file cannot be run here; empty if it can. A file that looks wrong is started once, because a system
-    can be set up to run foreign programs."""
+    """Return in words why this file cannot be run here; empty if it can. A file that looks as if it could not be run is
+    started once with `--version`, because a system can be set up to run foreign programs."""
     try:
         mode = path.stat().st_mode
     except OSError as error:
@@ -363,7 +375,8 @@ def _elf(path: Path, head: bytes) -> str:
 
 
 def _loader(head: bytes) -> str:
-    """Return the path of the dynamic loader that a 64-bit little-endian program names; empty if it names none."""
+    """Return the path of the dynamic loader that a 64-bit little-endian Linux executable names; empty if it names none.
+    `head` is the beginning of the executable."""
     start, size, count = (int.from_bytes(head[at : at + n], "little") for at, n in ((32, 8), (54, 2), (56, 2)))
     for at in range(start, min(start + size * count, len(head) - 56), size or 56):
         if int.from_bytes(head[at : at + 4], "little") == 3:

@@ -1,5 +1,5 @@
-"""Sends one prompt to one provider on an open thread: records it, runs the program, stores the session, and records how
-it ended."""
+"""Sends one prompt to one provider on an open thread: records the prompt, runs the program, stores a copy of the
+program's own session, and records how the exchange ended."""
 
 from __future__ import annotations
 
@@ -65,15 +65,15 @@ __all__ = ["Sending", "error_of", "standing_of", "watched"]
 
 log = logging.getLogger("clew.providers")
 _LOOK_AFTER = 1.0
-"""Seconds between two checks whether this process still holds the thread."""
+"""Seconds between two checks whether this process still holds the thread's lease."""
 
 
 class _GaveUp(Exception):
-    """The program reported a failure but may keep trying for ever, so it is ended."""
+    """Raised to end the program: it reported that the prompt failed, but may keep trying for ever."""
 
 
 class Sending:
-    """Sends one prompt. Create one for each prompt, while holding the thread's lease."""
+    """Sends one prompt to a provider. Create one object for each prompt, while holding the thread's lease."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Sending:
         self.asked_at = -1
         """The index in the history of the first message of this exchange; -1 until it is recorded."""
         self._prompt_at = -1
-        """The index of the prompt itself: a note may stand before it."""
+        """The index of the prompt in the thread's history. A note to the model may stand right before it."""
         self._prompt_id = ""
         self._resumed_from: int | None = None
         self._settings = settings
@@ -106,8 +106,8 @@ class Sending:
         self._files = Files(journal, workspace, emit)
 
     async def send(self, prompt: str, prompt_id: str, key: str, timeout: float | None) -> RunResult:
-        """Send the prompt and return the exchange. `key` is the provider's key of the conversation, used if the thread
-        has none on record."""
+        """Send the prompt and return the result of the exchange. `key` is the provider's id of the conversation, used
+        if the thread has none on record. An error of the provider is raised once everything is recorded."""
         self._prompt_id = prompt_id
         began = time.monotonic()
         await take_in(self._journal, self._store, self._provider.place, natively=self._redact is None)
@@ -143,7 +143,7 @@ class Sending:
         return result
 
     async def _refuse(self, prompt: str, before: Checkpoint, reason: str) -> RunResult:
-        """End without asking the provider, because the thread's budget is spent."""
+        """Record, and return as the result, that the provider is not asked: `reason` says which budget is spent."""
         await self._journal.record(StatusChanged("interrupted", reason))
         return RunResult(
             prompt=prompt,
@@ -175,7 +175,7 @@ class Sending:
         )
 
     async def _begin(self, before: Checkpoint, placed: Placed, told: User | None, prompt: str) -> None:
-        """Record everything that must be durable before the program starts, in one write."""
+        """Record in one write the note `told`, the prompt, and all that must be durable before the program starts."""
         entries: list[Logged] = [*self._started(before)]
         known = self._thread.checkpoint.providers.get(self._provider.name)
         if known is None or known.key != placed.key:
@@ -198,8 +198,8 @@ class Sending:
         self._emit(TurnStarted(before.turns + 1))
 
     def _started(self, before: Checkpoint) -> Iterable[ThreadStarted]:
-        """Yield a `ThreadStarted` if the agent, its model or its limits are new. Differences from the record are noted
-        as drift."""
+        """Yield a `ThreadStarted` entry if agent, model, system prompt or limits differ from `before`, the thread's
+        state. If the thread is not new, the differences are noted as drift, which the result reports."""
         settings, name = self._settings, self._provider.name
         limits = {"provider": name, "cwd": str(self._provider.place.cwd), "permissions": settings.permissions}
         agent = settings.name or name
@@ -217,8 +217,8 @@ class Sending:
         yield now
 
     async def _attempt(self, job: Job, recorder: Recorder, timeout: float | None) -> BaseException | None:
-        """Run the program. Returns what stopped it from outside, or None. Even then the reader is asked for what the
-        run used."""
+        """Run the program and record its events. Returns the error that stopped it from outside, such as a timeout, or
+        None. After such an error the reader is still asked what the run used, unless the lease is lost."""
         reader: Reader | None = None
         try:
             reader = await asyncio.to_thread(self._provider.reader, job)
@@ -251,7 +251,7 @@ class Sending:
         _take(recorder, reader.end(done.status, done.stderr))
 
     async def _watch(self, stop: asyncio.Future[None]) -> None:
-        """End the program, even while it prints nothing, once another process holds the thread."""
+        """Set an error on `stop`, which ends the program, once another process has taken the thread's lease."""
         while not stop.done():
             await asyncio.sleep(_LOOK_AFTER)
             if self._thread.lost is not None and not stop.done():
@@ -266,11 +266,11 @@ class Sending:
         standing: tuple[Any, str],
         problem: BaseException | None,
     ) -> RunResult:
-        """Record how the exchange ended.
+        """Record how the exchange ended, and return its result. `standing` is its status and reason.
 
-        First its outcome and cost, then the program's own session and the files, then the thread's status. After a
-        problem this is done as far as possible: the problem itself is raised later, with a note of what could not be
-        recorded.
+        Its outcome and cost are recorded first, then the program's own session and the files, then the thread's status.
+        If the prompt failed with `problem`, as much as possible is recorded. The caller raises the problem later, with
+        a note of what could not be recorded.
         """
         status, reason = standing
         try:
@@ -297,7 +297,7 @@ class Sending:
         return result
 
     def _ended(self, result: RunResult) -> StateSet:
-        """Return the entry that records how the exchange ended and what it cost."""
+        """Return the log entry that records how the exchange ended and what it cost."""
         reason = self._journal.as_recorded(StatusChanged("interrupted", result.reason)).reason
         spent = Spent(result.usage, result.cost, result.duration)
         return ended(
@@ -312,23 +312,23 @@ class Sending:
         )
 
     def _spent(self, recorder: Recorder, result: RunResult) -> list[Logged]:
-        """Return the entries for the cost. If it is unknown, the model call stays open, so that the next request counts
-        it as unaccounted for."""
+        """Return the entries that record the cost. If it is unknown, the entry of the model call stays without an end,
+        so that the next prompt counts the call as unaccounted for."""
         if result.usage is not None:
             refused = [ModelCallRefused(result.reason)] if self._cost_nothing(recorder) else []
             return [Spend(result.usage, result.cost), *refused]
         return [] if self._thread.checkpoint.in_flight else [ModelCallStarted(self._model or self._provider.name)]
 
     def _cost_nothing(self, recorder: Recorder) -> bool:
-        """Return whether the vendor refused every request that the program made for this prompt."""
+        """Return whether the vendor refused every request of this prompt, so that it cost nothing."""
         ending = recorder.ending
         refused = isinstance(ending, Failed) and ending.is_refused and ending.usage in (None, Usage())
         state = self._thread.checkpoint
         return refused and state.in_flight and not (state.partial or recorder.children or recorder.may_be_charged)
 
     async def _keep_files(self, problem: BaseException | None) -> str:
-        """Store the files of the workspace. If the prompt has already failed, an error is added to its problem as a
-        note and returned as text; otherwise it is raised."""
+        """Store the files of the workspace. If that fails, the error is raised; but if the prompt failed before with
+        `problem`, the error becomes a note of that problem and is returned as text."""
         if problem is None:
             await self._files.keep()
             return ""
@@ -337,11 +337,11 @@ class Sending:
         return unkept
 
     async def _keep(self, recorder: Recorder, prompt: str, key: str) -> str:
-        """Store the program's own session and what sub-agents did. Returns a warning if the program did not keep this
-        exchange.
+        """Store a copy of the program's own session, and what sub-agents did. Returns a warning if the program did not
+        keep this exchange in its session; otherwise an empty text.
 
-        If the program's own session cannot be read, the answer is not lost: the conversation can be written again from
-        the record. The same is done after an answer that the program did not keep.
+        The answer is not lost if the session lacks it or cannot be read: the conversation can be written into a new
+        session from the record.
         """
         for call_id, messages in recorder.children.items():
             await self._keep_child(call_id, messages)
@@ -360,14 +360,14 @@ class Sending:
         return ""
 
     async def _has_kept(self, ending: Finished, prompt: str, key: str) -> bool:
-        """Return whether the program kept this exchange. Its own commands, like /compact, are kept in other forms, so
-        they count as kept."""
+        """Return whether the program's own session holds this exchange. A prompt that is a command of the program, like
+        /compact, is kept in another form, so it always counts as held."""
         return prompt.lstrip().startswith("/") or await self._placing.has_kept(
             self._thread.checkpoint, key, prompt, ending.text
         )
 
     async def _keep_child(self, call_id: str, messages: list[Message]) -> None:
-        """Record what a sub-agent did, on a thread of its own."""
+        """Record what a sub-agent did, on a thread of its own. `call_id` is the tool call that started it."""
         parent = self._thread.thread_id, self._thread.checkpoint.turns
         name = child_id(parent[0], "agent", call_id.encode().hex()[-16:])
         async with Thread.open(self._store, name, takeover=True, redact=self._redact) as thread:
@@ -405,7 +405,7 @@ class Sending:
 
 
 def _joined(told: User | None, waiting: str) -> User | None:
-    """Return the note that goes before the prompt: what was stopped, and what waits on record."""
+    """Return the note for the model before the prompt: `told` (what was stopped) joined with `waiting`, or None."""
     if not waiting:
         return told
     return note(waiting) if told is None else user(f"{plain_text(told)} {waiting}")
@@ -417,7 +417,7 @@ def _take(recorder: Recorder, events: Iterable[ProviderEvent]) -> None:
 
 
 def _left_of(timeout: float | None, began: float) -> float | None:
-    """Return the seconds left of the timeout: preparing the conversation took some of them."""
+    """Return the seconds left of `timeout` since `began`, a monotonic time; None if there is no timeout."""
     return None if timeout is None else max(0.001, timeout - (time.monotonic() - began))
 
 
@@ -427,7 +427,7 @@ _LONGEST_REASON = 500
 def standing_of(
     ending: Finished | Failed | None, timeout: float | None, failure: BaseException | None
 ) -> tuple[Any, str]:
-    """Return the status and reason with which the exchange goes on record."""
+    """Return status and reason for the record of the exchange. `failure` is what stopped the program from outside."""
     if isinstance(failure, TimeoutError):
         return "interrupted", f"timeout: {timeout:g} s"
     if isinstance(failure, asyncio.CancelledError):
@@ -442,7 +442,7 @@ def standing_of(
 
 
 def error_of(provider: str, ending: Finished | Failed | None, model: str, key: str) -> ClewError:
-    """Return the error to raise for a failed prompt. `key` is the provider's key of the conversation."""
+    """Return the error to raise for a prompt that failed. `key` is the provider's id of the conversation."""
     failed = ending if isinstance(ending, Failed) else Failed("failed", "its program ended without a word")
     if failed.kind == "login":
         return NotLoggedIn(provider, failed.reason)
@@ -456,17 +456,17 @@ def error_of(provider: str, ending: Finished | Failed | None, model: str, key: s
 
 
 _EVERY = 0.05
-"""Seconds between two looks, which is how long a tool may run before it is on record. 20 looks a second take 0.8 % of a
-core on a busy machine, nearly all of it for switching threads: a look itself takes 4 µs if nothing has changed,
-otherwise 11 µs."""
+"""Seconds between two looks at a watch, so a tool may run this long before its call is on record. 20 looks a second
+take 0.8 % of a core on a busy machine, nearly all of it for switching OS threads: a look itself takes 4 µs if nothing
+has changed, otherwise 11 µs."""
 
 
 @asynccontextmanager
 async def watched(
     watch: Watch | None, take: Callable[[bytes], None], stop: asyncio.Future[None]
 ) -> AsyncIterator[None]:
-    """Pass the lines of a watch to `take` while this is open, and a last time when it closes, even after an error. An
-    error of `take` meanwhile is set on `stop`."""
+    """Pass what `watch` finds to `take`, line by line, until the context ends, and then once more, even after an error.
+    An error that `take` raises before that is set on `stop`. Does nothing if `watch` is None."""
     if watch is None:
         yield
         return

@@ -1,5 +1,5 @@
-"""Records what a provider's program does while it happens: text before the response is complete, calls before their
-results."""
+"""Records in a thread what a provider's program does while it happens: text before the response is complete, and tool
+calls before their results."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ __all__ = ["Recorder"]
 
 
 class Recorder:
-    """Writes the events of one prompt to the thread's log and passes them on to the caller.
+    """Writes the events of one prompt to the thread's log and passes them on to the caller through `emit`.
 
-    Nothing waits for the disk, because the program does not wait either. Events become durable a moment later; those
-    that arrive during a write share the next one. So the cost of an event does not depend on the length of the thread.
+    The program does not wait until its events are on disk, so the recorder does not wait either. Events become durable
+    a moment later; those that arrive during a write share the next one. So the cost of an event does not depend on the
+    length of the thread.
     """
 
     def __init__(self, journal: Journal, emit: Emit, *, pieces: bool = True) -> None:
-        """Without `pieces` only complete blocks are recorded: a secret that redaction must remove could be split over
-        two pieces."""
+        """With `pieces=False` only complete blocks are recorded, and no streamed pieces of text: a secret that must be
+        removed before it is recorded could be split over two pieces."""
         self._pieces = pieces
         self._journal = journal
         self._thread = journal.thread
@@ -34,25 +35,30 @@ class Recorder:
         self._blocks: list[Block] = []
         self._said = ""
         self._thought = ""
-        """What was streamed so far of the thinking block that comes next."""
+        """The thinking that was streamed since the last complete thinking block. It is the beginning of the next one.
+        """
         self._calls: dict[str, tuple[int, int, ToolCall]] = {}
-        """The recorded calls without a result, by the vendor's id, with their places in the thread."""
+        """The recorded tool calls without a result, by the vendor's call id: index of the message in the thread, index
+        of the call in the message, and the call."""
         self._whole: list[Assistant] = []
-        """Complete responses that wait until the calls of the response before them have results."""
+        """Complete responses that are not yet added to the thread, because tool calls of the response before them have
+        no result yet."""
         self._early: dict[str, ToolResult] = {}
-        """Results of calls in waiting responses, by the vendor's id."""
+        """Results of tool calls in responses that are not yet added to the thread, by the vendor's call id. They are
+        recorded once the response is added."""
         self._retries = 1
         self.may_be_charged = False
-        """Whether the program retried after a request that may have been charged but was not counted."""
+        """Whether the program tried a request again after one that the vendor did not refuse, which may have been
+        charged without being counted."""
         self._writing: asyncio.Task[None] | None = None
         self._dirty = False
         self.children: dict[str, list[Message]] = {}
-        """The conversations with sub-agents, by the call that started them."""
+        """What was said with each sub-agent, by the id of the tool call that started it."""
         self.ending: Finished | Failed | None = None
         self.model = ""
 
     def take(self, event: ProviderEvent) -> None:
-        """Record one event. Raises `LeaseLost` if another process holds the thread by now."""
+        """Record one event, and pass it on to the caller. Raises `LeaseLost` if another process has taken the thread."""
         if isinstance(event, Delta):
             self._delta(event)
         elif isinstance(event, Response):
@@ -71,7 +77,7 @@ class Recorder:
             self.ending = self.ending or event
 
     async def settle(self) -> None:
-        """Close the current response and wait until everything taken is durable."""
+        """Add the current response to the thread, and wait until everything recorded is durable."""
         self._close()
         if self._writing is not None:
             await self._writing
@@ -103,7 +109,7 @@ class Recorder:
             self._tell(block)
 
     def _tell(self, block: Block) -> None:
-        """Record and emit a complete block, or the part of it that was not streamed before."""
+        """Record and emit a complete block. Of text or thinking that was streamed before, only the rest is recorded."""
         event: Event | None = None
         if isinstance(block, Text):
             known, self._said = self._said, ""
@@ -123,16 +129,17 @@ class Recorder:
             self._emit(event)
 
     def _close(self) -> None:
-        """Complete the current response, which replaces its pieces. Its calls may have begun by now."""
+        """End the current response: it becomes a message of the thread in place of its streamed pieces. Its tool calls
+        are recorded as begun, since they may have been."""
         if self._blocks:
             self._whole.append(Assistant(tuple(self._blocks), self._model))
             self._blocks, self._id, self._said, self._thought = [], "", "", ""
         self._add_whole()
 
     def _add_whole(self) -> None:
-        """Add complete responses to the thread. A response waits while calls of the one before it run: only the last
-        response of a thread can have open calls, so a result of an earlier one would be lost. Meanwhile its pieces are
-        on record."""
+        """Add the complete responses to the thread, in order. A response has to wait while tool calls of the one before
+        it have no result: in a thread only the last response can have open calls, so a result for an earlier one would
+        be lost. Meanwhile its pieces are on record."""
         while self._whole and not self._calls:
             message = self._whole.pop(0)
             self._keep(MessageAdded(message))
@@ -148,7 +155,8 @@ class Recorder:
                     self._settle_call(early)
 
     def _waiting_blocks(self) -> tuple[Block, ...]:
-        """Return the blocks that are not yet in a message of the thread, as far as pieces may be recorded."""
+        """Return the blocks that were received but are not yet in a message of the thread. Only tool calls are returned
+        if pieces of responses may not be recorded."""
         blocks = [*(block for message in self._whole for block in message.content), *self._blocks]
         return tuple(block for block in blocks if self._pieces or isinstance(block, ToolCall))
 
@@ -178,7 +186,8 @@ class Recorder:
         return call
 
     def _child(self, call_id: str) -> list[Message]:
-        """Return the conversation with a sub-agent, which begins with its task."""
+        """Return the list of what was said with a sub-agent, to which the caller adds. It begins with the task that the
+        tool call gave the sub-agent."""
         if call_id not in self.children:
             self._close()
             call = self._calls[call_id][2] if call_id in self._calls else None

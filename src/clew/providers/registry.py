@@ -24,9 +24,10 @@ __all__ = [
 ]
 
 GROUP = "clew.providers"
-"""The entry point group. An entry's name is the provider's name, and its value a subclass of `Provider`."""
+"""The entry point group in which installed packages add providers. An entry's name is the provider's name, and its
+value a subclass of `Provider`."""
 BUILT_IN_AGENT = "clew"
-"""The name of Clew's own agent in handles and translations. It is not a provider."""
+"""The name by which handles and translations mean Clew's own agent. It is not a provider."""
 
 _BUILT_IN = {
     "claude_code": "clew.providers.claude_code:ClaudeCode",
@@ -39,7 +40,8 @@ PROVIDERS: tuple[str, ...] = tuple(_BUILT_IN)
 
 
 def provider_name(name: str) -> str:
-    """Return the canonical name of a provider that may be written in several ways."""
+    """Return the standard name of a provider, such as `claude_code` for `claude` or `claude-code`. Any other name is
+    returned as it is."""
     return _ALIASES.get(name, name)
 
 
@@ -49,7 +51,7 @@ def provider_names() -> tuple[str, ...]:
 
 
 def wanted(providers: str | Iterable[str] | None) -> list[str]:
-    """Return the names of the requested providers, each once; all known ones if `providers` is None. Raises
+    """Return the standard names of the requested providers, each once; all known ones if `providers` is None. Raises
     `InvalidInput` for an unknown name."""
     if providers is None:
         return list(provider_names())
@@ -61,7 +63,8 @@ def wanted(providers: str | Iterable[str] | None) -> list[str]:
 
 
 def find_provider(name: str) -> type[Provider]:
-    """Return the provider class of this name. It is imported only now. Raises `InvalidInput` if there is none."""
+    """Return the class of the provider with this name. Its module is imported only now. Raises `InvalidInput` if there
+    is none."""
     if name == BUILT_IN_AGENT:
         raise InvalidInput("'clew' is the built-in agent, not a provider. Give a model instead: Agent(model)")
     try:
@@ -75,6 +78,6 @@ def find_provider(name: str) -> type[Provider]:
 
 
 def default_place(cwd: str | os.PathLike[str] | None = None, env: Mapping[str, str] | None = None) -> Place:
-    """Return a place with this process's working folder and environment, or with those given. `env` replaces the whole
-    environment."""
+    """Return the place in which a provider works by default: this process's working folder and environment, unless
+    others are given. `env` replaces the whole environment."""
     return Place(Path(os.path.abspath(cwd or Path.cwd())), dict(os.environ if env is None else env))

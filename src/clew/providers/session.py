@@ -1,4 +1,4 @@
-"""Sessions at a provider: one conversation over several prompts, in one thread."""
+"""Sessions at a provider: one conversation over several prompts, recorded in one thread."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ log = logging.getLogger("clew.providers")
 
 GO_ON = "Go on where you were stopped."
 _FALLS_TO_NEXT = (ProviderMissing, NotLoggedIn, ProviderLimited)
-"""Failures after which the next provider is tried."""
+"""Errors of a provider after which the prompt is sent to the next provider instead."""
 
 
 class ProviderSession(Session):
-    """A conversation with Claude Code, Codex, opencode or another outside agent. Made by `Agent(provider=…)`.
+    """A conversation with Claude Code, Codex, opencode or another outside agent. Made by an `Agent(provider=…)`.
 
     Each prompt starts the provider's program, which ends with the prompt: between prompts nothing runs. Everything that
-    it says is recorded as it comes. What the program itself keeps of the conversation goes into the store after each
-    prompt.
+    the program says is recorded as it comes. After each prompt, a copy of what the program itself keeps of the
+    conversation is stored too.
     """
 
     def __init__(self, agent: ProviderAgent, thread_id: str, *, provider: str, key: str, origin: Handle | None) -> None:
-        """`key` is the id by which the provider knows the session; empty if only the record has it. `origin` is the
-        handle from which the session goes on; None for a new session.
-        """
+        """`provider` is the name of the provider to ask first. `key` is the id under which that provider keeps the
+        conversation; empty if it has to be read from the thread. `origin` is the handle that the session was resumed
+        from; None for a new session."""
         self._agent = agent
         self._thread_id = thread_id
         self._provider = provider
@@ -63,12 +63,13 @@ class ProviderSession(Session):
 
     @property
     def provider(self) -> str:
-        """The name of the provider that works on the session now."""
+        """The name of the provider that has the conversation now. It changes when another provider takes over."""
         return self._provider
 
     @property
     def losses(self) -> tuple[Loss, ...]:
-        """Parts of the conversation that did not fit the provider to which the session was moved last."""
+        """What did not fit the provider's format when the conversation was moved to it by `move_to`; empty for a
+        session that was not moved."""
         return self._losses
 
     def _resume_key(self) -> str:
@@ -83,18 +84,20 @@ class ProviderSession(Session):
         return str(self._agent.settings.place.cwd), self._agent.store_url
 
     def send(self, prompt: str, *, prompt_id: str | None = None, timeout: float | None = None) -> Run[RunResult]:
-        """Ask a prompt. Await the run for its result, or iterate it for its events. After `timeout` seconds the program
-        is interrupted, and the result says so. An error of the provider is raised, and never returned as an answer.
+        """Ask a prompt. Await the returned run for its result, or iterate over it for its events. After `timeout`
+        seconds the program is interrupted, and the result has the status `interrupted`. If the provider fails, its
+        error is raised; it is never returned as an answer.
 
-        With a `prompt_id` the prompt is asked once. If that id was answered, its answer is returned from the record and
-        no program is started. If it was stopped, it is asked again, and the program is told so.
+        With a `prompt_id` the prompt is answered once. If the thread has an answer for that id, it is returned and no
+        program is started. If the prompt of that id was stopped, it is asked again, and the program is told that it was
+        stopped.
         """
         check_prompt(prompt, prompt_id)
         check_timeout(timeout)
         return Run(lambda emit: self.ask(prompt, timeout, emit, prompt_id))
 
     async def ask(self, prompt: str, timeout: float | None, emit: Emit, prompt_id: str | None = None) -> RunResult:
-        """Do the work of `send`, and pass the events to `emit` as they happen."""
+        """Do the work of `send`: ask the prompt and return its result. Events are passed to `emit` as they happen."""
         self._agent.enter()
         task = asyncio.current_task()
         assert task is not None  # noqa: S101
@@ -123,10 +126,11 @@ class ProviderSession(Session):
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> Run[RunResult]:
-        """Go on where the session was stopped. Raises `ThreadNotFound` if nothing was begun yet.
+        """Continue where the session was stopped. Without a `prompt` the provider is told to go on. Raises
+        `ThreadNotFound` if nothing was asked in this session yet.
 
-        `answer` and `max_turns` raise `UsageError`: providers ask no questions that could be answered later, and count no
-        turns.
+        `answer` and `max_turns` raise `UsageError`: providers ask no questions that could be answered later, and count
+        no turns.
         """
         refuse_turns(answer=answer, max_turns=max_turns)
         check_resumed(prompt, prompt_id)
@@ -144,15 +148,16 @@ class ProviderSession(Session):
         await stop_all(self._tasks)
 
     async def trajectory(self) -> Trajectory:
-        """Read from the record what was done so far. The result is empty if the store does not have the session."""
+        """Read from the store what was done in this session so far. The result is empty if the store does not have the
+        thread."""
         found, self._key = await self._agent.trajectory_and_key(self._thread_id, self._provider, self._key)
         return found
 
     async def move_to(self, provider: str, **settings: Any) -> Session:
-        """Go on at another provider, and return the session to use from now on. The conversation is translated now, its
-        `losses` say what did not fit, and the next prompt goes to the new provider. Settings that are not given stay as
-        they are, except the model, which is the new provider's own.
-        """
+        """Continue the conversation at another provider, or at the built-in agent if `provider` is `clew`, and return
+        the session to use from now on. A prompt that runs is cancelled. The conversation is translated at once, and
+        `losses` of the new session says what did not fit. `settings` are arguments of `Agent`; those not given are
+        taken from this session's agent, except the model, which each provider has its own name for."""
         self._agent.enter()
         await self.cancel()
         await self._agent.check_origin(self._thread_id, self._origin)
@@ -186,9 +191,8 @@ class ProviderSession(Session):
                 return await self._try_each(journal, ready, prompt, timeout, emit)
 
     def _clear_the_way(self) -> Ready:
-        """End programs that former processes left running, and return a provider that can be asked, before anything is
-        written.
-        """
+        """Prepare for a prompt before anything is written: kill programs that dead processes left running, delete old
+        copies of sessions, and return the first provider that can be used."""
         reap()
         ready = self._agent.first_ready(self._agent.order(self._provider))
         if not self._swept:
@@ -199,9 +203,9 @@ class ProviderSession(Session):
     async def _try_each(
         self, journal: Journal, ready: Ready, prompt: Asked, timeout: float | None, emit: Emit
     ) -> RunResult:
-        """Send the prompt to the provider that has the conversation. If it cannot work here, send it to the next one that
-        can.
-        """
+        """Send the prompt to the provider that has the conversation. If that provider is missing, not logged in or at
+        its limit, send it to the next one, and so on. If all fail, the last error is raised, with notes of the earlier
+        ones."""
         failures: list[ProviderError] = []
         names = self._agent.order(self._who_has_it(journal))
         for number, name in enumerate(names):
@@ -227,9 +231,8 @@ class ProviderSession(Session):
         raise with_notes(failures)
 
     def _who_has_it(self, journal: Journal) -> str:
-        """Return the provider that did the last turns, for a session that goes on from its id alone. Any other session
-        stays at its provider.
-        """
+        """Return the name of the provider to ask first. If the session was resumed by its thread's id alone, that is
+        the provider which did the last turns; otherwise it is the session's own."""
         recorded = current_provider(journal.thread.checkpoint)
         return recorded if not self._key and recorded in self._agent.settings.providers else self._provider
 
@@ -240,7 +243,8 @@ class ProviderSession(Session):
 
 
 def refuse_turns(*, answer: Any = None, max_turns: int | None = None) -> None:
-    """Raise `UsageError` if an answer or a limit of turns is given: a provider's program takes neither."""
+    """Raise `UsageError` if `answer` or `max_turns` is given: a provider's program asks no questions that could be
+    answered later, and counts no turns."""
     if answer is not None or max_turns is not None:
         raise UsageError(
             "answer= and max_turns= are for the built-in agent: a provider's program runs a loop of its own, asks nothing "
@@ -249,7 +253,7 @@ def refuse_turns(*, answer: Any = None, max_turns: int | None = None) -> None:
 
 
 def with_notes(failures: list[ProviderError]) -> ProviderError:
-    """Return the last of these errors, with a note for each earlier one."""
+    """Return the last of these errors, after adding a note to it for each earlier one."""
     *others, last = failures
     for earlier in others:
         last.add_note(f"before that, {earlier}")

@@ -31,12 +31,13 @@ AUTO = "auto"
 
 
 class ProviderSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The arguments of `Agent(provider=…)`, checked."""
+    """The checked arguments of `Agent(provider=…)`."""
 
     providers: tuple[str, ...]
     """The names of the providers, in the order in which they are tried."""
     models: Mapping[str, str]
-    """The model by provider. A provider that is not in it uses the default of its program."""
+    """The model for each provider, by the provider's name. A provider that is not in it uses the default of its
+    program."""
     name: str
     system_prompt: str
     place: Place
@@ -66,9 +67,8 @@ def make_settings(
     budget: Budget | None,
     timeout: float | None,
 ) -> ProviderSettings:
-    """Check the arguments and return the settings. Raises `InvalidInput` for every mistake that can be known before the
-    start.
-    """
+    """Check the arguments of `Agent(provider=…)` and return them as settings. Raises `InvalidInput` for every mistake
+    that can be recognised before a program is started."""
     names = _names(provider)
     check_name(name)
     check_text("system_prompt", system_prompt)

@@ -33,11 +33,12 @@ async def check_providers(
     place: Place | None = None,
     timeout: float = 60,
 ) -> list[Health]:
-    """Check these providers, in the given order; by default all known ones.
+    """Check these providers, and return one result for each, in the given order; by default for all known ones. A
+    provider that cannot be checked is reported in its result; only an unknown name raises an error.
 
-    Only what is on this machine is read; no network request is made. With `live=True` each provider that is ready gets
-    one short prompt, in an empty folder with permission `read`, for at most `timeout` seconds. That costs as much as
-    any such prompt and leaves a session of its own behind.
+    Only what is on this machine is read; no network request is made. With `live=True` each provider that seems ready is
+    also asked one short prompt, in an empty folder with permission `read`, for at most `timeout` seconds. That costs as
+    much as any such prompt and leaves a session of the provider behind.
     """
     place = place or default_place()
     return list(await asyncio.gather(*(_check(name, place, live, timeout) for name in wanted(providers))))
@@ -67,7 +68,8 @@ def _look(provider: Provider) -> tuple[Program | None, Health]:
 
 
 async def _probed(provider: Provider, program: Program, health: Health, timeout: float) -> Health:
-    """Run one prompt, and return the health with its outcome."""
+    """Ask the provider one short prompt in a temporary folder, and return `health` with the outcome added: whether it
+    answered, whether it is logged in, and what went wrong."""
     with tempfile.TemporaryDirectory(prefix="clew-check-") as folder:
         elsewhere = _moved(provider, folder)
         try:
@@ -82,7 +84,8 @@ async def _probed(provider: Provider, program: Program, health: Health, timeout:
 
 
 def _moved(provider: Provider, folder: str) -> Provider:
-    """Return the same provider in another folder, under the path that its program will see."""
+    """Return the same provider for another working folder. Symbolic links in the folder's path are resolved, because
+    the program will see it so."""
     return type(provider)(Place(Path(folder).resolve(), provider.place.env))
 
 
@@ -107,7 +110,8 @@ _NUMBERS = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
 
 
 def outdated(provider: Provider, program: Program) -> ProviderOutdated | None:
-    """Return the error for a program that is too old; None if it is not, or if its version is unknown."""
+    """Return the error to raise for a program that is too old for Clew; None if it is not too old, or if its version is
+    unknown."""
     found, oldest = _numbers(program.version), _numbers(type(provider).oldest)
     if found is None or oldest is None or found >= oldest:
         return None
@@ -117,15 +121,15 @@ def outdated(provider: Provider, program: Program) -> ProviderOutdated | None:
 
 
 def is_untried(provider: type[Provider], version: str) -> bool:
-    """Return whether a version is newer than those that Clew was tested with. It is used all the same, because programs
-    seldom change so much."""
+    """Return whether a version of a provider's program is newer than those that Clew was tested with. Clew uses such a
+    program all the same, because programs seldom change so much."""
     found, newest = _numbers(version), _numbers(provider.newest)
     return found is not None and newest is not None and found > newest
 
 
 def _numbers(version: str) -> tuple[int, ...] | None:
-    """Return the numbers of a version. Returns None for a text without any, and for 0.0.0, the version of private
-    builds."""
+    """Return the numbers in a version, such as (2, 1, 0). Returns None for a text without any, and for 0.0.0, which
+    private builds have."""
     found = _NUMBERS.search(version)
     numbers = tuple(int(number or 0) for number in found.groups()) if found else ()
     return numbers if any(numbers) else None

@@ -1,1 +1,1 @@
-"""Rewrites a conversation for another agent: with that agent's tools, ids and forms."""
+"""Rewrites a conversation of one agent for another: with that agent's tools, ids and formats."""

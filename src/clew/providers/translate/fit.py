@@ -1,5 +1,5 @@
-"""Rewrites a conversation to fit another agent: its tools and ids, without content that only another vendor can
-read."""
+"""Rewrites a conversation of one agent to fit another: tool calls become calls of its tools, ids become such as it
+accepts, and content that only another vendor can read is left out."""
 
 from __future__ import annotations
 
@@ -41,31 +41,34 @@ __all__ = ["Fitted", "fit", "thinking_for"]
 B = TypeVar("B", bound=Text | Thinking | ToolCall | ToolResult | Json | Image | File)
 
 _DIALECTS = {"claude_code": "anthropic", "codex": "openai-responses", "opencode": "opencode"}
-"""The dialect of each provider's blocks. Additional fields of other dialects mean nothing to it."""
+"""The dialect in which each provider keeps its blocks. Additional fields that a block has in other dialects mean
+nothing to that provider."""
 _IDS = CallRules(id_pattern=r"[a-zA-Z0-9_-]+", id_length=64, unique_in="conversation", name_length=64, has_errors=True)
-"""Rules for call ids that every vendor accepts: a provider may use any of them."""
+"""Rules for tool call ids that every vendor accepts. They are used for all providers, because a provider may work with
+any vendor."""
 _MERE_FORM = frozenset(
     {
         *("arguments", "cache_control", "caller", "detail", "id", "internal_chat_message_metadata_passthrough"),
         *("logprobs", "message", "phase", "role", "status", "type"),
     }
 )
-"""Additional fields of a block that carry no content: ids, spellings, cache marks."""
+"""Additional fields of a block that carry no content, only ids, spellings or cache marks. Leaving them out is not
+reported as a loss."""
 
 
 class Fitted(NamedTuple):
-    """The rewritten conversation, and what was lost."""
+    """A conversation rewritten for another agent, and a list of what was lost."""
 
     conversation: Conversation
     losses: tuple[Loss, ...]
-    """Their positions are those in the original conversation."""
+    """What was lost. The message indexes are those in the original conversation."""
     origins: tuple[int, ...]
-    """For each remaining message, its position in the original conversation."""
+    """For each message of the rewritten conversation, the index of the original message that it comes from."""
 
 
 def fit(conversation: Conversation, source: str, target: str) -> Fitted:
-    """Rewrite the conversation of `source` for `target`. Both are names of providers, or `clew` for the built-in
-    agent."""
+    """Rewrite a conversation of the agent `source` for the agent `target`. Both are names of providers, or `clew` for
+    the built-in agent. The original is not changed."""
     if source == target:
         return Fitted(conversation, (), tuple(range(len(conversation.messages))))
     notes = Notes()
@@ -85,7 +88,8 @@ def fit(conversation: Conversation, source: str, target: str) -> Fitted:
 
 
 class _Fitter:
-    """Rewrites the messages one by one, in order, so that a result gets the id that its call was given."""
+    """Rewrites the messages of a conversation one by one. They must come in order, because a tool result gets the id
+    that its call was given before. Losses are added to `notes`."""
 
     def __init__(self, source: str, target: str, cwd: str, notes: Notes) -> None:
         self._source = source
@@ -96,7 +100,8 @@ class _Fitter:
         self._given: dict[str, list[str]] = {}
 
     def fit(self, index: int, message: Message) -> Message | None:
-        """Return the message for the target; None if nothing is left of it."""
+        """Return the message rewritten for the target agent; None if nothing is left of it. `index` is its index in the
+        original conversation."""
         if isinstance(message, Assistant):
             for call in tool_calls(message):
                 self._given[call.id] = []
@@ -141,8 +146,8 @@ class _Fitter:
         return msgspec.structs.replace(there, id=given)
 
     def _result(self, result: ToolResult, at: At) -> ToolResult:
-        """Rewrite a result with the new id of its call. If several calls of a response have the same id, their results
-        are matched in order."""
+        """Return a tool result with the id that its call was given. If several calls of a response had the same id,
+        their results are matched to them in order. `at` gives the indexes of the message and the block."""
         given = self._given.get(result.call_id) or [result.call_id]
         call_id = given.pop(0) if len(given) > 1 else given[0]
         content = tuple(kept for part in result.content if (kept := self._part(part, at)) is not None)
@@ -165,7 +170,8 @@ class _Fitter:
         return None
 
     def _beside(self, block: B, at: At) -> B:
-        """Return the block without the additional fields of other vendors."""
+        """Return the block without the additional fields of other vendors. If they had content, a loss is noted. `at`
+        gives the indexes of the message and the block."""
         dialect = _DIALECTS.get(self._target)
         if not block.extra or dialect is None or block.extra.keys() <= {dialect}:
             return block
@@ -195,8 +201,8 @@ def _between_tags(block: Block) -> Block:
 
 
 def _side_of(call: ToolCall, source: str, target: str) -> str:
-    """Return whose tool was called. In a thread that was moved before, some calls belong to an earlier agent's
-    tools."""
+    """Return the name of the agent whose tool was called. Usually it is `source`. In a thread that was moved before, a
+    call may belong to a tool of an earlier agent, which is recognised by the tool's name."""
     known = [side for side, forms in SIDES.items() if any(form.name == call.name for form in forms)]
     if source in known or target in known or not known:
         return source
@@ -204,8 +210,9 @@ def _side_of(call: ToolCall, source: str, target: str) -> str:
 
 
 def _answered(placed: Iterable[tuple[int, Message]], notes: Notes) -> Iterator[tuple[int, Message]]:
-    """Give every call without a result one that says that the outcome is unknown. Otherwise the built-in agent would
-    run the call again, which may have run elsewhere."""
+    """Yield the messages with their indexes, and give every tool call without a result one that says that the outcome
+    is unknown. Otherwise the built-in agent would run the call again, although it may have run elsewhere. Each is added
+    to `notes`."""
     open_calls: list[ToolCall] = []
     asked_at = 0
     results: list[Block] = []
@@ -233,10 +240,11 @@ _OPENCODE = "opencode"
 
 
 def thinking_for(block: Thinking, target: str) -> Thinking | None:
-    """Return the block as this agent can send it back to a model, or None if it cannot.
+    """Return the thinking block in the form in which the agent `target` can send it back to a model; None if it cannot.
 
-    Claude Code sends back what Anthropic signed or encrypted, Codex what has an id of the Responses API. opencode and
-    Clew's threads keep every block and note its vendor. For a provider that is not Clew's own the block stays as it is.
+    Claude Code can send back what Anthropic signed or encrypted, and Codex what has an id of the Responses API.
+    opencode and the built-in agent take every block. For a provider that does not come with Clew the block stays as it
+    is.
     """
     item = _item_of(block)
     if target == "claude_code":
@@ -250,8 +258,8 @@ def thinking_for(block: Thinking, target: str) -> Thinking | None:
 
 
 def _item_of(block: Thinking) -> dict[str, object] | None:
-    """Return the fields that the Responses API gave the block, above all its id. Returns None if the block is not from
-    that API, and an empty dict if it has no id."""
+    """Return the fields that OpenAI's Responses API gave a thinking block, above all its id. Returns None if the block
+    is not from that API, and an empty dict if it is but has no id."""
     own = values(block.extra).get(_RESPONSES)
     if isinstance(own, dict):
         return own

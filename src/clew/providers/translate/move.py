@@ -29,31 +29,33 @@ _NOT_RUN = "The call was not made: the work stopped before it."
 
 
 class Translated(msgspec.Struct, frozen=True, kw_only=True):
-    """A conversation in its new place. The original is unchanged."""
+    """The result of `translate`: where the conversation is now. The original is unchanged."""
 
     provider: str
     key: str
-    """The key by which the provider continues it; for the built-in agent the thread's id."""
+    """The id under which the provider has the new session; for the built-in agent it is the thread's id."""
     cwd: str
-    """The working folder of the new session."""
+    """The working folder that the new session belongs to."""
     losses: tuple[Loss, ...] = ()
-    """What did not fit, with its position in the original conversation."""
+    """What did not fit. The message indexes are those in the original conversation."""
 
 
 def for_provider(conversation: Conversation, source: str, target: str) -> tuple[Conversation, tuple[Loss, ...]]:
-    """Return the conversation of `source` rewritten for `target`, and what did not fit. Pure.
+    """Return the conversation of `source` rewritten for `target`, and what did not fit. Nothing is written.
 
-    Both are names of providers, or `clew` for the built-in agent. Tool calls become calls of the target's tools where
-    it has a counterpart, ids become such as every vendor accepts, thinking stays if the target can send it back, and
-    empty messages are left out. What the target's own format cannot hold beyond that, its `write` reports.
+    Both are names of providers, or `clew` for the built-in agent. A tool call becomes a call of the target's tool of
+    the same kind, if it has one. Tool call ids become such as every vendor accepts, thinking stays if the target can
+    send it back to a model, and empty messages are left out. Further losses can arise when the result is written in the
+    target's own format: `Provider.write` reports those.
     """
     fitted = fit(conversation, provider_name(source), provider_name(target))
     return fitted.conversation, fitted.losses
 
 
 def write_for(target: Provider, conversation: Conversation, source: str, key: str, folder: Path) -> tuple[Loss, ...]:
-    """Write the conversation of `source` into a folder in the target's own format. Returns everything that did not fit,
-    with its position in the given conversation."""
+    """Rewrite the conversation of the agent `source` for the provider `target`, and write it into an export folder in
+    that provider's own format, under this key. Returns everything that did not fit, with indexes in the given
+    conversation."""
     fitted = fit(conversation, provider_name(source), target.name)
     written = target.write(fitted.conversation, key, folder)
     found = [*conversation.losses, *fitted.losses, *(_placed(loss, fitted.origins) for loss in written)]
@@ -74,15 +76,17 @@ async def translate(
     checkpointer: Checkpointer | str | EllipsisType | None = ...,
     thread_id: str | None = None,
 ) -> Translated:
-    """Write a session of one agent as a session of another, and put it where that agent looks for it.
+    """Copy a session of one agent to another agent: translate it, and put it where that agent looks for it.
 
-    `session` is a native session, even one that Clew has never seen: its key, a part of the key that no other has, or
-    its path. With `source="clew"` it is a thread of the store, given by its id or a handle. With `to="clew"` it becomes
-    a thread, which an agent continues with `agent.resume(prompt, thread_id=…)`; `thread_id` names that thread, by
-    default after the source and the session's key.
+    `session` is a session that the provider `source` keeps on this machine, even one that Clew has never seen. It is
+    given by its key, a part of the key that no other has, or its path. With `source="clew"` it is a thread of the
+    store, given by its id or a handle. With `to="clew"` the result is a thread, which an agent continues with
+    `agent.resume(prompt, thread_id=…)`; `thread_id` names that thread, by default after the source and the session's
+    key.
 
-    `place` says where the sessions are and for which working folder the new one is. By default these are this user's
-    sessions, and the folder of the original session if it exists here, otherwise the current one.
+    `place` says where the sessions are and which working folder the new one belongs to. By default these are this
+    user's sessions, and the folder of the original session if it exists here, otherwise the current one. Raises
+    `SessionNotFound` if there is no such session.
     """
     source, to = provider_name(source), provider_name(to)
     if BUILT_IN_AGENT not in (source, to):
@@ -102,8 +106,8 @@ async def translate(
 
 
 def _between_providers(session: str, source: str, to: str, place: Place | None) -> Translated:
-    """Move a session from one provider to another. To the same provider, for another folder for example, it is copied
-    as it is stored."""
+    """Copy a session from the provider `source` to the provider `to`. If both are the same, for example to get a copy
+    for another folder, it is copied without being translated."""
     if source != to:
         find_provider(to)
         _, conversation = _read(session, source, place)
@@ -117,8 +121,9 @@ def _between_providers(session: str, source: str, to: str, place: Place | None) 
 
 
 def _read(session: str, source: str, place: Place | None, folder: Path | None = None) -> tuple[str, Conversation]:
-    """Find a native session and return its key and conversation. If `folder` is given, the session is exported
-    there."""
+    """Find a session that the provider `source` keeps on this machine, and return its key and its conversation. If
+    `folder` is given, the session is exported there. Raises `SessionNotFound` if there is none, and `InvalidInput` if
+    it has no messages."""
     provider = find_provider(source)(place or default_place())
     key = provider.find(session)
     if key is None:
@@ -143,14 +148,15 @@ def _write(conversation: Conversation, source: str, to: str, place: Place | None
 
 
 def _provider(name: str, place: Place | None, conversation: Conversation) -> Provider:
-    """Return the provider in the given place. By default that is this user's place, in the conversation's folder if it
-    exists here."""
+    """Return the provider of this name for `place`. If no place is given, use this user's environment, and as the
+    working folder the conversation's own if it exists here, otherwise the current one."""
     cwd = conversation.cwd
     return find_provider(name)(place or default_place(cwd if cwd and os.path.isdir(cwd) else None))
 
 
 def _of_thread(state: Checkpoint) -> Conversation:
-    """Return a thread as its model sees it now. Calls without a result get one that says how far they came."""
+    """Return a thread as a conversation, as its model sees it now. A tool call without a result gets one that says
+    whether it may have run. Raises `InvalidInput` if the thread has no messages."""
     messages: tuple[Message, ...] = state.messages
     if state.calls:
         messages = (*messages, Tool(tuple(_standing(call) for call in state.calls)))

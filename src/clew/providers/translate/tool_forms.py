@@ -1,7 +1,8 @@
-"""The tools of each agent, and how the values of their arguments differ.
+"""The tools of each agent, by kind, and how their arguments differ. To translate a call, its arguments are converted
+from one agent's names and values to common ones, and from those to the other agent's.
 
-An agent is one side of a translation. Names and arguments are those that the programs offer their models: Claude Code
-2.1, Codex 0.166, opencode 1.18, and some that older versions or other models have.
+Names and arguments are those that the programs offer their models: Claude Code 2.1, Codex 0.166, opencode 1.18, and
+some that older versions or other models have.
 """
 
 from __future__ import annotations
@@ -17,19 +18,20 @@ _SHELLS = frozenset({"bash", "sh", "zsh", "/bin/bash", "/bin/sh", "/bin/zsh"})
 
 
 class Form(NamedTuple):
-    """A tool of one agent. If an agent has several tools of a kind, calls are written for the first; the others are
-    only read."""
+    """One tool of one agent, of a `kind` such as `shell` or `edit` that other agents have too. If an agent has several
+    tools of a kind, translated calls use the first; calls of the others can only be translated from."""
 
     name: str
     kind: str
     arguments: Mapping[str, str]
-    """The common name of each argument, by the agent's own name."""
+    """Maps the agent's own name of each argument to the common name."""
     read: Callable[[Fields], Fields] | None = None
-    """Converts the agent's values to the common ones, after the arguments were renamed. Leaves out what it cannot
-    read."""
+    """Converts the agent's values to the common ones, after the arguments were renamed. It leaves out what it cannot
+    convert. None: the values are the same."""
     write: Callable[[Fields], Fields] | None = None
     fits: Callable[[Fields], bool] = lambda fields: True
-    """Whether the tool can express these arguments at all."""
+    """Returns whether the tool can express these arguments, which have the common names. If not, the call is not
+    translated."""
 
 
 def _read_seconds(fields: Fields) -> Fields:
@@ -49,7 +51,8 @@ def _timed(fields: Fields, change: Callable[[float], float]) -> Fields:
 
 
 def _read_words(fields: Fields) -> Fields:
-    """Join the words of a command to one line. If they call a shell for one command line, return that line."""
+    """Convert a command that is a list of words to one command line. If the words call a shell with one command line,
+    as in `bash -lc …`, that command line is used."""
     words = fields.get("command")
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         return fields
@@ -63,7 +66,8 @@ def _is_line(value: Any) -> bool:
 
 
 def _read_range(fields: Fields) -> Fields:
-    """Convert first and last line to first line and count."""
+    """Convert a range of lines from first and last line to first line and number of lines. `count` holds the last line
+    before and the number afterwards."""
     start, end = fields.get("start", 1), fields.pop("count", None)
     if _is_line(start) and _is_line(end) and end >= start:
         fields["count"] = end - start + 1
@@ -86,7 +90,8 @@ def _is_patch(fields: Fields) -> bool:
 
 
 def _read_ignore_pattern(fields: Fields) -> Fields:
-    """Convert a pattern as in .gitignore: a bare name matches at any depth, and a missing pattern matches all files."""
+    """Convert a file name pattern with the rules of .gitignore to a common one: a bare name gets `**/` before it, since
+    it matches at any depth, and a missing pattern becomes one that matches all files."""
     pattern = fields.get("pattern", "*")
     if isinstance(pattern, str) and pattern:
         at_root = pattern.startswith("/") and "/" not in pattern[1:]
@@ -118,8 +123,9 @@ def _renamed(fields: Fields, names: Mapping[str, str]) -> Fields:
 
 
 def _with_list(form: Form, keys: Mapping[str, str]) -> Form:
-    """Make the form of a tool with one list of objects. `keys` maps the agent's names of their keys to the common ones.
-    Keys that the agent does not know are dropped when written."""
+    """Return the form of a tool that takes a list of objects, with the conversion of these objects added. `keys` maps
+    the agent's names of the objects' keys to the common ones. Keys that the agent does not know are dropped from
+    translated calls."""
     common = {here: there for there, here in keys.items()}
     name = next(iter(set(form.arguments.values()) - {"path"}))
 

@@ -1,9 +1,9 @@
-"""Rewrites tool calls for another agent: with the names and arguments of its own tools, where it has one of the same
-kind.
+"""Rewrites tool calls of one agent for another: with the names and arguments of the other agent's own tools, where it
+has a tool of the same kind.
 
-The tools of every agent are read into one common form and written from it. The calls have already happened: they are
-never run again, and read to the next model like calls of its own. A call without a counterpart keeps its name, since
-every agent accepts unknown names.
+The arguments are converted to one common form, and from that to the other agent's. The calls have already happened:
+they are never run again, and read to the next model like calls of its own. A call of a tool that the other agent has no
+counterpart for keeps its name, since every agent accepts unknown names in a conversation.
 """
 
 from __future__ import annotations
@@ -21,25 +21,28 @@ __all__ = ["Change", "Edit", "Mapped", "Written", "as_patch", "from_patch", "map
 
 
 _CUSTOM = {"openai-responses": {"type": "custom_tool_call"}}
-"""Marks a call whose argument is a text instead of an object: so Codex calls its `apply_patch`."""
+"""Additional fields that mark a call whose argument is a text instead of an object. Codex calls its tool `apply_patch`
+in this way."""
 _RELATIVE = frozenset({"clew", "codex"})
-"""Agents that name files relative to their working folder. The others use absolute paths."""
+"""Agents that name files relative to their working folder. All others use absolute paths."""
 _OBJECTS_ONLY = frozenset({"claude_code", "opencode"})
 
 
 class Mapped(NamedTuple):
-    """A call for another agent, and what did not fit, each as what it is and why. Without losses, mapping it back gives
-    the original call."""
+    """A tool call rewritten for another agent. Each loss is a pair of what did not fit and why. If there are none,
+    mapping the call back gives the original call."""
 
     call: ToolCall
     losses: tuple[tuple[str, str], ...] = ()
 
 
 def map_call(call: ToolCall, source: str, target: str, *, cwd: str = "") -> Mapped:
-    """Rewrite a call of `source` as one of `target`: names of providers, or `clew` for the built-in tools.
+    """Rewrite a tool call of the agent `source` as a call of the agent `target`. Both are names of providers, or `clew`
+    for the built-in agent.
 
     `cwd` is the conversation's working folder, for agents that name files relative to it. The id is kept. A call of an
-    unknown tool stays unchanged. If there are no losses, mapping it back gives the same name and arguments.
+    unknown tool keeps its name and arguments. If there are no losses, mapping the result back gives the same name and
+    arguments.
     """
     if source == target:
         return Mapped(call)
@@ -54,7 +57,7 @@ def map_call(call: ToolCall, source: str, target: str, *, cwd: str = "") -> Mapp
 
 
 def _carry(call: ToolCall, source: str, target: str, cwd: str) -> tuple[ToolCall, list[str]]:
-    """Return the call for the target, and the names of arguments that did not fit."""
+    """Return the call rewritten for the target, and the names of the arguments that did not fit."""
     form = _form_called(call.name, source)
     arguments = {"input": call.arguments} if _is_text_patch(call, source) else call.arguments
     if form is not None and isinstance(arguments, dict):
@@ -97,8 +100,8 @@ def _read(form: Form, arguments: Fields) -> tuple[Fields, list[str]]:
 
 
 def _write(kind: str, fields: Fields, source: str, target: str, cwd: str) -> tuple[str, Fields, list[str]] | None:
-    """Return the name and arguments of the target's tool of this kind, and what does not fit; None if the target has no
-    such tool."""
+    """Return the name of the target's tool of this kind, its arguments, and the names of those that do not fit.
+    `fields` are the arguments under their common names. Returns None if the target has no such tool."""
     if kind == "patch" and target != "codex":
         plain = _plain_change(fields, source, target, cwd)
         written = _write(*plain, source, target, cwd) if plain else None
@@ -120,8 +123,8 @@ def _write(kind: str, fields: Fields, source: str, target: str, cwd: str) -> tup
 
 
 def _plain_change(fields: Fields, source: str, target: str, cwd: str) -> tuple[str, Fields] | None:
-    """Return a patch as the kind and fields of a call that writes or edits one file; None if the patch does anything
-    else."""
+    """Return the kind of tool (`write`, `edit` or `edits`) and the arguments that do the same as the patch in `fields`.
+    Returns None if the patch does anything else than write or edit one file."""
     text = fields.get("patch")
     change = from_patch(text) if isinstance(text, str) else None
     if change is None:
@@ -137,7 +140,8 @@ def _plain_change(fields: Fields, source: str, target: str, cwd: str) -> tuple[s
 
 
 def _patch_of(kind: str, fields: Fields) -> str | None:
-    """Return the patch that does the same as this call; None if the call does not say enough for one."""
+    """Return the text of a patch for Codex that does the same as a call which writes or edits a file. `kind` and
+    `fields` are the kind of tool and its arguments. Returns None if the arguments do not say enough for a patch."""
     path = fields.get("path")
     if not isinstance(path, str) or fields.get("all", False) is not False:
         return None
@@ -155,7 +159,8 @@ def _patch_of(kind: str, fields: Fields) -> str | None:
 
 
 def _path(path: str, source: str, target: str, cwd: str) -> str:
-    """Return the path as the target writes it. It stays as it is if the working folder is unknown."""
+    """Return the path as the target agent writes it: relative to the working folder `cwd`, or absolute. It stays as it
+    is if the working folder is unknown."""
     if not cwd.startswith("/") or cwd == "/" or (source in _RELATIVE) == (target in _RELATIVE):
         return path
     folder = cwd.rstrip("/")
@@ -168,8 +173,8 @@ def _path(path: str, source: str, target: str, cwd: str) -> str:
 
 
 def _in_its_folder(fields: Fields, cwd: str) -> Fields:
-    """Rewrite a command with a folder for a tool that has no such argument: the command changes to the folder itself,
-    unless it is the working folder."""
+    """Rewrite the arguments of a shell command for a tool that has no argument for the folder to run in: the command
+    itself then changes to that folder first. If it is the working folder `cwd`, that is left out."""
     folder, command = fields["folder"], fields.get("command")
     if not isinstance(folder, str) or not isinstance(command, str):
         return fields
@@ -178,7 +183,8 @@ def _in_its_folder(fields: Fields, cwd: str) -> Fields:
 
 
 def _named(argument: str) -> str:
-    """Describe an argument for a loss, without quoting an unusual name: a model may have written anything."""
+    """Describe an argument in words for a loss. Its name is quoted only if it looks like a name, because a model may
+    have written anything there."""
     known = argument.isidentifier() and len(argument) <= 40
     return f"the argument {argument!r}" if known else "an argument"
 
@@ -193,29 +199,29 @@ _HUNK = "@@"
 
 
 class Written(msgspec.Struct, frozen=True):
-    """A file that is written whole."""
+    """The content with which a file is written as a whole."""
 
     path: str
     content: str
 
 
 class Edit(msgspec.Struct, frozen=True):
-    """The replacement of one text by another."""
+    """The replacement of one piece of a file's text by another."""
 
     old: str
     new: str
 
 
 class Change(msgspec.Struct, frozen=True):
-    """Edits of one file, one after the other."""
+    """Edits of one file, to be made one after the other."""
 
     path: str
     edits: tuple[Edit, ...]
 
 
 def from_patch(text: str) -> Written | Change | None:
-    """Return what a text for Codex's `apply_patch` does, if that is writing or editing one file and can be turned back
-    into the same text; otherwise None."""
+    """Parse a patch for Codex's tool `apply_patch`. Returns what it does if it writes or edits exactly one file and can
+    be turned back into the same text; otherwise None."""
     lines = text.split("\n")
     if lines[:1] != [_BEGIN] or lines[-2:] != [_END, ""] or len(lines) < 5:
         return None
@@ -230,7 +236,7 @@ def from_patch(text: str) -> Written | Change | None:
 
 
 def as_patch(change: Written | Change) -> str | None:
-    """Return the text for Codex's `apply_patch` that makes this change; None if the change cannot be expressed so."""
+    """Return the patch for Codex's tool `apply_patch` that makes this change; None if a patch cannot express it."""
     if not change.path or change.path != change.path.strip() or "\n" in change.path:
         return None
     if isinstance(change, Written):
@@ -246,7 +252,8 @@ def as_patch(change: Written | Change) -> str | None:
 
 
 def _edits(body: list[str]) -> tuple[Edit, ...]:
-    """Return the text before and after each hunk; empty if a line is of another kind."""
+    """Return one edit for each hunk of a patch: the text before and after it. `body` are the lines of the patch. Empty
+    if one of them begins in a way that no line of a hunk does."""
     hunks: list[tuple[list[str], list[str]]] = []
     for line in body:
         if line == _HUNK:
@@ -263,7 +270,8 @@ def _edits(body: list[str]) -> tuple[Edit, ...]:
 
 
 def _hunk(edit: Edit) -> list[str] | None:
-    """Return the lines of a hunk: the common beginning, the removed lines, the added lines, and the common end."""
+    """Return the lines of the patch hunk that makes this edit: unchanged lines at the beginning, removed lines, added
+    lines, and unchanged lines at the end. Returns None if a patch cannot express the edit."""
     old, new = _lines(edit.old), _lines(edit.new)
     if not old or new is None or old == new:
         return None
@@ -277,8 +285,8 @@ def _hunk(edit: Edit) -> list[str] | None:
 
 
 def _lines(text: str) -> list[str] | None:
-    """Return the lines of a text; None unless it consists of whole lines with plain newlines, which a patch can
-    express."""
+    """Split a text into lines. Returns None if its last line has no newline or it has carriage returns, because a patch
+    cannot express those."""
     if "\r" in text or (text and not text.endswith("\n")):
         return None
     return text.split("\n")[:-1]
