@@ -296,7 +296,8 @@ class Agent:
         return self.run(prompt, thread_id=thread_id, prompt_id=prompt_id, max_turns=max_turns, timeout=timeout)
 
     async def _last_thread(self) -> tuple[Agent, str]:
-        """Return the id of the thread for a `resume` without an id, and before it this agent with that thread's settings."""
+        """Find the thread for a `resume` without an id. Return a copy of this agent with the store and settings of the last
+        run on it, and its id."""
         found, agent = await self._last.or_newest(self.name, self._store, self._settings), copy.copy(self)
         agent._store, agent._settings = found.store, found.settings
         return agent, found.thread_id
@@ -311,7 +312,10 @@ class Agent:
         delete_when_done: bool = True,
         keep_when_stopped: bool = True,
     ) -> Session:
-        """Ask several prompts on one thread: `async with agent.session(...) as session: await session.run(...)`.
+        """Return a session, in which several prompts are asked on one thread:
+
+            async with agent.session(...) as session:
+                await session.run(...)
 
         With `resume=True`, the same script run again goes on: its n-th prompt is taken for the n-th on record, and if that
         was answered, the recorded answer is returned. Without a `thread_id` the first prompt is then the task, and the id is
@@ -385,7 +389,7 @@ class Agent:
         return (await read_trajectory(self._store.open(), thread_id))[0]
 
     def _trusting(self, handle: Handle) -> Agent:
-        """Return a copy of this agent on the store that the handle names, or this agent if it was given a store itself."""
+        """Return a copy of this agent on the store that the handle names; `self` if it names none or `self` was given one."""
         if not handle.store or not self._store.is_default:
             return self
         agent = copy.copy(self)

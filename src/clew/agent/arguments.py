@@ -40,7 +40,7 @@ __all__ = [
 
 
 def check_choice(argument: str, value: object, choices: tuple[str, ...]) -> None:
-    """Raise `InvalidInput` unless the value is one of the choices. `argument` is its name, for the message."""
+    """Raise `InvalidInput` unless the value is one of the choices. `argument` names the value in the message."""
     if not isinstance(value, str) or value not in choices:
         raise InvalidInput(f"{argument} is one of {', '.join(choices)}, not {value!r}")
 
@@ -83,7 +83,7 @@ def check_text(argument: str, value: object) -> None:
 
 
 def check_name(name: object) -> None:
-    """Raise `InvalidInput` unless the name can begin the ids of the agent's threads. An empty name is allowed."""
+    """Raise `InvalidInput` unless the name is text with which a thread id can begin. An empty name is allowed."""
     check_text("name", name)
     try:
         check_thread_id(f"{name}-000000000000")
@@ -92,14 +92,14 @@ def check_name(name: object) -> None:
 
 
 def check_flags(**flags: object) -> None:
-    """Raise `InvalidInput` for a switch that is neither True nor False."""
+    """Raise `InvalidInput` if one of these arguments, given by their names, is neither True nor False."""
     for argument, value in flags.items():
         if not isinstance(value, bool):
             raise InvalidInput(f"{argument} is True or False, not {value!r}")
 
 
 def check_redact(redact: Any) -> None:
-    """Raise `InvalidInput` unless `redact` is None, a function, or patterns that can be compiled."""
+    """Raise `InvalidInput` unless `redact` is None, a function, or regular expressions that can be compiled."""
     if redact is None or callable(redact):
         return
     if not isinstance(redact, Iterable):
@@ -109,7 +109,8 @@ def check_redact(redact: Any) -> None:
 
 
 def check_signals(value: object) -> None:
-    """Raise `InvalidInput` unless `handle_signals` is True, False or a function from a thread's id to a command."""
+    """Raise `InvalidInput` unless `handle_signals` is True, False, or a function that returns a command for a thread's
+    id."""
     if not isinstance(value, bool) and not callable(value):
         raise InvalidInput(
             "handle_signals is True, False, or a function from the thread's id to the command that resumes it, "
@@ -129,7 +130,7 @@ def check_mapping(argument: str, value: Any, of: type = object) -> None:
 
 
 def check_folder(argument: str, value: object) -> None:
-    """Raise `InvalidInput` unless the value is a path of text, or None."""
+    """Raise `InvalidInput` unless the value is None, or a path that is not empty, as text or as a path object."""
     if value is None:
         return
     path = os.fspath(value) if isinstance(value, str | os.PathLike) else None
@@ -138,7 +139,7 @@ def check_folder(argument: str, value: object) -> None:
 
 
 def check_tools(tools: object) -> None:
-    """Raise `InvalidInput` unless the tools are given as a list or another iterable of them."""
+    """Raise `InvalidInput` unless `tools` is a list or another iterable. Its elements are not checked."""
     if isinstance(tools, str | bytes | Mapping) or not isinstance(tools, Iterable):
         raise InvalidInput(f"tools is a list of functions, tools and agents, not {tools!r}")
 

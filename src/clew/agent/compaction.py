@@ -1,4 +1,4 @@
-"""Shorten a conversation that no longer fits the model's window: by a summary, or by removing the last turn.
+"""Shorten a conversation that no longer fits the model's context window: by a summary, or by removing the last turn.
 
 Both are recorded as entries, and change only what the model sees. The history keeps every message, and a rewind to an
 earlier turn brings back what the model saw then.
@@ -31,7 +31,7 @@ _ASK = (
 _UNWOUND = "Your last response and the results of its calls did not fit, and were removed. "
 _LONGEST_PART = 2_000
 _LONGEST, _SHORTEST = 200_000, 4_000
-"""The most characters of a conversation that are put into the request for its summary, first and at last.
+"""Limits, in characters, for the part of a conversation that is put into the request for its summary.
 
 The first request has at most `_LONGEST`. If the model refuses it as too long, the limit is divided by four and the
 request is made again, as long as the limit is at least `_SHORTEST`. Each single message is cut to `_LONGEST_PART`.

@@ -33,9 +33,9 @@ VERSION = 1
 LONGEST = 16 * 1024
 _DOMAIN = b"clew-handle\n"
 _PATHS = frozenset({"file", "memory", "sqlite"})
-"""Schemes whose URLs hold only a path, and so no secret."""
+"""URL schemes of stores whose URLs hold only a path, and so no secret."""
 _BUCKETS = frozenset({"az", "gs", "oci", "s3"})
-"""Schemes whose URLs never hold a user: an @ in such a URL is part of a name."""
+"""URL schemes of object stores. Their URLs never hold a user name: an @ in such a URL is part of another name."""
 _HARMLESS = frozenset(
     {
         *("account", "auth", "ca_file", "cluster", "config_dir", "connections", "dsn", "endpoint", "host", "port"),

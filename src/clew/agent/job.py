@@ -1,4 +1,4 @@
-"""One run of the built-in agent on one thread: from taking the thread to the result that the caller gets."""
+"""One run of the built-in agent on one thread: from opening the thread to the result that the caller gets."""
 
 from __future__ import annotations
 

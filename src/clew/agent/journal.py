@@ -41,7 +41,7 @@ log = logging.getLogger("clew.agent")
 E = TypeVar("E", bound=Logged)
 
 PATIENCE = 20.0
-"""How many seconds to try again while a store cannot be reached. It is shorter than a lease lasts."""
+"""How many seconds a write is tried again while the store cannot be reached. It is shorter than a lease lasts."""
 _LONGEST_REFUSAL = 300
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 
@@ -198,10 +198,11 @@ class Journal:
         self.thread.hold(*self._completed(entries))
 
     async def write(self) -> bool:
-        """Store everything recorded so far. Call it where the result of a write need not stop the work.
+        """Store everything recorded so far, and return whether that succeeded. For use in the background, where an
+        error would reach nobody.
 
-        Returns True when all is stored, and False if the store is unavailable or the lease is lost; the next `record`
-        or `flush` raises that error. With durability `exit` nothing is stored, and True is returned.
+        Returns False if the store is unavailable or the lease is lost; the next `record` or `flush` raises that error.
+        With durability `exit` nothing is stored, and True is returned.
         """
         if self._keeps:
             try:

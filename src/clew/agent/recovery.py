@@ -104,8 +104,8 @@ def _stopped(state: Checkpoint) -> ExchangeSpan | None:
 
 
 def merged(pieces: tuple[Block, ...]) -> tuple[Block, ...]:
-    """Join neighbouring pieces of streamed text into one block, and pieces of thinking too, up to the piece with a
-    signature."""
+    """Join neighbouring pieces of streamed text into one block, and likewise pieces of thinking. A piece of thinking
+    with a signature ends its block."""
     found: list[Block] = []
     for piece in pieces:
         last = found[-1] if found else None

@@ -22,8 +22,8 @@ class RewindDone(msgspec.Struct, frozen=True, kw_only=True):
     turns: int
     """How many turns the thread had before the rewind."""
     frames: int
-    """How many frames the log had just before the conversation was rewound. `state_after` this number of frames gives
-    the state to return to."""
+    """How many frames the log had just before the conversation was rewound. The state after this many frames is the one
+    that an undo returns to."""
     restored: Restored | None = None
     """What was done to the files; None if no files were restored."""
 

@@ -32,11 +32,12 @@ __all__ = [
 
 
 Overflow = Literal["compact", "unwind"]
-"""What is tried first when a conversation no longer fits into the model's context window."""
+"""What is tried first when a conversation no longer fits into the model's context window: a summary of the older
+messages (`compact`), or removal of the last turn (`unwind`)."""
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
-    """What a thread may spend, over all runs on it together. None means no limit."""
+    """How much a thread may spend in dollars, tokens and seconds, over all runs on it together. None means no limit."""
 
     tokens: int | None = None
     """Input and output tokens together."""
@@ -74,7 +75,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PriceUnknown(InvalidInput):
-    """A budget in dollars is given for a model that has no known price."""
+    """Raised when a budget in dollars is given for a model that has no known price."""
 
     def __init__(self, model: str, what_to_do: str) -> None:
         self.model = model
@@ -82,7 +83,7 @@ class PriceUnknown(InvalidInput):
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """The arguments of an `Agent`, checked."""
+    """The arguments of an `Agent` after they were checked."""
 
     name: str
     model: Model
@@ -151,13 +152,13 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     key or any other secret."""
 
     model: str = ""
-    """The model as `Agent` takes it. With a provider, its own name for the model, or empty."""
+    """The model as `Agent` takes it. With a provider, it is the provider's name for the model, or empty."""
     provider: str = ""
     """The name of the provider; empty for the built-in agent."""
     tools: tuple[str, ...] = ()
     """The tools, each as `module:function`."""
     mcp: tuple[str, ...] = ()
-    """MCP servers: URLs, or commands with $NAME where a variable of the environment is meant."""
+    """MCP servers: URLs, or commands, in which $NAME stands for an environment variable."""
     folder: str = ""
     """The folder in which the command was given. Modules with tools are looked for there, and a provider without a
     workspace works there."""

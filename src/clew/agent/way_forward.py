@@ -169,12 +169,12 @@ async def way_of(store: Checkpointer, head: Head, state: Checkpoint | None = Non
 
 
 def with_prompt(way: Way, prompt: str) -> Way:
-    """Return a copy for a prompt that is not on record yet. The new prompt needs no larger `max_turns`."""
+    """Return a copy of `way` for a prompt that is not on record yet. The new prompt needs no larger `max_turns`."""
     return msgspec.structs.replace(way, prompt=shown_prompt(prompt), max_turns=None)
 
 
 def at_provider(way: Way, provider: str, model: str) -> Way:
-    """Return a copy for a thread that was to move to this provider and model, if nothing was done there yet."""
+    """Return a copy of `way` for a thread that was to move to this provider and model, if nothing was done there yet."""
     return msgspec.structs.replace(way, provider=provider, model=model, max_turns=None, is_program=False, tools=())
 
 

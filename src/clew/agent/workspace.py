@@ -231,7 +231,8 @@ def _told(state: Checkpoint) -> str:
 
 
 def _calls_since(state: Checkpoint) -> Sequence[ToolCall]:
-    """Return the last calls of the turns after the recorded snapshot, as far as the model still sees them."""
+    """Return the last calls, at most `_MOST_CALLS`, of the turns after the recorded snapshot, as far as the model still
+    sees them."""
     turns = state.turns - state.files_turn
     if turns <= 0:
         return ()

@@ -1,10 +1,10 @@
 """Makes the blocking form of an async class or function by inspecting it, so that both always have the same methods.
 
-Methods and properties of an object run in the loop's thread, because that is the only place where they may be used. Their
-results are converted too: an async iterator to an iterator, an object of an async class to its blocking form. A method
-that returns a run blocks until it has the run's result, except for `stream`, which returns the run to be iterated. `async
-with` becomes `with`. It is entered in one task and left in another, so an async class must not keep a task group open in
-between.
+`clew.sync` has one event loop, in an OS thread of its own. Methods and properties of an async object run there, because
+that is the only place where they may be used. Their results are converted too: an async iterator to an iterator, an
+object of an async class to its blocking form. A method that returns a run blocks until it has the run's result, except
+for `stream`, which returns the run to be iterated. `async with` becomes `with`. It is entered in one task and left in
+another, so an async class must not keep a task group open in between.
 """
 
 from __future__ import annotations
