@@ -37,7 +37,7 @@ that sets a price."""
 
 
 class ToolsMissing(UsageError):
-    """The thread has tools of the Python program that made it, and the command line does not know where to import them
+    """A thread has tools of the Python program that made it, and the command line does not know where to import them
     from."""
 
     def __init__(self, thread_id: str, tools: Sequence[str], *, in_the_middle: bool) -> None:
@@ -142,7 +142,7 @@ def _is_agent(value: Any) -> bool:
 
 
 def _missing(thread_id: str, before: Checkpoint | None, names: set[str], without: bool) -> list[str]:
-    """Return a note about the tools that the thread had before and the agent lacks; an empty list if it lacks none.
+    """Return a list with a note about the tools that the thread had before and the agent lacks; empty if it lacks none.
 
     `names` are the agent's tools. Raises `ToolsMissing` for a tool whose call has no result yet. Raises it too for
     tools that only the program which made the thread has, unless `without` is set. Tools that an earlier command line

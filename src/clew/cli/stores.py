@@ -147,7 +147,8 @@ async def find_any(store: Checkpointer, given: Sequence[str]) -> list[str]:
 
 
 async def _is_damaged(store: Checkpointer, thread_id: str) -> bool:
-    """Tell whether the head of this thread is damaged. If not, an error about damage was about another thread."""
+    """Tell whether the head of this thread is damaged. Asked after an error about damage, which may be about another
+    thread."""
     try:
         await store.head(thread_id)
     except Corrupt:

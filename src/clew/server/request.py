@@ -23,7 +23,7 @@ KEY = "clew.call"
 
 
 class Call:
-    """A request that the gate of the service has admitted, with its token."""
+    """A request that the service's gate (`Gate`) has admitted, with its token."""
 
     __slots__ = ("headers", "settings", "stores", "thread", "token")
 

@@ -35,7 +35,8 @@ Parts = AsyncGenerator[bytes, None]
 
 
 async def respond(parts: Parts) -> Response[Any]:
-    """Return a response with these records: in one body if they are few, else as a stream.
+    """Return a response with these records: in one body if they are few, else as a stream. `parts` yields the bytes of
+    the records.
 
     An error before the second chunk is ready is raised, so that the response gets its status code. Later errors become
     part of the stream.

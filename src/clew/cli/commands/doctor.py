@@ -35,8 +35,8 @@ def doctor(
     """Check this machine, the store and the coding agents.
 
     Says what to do about each problem. To check the store, it writes a thread, reads it back and removes it; nothing
-    else is changed. No model or account is asked, except with --live and --provider. Exits with 1 if there is a
-    problem.
+    else is changed. No model is asked and no account is used, unless --live and --provider are both given. Exits with 1
+    if there is a problem.
 
     \b
     Examples:

@@ -104,8 +104,8 @@ def _version(package: str) -> str:
 
 
 def _clock() -> Finding:
-    """Check that this machine's clock does not show a day before Clew was installed. A wrong clock breaks leases, and
-    the time for which `clew gc` spares unused values."""
+    """Check that this machine's clock is not more than a day behind the time at which Clew was installed. A wrong clock
+    breaks leases, and the time for which `clew gc` spares unused values."""
     now = time.time()
     installed = os.stat(clew.__file__).st_mtime
     shown = f"{datetime.fromtimestamp(now, UTC):%Y-%m-%d %H:%M:%S} UTC"

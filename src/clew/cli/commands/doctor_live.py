@@ -1,5 +1,5 @@
-"""`clew doctor --live`: prove a resume on the store, with an agent that is killed inside a tool and resumed by another
-process."""
+"""`clew doctor --live`: prove that an agent on this store can be resumed. An agent is killed inside a tool, and another
+process resumes it."""
 
 from __future__ import annotations
 

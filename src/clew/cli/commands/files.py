@@ -65,8 +65,8 @@ def files(
 
 
 async def _snapshot(store: Checkpointer, thread_id: str, turn: int | None) -> tuple[WorkspaceSnapshot, str]:
-    """Return the newest snapshot of the thread's files up to the end of a turn; None is the current state. Also returns
-    a remark if the files may be older than the conversation, otherwise an empty text.
+    """Return the newest snapshot of the thread's files up to the end of a turn; if `turn` is None, up to now. Also
+    returns a remark if the files may be older than the conversation, otherwise an empty text.
 
     Raises `InvalidInput` if there is no snapshot.
     """

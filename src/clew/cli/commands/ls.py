@@ -114,7 +114,7 @@ def _tags(given: Sequence[str]) -> dict[str, str]:
 
 
 class _Listed(NamedTuple):
-    """The heads that one reading of the store's list of threads found."""
+    """The result of listing threads once: heads, and what else there is to say about them."""
 
     heads: list[Head]
     more: bool

@@ -228,7 +228,7 @@ async def _unnamed(store: Checkpointer) -> str:
 
 def _by_handle(given: str, asked: Asked) -> Job | None:
     """Return the job of resuming a provider's session that is not in the store. `given` is the session's handle.
-    Returns None for the handle of the built-in agent."""
+    Returns None if `given` is not the handle of a provider's session."""
     from clew.agent.handles import read_handle
     from clew.agent.settings import Setup
     from clew.cli.work import Job

@@ -90,8 +90,8 @@ def _turns(given: str) -> tuple[int, int | None]:
 
 
 def _positions(reader: TimelineReader, wanted: tuple[int, int | None] | None) -> tuple[int, int]:
-    """Return where in the timeline to start and stop. `wanted` has the first and the last turn to show; None shows
-    everything. Raises `InvalidInput` if the thread has no such turns."""
+    """Return the positions in the thread's timeline at which to start and before which to stop. `wanted` has the first
+    and the last turn to show; None shows everything. Raises `InvalidInput` if the thread has no such turns."""
     if wanted is None:
         return 0, reader.total
     turns = reader.checkpoint.turns

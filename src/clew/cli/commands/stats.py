@@ -111,7 +111,8 @@ def _section(name: str, found: Sequence[tuple[Cell, Total]], bars: bool = False)
 
 
 def _heights(totals: Sequence[Total]) -> list[float]:
-    """Return how long the bar of each total is, from 0 to 1. Bars compare costs, or tokens if no cost is known."""
+    """Return the length of the bar that is drawn for each of these totals, from 0 to 1. Bars compare costs, or tokens
+    if no cost is known."""
     values = [total.cost_usd for total in totals]
     if not any(values):
         values = [float(total.input_tokens + total.output_tokens) for total in totals]
@@ -129,7 +130,8 @@ def _tokens(total: Total) -> str:
 
 
 def _money(total: Total) -> str:
-    """Return the cost of a total in dollars. It ends with ` + ?` if the cost of some threads is not known."""
+    """Return the sum of the costs in `total` as text, in dollars. It ends with ` + ?` if the cost of some threads is
+    not known."""
     if total.unpriced == total.threads:
         return dollars(None) if total.threads else dollars(0.0)
     return dollars(total.cost_usd) + (" + ?" if total.unpriced else "")

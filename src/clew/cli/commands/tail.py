@@ -78,8 +78,8 @@ def tail(
 
 
 async def _found(store: Checkpointer, given: str, wait: bool) -> str:
-    """Return the id of the thread that `given` names. If there is none, wait until it exists with `wait`, or else raise
-    `ThreadNotFound`."""
+    """Return the id of the thread that `given` names. If there is no such thread, wait for it if `wait` is set, or else
+    raise `ThreadNotFound`."""
     try:
         return await find_thread(store, given)
     except ThreadNotFound as absent:
@@ -98,8 +98,8 @@ async def _follow(store: Checkpointer, thread_id: str, begin: Callable[[], Follo
     """Show the frames of a thread as they are appended, until no process works on the thread; with `forever`, even
     after that. Returns the thread's last head.
 
-    `begin` makes what reads and shows the frames. It is called again if the thread is deleted and made anew, so that
-    the new one is shown from its start.
+    `begin` returns a new follower, which reads and shows the frames. It is called again if the thread is deleted and
+    made anew, so that the new one is shown from its start.
     """
     follower, log_id, pause = begin(), "", _SHORTEST
     while True:

@@ -87,8 +87,8 @@ class Pen:
         self._out.print(Styled(clean(text), style), end="", soft_wrap=True)
 
     def command(self, label: str, words: str, style: str = "bold") -> None:
-        """Print a label and a command on one line. It is not wrapped, so that the command can be copied, and not
-        cleaned, because `advice` has quoted the command."""
+        """Print a label and a command on one line. The line is not wrapped, so that the command can be copied. Control
+        characters are not removed, because `advice` has quoted those in the command."""
         self._last = "text"
         self._out.print(Styled(label + words, style), soft_wrap=True)
 
@@ -179,8 +179,8 @@ class Pen:
             self.shortened(text, turn, style or ("red" if call.result.is_error else "dim"), indent=4)
 
     def shortened(self, text: str, turn: int, style: str, indent: int = 2) -> None:
-        """Print the first lines of a text, and the options that show the rest; `turn` is named in them. A pen made with
-        `full` prints the whole text."""
+        """Print the first lines of a text, and the options of `clew show` that print the rest, which name `turn`. A pen
+        made with `full` prints the whole text."""
         lines = clean(text).strip("\n").expandtabs(4).split("\n")
         shown = lines if self._full else [cut(line, _LONGEST_LINE) for line in lines[:_LINES]]
         for line in shown:

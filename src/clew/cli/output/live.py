@@ -171,8 +171,8 @@ class LiveView:
         self._print_command(f"{'To answer' if ended.questions else 'To go on'}{words}")
 
     def _print_command(self, command: str) -> None:
-        """Print a line that contains a command. It is not wrapped and not cleaned, because `advice` has quoted the
-        command."""
+        """Print a line that contains a command. The line is not wrapped. Control characters are not removed, because
+        `advice` has quoted those in the command."""
         self.pause()
         self._out.print(Styled(command, "dim"), soft_wrap=True)
 

@@ -3,7 +3,7 @@
 Paths: `/` (threads), `/overview`, `/login`, `/t/{thread}` (a thread, its id as in the API) and below it `/turns`, `/events`,
 `/files`, `/entries`, `/export.clew`, `/export.md`, `/fork`, `/rewind`, `/answer`, `/describe`.
 
-Tests find elements by `data-test`, so these names stay when the looks change:
+Tests find elements of the pages by their attribute `data-test`. So its values stay when the looks change; they are:
 
 every page: `nav-threads`, `nav-overview`, `theme-toggle`, `help-button`, `help`, `sign-out`, `read-only`, `namespace`, and
     `live`, whose `data-state` is `on` once events flow
@@ -26,7 +26,7 @@ overview: `totals`, `total-threads`, `total-spend`, `total-storage`, `chart-spen
     `table-agents`, `table-tools`
 errors: `error` (with `data-status`), `error-text`
 
-Ids: `#strip`, `#timeline`, `#rows`, `#pending`, `#facts`; a turn is `#p{position}`, its cell `#c{position}`.
+Ids of elements: `#strip`, `#timeline`, `#rows`, `#pending`, `#facts`; a turn is `#p{position}`, its cell `#c{position}`.
 """
 
 from __future__ import annotations

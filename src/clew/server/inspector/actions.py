@@ -32,8 +32,8 @@ __all__ = ["ROUTES"]
 
 
 def _go(path: str, **headers: str) -> Response[bytes]:
-    """Return a redirect to a page, sent as the response to a form, so that reloading the page does not send the form
-    again. `headers` are added to it, `_` in their names for `-`."""
+    """Return a redirect to a page, as the response to a form, so that reloading the page does not send the form again.
+    `headers` are added to the response; a `_` in their names stands for `-`."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return Response(b"", status_code=303, headers={**HEADERS, "location": path, **named}, media_type=JSON)
 

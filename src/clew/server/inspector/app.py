@@ -54,8 +54,8 @@ class Inspector:
         return with_session(headers)
 
     def refusal(self, failure: Failure, scope: Mapping[str, Any], headers: Mapping[bytes, bytes]) -> Answer:
-        """Return the page for a request that the gate has refused: the login form if the request has no known token,
-        else an error page."""
+        """Return the page for a request that the service's gate (`Gate`) has refused: the login form if the request has
+        no known token, else an error page."""
         if failure.code == "unauthenticated":
             query = scope.get("query_string", b"").decode("latin-1")
             here = scope["path"] + (f"?{query}" if query else "")

@@ -47,7 +47,7 @@ DAMAGE = (Corrupt, MissingBlob, NewerFormat, WrongKey)
 
 
 def refusal_page(failure: Failure) -> tuple[int, Markup]:
-    """Return the status code and the page for a request that the gate has refused."""
+    """Return the status code and the error page for a request that the service's gate (`Gate`) has refused."""
     status = STATUS[failure.code].value
     return status, error_page(None, status, _TITLES.get(status, "Not now"), _sentence(failure.message))
 

@@ -92,8 +92,8 @@ def thread_page(
 
 
 def window_html(timeline: Timeline, thread_id: str, *, can_write: bool) -> Markup:
-    """Return the HTML of the turns in this part of a timeline, with links to earlier and later turns. `can_write` adds
-    links to fork and rewind."""
+    """Return the HTML of the turns in a part of a thread's timeline, with links to earlier and later turns. `can_write`
+    adds links to fork and rewind."""
     return part("turns.html", "window", _window(timeline, thread_id, can_write=can_write))
 
 

@@ -58,7 +58,7 @@ async def _append(call: Call, thread: str, headers: Headers, receive: Any) -> st
 
 def _check_conditions(headers: Headers, thread_id: str, here: str, *, is_first: bool) -> None:
     """Raise `Conflict` if the header `If-Match` or `If-None-Match` forbids the append. `here` is the entity tag of the
-    log as the request's body expects it; `is_first` says that the body expects no log."""
+    log as the request's body expects it; `is_first` says that the body expects a thread without frames."""
     match = headers.get(b"if-match")
     if match is not None and (is_first if match.strip() == b"*" else here not in tags(match)):
         raise Conflict(thread_id, f"If-Match does not allow an append to the log {here}")

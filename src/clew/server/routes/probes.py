@@ -26,8 +26,8 @@ class Probes:
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
         self.counted: Callable[[], str] = str
-        """Returns the metrics as text. It is set after construction, because the gate that counts requests is made
-        later."""
+        """Returns the metrics as text. It is set after construction, because the `Gate`, which counts the requests, is
+        made later."""
         self._document = msgspec.json.encode(document())
 
     def routes(self) -> list[Any]:
