@@ -389,7 +389,7 @@ class Agent:
         return (await read_trajectory(self._store.open(), thread_id))[0]
 
     def _trusting(self, handle: Handle) -> Agent:
-        """Return a copy of this agent on the store that the handle names; `self` if it names none or `self` was given one."""
+        """Return a copy of this agent on the store that the handle names; `self` if it names none or `self` has its own."""
         if not handle.store or not self._store.is_default:
             return self
         agent = copy.copy(self)
