@@ -25,7 +25,9 @@ async def test_a_real_program_that_is_too_old_is_refused_by_name_and_doctor_says
 ) -> None:
     with desk(tmp_path) as here:
         machine = here.machine(**{provider: version})
-        with pytest.raises(ProviderOutdated, match=f"{version} .* versions before {oldest} .* npm install -g .*@latest"):
+        with pytest.raises(
+            ProviderOutdated, match=f"{version} .* versions before {oldest} .* npm install -g .*@latest"
+        ):
             await here.agent(machine, provider, "memory://").start_session().send("hello")
         assert machine.asked == []
         (health,) = await check_providers(provider, live=True, place=machine.place())
