@@ -175,12 +175,11 @@ def encode_frame(
     keys: Keyring | None = None,
     now: int | None = None,
 ) -> EncodedFrame:
-    """Encode these groups of entries as one frame. `previous` is the digest of the frame before it, `number` its own
-    number.
+    """Encode these groups of entries as one frame.
 
-    A random nonce makes every frame different. With `keys` the frame is encrypted for this thread and number, and
-    cannot be decrypted in any other place. `now` is the frame's time in microseconds since 1970, if it is not the
-    current time.
+    `previous` is the digest of the frame before it, `number` its own number. A random nonce makes every frame
+    different. With `keys` the frame is encrypted for this thread and number, and cannot be decrypted in any other
+    place. `now` is the frame's time in microseconds since 1970, if it is not the current time.
     """
     body = groups[0].body if len(groups) == 1 and now is None else _joined_body(groups, now)
     if len(body) > compression.ALWAYS:

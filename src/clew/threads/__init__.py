@@ -1,4 +1,4 @@
-"""Threads: open, append, load, list, fork, rewind, copy and maintain them, written once for all stores."""
+"""Clew's threads: open, append, load, list, fork, rewind, copy and maintain them, with the same code for all stores."""
 
 from __future__ import annotations
 

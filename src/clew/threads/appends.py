@@ -1,6 +1,6 @@
 """Append frames to a log that this process does not hold open: for forks, copies, repairs, purges and rekeying.
 
-`LogWriter` writes the log of an open thread. These functions make single appends without it.
+The log of an open thread is written by `LogWriter`. These functions make single appends without one.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ async def append_frames(
     refs: Collection[str] = (),
     **changes: Any,
 ) -> Head:
-    """Store the frames' blobs, append the frames directly after `base`, and return the new head.
+    """Store the frames' blobs, append the frames directly after the log's end in `base`, and return the new head.
 
-    The new head is `base` at its new position and time, with all fields that follow from `state`, if one is given.
-    `changes` are fields of the head that are set last. `refs` are blobs that the thread reaches beside those of the
-    frames. Raises `Conflict` if the log does not end at `base`.
+    The new head is `base` with its new length, digest and time. If `state` is given, the fields that follow from the
+    state are set too, and last the fields in `changes`. `refs` are the digests of blobs that the thread needs beside
+    those of the frames. Raises `Conflict` if the log does not end where `base` says.
     """
     position = {
         "frames": base.frames + len(frames),
@@ -62,8 +62,8 @@ async def append_state(
     """Write a new log that consists of one folded state, and return its head.
 
     `base` gives the new thread's id, log id and time of creation. `refs` and `changes` are those of `append_frames`.
-    Raises `MissingBlob` in the name of thread `source_id`, whose state this is, if a file snapshot of it is gone, and
-    `Conflict` if the new thread exists.
+    `source_id` is the thread that the state comes from: `MissingBlob` is raised in its name if blobs of a file snapshot
+    are gone. Raises `Conflict` if the new thread exists.
     """
     folded = FoldedState(state)
     frame = encode_frame([encode_entries([folded])], previous=FIRST, thread_id=base.thread_id, keys=checkpointer.keys)

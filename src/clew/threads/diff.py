@@ -1,4 +1,4 @@
-"""Find the entries that turn one state into another, and refuse changes that no entries can bring about."""
+"""Find the entries that turn one state of a thread into another, and refuse changes that no entries can bring about."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
 def difference(thread_id: str, old: Checkpoint, new: Checkpoint) -> list[Logged]:
-    """Return the entries that lead from `old` to `new`.
+    """Return the entries that lead from the state `old` to the state `new`.
 
-    They begin with a rewind to where the two conversations part, followed by everything that is new. Raises
-    `InvalidInput` that names every field of `new` that these entries would not bring about, so that nothing is lost
-    silently. Spend and history never shrink: where `new` has less of them than `old`, nothing is taken away.
+    If `old` has messages that `new` lacks, they rewind to the last common message. Then comes everything that is new.
+    Raises `InvalidInput` that names every field of `new` that these entries would not bring about, so that nothing is
+    lost silently. Spend and history never shrink: where `new` has less of them than `old`, nothing is taken away.
     """
     if missing := old.state.keys() - new.state.keys():
         raise InvalidInput(
@@ -65,7 +65,10 @@ def difference(thread_id: str, old: Checkpoint, new: Checkpoint) -> list[Logged]
 
 
 def _check_places(thread_id: str, new: Checkpoint) -> None:
-    """Raise `InvalidInput` if the state names messages that its history lacks. A state made by hand may do so."""
+    """Raise `InvalidInput` if a state refers to places in its history where there is no message.
+
+    A state made by hand may do so.
+    """
     ranges = [*new.view, *(part for mark in new.marks for part in mark)]
     if not new.marks or new.open_message >= len(new.history) or any(stop > len(new.history) for _, stop in ranges):
         raise InvalidInput(
@@ -75,7 +78,7 @@ def _check_places(thread_id: str, new: Checkpoint) -> None:
 
 
 class _Draft:
-    """The entries so far and the state that they lead to."""
+    """The entries that were found so far, and the state that they lead to."""
 
     def __init__(self, start: Checkpoint) -> None:
         self.entries: list[Logged] = []
@@ -94,7 +97,8 @@ class _Draft:
 
 
 def _start(old: Checkpoint, new: Checkpoint) -> list[Logged]:
-    """Return a `ThreadStarted` entry if agent, model, prompt, tools, limits or parent differ."""
+    """Return a list of one `ThreadStarted` entry if agent, model, prompt, tools, limits or parent differ, else an empty
+    list."""
 
     def start(state: Checkpoint) -> ThreadStarted:
         return ThreadStarted(state.agent, state.model, state.system_prompt, state.tools, state.limits, state.parent)
@@ -103,9 +107,10 @@ def _start(old: Checkpoint, new: Checkpoint) -> list[Logged]:
 
 
 def _conversation(draft: _Draft, old: Checkpoint, new: Checkpoint) -> None:
-    """Add the new messages and facts.
+    """Add the entries for messages and facts (values that hold from a turn on) that are new in `new` to the draft.
 
-    A turn's facts are added before the next turn begins, so that a later rewind undoes them together with their turn.
+    If `old` has messages that `new` lacks, a rewind comes first. A turn's facts are added before the next turn begins,
+    so that a later rewind undoes them together with their turn.
     """
     before, after = old.messages, new.messages
     same = _common(old, new)
@@ -121,10 +126,10 @@ def _conversation(draft: _Draft, old: Checkpoint, new: Checkpoint) -> None:
 
 
 def _common(old: Checkpoint, new: Checkpoint) -> int:
-    """Return how many messages both conversations begin with.
+    """Return the number of messages at the start of both conversations that are the same.
 
-    If the new history extends the old one, messages are compared by place: the same words said again are another
-    message.
+    If the new history extends the old one, messages are compared by their places in it, because the same words said
+    again are another message.
     """
     before: Sequence[Any] = old.messages
     after: Sequence[Any] = new.messages
@@ -147,14 +152,20 @@ def _id(fact: Fact) -> tuple[int, Kind, str]:
 
 
 def _facts(draft: _Draft, coming: list[Fact]) -> list[Fact]:
-    """Add the facts of the current turn, and return those of later turns."""
+    """Add entries for the facts of the draft's current turn, and return the facts of other turns.
+
+    A fact is a value that holds from a turn on. `coming` are the facts that have not been added yet.
+    """
     turn = draft.turns
     draft.add(*(_setting(fact) for fact in coming if fact.turn == turn))
     return [fact for fact in coming if fact.turn != turn]
 
 
 def _setting(fact: Fact) -> Logged:
-    """Return the entry that sets this fact."""
+    """Make the entry whose fold records this fact.
+
+    A fact is a value that holds from a turn on, such as a file snapshot.
+    """
     if fact.kind == "workspace":
         return WorkspaceSnapshot(*fact.value)
     if fact.kind == "changing":
@@ -165,7 +176,8 @@ def _setting(fact: Fact) -> Logged:
 
 
 def _calls(draft: _Draft, new: Checkpoint) -> None:
-    """Add intents, steps and results of the open turn's calls."""
+    """Add entries for intents, steps and results of tool calls that the draft lacks, for the turn whose calls are not
+    all done."""
     known = {call.index: call for call in draft.state().calls}
     for call in new.calls:
         mine = known.get(call.index)
@@ -204,7 +216,8 @@ def _spend(old: Checkpoint, new: Checkpoint) -> list[Logged]:
 
 
 def _lost(kept: Checkpoint, new: Checkpoint) -> Iterator[str]:
-    """Yield the fields of the new state that would not be on record, with the reason where it is known."""
+    """Yield each field of `new` that differs in `kept`, the state after saving, as a text with the reason where it is
+    known."""
     if not new.messages and new.history and not _is_part(new.history, kept.history):
         yield "history, as view= says that the model sees nothing of it (view=((0, len(history)),) is all of it)"
     elif not _same(kept.messages, new.messages):
@@ -249,7 +262,7 @@ def _less(kept: float, new: float) -> bool:
 
 
 def _is_part(part: Sequence[Message], whole: Sequence[Message]) -> bool:
-    """Return whether all messages of `part` are in `whole`, in the same order."""
+    """Return whether all messages of `part` are in `whole`, in the same order. Others may be between them."""
     if whole[: len(part)] == part:
         return True
     rest = iter(whole)
@@ -257,7 +270,7 @@ def _is_part(part: Sequence[Message], whole: Sequence[Message]) -> bool:
 
 
 def _seen(state: Checkpoint, marks: tuple[Ranges, ...]) -> list[tuple[Message, ...]]:
-    """Return the messages that the model saw at the end of each turn."""
+    """Return, for each turn, the messages that the model saw at its end. `marks` holds them as ranges of the history."""
     return [tuple(message for start, stop in mark for message in state.history[start:stop]) for mark in marks]
 
 

@@ -1,4 +1,4 @@
-"""Make a head from the state that a log folds to, and read from a head what kind of thread it belongs to."""
+"""Make a head from the state that a log folds to, and tell from a head what kind of thread it belongs to."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ __all__ = ["PART", "head_of", "is_child", "is_hidden", "is_part", "new_head", "w
 
 
 def head_of(state: Fold | Checkpoint, base: Head, *, encrypted: bool) -> Head:
-    """Return `base` with all fields that follow from the state. An encrypted thread's head gets no title."""
+    """Return the head `base` with all fields that follow from the state, such as status, turns and cost.
+
+    An encrypted thread's head gets no title.
+    """
     return msgspec.structs.replace(
         base,
         status=state.status,
@@ -33,7 +36,10 @@ def head_of(state: Fold | Checkpoint, base: Head, *, encrypted: bool) -> Head:
 
 
 def new_head(thread_id: str, status: Status = "interrupted", created_at: datetime | None = None) -> Head:
-    """Return the head of a log without any frames, with a new random log id."""
+    """Return the head of a new log without any frames.
+
+    It gets a random log id, by which a thread that is deleted and made again is recognised.
+    """
     now = datetime.now(UTC)
     return Head(
         thread_id=thread_id,
@@ -46,17 +52,18 @@ def new_head(thread_id: str, status: Status = "interrupted", created_at: datetim
 
 
 def without_lease(head: Head) -> Head:
-    """Return the head for a copy of the thread: without its lease, and interrupted if the thread is running."""
+    """Return the head that a copy of the thread gets: without a lease, and with status "interrupted" instead of
+    "running"."""
     return msgspec.structs.replace(head, lease=None, status="interrupted" if head.status == "running" else head.status)
 
 
 PART = "clew:part"
-"""Tag of a thread that is still being written. Such a thread is hidden until it is complete."""
+"""Tag that marks a thread as incomplete while a copy, repair or purge writes it. It is hidden until it is complete."""
 _OWN = "clew:"
 
 
 def is_part(head: Head) -> bool:
-    """Return whether this thread is still being written."""
+    """Return whether this thread is incomplete: a copy, repair or purge is writing it, or was interrupted."""
     return PART in head.tags
 
 
@@ -66,11 +73,12 @@ def is_hidden(head: Head) -> bool:
 
 
 _CHILD = re.compile(r"/[A-Za-z0-9_-]{1,64}:[0-9a-f]{1,16}")
-"""What follows the parent's id in the id of a sub-agent's thread: the agent's name and the key of the call."""
+"""Matches what follows the parent's id in the id of a sub-agent's thread: the agent's name and the key of the tool
+call."""
 
 
 def is_child(head: Head) -> bool:
-    """Return whether this thread belongs to a sub-agent. A fork has a parent too, but is not a child."""
+    """Return whether this thread belongs to a sub-agent. A fork has a parent too, but does not count as a child."""
     if head.parent is None:
         return False
     return _CHILD.fullmatch(head.thread_id.removeprefix(head.parent[0])) is not None

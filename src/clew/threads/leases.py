@@ -1,7 +1,7 @@
 """Leases: which process may append to a thread.
 
-A lease is stored in the head, so that stores need no support for it. Only the position in the log decides who may
-write; clocks only decide when another process may try to take over.
+A lease is stored in the head, so that stores need no support for it. Who may write is decided only by whether the
+writer knows the end of the log; clocks only decide when another process may try to take over.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ __all__ = [
 
 
 LEASE_TIME = timedelta(seconds=30)
-"""How long a lease lasts after its holder's last sign of life."""
+"""How long a lease lasts after its holder last appended or renewed it."""
 RENEW_AFTER = LEASE_TIME / 3
 
 
 def new_lease(label: str = "") -> Lease:
-    """Return a lease of this process with a new token, valid for `LEASE_TIME`."""
+    """Return a lease of this process with a new random token, valid for `LEASE_TIME`. `label` says what it is for."""
     return Lease(owner=this_process(label), token=secrets.token_hex(8), expires_at=datetime.now(UTC) + LEASE_TIME)
 
 
@@ -54,17 +54,21 @@ def is_live(lease: Lease | None) -> bool:
 
 
 def is_crashed(head: Head) -> bool:
-    """Return whether the thread is marked as running although no live process holds its lease."""
+    """Return whether the thread has status "running" although no live process holds its lease."""
     return head.status == "running" and not is_live(head.lease)
 
 
 def shown_status(head: Head) -> Status:
-    """Return the status to show to people: "interrupted" for a crashed thread, else the status on record."""
+    """Return the status to show to people: "interrupted" if the process that ran the thread is gone, else the status on
+    record."""
     return "interrupted" if is_crashed(head) else head.status
 
 
 def check_free(head: Head) -> None:
-    """Raise `ThreadBusy`, with the holder and the rest of its lease, if a live process holds this thread."""
+    """Raise `ThreadBusy` if a live process holds this thread.
+
+    The error names the process and the seconds left of its lease.
+    """
     lease = head.lease
     if lease is not None and is_live(lease):
         left = (lease.expires_at - datetime.now(UTC)).total_seconds()
@@ -72,13 +76,19 @@ def check_free(head: Head) -> None:
 
 
 def this_process(label: str = "") -> Owner:
-    """Return the identity of this process. It differs from that of a later process with the same pid, also in containers."""
+    """Return the identity of this process: host, boot, pid and start time. `label` says what the process does.
+
+    A later process with the same pid has another identity, also in containers.
+    """
     pid = os.getpid()
     return Owner(host=socket.gethostname(), boot=boot(), pid=pid, started=_started(pid) or "", label=label)
 
 
 def provably_dead(owner: Owner) -> bool:
-    """Return True only if the owner certainly no longer runs: it ran in this boot and pid namespace, and is gone."""
+    """Return True only if it is certain that this process no longer runs.
+
+    It must have run in this boot and pid namespace.
+    """
     if not owner.boot or owner.boot != boot():
         return False
     try:
@@ -93,9 +103,9 @@ def provably_dead(owner: Owner) -> bool:
 
 @functools.cache
 def boot() -> str:
-    """Return a name for the current boot of this machine and, on Linux, for the process's pid namespace.
+    """Return a text that identifies the current boot of this machine and, on Linux, the process's pid namespace.
 
-    Returns "" if the system does not tell.
+    Returns "" if the operating system does not tell.
     """
     try:
         if sys.platform == "linux":
@@ -109,7 +119,10 @@ def boot() -> str:
 
 
 def _started(pid: int) -> str | None:
-    """Return when a process started, in the system's own format; "gone" if it has ended, None if that is unknown."""
+    """Return when a process started, as the operating system writes it.
+
+    "gone" if it has ended, None if that is unknown.
+    """
     try:
         if sys.platform == "linux":
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

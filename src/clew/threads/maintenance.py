@@ -22,10 +22,11 @@ __all__ = ["put_aside", "unlock", "upkeep"]
 async def upkeep(
     checkpointer: Checkpointer, thread_id: str, label: str, *, takeover: bool = False
 ) -> AsyncIterator[Thread]:
-    """Open an existing thread for maintenance, and restore its status on exit unless someone changed it meanwhile.
+    """Open an existing thread for maintenance, as an async context manager.
 
-    A thread that was running and whose process is gone becomes interrupted. Raises `ThreadBusy` if a live process holds
-    the thread, unless `takeover` is set.
+    On exit its status becomes what it was before. The status stays as it is if someone changed the thread meanwhile. A
+    thread that was running and whose process is gone becomes interrupted. Raises `ThreadBusy` if a live process holds
+    the thread, unless `takeover` is set. `label` says what the maintenance is for.
     """
     before = await load(checkpointer, thread_id)
     async with Thread.open(checkpointer, thread_id, label=label, takeover=takeover) as thread:
@@ -37,10 +38,11 @@ async def upkeep(
 
 
 async def unlock(checkpointer: Checkpointer, thread_id: str, *, takeover: bool = False) -> Lease | None:
-    """Take a thread's lease and give it back, so that nobody has to wait for it to expire. Returns the former lease.
+    """Take a thread's lease and give it back, so that nobody has to wait for it to expire.
 
-    Writes nothing if nobody holds the lease. Raises `ThreadBusy` if the holder is alive, unless `takeover` is set. Then
-    the holder gets `LeaseLost` at its next append, and whatever it is doing may go on until then.
+    Returns the former lease, or None. Writes nothing if nobody holds the lease. Raises `ThreadBusy` if the holder is
+    alive, unless `takeover` is set. Then the holder gets `LeaseLost` at its next append, and whatever it is doing may
+    go on until then.
     """
     head = await checkpointer.head(thread_id)
     if head is None:
@@ -57,8 +59,9 @@ _TRIES = 20
 async def put_aside(checkpointer: Checkpointer, thread_id: str, *entries: Logged) -> None:
     """Append entries to a thread that nobody holds, or create the thread with them. They are durable when it returns.
 
-    Takes no lease, so a crash on record stays visible and a new thread does not count as started. Raises `ThreadBusy`
-    if a live process holds the thread.
+    Takes no lease. So the thread's status stays as it is: a crash on record stays visible, and a new thread does not
+    count as started. Raises `ThreadBusy` if a live process holds the thread, and `Unavailable` if others change it
+    again and again.
     """
     for _ in range(_TRIES):
         loaded = await or_new(load(checkpointer, thread_id), thread_id, "interrupted")

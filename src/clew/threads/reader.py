@@ -52,11 +52,14 @@ __all__ = [
 
 
 _AT_ONCE = 32
-"""Frames to decode at once. Measured on 1,000 turns: small batches reuse freed memory and take a tenth less time."""
+"""Number of frames to decode at once.
+
+Measured on 1,000 turns: small batches reuse freed memory and take a tenth less time.
+"""
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """A thread as it is in the store: its head, its state, and the sizes of its log."""
+    """A thread as it is in the store: its head, its state, and the sizes that decide when to store a folded state."""
 
     head: Head
     state: Checkpoint = EMPTY
@@ -65,7 +68,7 @@ class Loaded(msgspec.Struct, frozen=True):
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Pause Python's garbage collection. For synchronous work only.
+    """Pause Python's garbage collection inside the block, which must not await anything.
 
     Decoding makes many small objects and no cycles. Measured on 1,000 turns: collection would take a tenth of the time.
     """
@@ -79,7 +82,8 @@ def _no_collection() -> Iterator[None]:
 
 
 async def or_new(loading: Awaitable[Loaded], thread_id: str, status: Status) -> Loaded:
-    """Return the loaded thread, or an empty one with a new log id if it does not exist yet."""
+    """Return what `loading` gives, or an empty thread with this status and a new log id if that raises
+    `ThreadNotFound`."""
     try:
         return await loading
     except ThreadNotFound:
@@ -87,7 +91,10 @@ async def or_new(loading: Awaitable[Loaded], thread_id: str, status: Status) -> 
 
 
 async def load(checkpointer: Checkpointer, thread_id: str) -> Loaded:
-    """Read a thread's head and state. Raises `ThreadNotFound`. Takes no lease and changes nothing."""
+    """Read a thread's head and state. Takes no lease and changes nothing.
+
+    Raises `ThreadNotFound` if there is no such thread.
+    """
     with span("clew.load", thread_id=thread_id) as current:
         head = await checkpointer.head(thread_id)
         while head is not None:
@@ -104,7 +111,10 @@ async def load(checkpointer: Checkpointer, thread_id: str) -> Loaded:
 
 
 async def catch_up(checkpointer: Checkpointer, loaded: Loaded) -> Loaded:
-    """Read what was appended to a loaded thread since, and return its new state. Reads only the new frames if possible."""
+    """Read what was appended to a thread after it was loaded, and return it as it is now.
+
+    Reads only the new frames if possible.
+    """
     thread_id = loaded.head.thread_id
     head = await checkpointer.head(thread_id)
     start = loaded.head.frames
@@ -119,7 +129,11 @@ async def catch_up(checkpointer: Checkpointer, loaded: Loaded) -> Loaded:
 
 
 async def _made_again(checkpointer: Checkpointer, head: Head, broken: _Broken) -> Head | None:
-    """Return the current head if the thread was deleted or recreated between two reads. Otherwise raise `Corrupt`."""
+    """Find out why frames did not match the head, as `broken` says.
+
+    If the thread was deleted or recreated between the two reads, return its current head or None. Otherwise raise
+    `Corrupt`.
+    """
     again = await checkpointer.head(head.thread_id)
     if again is not None and again.log_id == head.log_id:
         raise Corrupt(f"thread {head.thread_id!r}, {broken}. Restore it from a copy.")
@@ -131,7 +145,7 @@ class _Broken(Exception):
 
 
 class _Lacking(msgspec.Struct, frozen=True):
-    """A frame that cannot be decoded without its blobs, and the list that receives its entries afterwards."""
+    """A frame that cannot be decoded before its blobs are fetched, and the list to which its entries are then added."""
 
     number: int
     data: bytes
@@ -140,7 +154,7 @@ class _Lacking(msgspec.Struct, frozen=True):
 
 
 class _Reading:
-    """Folds a log frame by frame, and checks that each frame follows the one before."""
+    """Folds a log frame by frame, and checks that each frame follows the one before it."""
 
     def __init__(self, fold: Fold, size: LogSize, start: int, previous: bytes | None) -> None:
         self._fold = fold
@@ -149,9 +163,10 @@ class _Reading:
         self._previous = previous
 
     async def take_in(self, checkpointer: Checkpointer, head: Head) -> Loaded:
-        """Read and fold all frames up to the end that this head gives.
+        """Read and fold all frames from the current position to the end that this head gives.
 
-        Raises `_Broken` if they do not form an unbroken chain.
+        Returns the loaded thread. Raises `_Broken` if the frames do not follow each other or do not end as the head
+        says.
         """
         data = await checkpointer.read(head.thread_id, start=self._number, stop=head.frames)
         if self._number + len(data) != head.frames:
@@ -174,7 +189,7 @@ class _Reading:
         self._size = LogSize(snapshot=len(data), kept=len(data))
 
     async def _take(self, checkpointer: Checkpointer, thread_id: str, data: list[bytes]) -> None:
-        """Fold the next frames.
+        """Decode and fold the next frames, which are given as bytes.
 
         Once a frame lacks blobs, all following frames wait for it, so that the blobs of all of them are fetched
         together.
@@ -200,7 +215,10 @@ class _Reading:
                 self._fold_in(waiting, sizes)
 
     def _follow(self, data: list[bytes]) -> None:
-        """Check that each of these frames follows the one before it, and move on behind them."""
+        """Check that each of these frames follows the one before it, and count them as read.
+
+        Raises `_Broken` if one does not.
+        """
         previous = self._previous
         for number, frame in enumerate(data, self._number):
             if frame[PREVIOUS] != previous and previous is not None:
@@ -210,7 +228,7 @@ class _Reading:
         self._number += len(data)
 
     def _fold_in(self, frames: list[list[Logged]], sizes: list[int]) -> None:
-        """Fold the entries of these frames. `sizes` are the frames' sizes in bytes."""
+        """Fold the entries of these frames, and add up the log's sizes. `sizes` are the frames' sizes in bytes."""
         entries = [*chain.from_iterable(frames)]
         self._fold.push(entries)
         size = sum(sizes)
@@ -224,7 +242,10 @@ class _Reading:
 def _one_by_one(
     data: list[bytes], thread_id: str, start: int, keys: Keyring | None, lacking: list[_Lacking]
 ) -> list[list[Logged]]:
-    """Return the entries of each frame. Frames that lack blobs are added to `lacking`, and their entries are still empty."""
+    """Decode these frames and return the entries of each. `start` is the number of the first.
+
+    A frame whose blobs must be fetched first is added to `lacking`, and its list of entries is still empty.
+    """
     found = []
     for number, part in enumerate(data, start):
         frame = decode_frame(part, thread_id, number, keys=keys)
@@ -235,7 +256,10 @@ def _one_by_one(
 
 
 async def _fill(checkpointer: Checkpointer, thread_id: str, lacking: list[_Lacking]) -> None:
-    """Fetch the blobs that these frames lack and decode the frames. Repeats for frames that turn out to lack more."""
+    """Fetch the blobs that these frames lack, decode the frames, and add the entries to their lists.
+
+    Repeats for frames that turn out to lack more. Raises `MissingBlob` if a blob is not in the store.
+    """
     while missing := frozenset().union(*[each.frame.missing for each in lacking]):
         blobs = await checkpointer.get_blobs(missing.union(*[each.frame.refs for each in lacking]))
         if absent := missing - blobs.keys():
@@ -251,7 +275,8 @@ async def _fill(checkpointer: Checkpointer, thread_id: str, lacking: list[_Lacki
 
 
 Progress = Callable[[int, int | None], None]
-"""Called with the number of steps done, and the total number or None if it is unknown."""
+"""Type of a function that is called during long work with the number of steps done, and their total or None if it is
+unknown."""
 
 _WINDOW = 4 * 2**20  # bytes to read at once, estimated from the frames before
 _MOST, _FEWEST = 128, 4
@@ -269,9 +294,10 @@ class Source(Protocol):
 
 
 def link(data: bytes, previous: bytes | None, what: str) -> bytes:
-    """Return the digest of this frame. Raises `Corrupt` if the digest is wrong or the frame does not follow `previous`.
+    """Return a frame's own digest.
 
-    Needs no key. With `previous=None` the order is not checked.
+    Raises `Corrupt` if it does not match the frame's bytes, or if the frame does not follow the one with the digest
+    `previous`. Needs no key. With `previous=None` the order is not checked. `what` names the frame in the error.
     """
     if not is_sound(data):
         raise Corrupt(
@@ -285,9 +311,11 @@ def link(data: bytes, previous: bytes | None, what: str) -> bytes:
 async def frames(
     source: Source, head: Head, *, start: int = 0, stop: int | None = None, previous: bytes | None = FIRST
 ) -> AsyncIterator[tuple[int, bytes]]:
-    """Read the frames of the log that this head describes, and yield them with their numbers.
+    """Read the frames of the log that this head describes, and yield the number and the bytes of each.
 
-    `previous` is the digest of the frame before `start`. Frames that are appended meanwhile are not read.
+    Checks that each follows the one before it; `previous` is the digest of the frame before `start`, or None if it is
+    unknown. Frames that are appended meanwhile are not read. Raises `Corrupt` for damage, and `Conflict` if the thread
+    is deleted or recreated meanwhile.
     """
     stop = head.frames if stop is None else stop
     number, window = start, _FEWEST * 4
@@ -313,7 +341,7 @@ async def frames(
 
 
 async def _explained(source: Source, head: Head, broken: Corrupt) -> ClewError:
-    """Return `Conflict` if the thread was deleted or recreated while it was read, else the damage that was found."""
+    """Return the error to raise: `Conflict` if the thread was deleted or recreated while it was read, else `broken`."""
     now = await source.head(head.thread_id)
     if now is None or now.log_id != head.log_id:
         return Conflict(head.thread_id, "it was deleted, or deleted and made again, while it was being read")
@@ -321,7 +349,10 @@ async def _explained(source: Source, head: Head, broken: Corrupt) -> ClewError:
 
 
 async def decoded(source: Source, thread_id: str, number: int, data: bytes) -> Frame:
-    """Decode a frame, and fetch the blobs that it refers to."""
+    """Decode frame `number` of a thread, given as bytes. Fetches the blobs that it refers to.
+
+    Raises `MissingBlob` if one is gone.
+    """
     frame = decode_frame(data, thread_id, number, keys=source.keys)
     blobs: dict[str, bytes] = {}
     while frame.missing:
@@ -333,7 +364,7 @@ async def decoded(source: Source, thread_id: str, number: int, data: bytes) -> F
 
 
 async def state_at(source: Source, head: Head) -> Checkpoint:
-    """Return the state that this head's log folds to, read from its newest folded state on."""
+    """Return the state that the log with this head folds to. Reading starts at the log's newest folded state."""
     start = max(head.snapshot, 0)
     fold = Fold(EMPTY)
     async for number, data in frames(source, head, start=start, previous=None if start else FIRST):
@@ -342,15 +373,16 @@ async def state_at(source: Source, head: Head) -> Checkpoint:
 
 
 def fingerprint(entry: Logged) -> bytes:
-    """Return a digest of the entry as it is stored. Unlike `==`, it is equal for NaN values."""
+    """Return a digest of the entry as it is stored, for comparing entries. Unlike with `==`, two NaN values are equal."""
     return blake3(encode_entries([entry]).entries).digest()
 
 
 async def state_after(checkpointer: Checkpointer, thread_id: str, frames: int) -> Checkpoint:
-    """Return the state of a thread after this many of its frames. Takes no lease and changes nothing.
+    """Return the state of a thread after its first `frames` frames. Takes no lease and changes nothing.
 
     Works for every frame, not only for ends of turns. So a rewind can be undone: fork the state from before it. If the
-    log was rewritten since (by `purge_rewound` or `repair`), frame numbers refer to the new log.
+    log was rewritten since (by `purge_rewound` or `repair`), frame numbers refer to the new log. Raises
+    `ThreadNotFound`, and `InvalidInput` if the log has fewer frames.
     """
     head = await checkpointer.head(thread_id)
     if head is None or is_part(head):

@@ -32,7 +32,7 @@ __all__ = ["REDACTED", "Redact", "both", "redactor"]
 REDACTED = "[redacted]"
 
 Redact = Callable[[str], str] | Iterable[str | re.Pattern[str]]
-"""A function from text to text, or patterns whose matches are replaced by `[redacted]`."""
+"""What to redact: a function from text to text, or patterns whose matches are replaced by `[redacted]`."""
 
 _KEPT: dict[type, frozenset[str]] = {
     Assistant: frozenset({"model", "stop"}),
@@ -51,15 +51,18 @@ _KEPT: dict[type, frozenset[str]] = {
     ToolResult: frozenset({"call_id"}),
     WorkspaceSnapshot: frozenset({"digest"}),
 }
-"""Fields that are never redacted: names, keys and digests by which one record finds another. Changing one would lose it."""
+"""For each class, the fields that are never redacted: names, keys and digests by which one record finds another."""
 _OWN = "clew:"
 """Prefix of the keys that Clew itself uses in a thread's state."""
 _IDS = (TURN_MARK, PROMPT_IDS)
-"""Prefixes of those keys whose values are ids, statuses and numbers. Text is redacted before it gets there."""
+"""Prefixes of such keys whose values are ids, statuses and numbers, and are not redacted.
+
+Texts in them were redacted before.
+"""
 
 
 def both(first: Redact | None, second: Redact | None) -> Redact | None:
-    """Return a redaction that applies both of these. None counts as no redaction."""
+    """Return a redaction that applies `first` and then `second`. None stands for no redaction."""
     if first is None or second is None:
         return first or second
     one, other = (given if callable(given) else _replacing(given) for given in (first, second))
@@ -67,10 +70,11 @@ def both(first: Redact | None, second: Redact | None) -> Redact | None:
 
 
 def redactor(redact: Redact | None) -> Callable[[Sequence[Logged]], Sequence[Logged]] | None:
-    """Return a function that redacts entries, or None if there is nothing to redact.
+    """Return a function that returns entries with their texts redacted, or None if `redact` is None.
 
     It changes every text in them: messages, arguments, results, state, titles, and keys of dictionaries. Clew's and the
-    vendors' own names and keys stay, and so do the bytes of images and files.
+    vendors' own names and keys stay, and so do the bytes of images and files. It raises `InvalidInput` for an entry of
+    an unknown kind.
     """
     if redact is None:
         return None
@@ -95,7 +99,10 @@ def _replacing(patterns: Iterable[str | re.Pattern[str]]) -> Callable[[str], str
 
 
 def _changed(text: str, change: Callable[[str], Any]) -> str:
-    """Redact a text. Raises `InvalidInput` if the function returns no text: recording that would make the log unreadable."""
+    """Return the text after applying the user's function `change` to it.
+
+    Raises `InvalidInput` if that does not return text, because recording it would make the log unreadable.
+    """
     changed = change(text)
     if not isinstance(changed, str):
         raise InvalidInput(

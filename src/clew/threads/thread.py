@@ -57,16 +57,16 @@ Durability = Literal["sync", "async", "exit"]
 
 PAGE = 50
 TRIES = 200
-"""How often to try for a lease while other processes write. Each try starts from the current end of the log."""
+"""How often to try to take a lease while other processes write. Each try starts from the current end of the log."""
 
 
 class Thread:
     """A thread that this process holds: `async with Thread.open(checkpointer, "user-42") as thread: ...`
 
     While it is open, no other process can append to it. Leaving the block gives the lease back. If the process dies,
-    another process can take over at once on the same machine, and after 30 seconds on another machine. A process that
-    was replaced gets `LeaseLost` at its next append and changes nothing. If the store is `Unavailable` when the block
-    is left, the thread stays open with all its entries: call `flush`, or let the lease expire.
+    another process can take over at once on the same machine, and after 30 seconds on another machine. A process whose
+    lease was taken over gets `LeaseLost` at its next append and changes nothing. If the store is `Unavailable` when the
+    block is left, the thread stays open with all its entries: call `flush`, or let the lease expire.
     """
 
     def __init__(
@@ -118,7 +118,10 @@ class Thread:
 
     @staticmethod
     async def load(checkpointer: Checkpointer, thread_id: str, *, at_turn: int | None = None) -> Checkpoint:
-        """Return the state of a thread, now or at the end of turn `at_turn`. Takes no lease and changes nothing."""
+        """Return the state of a thread, now or at the end of turn `at_turn`. Takes no lease and changes nothing.
+
+        Raises `ThreadNotFound` if there is no such thread.
+        """
         loaded = await load(checkpointer, thread_id)
         state = loaded.state
         # Not is_crashed(head): the head of a copy already says interrupted.
@@ -131,7 +134,7 @@ class Thread:
 
     @staticmethod
     async def list(checkpointer: Checkpointer, query: HeadQuery = HeadQuery()) -> AsyncIterator[Head]:
-        """Yield the heads that match the query, newest first.
+        """Yield the heads of the threads that match the query, newest first.
 
         A thread that was running when its process died is shown as interrupted.
         """
@@ -207,19 +210,19 @@ class Thread:
 
     @property
     def head(self) -> Head:
-        """The head as it is in the store."""
+        """The thread's head as it was last written to the store."""
         return self._open_writer().head
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """The state with everything appended so far."""
+        """The thread's state with everything appended so far, whether it is durable yet or not."""
         return self._open_writer().fold.checkpoint()
 
     @property
     def lost(self) -> LeaseLost | None:
-        """The `LeaseLost` error if another process is known to have taken over, else None.
+        """The `LeaseLost` error if it is known that another process has taken over, else None.
 
-        This is noticed at each append and each renewal of the lease.
+        It becomes known at the next append or renewal of the lease.
         """
         return self._open_writer().lost
 
@@ -251,10 +254,10 @@ class Thread:
         await self._open_writer().renew()
 
     def hold(self, *entries: Logged) -> None:
-        """Record these entries after all earlier ones, and write them with the next append or flush.
+        """Take these entries into the thread's state now, and write them to the store with the next append or flush.
 
-        Use this for entries that a durable one is about to follow, so that both cost one write. Raises `UsageError` for
-        file snapshots: they must be checked in the store first.
+        Use this for entries that another append follows at once, so that both cost one write. Raises `UsageError` for
+        file snapshots, because `append` must check first that the store has them.
         """
         if named_trees(entries):
             raise UsageError("a snapshot of files cannot be held. Append it.")
@@ -265,40 +268,46 @@ class Thread:
         return self._durability
 
     def redacted(self, entries: Sequence[Logged]) -> Sequence[Logged]:
-        """Return these entries as they would be recorded."""
+        """Return these entries as they would be recorded, with texts that must not be on record removed."""
         return entries if self._redact is None else self._redact(entries)
 
     async def flush(self) -> None:
-        """Return once everything appended is durable, whatever the durability."""
+        """Return once everything appended is durable, whichever durability the thread was opened with."""
         await self._open_writer().flush()
 
     async def save(self, checkpoint: Checkpoint) -> None:
-        """Make this the state of the thread, by appending what differs.
+        """Make this the state of the thread, by appending entries for what differs.
 
-        If the conversation was changed, it is rewound first. Afterwards everything in the checkpoint is on record. If
-        something cannot be, raises `InvalidInput` that names it, and saves nothing. What the record holds beyond the
-        checkpoint stays: rewound messages are still part of the history, and spend does not shrink. If the checkpoint
-        says `running`, the status is `interrupted` after the block.
+        If the checkpoint lacks messages of the conversation, the thread is rewound first. Afterwards everything in the
+        checkpoint is on record. If something cannot be, raises `InvalidInput` that names it, and saves nothing. What
+        the record holds beyond the checkpoint stays: rewound messages are still part of the history, and spend does not
+        shrink. If the checkpoint says `running`, the status is `interrupted` once the thread is closed.
         """
         entries = difference(self._thread_id, self.checkpoint, checkpoint)
         if entries:
             await self.append(*entries)
 
     async def rewind(self, to_turn: int) -> None:
-        """Continue from the end of an earlier turn. Later messages stay in the history, and what was spent stays spent."""
+        """Continue from the end of an earlier turn. Later messages stay in the history, and what was spent stays spent.
+
+        Raises `InvalidInput` if there is no such turn.
+        """
         forking.check_turn(self._thread_id, self.checkpoint, to_turn)
         await self.append(Rewound(turn=to_turn))
         log.info("thread %r: rewound to turn %d", self._thread_id, to_turn)
 
     async def fork(self, new_id: str, *, at_turn: int | None = None) -> Head:
-        """Create a new thread that continues from a turn of this one, by default the current one. Returns its head."""
+        """Create a new thread that continues from a turn of this one, by default the current one.
+
+        Returns the new thread's head.
+        """
         await self.flush()
         return await forking.fork(self._checkpointer, self._thread_id, self.checkpoint, new_id, at_turn)
 
     async def delete(self, *, purge: bool = False) -> None:
         """Delete the thread from the store and close this object.
 
-        With `purge`, also deletes the large values that no other thread has, at once instead of at the next gc.
+        With `purge`, also deletes at once the blobs that no other thread needs. Otherwise they stay until the next gc.
         """
         await self.flush()
         self._end()
@@ -309,9 +318,11 @@ class Thread:
         log.info("thread %r: deleted", self._thread_id)
 
     async def _take_lease(self) -> LogWriter:
-        """Take the lease by appending an entry that names this process, at the position just read.
+        """Take the lease by appending an entry that names this process at the end of the log.
 
-        If two processes try at once, one of them gets `Conflict`.
+        Returns the thread's writer. If another process appends first, it is tried again from the new end. Raises
+        `ThreadBusy` if a live process holds the lease, unless `takeover` was given, and `Unavailable` after too many
+        tries.
         """
         loaded = await or_new(load(self._checkpointer, self._thread_id), self._thread_id, "running")
         for _ in range(TRIES):
@@ -334,7 +345,10 @@ class Thread:
         )
 
     async def _give_back(self, writer: LogWriter) -> None:
-        """Give back a lease that may have been taken although taking it was cancelled, so that nobody has to wait for it."""
+        """Give back a lease after taking it was cancelled, in case it was taken all the same.
+
+        So nobody has to wait for it to expire.
+        """
         try:
             writer.accept([StatusChanged("interrupted")])
             await writer.release()
@@ -354,7 +368,8 @@ class Thread:
             log.info("thread %r: its last holder, %s, is gone; resumed at turn %d", self._thread_id, owner, turn)
 
     async def _keep_lease(self, writer: LogWriter) -> None:
-        """Renew the lease while nothing else is written, for example while a tool runs for a long time."""
+        """Run as long as the thread is open, and renew the lease whenever nothing was written for a while, for example
+        because a tool runs for a long time."""
         pause = RENEW_AFTER.total_seconds()
         while not writer.lost and writer.lease is not None:
             await asyncio.sleep(pause)
@@ -393,7 +408,10 @@ class Thread:
 
 
 async def _paged(checkpointer: Checkpointer, query: HeadQuery) -> AsyncIterator[Head]:
-    """Yield the matching heads page by page. The caller skips some of them, so it is not known how many are needed."""
+    """Yield all heads that match the query, whatever its limit, reading one page of them at a time.
+
+    The caller skips some of them, so it is not known how many are needed.
+    """
     if query.limit is not None:
         query = msgspec.structs.replace(query, limit=max(query.limit, PAGE))
     while True:
@@ -407,7 +425,7 @@ async def _paged(checkpointer: Checkpointer, query: HeadQuery) -> AsyncIterator[
 
 
 def _is_barrier(entry: Logged) -> bool:
-    """Return whether this entry must be durable before the next action starts."""
+    """Return whether this entry must be durable before the next action starts, such as an intent before its tool runs."""
     if isinstance(entry, MessageAdded):
         return isinstance(entry.message, Assistant)
     return isinstance(

@@ -1,4 +1,8 @@
-"""Keep trees of blobs, such as file snapshots, from gc until a thread names them, and copy them to another store."""
+"""Keep trees of blobs, such as file snapshots, from gc until a thread names them, and copy them to another store.
+
+A tree is a blob that points at other blobs. To touch a blob is to renew the time in the store after which gc may delete
+it.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +20,22 @@ from clew.threads.reader import Source
 __all__ = ["TreeMover", "check_trees", "keep_trees", "note_fresh"]
 
 _LEAVES = 8
-"""Leaves to read at once. Each may have a few megabytes."""
+"""Number of leaves (blobs that point at no others) to read at once. Each may have a few megabytes."""
 _AT_ONCE = 8 * 2**20
-"""Bytes to put at once."""
+"""Number of bytes of blobs to store at once."""
 
 
 _FRESH = 3600.0
 _fresh: weakref.WeakKeyDictionary[Checkpointer, dict[str, float]] = weakref.WeakKeyDictionary()
-"""For each store, when a tree in it was last known to be complete, with every blob of it touched shortly before."""
+"""For each store and the digest of each tree in it: when the tree was last known to be complete and safe from gc.
+
+A tree is a blob that points at others.
+"""
 
 
 def note_fresh(checkpointer: Checkpointer, root: str) -> None:
-    """Remember that this tree was just written or checked, so that an append that names it need not check it again."""
+    """Remember that this tree of blobs was just written or checked, so that an append that names it need not check it
+    again."""
     now = time.monotonic()
     known = _fresh.setdefault(checkpointer, {})
     for old in [digest for digest, noted in known.items() if now - noted > _FRESH]:
@@ -36,9 +44,10 @@ def note_fresh(checkpointer: Checkpointer, root: str) -> None:
 
 
 async def check_trees(checkpointer: Checkpointer, roots: Collection[str], thread_id: str) -> None:
-    """Raise `MissingBlob` unless these trees are complete in the store.
+    """Raise `MissingBlob` unless these trees of blobs are complete in the store.
 
-    Trees that are not known to be fresh are touched, so that gc leaves them alone until an append names them.
+    Of trees that were written or checked within the last hour, only the root is checked. All blobs of the others are
+    touched, so that gc leaves them alone until an append names the trees.
     """
     now = time.monotonic()
     known = _fresh.get(checkpointer, {})
@@ -49,9 +58,11 @@ async def check_trees(checkpointer: Checkpointer, roots: Collection[str], thread
 
 
 async def keep_trees(checkpointer: Checkpointer, roots: Collection[str], thread_id: str) -> None:
-    """Touch these trees and every blob below them, so that gc leaves them alone until an append names them.
+    """Touch these trees and every blob that they point at, so that gc leaves them alone until an append names the
+    trees.
 
-    Call this before a thread names a tree that was not just written. Raises `MissingBlob` if blobs are gone.
+    To touch a blob is to renew the time after which gc may delete it. Call this before a thread names a tree that was
+    not just written. Raises `MissingBlob` if blobs are gone.
     """
     if roots:
         missing = await checkpointer.missing_blobs(await below(checkpointer, roots))
@@ -60,15 +71,18 @@ async def keep_trees(checkpointer: Checkpointer, roots: Collection[str], thread_
 
 
 class TreeMover:
-    """Copies trees from a source to wherever `put` stores blobs.
+    """Copies trees of blobs from a source to wherever the function `put` stores blobs.
 
-    Each blob is copied once, and after all blobs that it points at.
+    Each blob is copied once, and after all blobs that it points at. Blobs are encrypted with the target's keys.
     """
 
     def __init__(
         self, source: Source, keys: Keyring | None, put: Callable[[dict[str, bytes]], Awaitable[None]], thread_id: str
     ) -> None:
-        """`keys` are the target's. A blob that is already sealed as the target wants it is copied byte for byte."""
+        """`keys` are the target's. A blob that is already encrypted as the target wants it is copied byte for byte.
+
+        `put` stores blobs, given as bytes by digest. `thread_id` names the thread in errors.
+        """
         self._source = source
         self._keys = keys
         self._put = put
@@ -78,7 +92,7 @@ class TreeMover:
         self._size = 0
 
     async def move(self, roots: Collection[str]) -> dict[str, str]:
-        """Copy these trees. Returns their digests in the target by their digests in the source."""
+        """Copy these trees. Returns, for each tree's digest in the source, its digest in the target."""
         for root in roots:
             if root not in self._names:
                 await self._move(root)
@@ -86,7 +100,10 @@ class TreeMover:
         return {root: self._names[root] for root in roots}
 
     async def _move(self, root: str) -> None:
-        """Copy one tree, depth first and without recursion: folders may be nested deeper than Python's stack."""
+        """Copy one tree with all blobs that it points at, deepest first.
+
+        Does so without recursion, because folders may be nested deeper than Python's stack.
+        """
         waiting = [root]
         read: dict[str, bytes] = {}
         while waiting:
@@ -134,7 +151,7 @@ class TreeMover:
         return found
 
     def _sealed(self, digest: str, packed: bytes) -> tuple[str, bytes]:
-        """Return the digest and bytes of a blob as the target stores it."""
+        """Return the digest and the bytes that a blob has in the target, encrypted with the target's key."""
         trees, leaves = ([self._names[name] for name in names] for names in tree_refs(packed))
         same = (trees, leaves) == tree_refs(packed)
         if same and blob_key(packed) == (None if self._keys is None else self._keys.current):

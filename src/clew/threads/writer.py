@@ -33,7 +33,10 @@ log = logging.getLogger("clew.threads")
 
 
 class _Append(msgspec.Struct, frozen=True, gc=False):
-    """An append as it is sent to the store. Kept until the store confirms it, so that exactly the same can be sent again."""
+    """An append as it is sent to the store.
+
+    It is kept until the store confirms it, so that exactly the same can be sent again.
+    """
 
     frames: list[bytes]
     head: Head
@@ -46,11 +49,11 @@ class _Append(msgspec.Struct, frozen=True, gc=False):
 class LogWriter:
     """Turns entries into frames and heads, and appends them in order.
 
-    Entries that arrive during an append go into the next frame together. While other writers of the event loop are
-    appending, frames are encoded in one go with theirs. After `Unavailable` the outcome of an append is unknown, so
-    exactly the same append is sent again before any other: stores promise that this is safe. A `Conflict` means that
-    another holder moved the log on; from then on every call raises `LeaseLost`. A cancelled call first waits for the
-    append in progress to settle.
+    Entries that arrive during an append go into the next frame together. While other writers of the same event loop are
+    appending, the frames of all of them are encoded in one go. After `Unavailable` the outcome of an append is unknown,
+    so exactly the same append is sent again before any other: stores promise that this is safe. A `Conflict` means that
+    another process appended; from then on every call raises `LeaseLost`. A cancelled call first waits until the append
+    in progress has succeeded or failed.
     """
 
     def __init__(
@@ -62,7 +65,7 @@ class LogWriter:
         size: LogSize,
     ) -> None:
         self.head = head
-        """The head as it is in the store."""
+        """The head as it was last written to the store."""
         self.fold = fold
         self.lease: Lease | None = lease
         self.lost: LeaseLost | None = None
@@ -79,9 +82,10 @@ class LogWriter:
         self._waiting: list[asyncio.Future[None]] = []
 
     def accept(self, entries: Sequence[Logged]) -> int:
-        """Take in entries, in order, and return the number to pass to `flush`.
+        """Take in entries, in order, to be written by the next `flush`.
 
-        If one of them cannot be stored, none is taken.
+        Returns how many were taken in so far, for `flush`. Raises `InvalidInput` and takes none if one of them cannot
+        be stored. Raises `LeaseLost` if another process has taken over.
         """
         if self.lost:
             raise self.lost
@@ -96,7 +100,7 @@ class LogWriter:
         return self._accepted
 
     async def flush(self, through: int | None = None, *, renew: bool = False) -> None:
-        """Return once every entry up to `through`, by default every accepted entry, is durable.
+        """Return once the first `through` entries that were accepted, by default all, are durable.
 
         With `renew`, make at least one append, of the head alone if there are no entries. Only one append runs at a
         time: other callers wait for it and then check again whether they still need one.
@@ -126,7 +130,11 @@ class LogWriter:
                 raise cancelled
 
     async def _write(self) -> None:
-        """Make one append, unless its entries are dropped before it starts."""
+        """Make one append of everything accepted, or send an unconfirmed one again.
+
+        Without entries, append the head alone. Does nothing if the entries are dropped before it starts. Raises
+        `LeaseLost` if another process has taken over.
+        """
         cancelled: asyncio.CancelledError | None = None
         together = round_of(asyncio.get_running_loop())
         together.writing += 1
@@ -165,24 +173,30 @@ class LogWriter:
                 raise cancelled
 
     def drop(self) -> None:
-        """Discard everything that is not yet on its way to the store. Nothing more is written."""
+        """Discard all entries that were accepted and are not being sent yet. Nothing more is written by this writer."""
         self._buffer = []
         self._unsettled = None
         self._dropped = True
 
     async def renew(self) -> None:
-        """Extend the lease, in one append with pending entries or with the head alone."""
+        """Extend the lease, in one append with the entries that are not written yet, or with the head alone."""
         await self.flush(renew=True)
 
     async def release(self) -> None:
-        """Give the lease back, in one append with pending entries. Nothing can be written after this."""
+        """Give the lease back, in one append with the entries that are not written yet.
+
+        Nothing can be written after this.
+        """
         self.lease = None
         await self.flush()
         while self.head.lease is not None:
             await self.flush(renew=True)
 
     async def _send_in_a_span(self, append: _Append) -> None:
-        """Send an append and its blobs within a telemetry span. Appends without blobs skip this if nobody listens."""
+        """Store an append's blobs, then send the append, within a telemetry span.
+
+        Used only if it has blobs or telemetry is on.
+        """
         with span("clew.append", thread_id=append.head.thread_id) as current:
             size, entries = sum(map(len, append.frames)), append.through - self._durable
             current.set(frames=len(append.frames), bytes=size, entries=entries)
@@ -206,7 +220,10 @@ class LogWriter:
                 turn.set_result(None)
 
     async def _lose(self) -> LeaseLost:
-        """Return `LeaseLost` after another writer moved the log on. Pending entries are never written."""
+        """Make, remember and return the `LeaseLost` error after another process appended.
+
+        Entries not yet written never will be.
+        """
         head = await self._checkpointer.head(self.head.thread_id)
         holder = (
             "a process that deleted it" if head is None else str(head.lease.owner) if head.lease else "another writer"
@@ -216,13 +233,19 @@ class LogWriter:
         return self.lost
 
     def _gather(self) -> None:
-        """Make an append of the accepted entries. Does nothing if there are none, or if an append is already prepared."""
+        """Prepare an append of all accepted entries.
+
+        Does nothing if there are none, or if an append is already prepared.
+        """
         if self._buffer and self._unsettled is None:
             self._unsettled = self._next_append()
             self._buffer, self._kept, self._trees = [], 0, set()
 
     def _next_append(self) -> _Append:
-        """Encode all pending entries as one frame. Adds the folded state if the log has grown enough to pay for it."""
+        """Encode all accepted entries as one frame, and return the append of it.
+
+        Adds a second frame with the folded state if that spares readers enough compared with its size.
+        """
         number, keys, thread_id = self.head.frames, self._checkpointer.keys, self.head.thread_id
         previous = bytes.fromhex(self.head.digest) or FIRST
         frame = encode_frame(self._buffer, previous=previous, thread_id=thread_id, number=number, keys=keys)
@@ -268,15 +291,15 @@ class LogWriter:
 
 
 class Round:
-    """Batches work of one event loop's writers, so that all of it runs together in one callback."""
+    """Collects work from all writers of one event loop, and runs all of it together in one callback."""
 
     def __init__(self) -> None:
         self.writing = 0
-        """Number of writers with an append in progress. A single writer does not wait for others."""
+        """Number of writers whose append is in progress. If it is only one, it does not wait for others."""
         self._asked: list[tuple[Callable[[], None], asyncio.Future[None]]] = []
 
     def join(self, work: Callable[[], None]) -> asyncio.Future[None]:
-        """Run `work` together with other writers' work in the next callback of the event loop.
+        """Run the function `work` in the next callback of the event loop, together with the work of other writers.
 
         The returned future finishes when the work is done, or with the error it raised. If the future is cancelled
         before the work begins, the work is not done.
@@ -289,7 +312,7 @@ class Round:
         return turn
 
     def _work_through(self) -> None:
-        """Run all gathered work.
+        """Run all work collected so far, and finish the futures of those who wait for it.
 
         A signal may cancel a future while its work runs. Then its result is dropped, and the other work still runs.
         """
@@ -322,29 +345,45 @@ def round_of(loop: asyncio.AbstractEventLoop) -> Round:
 
 
 RATIO = 4
-"""Write a folded state once it spares readers this many times its own size. So the log grows by at most a quarter."""
+"""A thread's folded state is written to its log once it spares readers frames of more than this many times its own
+size.
+
+Readers start at it instead of at the first frame. Folded states make the log longer by at most a quarter.
+"""
 LEAST = 64 * 1024
-"""Bytes that every reader reads quickly. For fewer, no folded state is written."""
+"""Number of bytes of frames that every reader reads quickly.
+
+To spare readers fewer, no folded state is written to the log.
+"""
 
 
 class LogSize(msgspec.Struct, frozen=True, gc=False):
-    """Sizes that decide when to write a folded state, in bytes of frames."""
+    """Sizes in bytes that decide when to write a thread's folded state to its log, so that readers can start there."""
 
     since: int = 0
-    """Bytes of the frames after the newest folded state."""
+    """Bytes of the frames after the newest folded state in the log."""
     snapshot: int = 0
-    """Bytes of the folded state when it was last encoded, whether it was written or not."""
+    """Bytes of the frame with the folded state when it was last encoded, whether it was written or not."""
     kept: float = 0.0
-    """Estimate of the bytes that the state would have. Grows with the log, except for entries that a fold drops."""
+    """Estimate of the bytes that a folded state would have now.
+
+    Grows with every frame, by the share whose content the fold keeps.
+    """
 
     def grown(self, size: int, kept: float) -> LogSize:
-        """Return the sizes after one more frame of `size` bytes, of which the share `kept` stays in the state."""
+        """Return the sizes after one more frame of `size` bytes.
+
+        `kept` is the share of it, from 0 to 1, whose content stays in the state.
+        """
         return LogSize(self.since + size, self.snapshot, self.kept + size * kept)
 
     def may_pay(self) -> bool:
-        """Return whether a folded state may be worth writing. A cheap guess, because encoding a large state is expensive."""
+        """Return whether writing a folded state may be worth it.
+
+        This is a cheap guess, because encoding a large state to find out is expensive.
+        """
         return self.since > LEAST and self.since > RATIO * max(self.snapshot, self.kept / 2)
 
     def pays(self, snapshot: int) -> bool:
-        """Return whether a folded state of this size is worth writing."""
+        """Return whether a folded state is worth writing if the frame that holds it has `snapshot` bytes."""
         return self.since > RATIO * snapshot

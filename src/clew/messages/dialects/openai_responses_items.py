@@ -107,10 +107,10 @@ def side_of(item: Item) -> Side:
 
 
 def write_reasoning(block: Thinking, at: At, ids: ItemIds, notes: Notes) -> Item | None:
-    """Return thinking as a reasoning item. If it has no unused id from this API, note it as lost and return None: the
-    API would refuse it.
+    """Return thinking as a reasoning item.
 
-    The encrypted content is kept byte for byte.
+    If it has no unused id from this API, note it as lost and return None: the API would refuse it. The encrypted
+    content is kept byte for byte.
     """
     fields = own(block.extra, NAME, _REASONING)
     if ids.take(fields) is None:

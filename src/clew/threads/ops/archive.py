@@ -37,19 +37,19 @@ _BLOB = re.compile(r"blobs/[0-9a-f]{64}")
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of `clew.json`, the first member of the file."""
+    """The content of `clew.json`, the first member of a `.clew` file: what the file holds, and the thread's head."""
 
     format: int
     thread_id: str
     frames: int
     blobs: int
     key: str | None
-    """The id of the key that the last frame is encrypted with, or null."""
+    """The id of the key that the log's last frame is encrypted with, or null if it is not encrypted."""
     created: datetime
     head: Head
 
     def encoded(self) -> bytes:
-        """Return it as JSON that begins with the blake3 digest of the rest, so that a changed byte is noticed."""
+        """Return the manifest as JSON that begins with a blake3 digest of the rest, so that a changed byte is noticed."""
         rest = msgspec.json.encode(self)[1:]
         return b'{"check":"%s",%s' % (blake3(rest).hexdigest().encode(), rest)
 
@@ -63,7 +63,7 @@ def frame_name(number: int) -> str:
 
 
 class TarWriter:
-    """Writes members one after the other, with plain headers that every tar program reads."""
+    """Writes the members of a tar file one after the other, with plain headers that every tar program reads."""
 
     def __init__(self, file: IO[bytes], created: datetime) -> None:
         self._file = file
@@ -78,7 +78,7 @@ class TarWriter:
         self._write(bytes(-len(data) % _BLOCK))
 
     def add_members(self, members: IO[bytes]) -> None:
-        """Append all members that another `TarWriter` wrote to this file."""
+        """Append all members that another `TarWriter` wrote to the file `members`."""
         members.seek(0)
         while chunk := members.read(_CHUNK):
             self._write(chunk)
@@ -96,13 +96,19 @@ class TarWriter:
 
 
 class Archive:
-    """An opened `.clew` file whose every byte was checked. A thread can be copied from it like from a store."""
+    """An opened `.clew` file whose bytes were all checked. A thread can be copied from it like from a store."""
 
     def __init__(self, file: IO[bytes], name: str, keys: Keyring | None) -> None:
-        """Read and check the whole file. Blocks meanwhile. Raises `Corrupt` or `InvalidInput` if it cannot be trusted."""
+        """Read and check the whole file, which blocks the caller.
+
+        Raises `Corrupt` or `InvalidInput` if it cannot be trusted. `name` is the file's name in errors.
+        """
         self.keys = keys
         self.direct: set[str] = set()
-        """The blobs that frames point at directly; set by the importer. All others are below trees."""
+        """Digests of the blobs that frames refer to directly. The import sets it.
+
+        All other blobs are reached through these.
+        """
         self._file = file
         self._name = name
         self._frames: list[tuple[int, int]] = []
@@ -116,7 +122,7 @@ class Archive:
         self._check_end()
 
     def stored(self, number: int, digests: Collection[str]) -> int:
-        """Return the bytes that a frame and these blobs take in the file, including their headers."""
+        """Return the number of bytes that frame `number` and these blobs take in the file, including their tar headers."""
         sizes = [self._frames[number][1], *[self._blobs[digest][1] for digest in digests]]
         return sum(_BLOCK + size + -size % _BLOCK for size in sizes)
 
@@ -171,7 +177,10 @@ class Archive:
         return manifest
 
     def _scan_frames(self) -> None:
-        """Check the chain from the first frame to the one that the head names as the last."""
+        """Check that every frame follows the one before it, from the first to the one that the head names as the last.
+
+        Notes where each frame is. Raises `Corrupt` if one is missing or damaged.
+        """
         previous, key = FIRST, None
         for number in range(self.manifest.frames):
             name = frame_name(number)
@@ -231,7 +240,10 @@ class Archive:
         return member
 
     def _next(self) -> tarfile.TarInfo | None:
-        """Return the next member's header, or None at the end. Checks that all its bytes are in the file."""
+        """Return the tar header of the next member, or None at the end.
+
+        Raises `Corrupt` if the member is not entirely in the file.
+        """
         at = self._file.tell()
         block = self._file.read(_BLOCK)
         if len(block) < _BLOCK:

@@ -1,4 +1,4 @@
-"""Copy threads between any two stores: verified, resumable, and hidden until they are complete."""
+"""Copy threads between any two stores. Copies are verified, can be resumed, and are hidden until they are complete."""
 
 from __future__ import annotations
 
@@ -38,17 +38,20 @@ class Copied(msgspec.Struct, frozen=True):
     """The result of `copy_all`."""
 
     ids: tuple[str, ...] = ()
-    """Ids of the threads that were copied or brought up to date."""
+    """Ids of the threads that were copied, or whose earlier copy was brought up to date."""
     skipped: tuple[str, ...] = ()
-    """Ids of the threads that the target already had, unchanged."""
+    """Ids of the threads that were not written, because the target already had them and they had not changed."""
     failed: dict[str, str] = {}
-    """For each thread that could not be copied, the reason. All others were copied."""
+    """For each thread that could not be copied, the reason. The keys are thread ids."""
     bytes: int = 0
-    """Bytes of frames and blobs that were written."""
+    """Number of bytes of frames and blobs that were written to the target."""
 
 
 class Transfer(msgspec.Struct, frozen=True):
-    """The result of copying one thread. `written` is False if the target already had it."""
+    """The result of copying one thread: the head of the copy, and the bytes written.
+
+    `written` is False if the target already had it.
+    """
 
     head: Head
     written: bool = False
@@ -63,9 +66,11 @@ async def copy(
     new_id: str | None = None,
     progress: Progress | None = None,
 ) -> Head:
-    """Copy one thread to another store, namespace, key or id. Its entries and their times do not change.
+    """Copy one thread to another store, namespace, key or id, and return the head of the copy.
 
-    - **Hidden until complete.** It is written in parts of up to 16 MiB; the last step makes it visible.
+    Its entries and their times do not change.
+
+    - **Hidden until complete.** The copy is written in parts of up to 16 MiB; the last step makes it visible.
     - **Resumable.** Run again after a crash, it continues from what the target has. A finished copy is left alone; a
       copy whose source has grown since is brought up to date. Any other thread of that id raises `Conflict`.
     - **Verified.** Before the copy becomes visible it is read back, and must fold to the same state as the source.
@@ -84,10 +89,11 @@ async def copy_all(
     query: HeadQuery = HeadQuery(),
     progress: Progress | None = None,
 ) -> Copied:
-    """Copy every thread that the query lists. Run again after a crash or later, it leaves finished copies alone.
+    """Copy every thread that the query lists, by default all.
 
-    A thread that cannot be copied is reported in the result and does not stop the others. If a store does not answer,
-    raises `Unavailable`. `progress` counts threads.
+    Run again after a crash or later, it leaves finished copies alone. A thread that cannot be copied is reported in the
+    result and does not stop the others. Raises `Unavailable` if a store does not answer. `progress` gets the number of
+    threads done and their total.
     """
     ids = [head.thread_id async for head in source.heads(query) if not is_hidden(head)]
     done: list[str] = []
@@ -121,7 +127,11 @@ async def transfer(
     *,
     extend: bool = True,
 ) -> Transfer:
-    """Copy a thread like `copy`, from any source. With `extend=False` an existing thread is never added to."""
+    """Copy a thread like `copy`, from a store or a `.clew` file.
+
+    With `extend=False`, a complete copy that the target already has is not brought up to date: `Conflict` is raised if
+    the source has more frames.
+    """
     head = await source.head(thread_id)
     if head is None or is_part(head):
         raise ThreadNotFound(thread_id)
@@ -151,17 +161,18 @@ async def transfer(
 
 
 async def _discard(target: Checkpointer, new_id: str, log_id: str) -> None:
-    """Delete an incomplete copy that can never be completed."""
+    """Delete the incomplete copy of the log `log_id` from the target, after an error that copying again cannot
+    overcome."""
     there = await target.head(new_id)
     if there is not None and there.tags.get(PART) == log_id:
         await target.delete(new_id)
 
 
 async def _may_stay_as_it_is(source: Source, target: Checkpointer, head: Head, new_id: str) -> bool:
-    """Return whether the frames can be copied byte for byte.
+    """Return whether the thread's frames can be copied byte for byte.
 
-    They can if the target has no key and they are plain, or if they are encrypted with the target's key for the same
-    id.
+    They can if they are plain and the target has no key, or if they are encrypted with the target's key and the copy
+    has the same id.
     """
     if target.keys is None and source.keys is None:
         return True
@@ -177,9 +188,10 @@ async def _may_stay_as_it_is(source: Source, target: Checkpointer, head: Head, n
 
 
 async def _common(source: Source, head: Head, target: Checkpointer, there: Head, verbatim: bool) -> bytes | None:
-    """Return the digest of the source's last frame that the target has too.
+    """Compare the target's log with the source's, and return the digest of the source's last frame that both have.
 
-    None if the target has frames that the source lacks.
+    Returns None if the target's log is not the beginning of the source's. `head` and `there` are the heads of the two,
+    and `verbatim` says that frames are copied byte for byte.
     """
     if there.frames > head.frames:
         return None
@@ -197,7 +209,10 @@ async def _common(source: Source, head: Head, target: Checkpointer, there: Head,
 
 
 async def _common_entries(source: Source, head: Head, target: Checkpointer, there: Head) -> bytes | None:
-    """Return the same as `_common`, for logs that are encrypted differently. Compares entries and times."""
+    """Return the same as `_common` for logs whose bytes differ, for example because of another key.
+
+    Compares entries and times.
+    """
     wanted = None if target.keys is None else target.keys.current
     previous = FIRST
     others = frames(target, there)
@@ -214,12 +229,12 @@ async def _common_entries(source: Source, head: Head, target: Checkpointer, ther
 
 
 def _without_trees(frame: Frame) -> bytes:
-    """Return a frame's entries as bytes without digests of file snapshots, which depend on the encryption."""
+    """Return a frame's entries as bytes, with the digests of file snapshots left empty, because they depend on the key."""
     return encode_entries(rename_trees(frame.entries, dict.fromkeys(named_trees(frame.entries), ""))).entries
 
 
 class _Copying:
-    """A copy in progress: what is gathered for the next append, and how far the target's log is."""
+    """A copy in progress: the frames and blobs gathered for the next append, and the head of what the target has."""
 
     def __init__(
         self,
@@ -281,7 +296,10 @@ class _Copying:
         return done
 
     async def _bring_up_to_date(self) -> Head:
-        """Extend a visible copy. Everything goes into one append with the head, so that nobody sees half of it."""
+        """Extend a copy that is already visible, and return its head.
+
+        Everything goes into one append with the head, so that nobody sees half of it.
+        """
         done, expected = await self._done()
         await self._put(self._blobs)
         data = [frame.data for frame in self._frames]
@@ -312,9 +330,9 @@ class _Copying:
                 self._blobs, self._blobs_size = {}, 0
 
     async def _flush(self) -> None:
-        """Append what is gathered to the hidden thread.
+        """Append the frames gathered so far to the copy, which is still hidden.
 
-        The thread is tagged with the source's `log_id`, so that a later run recognises it and continues.
+        It is tagged with the source's `log_id`, so that a later run recognises it and continues.
         """
         if not self._frames:
             return
@@ -340,7 +358,7 @@ class _Copying:
             self._progress(done, total)
 
     async def _done(self) -> tuple[Head, bytes]:
-        """Return the final head of the copy, and the fingerprint of its expected state."""
+        """Return the head that the complete copy gets, and a digest of the state that it must fold to."""
         head = self._head
         state = await state_at(self._source, head)
         done = msgspec.structs.replace(

@@ -59,7 +59,7 @@ class Exported(msgspec.Struct, frozen=True):
     blobs: int
     bytes: int
     key: str | None
-    """The id of the key that is needed to read the file, or None if it is plain."""
+    """The id of the key that is needed to read the file, or None if the file is not encrypted."""
 
 
 async def export(
@@ -76,8 +76,9 @@ async def export(
     Frames are written as they are in the store: an encrypted thread stays encrypted, needs its key for an import, and
     needs no key for the export. With `plain=True` it is decrypted, and anyone who has the file can read it.
 
-    A path gets the complete file or nothing: the file is written under another name, synced and renamed, and only its
-    owner can read it. An existing file is not replaced unless `overwrite=True`. At most the largest value is in memory.
+    `file` is a path or an open file. A path gets the complete file or nothing: the file is written under another name,
+    synced and renamed, and only its owner can read it. An existing file is not replaced unless `overwrite=True`;
+    `InvalidInput` is raised instead. At most the largest value is in memory.
     """
     head = await checkpointer.head(thread_id)
     if head is None or is_part(head):
@@ -126,9 +127,10 @@ async def import_(
 async def _write(
     checkpointer: Checkpointer, head: Head, out: IO[bytes], plain: bool, folder: Path | None, progress: Progress | None
 ) -> Exported:
-    """Write the members in order.
+    """Write the members of the `.clew` file to `out`: `clew.json`, then the frames, then the blobs.
 
-    A decrypted log goes to temporary files first, because `clew.json` comes before it and names its last frame.
+    With `plain`, the decrypted frames and blobs go to temporary files in `folder` first, because `clew.json` comes
+    before them and names the last frame.
     """
     created = datetime.now(UTC)
     tar = TarWriter(out, created)
@@ -187,7 +189,10 @@ def _tell(progress: Progress | None, done: int, total: int) -> None:
 
 @asynccontextmanager
 async def _new_file(path: Path, overwrite: bool) -> AsyncIterator[IO[bytes]]:
-    """Create a private file that gets its name once it is complete and on disk."""
+    """Create a file that only its owner can read, under a temporary name. On exit it is synced and renamed to `path`.
+
+    After an error it is deleted instead. Raises `InvalidInput` if `path` exists, unless `overwrite` is set.
+    """
     taken = InvalidInput(f"{path} exists and is left alone. Choose another name, or say overwrite=True.")
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
 
@@ -218,7 +223,7 @@ async def _new_file(path: Path, overwrite: bool) -> AsyncIterator[IO[bytes]]:
 
 
 def _name_unless_taken(temporary: Path, path: Path, taken: InvalidInput) -> None:
-    """Rename a file unless the new name is taken, in one step where the file system supports it."""
+    """Rename `temporary` to `path`, in one step where the file system supports it. Raises `taken` if `path` exists."""
     try:
         os.link(temporary, path)
     except FileExistsError:
@@ -230,7 +235,10 @@ def _name_unless_taken(temporary: Path, path: Path, taken: InvalidInput) -> None
 
 
 def _open(file: File, opened: contextlib.ExitStack) -> IO[bytes]:
-    """Return a seekable file. Data from a pipe is copied to an unnamed temporary file first."""
+    """Return the file opened for reading and seekable. Data from a pipe is copied to an unnamed temporary file first.
+
+    `opened` closes what is opened here.
+    """
     if isinstance(file, str | os.PathLike):
         return opened.enter_context(open(file, "rb"))
     if file.seekable():
@@ -243,7 +251,7 @@ def _open(file: File, opened: contextlib.ExitStack) -> IO[bytes]:
 
 @contextmanager
 def _explained(path: Path) -> Iterator[None]:
-    """Turn the operating system's errors into Clew's."""
+    """Turn the operating system's errors inside the block into Clew's, which name `path`."""
     try:
         yield
     except ClewError:
@@ -255,13 +263,14 @@ def _explained(path: Path) -> Iterator[None]:
 
 
 _NONSENSE = (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
-"""Errors that folding can raise for entries that no writer of Clew makes."""
+"""Errors that folding can raise for entries that Clew itself never writes."""
 
 
 async def _check(archive: Archive, name: str, scales: _Scales | None) -> set[str]:
-    """Check that the log can be folded and that the head agrees with it. The file may be hostile.
+    """Check that the log in a file can be folded and that the file's head agrees with it. The file may be hostile.
 
-    Returns the blobs that frames point at directly.
+    Returns the digests of the blobs that frames refer to directly. Raises `Corrupt`, and through `scales`
+    `InvalidInput` if the log would take too much memory. `name` names the file in errors.
     """
     direct: set[str] = set()
     head, fold = archive.manifest.head, Fold()
@@ -297,7 +306,8 @@ async def _check(archive: Archive, name: str, scales: _Scales | None) -> set[str
 
 
 class _Scales:
-    """Estimates, frame by frame, the memory that the thread's state takes, and compares it with the bytes of the file."""
+    """Estimates, frame by frame, the memory that an imported thread's state takes, and compares it with the size of the
+    file."""
 
     def __init__(self, archive: Archive, name: str, anew: bool) -> None:
         self._archive = archive
@@ -309,7 +319,10 @@ class _Scales:
         self._ranges = 1
 
     def add(self, number: int, frame: Frame) -> None:
-        """Add a frame. Raises `InvalidInput` if the estimate is now too high."""
+        """Add a frame to the estimate.
+
+        Raises `InvalidInput` if the memory is now too much for the bytes of the file so far.
+        """
         new = frame.refs - self._seen
         self._seen |= new
         self._stored += self._archive.stored(number, new)
@@ -324,7 +337,10 @@ class _Scales:
             )
 
     def _ranges_of(self, entry: Logged) -> int:
-        """Return how many ranges of the history the fold stores for an entry: for each response, the whole view."""
+        """Return how many ranges of the history a fold stores for this entry.
+
+        For each response it stores all ranges of what the model then sees; rewinds and summaries make these more.
+        """
         if type(entry) is FoldedState:
             self._ranges = len(entry.state.view) + 1
         elif type(entry) is Rewound or type(entry) is Compacted:
@@ -335,7 +351,7 @@ class _Scales:
 
 
 def _makes_sense(entry: Logged) -> bool:
-    """Return whether an entry can be folded at a cost in proportion to its size."""
+    """Return False for an entry that is invalid or would take far more time to fold than its size justifies."""
     if type(entry) is Rewound:
         return (entry.turn or 0) >= 0 and (entry.messages or 0) >= 0
     if type(entry) is not FoldedState:
@@ -355,7 +371,7 @@ def _makes_sense(entry: Logged) -> bool:
 
 
 def _contradiction(head: Head, state: Checkpoint) -> str | None:
-    """Return the first field of the head that differs from the state, or None."""
+    """Return the name of the first field in which the head differs from the state that the log folds to, or None."""
     said: dict[str, tuple[object, object]] = {
         "status": (head.status, "interrupted" if state.status == "running" else state.status),
         "title": (head.title or state.title, state.title),

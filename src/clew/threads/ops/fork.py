@@ -1,6 +1,6 @@
 """Fork a thread: create another thread that continues from one of its turns.
 
-Large values are shared by both threads. The fork's spend starts at zero, so that nothing is counted twice.
+Both threads share their large values. The fork's usage and cost start at zero, so that nothing is counted twice.
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ log = logging.getLogger("clew.threads")
 async def fork(
     checkpointer: Checkpointer, thread_id: str, state: Checkpoint, new_id: str, at_turn: int | None = None
 ) -> Head:
-    """Create thread `new_id` with the state at the end of a turn, in one append. Raises `Conflict` if that id is taken."""
+    """Create thread `new_id` in one append, with the state at the end of turn `at_turn` (by default the last).
+
+    Returns its head. `state` is the current state of the thread `thread_id`. Raises `Conflict` if the new id is taken,
+    and `InvalidInput` if there is no such turn.
+    """
     turn = state.turns if at_turn is None else at_turn
     check_turn(thread_id, state, turn)
     branch = _branch(thread_id, state, turn)
@@ -36,13 +40,16 @@ async def fork(
 
 
 def check_turn(thread_id: str, state: Checkpoint, turn: int) -> None:
-    """Raise `InvalidInput` unless the thread has this turn."""
+    """Raise `InvalidInput` unless the thread, whose state is given, has this turn. Turn 0 is before the first response."""
     if not 0 <= turn <= state.turns:
         raise InvalidInput(f"thread {thread_id!r} has turns 0 to {state.turns}; there is no turn {turn} to go back to")
 
 
 def _branch(thread_id: str, state: Checkpoint, turn: int) -> Checkpoint:
-    """Return the fork's state. A call that is not settled at that turn becomes in doubt: the parent may be running it."""
+    """Return the state with which a fork at this turn begins.
+
+    A call that is not done at that turn becomes in doubt, because the parent may be running it.
+    """
     at = fold([Rewound(turn=turn)], state)
     reached = max((stop for ranges in (at.view, *at.marks) for _, stop in ranges), default=0)
     unsettled = {call.index: (call.key, call.attempt) for call in at.calls if call.status != "done"}

@@ -1,4 +1,8 @@
-"""Garbage collection: delete blobs that no thread reaches, safely while other processes write."""
+"""Garbage collection: delete blobs that no thread reaches, safely while other processes write.
+
+To touch a blob is to renew the time in the store from which its grace period counts. A tree is a blob that points at
+others.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +22,19 @@ from clew.threads.reader import Progress
 __all__ = ["Collected", "Cutoff", "below", "gc", "remove_blobs", "unreached"]
 
 _BATCH = 16
-"""Blobs to read at once. They may be large."""
+"""Number of blobs to read at once. Blobs may be large."""
 
 
 class Collected(msgspec.Struct, frozen=True, kw_only=True):
     """What `gc` deleted, or would delete with `dry_run`."""
 
     examined: int
-    """Number of blobs that nobody touched during the grace period."""
+    """Number of blobs that nobody had touched (stored or asked for by a writer) during the grace period."""
     reachable: int
-    """Number of these that some thread reaches."""
+    """Number of the examined blobs that some thread reaches, directly or through other blobs. They stay."""
     deleted: int
     freed: int
-    """Stored bytes of the deleted blobs."""
+    """Number of bytes that the deleted blobs took in the store."""
     dry_run: bool = False
 
 
@@ -94,14 +98,14 @@ async def gc(
 
 
 class Cutoff:
-    """A moment in the past, measured by the wall clock and the monotonic clock, in case one of them is changed."""
+    """A moment in the past, measured by the wall clock and by the monotonic clock, in case the wall clock is changed."""
 
     def __init__(self, ago: timedelta = timedelta(0)) -> None:
         self._wall = time.time() - ago.total_seconds()
         self._steady = time.monotonic() - ago.total_seconds()
 
     def elapsed(self) -> timedelta:
-        """Return how long ago the moment was. If the clocks disagree, the longer time."""
+        """Return how much time has passed since the moment. If the two clocks disagree, the longer time."""
         return timedelta(seconds=max(0.0, time.time() - self._wall, time.monotonic() - self._steady))
 
     def until(self, later: Cutoff) -> float:
@@ -110,7 +114,7 @@ class Cutoff:
 
 
 class Steps:
-    """Counts threads and blobs that were examined, and reports the count."""
+    """Counts the threads and blobs that were examined, and reports the count to `progress` if that is given."""
 
     def __init__(self, progress: Progress | None = None) -> None:
         self._progress = progress
@@ -125,7 +129,11 @@ class Steps:
 async def unreached(
     checkpointer: Checkpointer, digests: Iterable[str], steps: Steps | None = None, *, but: str | None = None
 ) -> set[str]:
-    """Return which of these blobs no thread reaches, directly or through trees. The thread `but` is ignored."""
+    """Return the digests of those of these blobs that no thread reaches, directly or through trees (blobs that point at
+    others).
+
+    The thread with the id `but` is ignored.
+    """
     steps = steps or Steps()
     direct: set[str] = set()
     async for head in checkpointer.heads():
@@ -142,16 +150,19 @@ async def unreached(
 
 
 async def below(checkpointer: Checkpointer, digests: Collection[str]) -> list[str]:
-    """Return these blobs and all that the trees among them reach.
+    """Return the digests of these blobs and of all blobs that they reach. A tree is a blob that points at others.
 
     A tree comes before the blobs it points at, unless another blob pointed at them earlier. Raises `Corrupt` for a
-    damaged blob; a missing one reaches nothing.
+    damaged blob. A missing blob is listed and reaches nothing.
     """
     return [digest async for digest in _walk(checkpointer, digests, Steps())]
 
 
 async def _walk(checkpointer: Checkpointer, digests: Collection[str], steps: Steps) -> AsyncIterator[str]:
-    """Yield these blobs and all blobs that they reach. Leaves are not read: they may be many and large."""
+    """Yield the digests of these blobs and of all blobs that they reach through trees (blobs that point at others).
+
+    Blobs that a tree names as leaves are not read: they point at nothing, and may be many and large.
+    """
     known = set(digests)
     waiting = list(known)
     for digest in known.copy():
@@ -178,15 +189,16 @@ async def remove_blobs(
     *,
     but: str | None = None,
 ) -> tuple[int, int]:
-    """Delete these blobs, except those that were touched since `cutoff`. Returns how many were deleted, and their
-    bytes.
+    """Delete these blobs, except those touched since `cutoff`.
 
-    The caller has read the refs of all threads since `listing` and found that no thread reaches these blobs. A store
-    counts back from the time of the deletion, so a slow deletion moves the cutoff forward. That is safe while the
-    cutoff stays before `listing`. Beyond it a thread may already point at a deleted blob; such a blob is put back.
+    Returns how many were deleted, and how many bytes they took. To touch a blob is to store it or to ask for it as a
+    writer. The caller has read since `listing` which blobs each thread needs, and found that no thread reaches these. A
+    store counts back from the time of the deletion, so a slow deletion moves the cutoff forward. That is safe while the
+    cutoff stays before `listing`. Beyond it a thread may already point at a deleted blob; such a blob is put back. The
+    thread `but` does not count.
 
-    A tree is deleted before the blobs it points at, and a tree that stays because it was touched keeps all blobs below
-    it. So every tree in the store is complete, even if this is interrupted.
+    A tree (a blob that points at others) is deleted before the blobs it points at. A tree that stays because it was
+    touched keeps all blobs below it. So every tree in the store is complete, even if this is interrupted.
     """
     deleting = _Deleting(checkpointer, cutoff, cutoff.until(listing), steps or Steps(), but)
     pointed_at = await _tree_refs_among(checkpointer, digests)
@@ -209,7 +221,7 @@ async def remove_blobs(
 
 
 async def _tree_refs_among(checkpointer: Checkpointer, digests: Collection[str]) -> dict[str, set[str]]:
-    """Return the blobs that the trees among these point at."""
+    """Return, for each of these blobs that is a tree (points at other blobs), the digests of the blobs it points at."""
     found: dict[str, set[str]] = {}
     async for held in _read(checkpointer, digests):
         for digest, packed in held.items():
@@ -220,7 +232,7 @@ async def _tree_refs_among(checkpointer: Checkpointer, digests: Collection[str])
 
 
 class _Deleting:
-    """Deletes blobs and counts them."""
+    """Deletes blobs, and counts them and their bytes. Puts back what a thread reaches after all."""
 
     def __init__(self, checkpointer: Checkpointer, cutoff: Cutoff, room: float, steps: Steps, but: str | None) -> None:
         self._checkpointer = checkpointer
@@ -232,7 +244,10 @@ class _Deleting:
         self.freed = 0
 
     async def delete(self, digests: Sequence[str]) -> set[str]:
-        """Delete these blobs, and return the digests that are gone."""
+        """Delete these blobs, except those touched since the cutoff. Returns the digests of those that are gone.
+
+        If the deletion took so long that a thread may reach one by now, this is checked and the blob is put back.
+        """
         gone = set(digests)
         async for held in _read(self._checkpointer, digests):
             began = time.monotonic()
@@ -252,7 +267,7 @@ class _Deleting:
 
 
 async def _read(checkpointer: Checkpointer, digests: Iterable[str]) -> AsyncIterator[dict[str, bytes]]:
-    """Yield these blobs, a few at a time.
+    """Yield these blobs, a few at a time, as their bytes by digest. Missing blobs are left out.
 
     A damaged blob comes as empty bytes: its content is not needed, and its size is unknown.
     """
@@ -271,5 +286,5 @@ async def _read(checkpointer: Checkpointer, digests: Iterable[str]) -> AsyncIter
 
 
 async def _still_there(checkpointer: Checkpointer, digests: Collection[str]) -> set[str]:
-    """Return which of these blobs still exist. Does not touch them."""
+    """Return the digests of those of these blobs that still exist. Does not renew the time from which gc counts."""
     return {digest async for found in _read(checkpointer, digests) for digest in found}

@@ -22,9 +22,11 @@ class Pruned(msgspec.Struct, frozen=True, kw_only=True):
 
     deleted: tuple[str, ...]
     kept: int
-    """Number of matching threads that stayed, because they are new enough or in use."""
+    """Number of threads that `status`, `tags` and `prefix` select and that stayed, because they are new enough or in
+    use."""
     busy: tuple[str, ...] = ()
-    """Ids of threads that would have been deleted, but stayed because a process works on them or just did."""
+    """Ids of threads that would have been deleted, but stayed because a process holds them or changed them meanwhile.
+    """
     dry_run: bool = False
 
 
@@ -90,7 +92,7 @@ def _check(
 
 
 async def _delete(checkpointer: Checkpointer, listed: Head) -> bool:
-    """Delete the thread if it has not changed since it was listed and nobody holds it. Returns whether it is gone."""
+    """Delete the thread if it has not changed since it was listed and nobody holds it. Returns whether it is gone now."""
     head = await checkpointer.head(listed.thread_id)
     if head is None:
         return True

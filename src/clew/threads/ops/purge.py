@@ -24,9 +24,10 @@ from clew.threads.reader import load
 __all__ = ["Purged", "fence", "purge", "purge_rewound", "trimmed"]
 
 _PAUSE = 0.3
-"""Seconds between the moment from which a touch protects a blob and the check of who reaches it.
+"""Seconds to wait before checking which threads reach the blobs that are to be deleted.
 
-A store may take this long to carry out a deletion without harm.
+A blob that is touched (stored or asked for by a writer) after the beginning of this time stays. So a store may take
+this long to carry out a deletion without harm.
 """
 _OLD_LOG, _NEW_LOG = "clew:old-log", "clew:new-log"
 
@@ -39,7 +40,7 @@ class Purged(msgspec.Struct, frozen=True, kw_only=True):
     """Number of messages that `purge_rewound` removed from the history."""
     blobs: int = 0
     freed: int = 0
-    """Stored bytes of the deleted blobs."""
+    """Number of bytes that the deleted blobs took in the store."""
 
 
 async def purge(checkpointer: Checkpointer, thread_id: str) -> Purged:
@@ -109,14 +110,19 @@ async def purge_rewound(checkpointer: Checkpointer, thread_id: str) -> Purged:
 
 
 def _copy_id(thread_id: str) -> str:
-    """Return the id of the hidden copy. It has a fixed length, because thread ids may be as long as the limit allows."""
+    """Return the id of the hidden copy that `purge_rewound` makes of a thread.
+
+    It is derived from the thread's id and has a fixed length, because that id may be as long as the limit allows.
+    """
     return f"clew:purging:{thread_key(thread_id)}"
 
 
 async def _write_copy(checkpointer: Checkpointer, thread_id: str) -> tuple[Head, int]:
-    """Take the thread's lease and write its trimmed state as the hidden copy: step 1 of `purge_rewound`.
+    """Take the thread's lease, and write its state without the messages to erase as a hidden copy: step 1 of
+    `purge_rewound`.
 
-    Returns the copy's head, and how many messages the copy lacks.
+    Returns the copy's head, and how many messages the copy lacks. Raises `ThreadBusy` if a live process holds the
+    thread, and `Conflict` if it is taken over meanwhile.
     """
     loaded = await load(checkpointer, thread_id)
     check_free(loaded.head)
@@ -135,7 +141,10 @@ async def _write_copy(checkpointer: Checkpointer, thread_id: str) -> tuple[Head,
 
 
 async def _write_final(checkpointer: Checkpointer, thread_id: str, copy: Head) -> None:
-    """Write the new log from the hidden copy, unless that is already done: step 3 of `purge_rewound`."""
+    """Write the new log of the thread from the hidden copy, unless that is already done: step 3 of `purge_rewound`.
+
+    Raises `Conflict` if there is another thread of this id.
+    """
     log_id = copy.tags[_NEW_LOG]
     here = await checkpointer.head(thread_id)
     if here is None:
@@ -151,10 +160,11 @@ async def _write_final(checkpointer: Checkpointer, thread_id: str, copy: Head) -
 
 
 async def _erase_blobs(checkpointer: Checkpointer, blobs: Sequence[str], *, but: str | None = None) -> tuple[int, int]:
-    """Delete the blobs among these that no thread reaches. Returns their number and bytes.
+    """Delete those of these blobs that no thread except `but` reaches.
 
-    A blob that is touched from now on stays, with the blobs below it. If this is interrupted, blobs below a deleted
-    tree are left to gc.
+    Returns how many were deleted, and how many bytes they took. A blob that a writer stores or asks for from now on
+    stays, with the blobs below it. If this is interrupted, blobs below a deleted tree (a blob that points at others)
+    are left to gc.
     """
     if not blobs:
         return 0, 0
@@ -166,7 +176,7 @@ async def _erase_blobs(checkpointer: Checkpointer, blobs: Sequence[str], *, but:
 
 
 async def fence(checkpointer: Checkpointer, head: Head, label: str) -> Head:
-    """Take the lease of a thread that is about to be deleted, and return its new head.
+    """Take the lease of a thread that is about to be deleted, and return its new head. `label` says what for.
 
     This is an append directly after `head`; raises `Conflict` if the log has grown. From here on nobody else can open
     the thread without `takeover`, and no former holder can append to it.
@@ -183,7 +193,10 @@ async def fence(checkpointer: Checkpointer, head: Head, label: str) -> Head:
 
 
 def trimmed(state: Checkpoint) -> Checkpoint:
-    """Return the state without messages that neither the view nor the end of any turn holds. Pure."""
+    """Return the state without the messages that the model sees neither now nor after any rewind to the end of a turn.
+
+    Pure.
+    """
     kept = {place for ranges in (state.view, *state.marks) for start, stop in ranges for place in range(start, stop)}
     if state.open_message >= 0:
         kept.add(state.open_message)
@@ -200,7 +213,10 @@ def trimmed(state: Checkpoint) -> Checkpoint:
 
 
 def _moved_fact(fact: Fact, places: dict[int, int]) -> Fact | None:
-    """Return a fact with its place in the history updated, or None if that message is gone."""
+    """Return a fact that refers to a place in the history with its new place, or None if that message is gone.
+
+    Other facts stay as they are. `places` gives the new place of each message that stays, by its old place.
+    """
     if fact.kind == "turn" and fact.key.startswith(TURN_MARK):
         place = places.get(int(fact.key.removeprefix(TURN_MARK)))
         return None if place is None else msgspec.structs.replace(fact, key=f"{TURN_MARK}{place}")
@@ -211,7 +227,10 @@ def _moved_fact(fact: Fact, places: dict[int, int]) -> Fact | None:
 
 
 def _moved(ranges: Ranges, places: dict[int, int]) -> Ranges:
-    """Return the ranges of the same messages at their new places. Ranges that have become adjacent are joined."""
+    """Return the same messages as ranges of their new places. Ranges that have become adjacent are joined.
+
+    `places` gives the new place of each message by its old place.
+    """
     moved: list[tuple[int, int]] = []
     for start, stop in ranges:
         if start >= stop:
@@ -224,7 +243,10 @@ def _moved(ranges: Ranges, places: dict[int, int]) -> Ranges:
 
 
 def _title(state: Checkpoint, kept: Collection[int]) -> str:
-    """Return the title, or a new one if the title came from a message that is removed."""
+    """Return the title, or a new one if it was made from a message that is removed.
+
+    `kept` are the places of the messages that stay.
+    """
     gone = {_title_of(message) for place, message in enumerate(state.history) if place not in kept}
     left = [_title_of(message) for place, message in enumerate(state.history) if place in kept]
     if not state.title or state.title not in gone or state.title in left:

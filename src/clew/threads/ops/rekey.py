@@ -19,26 +19,29 @@ __all__ = ["Rekeyed", "rekey"]
 
 _HIDDEN = "clew:rekeying:"
 _NAME, _LOG, _FRAMES = "clew:rekeying", "clew:rekeying-log", "clew:rekeying-frames"
-"""Tags of a hidden copy: the id of its thread, the id of that thread's log, and the number of frames that were copied."""
+"""Tags of the hidden copy that `rekey` makes: the id of its thread, the id of that thread's log, and the number of
+frames that were copied."""
 
 
 class Rekeyed(msgspec.Struct, frozen=True, kw_only=True):
     """The result of `rekey`."""
 
     sealed: tuple[str, ...] = ()
-    """Ids of the threads that were encrypted again."""
+    """Ids of the threads that were encrypted with the current key now."""
     already: int = 0
-    """Number of threads that were under the current key already."""
+    """Number of threads that were encrypted with the current key already."""
     busy: tuple[str, ...] = ()
     """Ids of threads that a process works on. They were not changed: run `rekey` again later."""
 
 
 async def rekey(checkpointer: Checkpointer, progress: Progress | None = None) -> Rekeyed:
-    """Encrypt every thread again that has a plain frame or a frame of another key than the keyring's first.
+    """Encrypt every thread again that has a frame which is plain or encrypted with another key than the keyring's
+    first.
 
     A thread keeps its id, entries and times. No store can replace a log in one step, so a complete copy exists at every
-    moment: the thread is copied to a hidden id, fenced, deleted and copied back, and then the hidden copy is deleted.
-    If this is interrupted, run it again: it continues where it was. Blobs of the old key are left to gc.
+    moment: the thread is copied to a hidden id, its lease is taken, it is deleted and copied back, and then the hidden
+    copy is deleted. If this is interrupted, run it again: it continues where it was. Blobs of the old key are left to
+    gc. Threads that a process works on are left out and reported.
     """
     if checkpointer.keys is None:
         raise InvalidInput("rekey needs a key: open_checkpointer(url, key=[new, old])")
@@ -70,7 +73,10 @@ async def _is_sealed(checkpointer: Checkpointer, head: Head, key_id: str) -> boo
 
 
 async def _seal(checkpointer: Checkpointer, head: Head) -> bool:
-    """Encrypt one thread again. Returns False, with the thread unchanged, if someone began to work on it meanwhile."""
+    """Encrypt one thread again.
+
+    Returns False, with the thread unchanged, if a process changed it or took its lease meanwhile.
+    """
     name = _HIDDEN + thread_key(head.thread_id)
     copied = await copy(checkpointer, checkpointer, head.thread_id, new_id=name)
     if copied.frames != head.frames:
@@ -89,7 +95,11 @@ async def _seal(checkpointer: Checkpointer, head: Head) -> bool:
 
 
 async def _finish(checkpointer: Checkpointer, hidden: Head) -> None:
-    """Finish a thread whose hidden copy is complete. If the thread was not fenced yet, drop the copy: nothing is lost."""
+    """Replace a thread by its hidden copy, which is complete, and delete the copy.
+
+    If the thread's lease was not taken for this yet, or the thread has grown since, only the copy is deleted: nothing
+    is lost.
+    """
     name = hidden.tags[_NAME]
     there = await checkpointer.head(name)
     if there is not None and there.log_id == hidden.tags[_LOG]:

@@ -47,7 +47,11 @@ async def repair(checkpointer: Checkpointer, thread_id: str, new_id: str) -> Hea
 
 
 async def _best_run(checkpointer: Checkpointer, thread_id: str, head: Head | None) -> tuple[int, int]:
-    """Return the frames to save as (start, stop): of all runs that a reader can begin with, the one that ends last."""
+    """Return the frames to save as (start, stop). Raises `Corrupt` if there are none.
+
+    Of all unbroken runs of frames that begin with the first frame or with a folded state, it is the one that ends last.
+    Raises `WrongKey` or `NewerFormat` if an intact frame cannot be read here.
+    """
     best: tuple[int, int] | None = None
     begin: int | None = None
     async for seen in scan(checkpointer, thread_id, None if head is None else head.frames):
@@ -70,7 +74,10 @@ async def _best_run(checkpointer: Checkpointer, thread_id: str, head: Head | Non
 
 
 async def _clear(checkpointer: Checkpointer, thread_id: str, new_id: str) -> None:
-    """Delete what an interrupted repair of the same thread left under the new id. Raises `Conflict` for any other thread."""
+    """Delete what an interrupted repair of the same thread left under `new_id`.
+
+    Raises `Conflict` if another thread has that id.
+    """
     head = await checkpointer.head(new_id)
     if head is None:
         return
@@ -93,7 +100,10 @@ async def _write(
 
 
 class _NewLog:
-    """A new log, written in parts of at most one append. The thread is hidden until the last part is written."""
+    """The new log that a repair writes, in parts that each fit into one append.
+
+    The thread is hidden until the last part is written.
+    """
 
     def __init__(self, checkpointer: Checkpointer, new_id: str, old_id: str, created_at: datetime | None) -> None:
         self._checkpointer = checkpointer

@@ -26,16 +26,19 @@ from clew.log.trees import named_trees
 __all__ = ["Problem", "Seen", "Verdict", "is_snapshot", "scan", "verify", "verify_all"]
 
 _CHUNK = 64
-"""Frames to read at once."""
+"""Number of frames to read at once."""
 _GIVE_UP = 8
-"""Failed reads in a row after which to stop if the length of the log is unknown."""
+"""Number of failed reads in a row after which to stop, if the length of the log is unknown."""
 _BLOBS = 8
-"""Blobs to read at once. They may be large."""
+"""Number of blobs to read at once. Blobs may be large."""
 _DAMAGE = (Corrupt, NewerFormat)
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """One thing that is wrong, with its frame or blob. If neither is set, the problem is in the head."""
+    """One thing that is wrong with a thread, in words, with the number of its frame or the digest of its blob.
+
+    If neither is set, the problem is in the head.
+    """
 
     what: str
     frame: int | None = None
@@ -48,38 +51,41 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of `verify`."""
+    """The result of `verify` for one thread."""
 
     thread_id: str
     frames: int
-    """Frames that the log should have. If the head cannot be read, the frames that were found."""
+    """Number of frames that the log should have. If the head cannot be read, the number that was found."""
     readable: int
-    """Number of sound frames from the first one on, up to the first damage."""
+    """Number of undamaged frames at the start of the log, before the first damaged one."""
     sound: bool
-    """True if nothing is wrong."""
+    """True if no problem was found, so that `problems` is empty."""
     problems: tuple[Problem, ...] = ()
     key_missing: bool = False
-    """True if something could not be decrypted because its key was not given. Everything else was checked."""
+    """True if something could not be decrypted because its key was not given.
+
+    Everything that needs no key was checked.
+    """
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """One frame as `scan` found it."""
+    """One frame as `scan` found it, with everything that is wrong with it."""
 
     number: int
     problems: tuple[Problem, ...] = ()
     frame: Frame | None = None
     """The decoded frame, or None if it could not be read."""
     digest: bytes | None = None
-    """The digest that the next frame should name as its predecessor, or None if it is unknown."""
+    """The frame's own digest, which the next frame should name as its predecessor's. None if it is unknown."""
     refs: frozenset[str] = frozenset()
     error: ClewError | None = None
     sealed: bool = False
     follows: bool = True
-    """False if the frame is known not to follow the frame before it."""
+    """False if the frame names another predecessor than the frame before it."""
 
     @property
     def sound(self) -> bool:
-        """True if nothing in this frame is lost."""
+        """True if this frame could be decoded and follows the frame before it."""
         return self.frame is not None and self.follows
 
 
@@ -111,9 +117,10 @@ async def verify_all(
     *,
     progress: Callable[[int, int | None], None] | None = None,
 ) -> AsyncIterator[Verdict]:
-    """Verify the matching threads one after the other, newest first. `progress` gets the number done and the total.
+    """Verify the threads that the query lists one after the other, newest first. Yields a verdict for each.
 
-    Threads that cannot even be listed come last, in one verdict with an empty `thread_id` and the store's own error.
+    `progress` gets the number done and the total. If some threads are too damaged to be listed, a last verdict with an
+    empty `thread_id` holds the store's own error.
     """
     found: list[str] = []
     unlisted: Corrupt | None = None
@@ -146,7 +153,7 @@ async def _read_head(checkpointer: Checkpointer, thread_id: str) -> tuple[Head |
 
 
 class _Check:
-    """One check of one thread."""
+    """The check of one thread while it runs: the problems found so far, and the state that the frames fold to."""
 
     def __init__(
         self, checkpointer: Checkpointer, thread_id: str, head: Head | None, problems: Iterable[Problem]
@@ -189,9 +196,10 @@ class _Check:
         )
 
     def _take(self, seen: Seen) -> None:
-        """Fold the frame's entries, unless something before them is lost.
+        """Take over a frame's problems and fold its entries, unless a frame before it is damaged.
 
-        After a loss, folding starts again at the next folded state.
+        After damage, folding starts again at the next folded state. A folded state that is not what the log before it
+        adds up to is a problem too.
         """
         self._problems += seen.problems
         if isinstance(seen.error, WrongKey) and seen.error.key_id is not None:
@@ -228,7 +236,10 @@ class _Check:
         await self._check_blobs(refs | used.keys(), used)
 
     async def _check_blobs(self, wanted: Collection[str], used: dict[str, int]) -> None:
-        """Check these blobs, and every blob below a tree."""
+        """Check that these blobs, and all blobs that they point at, exist, are intact and can be unpacked.
+
+        `used` gives the number of the frame that refers to a blob, by the blob's digest.
+        """
         known = set(wanted)
         waiting = sorted(wanted)
         while waiting:
@@ -252,7 +263,7 @@ class _Check:
                 waiting += sorted(below)
 
     def _report_keys(self) -> None:
-        """Add one problem for each missing key, however many frames or blobs it sealed."""
+        """Add one problem for each missing key, however many frames or blobs are encrypted with it."""
         for key, frames in self._locked.items():
             what = f"{_some(len(frames), 'frame')} from this one on cannot be opened without key {key}"
             self._problems.append(Problem(what, frame=frames[0]))
@@ -261,7 +272,10 @@ class _Check:
             self._problems.append(Problem(what, blob=blobs[0]))
 
     def _check_end(self, head: Head, found: int, last: bytes | None) -> None:
-        """Check the head against the log: its end, and the state that it folds to."""
+        """Check that the head names the last frame of the log, and agrees with the state that the log folds to.
+
+        `found` is the number of frames that were found, and `last` is the digest of the last one. Adds problems.
+        """
         if head.thread_id != self._thread_id:
             self._problems.append(Problem(f"it is the head of thread {head.thread_id!r}"))
         if found != head.frames or not found:
@@ -278,7 +292,10 @@ class _Check:
 
 
 def _differences(head: Head, fold: Fold, snapshot: int, sealed: bool) -> list[tuple[str, object, object]]:
-    """Return the head's fields that differ from the folded log, as (field, value in the head, value of the log)."""
+    """Return the head's fields that differ from the folded log, as (field, value in the head, value from the log).
+
+    `snapshot` is the number of the newest frame with a folded state, and `sealed` says that the thread is encrypted.
+    """
     usage = fold.usage
     crashed = fold.status == "running" and head.lease is None  # copies drop the lease and say "interrupted"
     status = "interrupted" if crashed and head.status == "interrupted" else fold.status
@@ -305,9 +322,10 @@ def is_snapshot(frame: Frame) -> bool:
 
 
 class _Raw(NamedTuple):
-    """A frame's bytes, or the error from reading them.
+    """A frame as it was read from the store: its number, its bytes, and what went wrong.
 
-    Both are set if the damage lies between this frame and the one before it.
+    If all is well, `error` is None. If the frame cannot be read, `data` is None. Both are set if the frame itself can
+    be read and the damage lies elsewhere, such as between it and the frame before it.
     """
 
     number: int
@@ -316,7 +334,11 @@ class _Raw(NamedTuple):
 
 
 async def scan(checkpointer: Checkpointer, thread_id: str, count: int | None) -> AsyncIterator[Seen]:
-    """Yield every frame of a log of `count` frames, as far as each can be read. If `count` is None, up to the log's end."""
+    """Yield every frame of a log, with what is wrong with it.
+
+    A damaged frame is yielded too, and does not stop the others. `count` is the number of frames that the log should
+    have. If it is None, frames are read up to the log's end.
+    """
     previous: bytes | None = FIRST
     async for number, data, error in _raw_frames(checkpointer, thread_id, count):
         seen = await _look_at(checkpointer, thread_id, number, data, error)
@@ -348,9 +370,10 @@ async def _raw_frames(checkpointer: Checkpointer, thread_id: str, count: int | N
 async def _one_by_one(
     checkpointer: Checkpointer, thread_id: str, start: int, stop: int, blame: ClewError, *, known: bool
 ) -> list[_Raw]:
-    """Read frames one at a time, in a stretch that cannot be read as a whole.
+    """Read the frames from `start` to `stop` one at a time, because reading them together failed with the error
+    `blame`.
 
-    If the log's length is unknown, failed reads at the end are taken for the end of the log.
+    `known` says whether the log's length is known. If not, failed reads at the end are taken for the end of the log.
     """
     found: list[_Raw] = []
     failed = 0
@@ -375,7 +398,7 @@ async def _one_by_one(
 
 
 async def _damage_before(checkpointer: Checkpointer, thread_id: str, number: int) -> ClewError | None:
-    """Return the damage between a frame and the one before it, or None.
+    """Return the error from reading across the border between a frame and the one before it, or None if there is none.
 
     Stores may keep records of their own between frames, and these can be damaged too.
     """
@@ -393,7 +416,10 @@ async def _damage_before(checkpointer: Checkpointer, thread_id: str, number: int
 async def _look_at(
     checkpointer: Checkpointer, thread_id: str, number: int, data: bytes | None, error: ClewError | None
 ) -> Seen:
-    """Decode one frame with the blobs it refers to, and record what is wrong with it."""
+    """Decode one frame with the blobs it refers to, and return it with everything that is wrong with it.
+
+    `data` and `error` are what reading the frame from the store gave.
+    """
     problems = [] if error is None else [Problem(str(error), frame=number)]
     if data is None:
         return Seen(number=number, problems=tuple(problems), error=error)
@@ -434,12 +460,15 @@ async def _look_at(
 
 
 def _own_digest(data: bytes) -> bytes | None:
-    """Return the digest of a frame that cannot be decoded, or None if its bytes are damaged."""
+    """Return the digest at the end of a frame that cannot be decoded, or None if it does not match the frame's bytes."""
     return data[DIGEST] if is_sound(data) else None
 
 
 async def _get_blobs(checkpointer: Checkpointer, digests: Collection[str]) -> tuple[dict[str, bytes], dict[str, str]]:
-    """Return the intact blobs, and for each damaged one a text that says what is wrong with it."""
+    """Return the intact blobs among these as their bytes, and for each damaged one a text that says what is wrong.
+
+    Both by digest. Missing blobs are in neither.
+    """
     try:
         return await checkpointer.get_blobs(digests), {}
     except _DAMAGE as error:

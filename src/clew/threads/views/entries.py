@@ -16,11 +16,12 @@ from clew.threads.views.render import plain_object
 __all__ = ["Line", "lines_of", "read_lines"]
 
 _SECRET = {ProviderKey: ("key",), LeaseTaken: ("token",)}
-"""Fields that are not shown: keys that continue a conversation elsewhere, and tokens that prove who may write."""
+"""For each kind of entry, the fields that are not shown: keys that continue a conversation elsewhere, and tokens that
+prove who may write."""
 
 
 class Line(msgspec.Struct, frozen=True):
-    """One entry of the log, with its frame and time."""
+    """One entry of the log, with the number of its frame, its time and its kind."""
 
     frame: int
     at: datetime
@@ -28,7 +29,10 @@ class Line(msgspec.Struct, frozen=True):
     entry: Logged
 
     def fields(self) -> dict[str, Any]:
-        """Return the entry's fields for JSON. Secrets are left out; a folded state is shown by its totals."""
+        """Return the entry's fields as values for JSON. Secrets are left out.
+
+        Of a folded state, only its turns, messages and status are shown.
+        """
         if isinstance(self.entry, FoldedState):
             state = self.entry.state
             return {"turns": state.turns, "messages": len(state.messages), "status": state.status}
@@ -41,7 +45,10 @@ class Line(msgspec.Struct, frozen=True):
 
 
 async def read_lines(source: Source, head: Head, start: int = 0) -> AsyncIterator[Line]:
-    """Yield every entry of the log that this head describes, from frame `start` on. Checks each frame as it is read."""
+    """Yield every entry of the log that this head describes as a `Line`, from frame `start` on.
+
+    Checks each frame as it is read.
+    """
     previous = None if start else FIRST
     async for number, data in frames(source, head, start=start, previous=previous):
         for line in lines_of(number, await decoded(source, head.thread_id, number, data)):
@@ -49,7 +56,7 @@ async def read_lines(source: Source, head: Head, start: int = 0) -> AsyncIterato
 
 
 def lines_of(number: int, frame: Frame) -> list[Line]:
-    """Return the entries of one frame as lines."""
+    """Return the entries of frame `number` as lines."""
     at = datetime.fromtimestamp(frame.time / 1e6, UTC)
     return [Line(number, at, _kind(entry), entry) for entry in frame.entries]
 

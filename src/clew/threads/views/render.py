@@ -43,9 +43,10 @@ def to_markdown(checkpoint: Checkpoint, *, thread_id: str = "", history: bool = 
 
 
 def to_json(checkpoint: Checkpoint, *, thread_id: str = "", history: bool = False) -> str:
-    """Return the same as indented JSON. Every key is always present; docs/moving.md lists them. Bytes are base64.
+    """Return the thread's conversation and state as indented JSON. Bytes are base64.
 
-    The ids by which outside agents know the conversation are left out: they are as good as secrets.
+    docs/moving.md lists the keys, which are always present; `history=True` adds every message ever recorded under the
+    key "history". The ids by which outside agents know the conversation are left out: they are as good as secrets.
     """
     usage = msgspec.structs.asdict(checkpoint.usage)
     document: dict[str, Any] = {
@@ -79,7 +80,10 @@ def to_json(checkpoint: Checkpoint, *, thread_id: str = "", history: bool = Fals
 
 
 def _messages(checkpoint: Checkpoint, history: bool) -> Iterator[tuple[Message, bool]]:
-    """Yield the messages to show, and whether the model currently sees each of them."""
+    """Yield the messages to show, each with True if the model currently sees it.
+
+    With `history`, all messages ever recorded.
+    """
     if not history:
         yield from ((message, True) for message in checkpoint.messages)
         return
@@ -140,7 +144,7 @@ def _block(block: Any, names: dict[str, str]) -> str:
 
 
 def _attachment(block: Image | File) -> str:
-    """Return the type and size of an image or file, or where it is."""
+    """Return a text for an image or file: its type, its size, and its URL or id, as far as they are known."""
     size = _size(len(block.data)) if block.data is not None else ""
     where = _code(block.url) if block.url else f"id {_code(block.file_id)}" if block.file_id else ""
     return ", ".join(part for part in (_inline(block.media_type), size, where) if part) or "empty"
@@ -159,7 +163,10 @@ def _inline(text: str) -> str:
 
 
 def _code(text: str) -> str:
-    """Return a code span, with enough backticks for the text in it. Replaces pipes, which would end a table cell."""
+    """Return the text as a Markdown code span, with more backticks around it than there are in it.
+
+    Replaces pipes, which would end a table cell.
+    """
     text = " ".join(text.split()).replace("|", "¦")
     ticks = "`" * (max(map(len, re.findall("`+", text)), default=0) + 1)
     pad = " " if text.startswith("`") or text.endswith("`") or not text else ""
@@ -175,9 +182,9 @@ _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
 
 
 def _contained(text: str) -> str:
-    """Return Markdown that cannot change the layout around it.
+    """Return Markdown text changed so that it cannot alter the layout of the page around it.
 
-    HTML blocks are escaped, an open fence is closed, and headings are moved below those of the page.
+    HTML blocks are escaped, a code fence left open is closed, and headings are moved below those of the page.
     """
     lines: list[str] = []
     fence = ""
@@ -205,7 +212,8 @@ def _message_object(message: Message) -> dict[str, Any]:
 
 
 def plain_object(value: Any) -> Any:
-    """Return any value of a log as plain values for JSON: messages and blocks as in `to_json`, other structs as objects."""
+    """Return any value of a log as plain values for JSON: messages and blocks as in `to_json`, other structs as
+    dictionaries."""
     if isinstance(value, Message):
         return _with_text_keys(_message_object(value))
     if isinstance(value, Block):

@@ -1,4 +1,5 @@
-"""Search all threads of a store for a text, without an index: titles in the heads first, then log by log."""
+"""Search all threads of a store for a text, without an index: threads with the text in their title first, then all
+others."""
 
 from __future__ import annotations
 
@@ -25,23 +26,29 @@ _UNREADABLE = (Corrupt, MissingBlob, NewerFormat, WrongKey)
 
 Where = Literal["title", "system", "user", "assistant", "thinking", "call", "result"]
 Unreadable = Callable[[Head, ClewError], None]
-"""Called with each thread that could not be read, and the error. Such a thread may contain the text all the same."""
+"""Type of a function that is called with the head of each thread that could not be read, and the error.
+
+Such a thread may contain the text all the same.
+"""
 
 
 class Hit(msgspec.Struct, frozen=True, kw_only=True):
-    """One match in a thread."""
+    """One place in a thread where the text was found.
+
+    `where` says in what: the title, a kind of message, a call or a result.
+    """
 
     where: Where
     text: str
-    """The match with some text before and after it."""
+    """The text that was found, with some text before and after it."""
     turn: int | None = None
-    """The turn that the match belongs to. None for a title, a message without a response, and a rewound message."""
+    """The turn in which the text was found. None for a title, a message without a response, and a rewound message."""
     message: int | None = None
-    """The place of the message in the history."""
+    """The place in the history of the message with the text. None for a title."""
 
 
 class Found(msgspec.Struct, frozen=True):
-    """A thread that contains the text, and its matches."""
+    """A thread that contains the text, as its head, and the places where the text was found."""
 
     head: Head
     hits: tuple[Hit, ...]
@@ -58,7 +65,8 @@ async def search(
     """Yield the threads that contain this text, ignoring case and kinds of white space.
 
     Threads with the text in their title come first, then all others, each time the newest first. Rewound messages are
-    searched too. `unreadable` is called for threads that cannot be read.
+    searched too. `unreadable` is called for threads that cannot be read. `progress` gets the number of threads searched
+    and their total.
     """
     pattern = pattern_of(text)
     heads = [head async for head in Thread.list(checkpointer, query)]
@@ -71,7 +79,10 @@ async def search(
 
 
 def pattern_of(text: str) -> re.Pattern[str]:
-    """Return a pattern that finds this text, ignoring case and kinds of white space."""
+    """Return a pattern that finds this text, ignoring case and kinds of white space.
+
+    Raises `InvalidInput` if it has no word.
+    """
     words = text.split()
     if not words:
         raise InvalidInput(f"a search needs a word to search for. List all threads with: {advice.list_in_program()}")
@@ -126,7 +137,8 @@ def _around(words: str, found: re.Match[str]) -> str:
 
 
 def _turn(state: Checkpoint, place: int) -> int | None:
-    """Return the first turn at whose end the message was part of the conversation, or None."""
+    """Return the first turn at whose end the message at this place of the history was part of the conversation, or
+    None."""
     for number, view in enumerate(state.marks):
         if any(start <= place < stop for start, stop in view):
             return number

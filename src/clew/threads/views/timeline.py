@@ -68,8 +68,9 @@ async def read_timeline(
 ) -> Timeline:
     """Return the timeline of a thread, or of its turns at the positions from `start` up to, but not including, `stop`.
 
-    A negative `start` counts from the end. Takes no lease and changes nothing. The log is read from its beginning and
-    checked; only a few frames at a time are in memory, beside the messages themselves.
+    Positions count all turns, also rewound ones, from 0. A negative `start` counts from the end. Takes no lease and
+    changes nothing. The log is read from its beginning and checked; only a few frames at a time are in memory, beside
+    the messages themselves. `head` spares reading the head if it is known.
     """
     reader, head = await reader_of(store, thread_id, head=head)
     return reader.timeline(start, stop, abandoned=is_crashed(head))
@@ -78,7 +79,7 @@ async def read_timeline(
 async def reader_of(
     store: Source, thread_id: str, *, head: Head | None = None, reader: TimelineReader | None = None
 ) -> tuple[TimelineReader, Head]:
-    """Return a reader that has read the whole log, and the head of that moment.
+    """Return a timeline reader that has read the whole log, and the thread's head up to which it has read.
 
     If `reader` has already read an earlier part of the same log, only the rest is read.
     """
@@ -93,9 +94,10 @@ async def reader_of(
 
 
 class TimelineReader:
-    """Reads a log frame by frame from its first frame on, and keeps the timeline so far.
+    """Reads a log frame by frame from its first frame on, and keeps the timeline of what it has read.
 
-    To follow a growing log, feed each new frame: `feed` returns what it changed, so that only that needs to be shown.
+    To follow a growing log, feed each new frame: `feed` returns the turns and marks that it changed, so that only those
+    need to be shown.
     """
 
     def __init__(self, thread_id: str) -> None:
@@ -107,16 +109,19 @@ class TimelineReader:
         self._fold = Fold()
         self._turns: list[DraftTurn] = []
         self._line: list[DraftTurn] = []
-        """The turns that were not rewound. Turn n of the fold is at index n - 1."""
+        """The turns that were not rewound, in order. The turn with number n is at index n - 1."""
         self._marks: list[Mark] = []
         self._pending: list[Message] = []
         self._first_snapshot: WorkspaceSnapshot | None = None
         self._asked: int | None = None
         self._refused = ""
-        """Why the last request was refused, until it is known whether the end of the run says the same."""
+        """Why the vendor refused the last request, or "".
+
+        Shown as a mark unless the end of the run gives the same reason.
+        """
         self._now = 0
         self._before = 0
-        """When the frame before this one was written."""
+        """When the frame before the current one was written, in microseconds since 1970."""
         self._leases = 0
         self._owner = ""
         self._provider: str | None = None
@@ -134,11 +139,17 @@ class TimelineReader:
         return len(self._turns)
 
     def position_of(self, number: int) -> int | None:
-        """Return the position of turn `number` of the current conversation, or None if there is no such turn."""
+        """Return the position, which counts rewound turns too, of turn `number` of the current conversation.
+
+        None if there is no such turn.
+        """
         return self._line[number - 1].position if 1 <= number <= len(self._line) else None
 
     def feed(self, frame: Frame) -> list[TimelineTurn | Mark]:
-        """Read the next frame. Returns the new and changed turns as they are now, and the new marks, in order."""
+        """Read the next frame.
+
+        Returns the turns that it added or changed, as they are now, and the marks that it added, in order.
+        """
         self._now = frame.time
         marks, self._touched = len(self._marks), {}
         for entry in frame.entries:
@@ -150,9 +161,10 @@ class TimelineReader:
         return sorted([*changed, *self._marks[marks:]], key=_place)
 
     def timeline(self, start: int = 0, stop: int | None = None, *, abandoned: bool = False) -> Timeline:
-        """Return the timeline of the turns at these positions.
+        """Return the timeline of the turns at the positions from `start` up to, but not including, `stop`.
 
-        `abandoned` says that no live process runs the thread although its status is running. Then it ends with a crash.
+        `abandoned` says that no live process runs the thread although its status is running. Then the timeline ends
+        with a mark that says that it crashed.
         """
         start, stop, _ = slice(start, stop).indices(self.total)
         stop = max(start, stop)
@@ -235,7 +247,7 @@ class TimelineReader:
             self._touch(turn)
 
     def _results(self, message: Tool) -> None:
-        """Take in results that came as a message, as agents write them that record no intents."""
+        """Record tool results that came as a message. Agents that record no intents write them so."""
         if not self._line:
             return
         waiting = [call for call in self._line[-1].calls if call.open]
@@ -258,12 +270,14 @@ class TimelineReader:
             call.finish(entry.result, self._now)
 
     def _step(self, entry: StepOutcome) -> None:
-        """Mark a person's answer: a step's outcome without an intent before it."""
+        """Add a mark if this is a person's answer, which is recorded as the outcome of a step without an intent before
+        it."""
         if (entry.message, entry.index, entry.key) not in self._steps:
             self._mark("answered", "a person answered")
 
     def _tell_refusal(self, end: str = "") -> None:
-        """Mark a request that was refused, unless the reason for the run's end contains the same words."""
+        """Add a mark that the last request was refused, unless `end`, the reason for the run's end, contains the same
+        words."""
         if self._refused and self._refused not in end:
             self._mark("refused", f"refused: {self._refused}")
         self._refused = ""
@@ -292,10 +306,11 @@ class TimelineReader:
             self._touch(self._line[-1])
 
     def _lost_holder(self, entry: LeaseTaken, idle: int) -> None:
-        """Mark a lease that was never given back, as taken over or as crashed.
+        """Add a mark for a lease that was never given back before another was taken: "taken over" or "crashed".
 
         It was taken over if the holder may have been alive: the lease was taken from another machine before it expired,
-        or by the same process. Otherwise the holder had crashed.
+        or by the same process. Otherwise the holder had crashed. `idle` is the time since the last frame, in
+        microseconds.
         """
         elsewhere = entry.owner.partition(" on ")[2] != self._owner.partition(" on ")[2]
         if entry.owner == self._owner or (elsewhere and idle < LEASE_TIME.total_seconds() * 1e6):
@@ -349,7 +364,7 @@ class TimelineReader:
         self._mark("rewound", f"rewound from turn {before} to turn {after}", to_turn=after, turn=before)
 
     def _said_about(self, entry: StateSet) -> None:
-        """Record metadata that a tool set for the turn. Clew's own values are left out."""
+        """Add metadata that a tool set for the current turn to that turn. Clew's own values are left out."""
         if entry.scope == "turn" and self._line and not entry.key.startswith("clew:"):
             self._line[-1].metadata[entry.key] = entry.value
             self._touch(self._line[-1])
@@ -362,7 +377,7 @@ class TimelineReader:
             self._first_snapshot = entry
 
     def _inherit(self, state: Checkpoint) -> None:
-        """Take over the turns of a state that the log begins with. They have no times."""
+        """Take over the turns of a folded state with which the log begins, as in a fork. They have no times."""
         self._fold.push([FoldedState(state)])
         self._provider = str(state.limits.get("provider") or "clew")
         end = 0
@@ -457,7 +472,10 @@ class TimelineReader:
 
 
 def _match(calls: Sequence[DraftCall], blocks: Iterable[Block], now: int | None) -> None:
-    """Give each result to the first open call with its id."""
+    """Give each tool result among these blocks to the first call with its id that has no result yet.
+
+    `now` is the time of the results in microseconds since 1970, if known.
+    """
     for block in blocks:
         if isinstance(block, ToolResult):
             found = next((call for call in calls if call.open and call.call.id == block.call_id), None)
@@ -466,10 +484,13 @@ def _match(calls: Sequence[DraftCall], blocks: Iterable[Block], now: int | None)
 
 
 def _is_beside(position: int, start: int, stop: int) -> bool:
-    """Return whether a mark at this position belongs to these turns: it belongs to the turn before it, else to the first."""
+    """Return whether a mark at this position is shown with the turns at the positions from `start` to `stop`.
+
+    A mark belongs to the turn before it, or to the first turn if there is none before it.
+    """
     return start < position <= stop or (position == start == 0)
 
 
 def _place(happened: TimelineTurn | Mark) -> tuple[int, int]:
-    """Return a sort key that puts a turn before the marks that follow it."""
+    """Return a key by which turns and marks are sorted. It puts each turn before the marks that follow it."""
     return (happened.position, 1) if isinstance(happened, Mark) else (happened.position + 1, 0)

@@ -1,4 +1,7 @@
-"""The parts of a timeline: turns, their calls, and the marks between them; and the drafts that its reader fills in."""
+"""The parts of a timeline: turns, their calls, and the marks between them.
+
+Also the drafts of turns and calls, which are filled in while a log is read.
+"""
 
 from __future__ import annotations
 
@@ -63,29 +66,30 @@ class TimelineCall(msgspec.Struct, frozen=True, kw_only=True):
     status: CallStatus
     result: ToolResult | None = None
     started_at: datetime | None = None
-    """When it last started. For a tool without effects, when the response that asked for it arrived."""
+    """When the call last started. For a tool without effects, when the response that asked for it arrived."""
     seconds: float | None = None
-    """Seconds from its start to its outcome. None if it has no outcome, or if the log has no time for it."""
+    """Seconds from the call's start to its outcome. None if it has no outcome, or if the log has no time for it."""
     attempts: int = 0
     was_in_doubt: bool = False
-    """True if a process stopped while it ran. It may have an outcome by now."""
+    """True if a process stopped while it ran this call. The call may have an outcome by now."""
 
 
 class TimelineTurn(msgspec.Struct, frozen=True, kw_only=True):
     """One response of the model and its calls. Rewound turns are kept and have `rewound` set."""
 
     position: int
-    """Its place among all turns ever made, from 0. It never changes."""
+    """The turn's place among all turns ever made, from 0. It never changes."""
     number: int
-    """Its number in the conversation, from 1, as `rewind` and `fork` use it.
+    """The turn's number in the conversation, from 1, as `rewind` and `fork` use it.
 
     A rewound turn and a later one may have the same number.
     """
     rewound: bool = False
     inherited: bool = False
-    """True if it was made before this log began, for example by the thread that was forked. It has no times."""
+    """True if the turn was made before this log began, for example by the thread that was forked. Then it has no times.
+    """
     prompts: tuple[Message, ...] = ()
-    """The messages to the model since the turn before."""
+    """The messages to the model between the turn before and this one."""
     blocks: tuple[Block, ...] = ()
     calls: tuple[TimelineCall, ...] = ()
     model: str = ""
@@ -94,39 +98,39 @@ class TimelineTurn(msgspec.Struct, frozen=True, kw_only=True):
     """When the request was sent to the model."""
     responded_at: datetime | None = None
     ended_at: datetime | None = None
-    """When its last call was settled. None while a call is open."""
+    """When the last call of the turn got its outcome. None while a call has none."""
     seconds: float | None = None
-    """Seconds from the request to its end, without the time in which no process worked on it."""
+    """Seconds from the request to the end of the turn, without the time in which no process worked on it."""
     usage: Usage | None = None
     cost_usd: float | None = None
-    """None if it is unknown."""
+    """The cost of the turn in US dollars, or None if it is unknown."""
     snapshot: WorkspaceSnapshot | None = None
     """The file snapshot that was taken after this turn, if any."""
     metadata: dict[str, Any] = {}
-    """The metadata that its tools recorded."""
+    """The metadata that the turn's tools recorded."""
     message: int = -1
-    """Place of the response in the history."""
+    """Place of the model's response in the history."""
     frame: int = -1
-    """Number of the frame that holds the response."""
+    """Number of the frame that holds the model's response."""
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened to the thread between two turns or within one."""
+    """Something that happened to the thread between two turns or within one, such as a crash, a resume or a rewind."""
 
     kind: MarkKind
     position: int
-    """Number of turns made before it. It is shown after that many turns."""
+    """Number of turns, also rewound ones, that were made before it. The mark is shown after that many turns."""
     turn: int
-    """Number of the turn that the thread was at."""
+    """Number of the conversation's turn at which it happened."""
     at: datetime | None = None
     within: bool = False
-    """True if the turn before it had calls that were not settled yet."""
+    """True if it happened while calls of the turn before it had no outcome yet."""
     text: str = ""
     """What happened, in a few words."""
     owner: str = ""
-    """The process that the mark is about, or ""."""
+    """The process that the mark is about, or "" if it is about none."""
     same_process: bool = False
-    """True for a resume by the process that worked on the thread before."""
+    """True for a resume by the same process that worked on the thread before."""
     to_turn: int | None = None
     """For a rewind, the turn that it went back to. For a fork or a sub-agent's thread, the parent's turn."""
     seconds: float | None = None
@@ -135,7 +139,7 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Timeline(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a thread's history: turns by position, and the marks that belong to them."""
+    """A part of a thread's history: the turns from one position to another, and the marks that belong to them."""
 
     thread_id: str
     turns: tuple[TimelineTurn, ...]
@@ -143,30 +147,31 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
     start: int
     stop: int
     total: int
-    """Number of turns ever made, including rewound ones."""
+    """Number of turns ever made, including rewound ones, also outside of this part."""
     frames: int
     """Number of frames read so far. A reader can continue from here."""
     snapshot: WorkspaceSnapshot | None = None
     """The file snapshot from before the first turn, if any."""
     pending: tuple[Message, ...] = ()
-    """Messages to the model that have no response yet. Empty unless this part reaches the end."""
+    """Messages to the model that have no response yet. Empty unless this part reaches the end of the log."""
     partial: tuple[Block, ...] = ()
-    """The blocks that have arrived of an incomplete response."""
+    """The blocks that have arrived of a response that is not complete yet."""
     asked_at: datetime | None = None
     """When the request was sent whose response is still awaited, or None."""
     checkpoint: Checkpoint
-    """The state at the end of the log."""
+    """The thread's state at the end of the log."""
 
 
 class DraftCall:
-    """A call while the log is being read."""
+    """A tool call that is being filled in while the log is read. `built` makes a `TimelineCall` of it."""
 
     def __init__(self, index: int, call: ToolCall, asked: int | None) -> None:
         self.index, self.call = index, call
         self.asked = asked
         self.begun: int | None = None
         self.lease = -1
-        """Number of the lease under which it was last started."""
+        """Number of the lease, counted from the start of the log, under which the call was last started. -1 if under
+        none."""
         self.attempts = 0
         self.result: ToolResult | None = None
         self.ended: int | None = None
@@ -184,7 +189,10 @@ class DraftCall:
         self.begun, self.lease, self.attempts = now, lease, max(attempt, self.attempts + 1)
 
     def built(self, status: CallStatus, inherited: bool) -> TimelineCall:
-        """Return the call with this status. An inherited call has no time at which it began."""
+        """Return the call as a `TimelineCall` with this status.
+
+        An inherited call, made before this log began, has no time at which it began.
+        """
         began = self.begun if self.begun is not None and not inherited else self.asked
         return TimelineCall(
             index=self.index,
@@ -199,7 +207,7 @@ class DraftCall:
 
 
 class DraftTurn:
-    """A turn while the log is being read."""
+    """A turn that is being filled in while the log is read. `built` makes a `TimelineTurn` of it."""
 
     def __init__(self, position: int, number: int, message: int, response: Assistant, frame: int) -> None:
         self.position, self.number, self.message, self.frame = position, number, message, frame
@@ -231,7 +239,7 @@ class DraftTurn:
         self.usage = Usage(*added)
 
     def built(self, calls: Iterable[TimelineCall]) -> TimelineTurn:
-        """Return the turn with these calls."""
+        """Return the turn as a `TimelineTurn` with these calls."""
         ended = self.ended
         return TimelineTurn(
             position=self.position,

@@ -14,14 +14,14 @@ __all__ = ["Total", "Totals", "add_up", "stored_bytes"]
 
 
 class Total(msgspec.Struct, kw_only=True):
-    """The sums of a group of threads."""
+    """The sums over a group of threads: their number, turns, tokens and cost."""
 
     threads: int = 0
     turns: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
     cost_usd: float = 0.0
-    """Cost of the threads whose cost is known."""
+    """Sum of the known costs, in US dollars. Threads whose cost is unknown are counted in `unpriced` instead."""
     unpriced: int = 0
     """Number of threads whose cost is unknown."""
 
@@ -37,7 +37,7 @@ class Total(msgspec.Struct, kw_only=True):
 
 
 class Totals(msgspec.Struct, kw_only=True):
-    """The sums of all threads, and of the threads with the same status, agent or day.
+    """The sums over all threads, and over the threads with the same status, agent or day.
 
     A head holds a thread's cost but not when it arose, so all of it counts for the day of the thread's last change.
     Forks start at zero and sub-agents have threads of their own, so nothing is counted twice.
@@ -50,7 +50,10 @@ class Totals(msgspec.Struct, kw_only=True):
 
 
 async def add_up(heads: AsyncIterable[Head], zone: tzinfo | None = None) -> Totals:
-    """Add up these heads. Days are those of time zone `zone`, by default this machine's."""
+    """Add up the turns, tokens and costs in these heads.
+
+    Days are those of the time zone `zone`, by default this machine's.
+    """
     totals = Totals()
     async for head in heads:
         day = head.updated_at.astimezone(zone).date()
@@ -65,7 +68,7 @@ async def add_up(heads: AsyncIterable[Head], zone: tzinfo | None = None) -> Tota
 
 
 def stored_bytes(checkpointer: Checkpointer) -> int | None:
-    """Return the bytes that the store takes on this machine, or None if it is not kept in files here."""
+    """Return how many bytes the store takes on this machine, or None if it is not kept in files here."""
     if not checkpointer.own_files:
         return None
     return sum(_size(path) for own in checkpointer.own_files for path in _files(own))
@@ -76,7 +79,7 @@ def _files(path: Path) -> Iterable[Path]:
 
 
 def _size(path: Path) -> int:
-    """Return the size of a file, or 0 if the store deletes it meanwhile."""
+    """Return the size of a file in bytes. 0 if it is not a regular file, or if the store deleted it meanwhile."""
     try:
         return path.stat().st_size if path.is_file() else 0
     except FileNotFoundError:
