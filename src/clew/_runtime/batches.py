@@ -13,7 +13,7 @@ T = TypeVar("T")
 def batches(
     items: Iterable[T], most: int | None = None, *, size: Callable[[T], int] | None = None, largest: int = 0
 ) -> Iterator[list[T]]:
-    """Split items, in order, into lists of at most `most` items each; with None, of any length.
+    """Split items, in order, into lists of at most `most` items each; if `most` is None, of any length.
 
     If `size` is given, a function that returns the size of an item, the sizes in each list also add up to at most
     `largest`. A single item that is larger forms a list of its own.

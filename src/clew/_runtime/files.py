@@ -42,7 +42,7 @@ _NETWORK = {
 
 def sync(fd: int) -> None:
     """Write the data of this open file to the disk, and wait until it is there. Where the operating system can do so,
-    this includes the drive's own cache."""
+    the data is also written out of the drive's own cache."""
     if sys.platform == "darwin":
         fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
     elif sys.platform == "win32":

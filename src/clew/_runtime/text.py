@@ -1,6 +1,7 @@
 """Formats values for people: times, sizes, money, counts, and text made safe for a terminal.
 
-The command line and the inspector both use these functions, so they show the same value in the same form.
+The command line and the inspector (the web page that shows threads) both use these functions, so they show the same
+value in the same form.
 """
 
 from __future__ import annotations

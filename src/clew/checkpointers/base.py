@@ -60,8 +60,9 @@ class Checkpointer(ABC):
         - **Conditional**: the log must have exactly `at` frames and the head's `log_id`. Otherwise the call raises
           `Conflict` and writes nothing. A thread that does not exist has 0 frames and takes the `log_id` it is given.
           `at=0` on a log that has frames is a conflict.
-        - **Idempotent**: if the log with this `log_id` already holds exactly these frames at `at`, the call succeeds and
-          changes nothing. So after `Unavailable` the same call can always be repeated.
+        - **Idempotent**: a repeated append is no conflict. If the log with this `log_id` already holds exactly these
+          frames at `at`, the call succeeds and changes nothing. So after `Unavailable` the same call can always be
+          repeated.
         - **No frames** is a legal append to a thread that exists: it replaces only the head, under the same condition.
         - A ref to a blob that the store does not have raises `MissingBlob`, and nothing is written. Each ref touches its
           blob: the blob's time of last use is set to now.

@@ -35,7 +35,7 @@ __all__ = [
 class WaysOut(NamedTuple):
     """Texts for the errors of a `Guard`, which refuses use of an object. `closed`, `child` and `loop` tell the user
     what to do after a refusal because the object is closed, belongs to the parent process, or was used on another event
-    loop. `made` is the verb for how the object came to be."""
+    loop. `made` is the verb, such as "opened", for how the object came to be."""
 
     made: str = "opened"
     closed: str = "Open it again with open_checkpointer or its class."

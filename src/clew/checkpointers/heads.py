@@ -69,7 +69,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     status: Status
     lease: Lease | None = None
     snapshot: int = -1
-    """Number of the newest frame that holds the thread's complete state as of that frame; -1 if there is none."""
+    """Number (from 0) of the newest frame that holds the thread's complete state as of that frame; -1 if there is none.
+    """
     digest: str = ""
     """Digest of the last frame. It shows whether the end of the log was lost."""
     agent: str = ""
@@ -173,9 +174,9 @@ def micros(moment: datetime) -> int:
 
 @functools.lru_cache(4096)
 def thread_key(thread_id: str) -> str:
-    """Return the name under which stores keep a thread: the blake3 of its id, in hex. Some file systems and databases
-    take different ids for the same, for example if only upper and lower case differ; this name is safe on all of them.
-    """
+    """Return the key of a thread, the name under which stores keep it: the blake3 of its id, in hex. Some file systems
+    and databases take different ids for the same, for example if only upper and lower case differ; keys are safe on all
+    of them."""
     return thread_digest(thread_id).hex()
 
 

@@ -25,8 +25,8 @@ __all__ = ["HeadFiles"]
 
 _MAGIC = b"clew heads 1\n"
 _SETTLED = 2_000_000_000
-"""Nanoseconds for which a changed file may change again without a difference in its times: file systems have clocks
-that are up to two seconds coarse."""
+"""A file that changed less than this many nanoseconds ago may change again and keep the same times: file systems have
+clocks that are up to two seconds coarse."""
 _WORTH_KEEPING = 32
 """The fewest heads that must have been read from threads' files before the cache file is written again."""
 
@@ -89,8 +89,8 @@ class HeadFiles:
         return found
 
     def _read(self, key: str, before: _Known | None) -> _Known | None:
-        """Read the head of the thread with this key from its file. Returns None if the file was deleted meanwhile.
-        `before` is what was remembered of the file.
+        """Read the head of a thread from its file. `key` is the hash of the thread's id; `before` is what was
+        remembered of the file. Returns None if the file was deleted meanwhile.
 
         The stamp (inode, size and times) of a file that changed within the last two seconds is left out: the file could
         change again and have the same stamp.

@@ -197,9 +197,9 @@ class Log:
         """Go through the records after the last known one, up to the end of the file or an incomplete record, and
         remember them.
 
-        A record is incomplete if the file ends before the length it declares, or if only the start of a header or only
-        zeros are left: the remains of an append that was never acknowledged. Anything else that is not a record is
-        damage. It raises `Corrupt` and is never cut off.
+        A record is incomplete if the file ends before the length that the record declares, or if only the start of a
+        header or only zeros are left: the remains of an append that was never acknowledged. Anything else that is not a
+        record is damage. Damage raises `Corrupt` and is never cut off.
         """
         offset, at, before = self.end, self.frames, self._mark
         headers: list[Header] = []

@@ -106,9 +106,9 @@ class ThreadFiles:
 
     @contextmanager
     def opened(self, key: str, *, shared: bool, create: bool = False) -> Iterator[int | None]:
-        """Open and lock the file of the thread with this key, for a `with` block, which gets its descriptor. The lock
-        is exclusive and the file writable unless `shared`. The block gets None if the file does not exist and `create`
-        is False.
+        """Open and lock the file of a thread for a `with` block, which gets its descriptor. `key` is the hash of the
+        thread's id. The lock is exclusive and the file writable unless `shared`. If the file does not exist, it is
+        created with `create`; otherwise the block gets None.
 
         If the file is deleted while this waits for its lock, the path is opened again.
         """

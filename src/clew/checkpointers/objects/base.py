@@ -42,8 +42,8 @@ SWEEP_EVERY = 3600.0
 `delete_blobs`, which garbage collection calls."""
 
 _proven: dict[str, Clock] = {}
-"""The buckets that this process has tested and found to honour conditional puts, by name. Each has the clock of its
-server."""
+"""The buckets that this process has tested and found to honour conditional puts (writes that are refused if the object
+has changed), by name. Each has the clock of its server."""
 
 
 class BucketCheckpointer(Checkpointer):
@@ -179,8 +179,8 @@ class BucketCheckpointer(Checkpointer):
 
 
 LEFTOVER = 86_400_000_000
-"""The age in microseconds from which an object is deleted if no thread or blob holds its name. A process that writes
-such an object adds the name to a thread or blob within an hour, or never."""
+"""The age in microseconds from which a pack, or the object with a blob's bytes, is deleted if no thread or blob holds
+its name. A process that writes such an object adds the name to a thread or blob within an hour, or never."""
 
 
 async def sweep(bucket: PatientBucket, threads: ObjectThreads, blobs: ObjectBlobs) -> None:

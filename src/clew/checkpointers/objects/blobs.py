@@ -44,8 +44,8 @@ INLINE = 16 * 2**10
 """The largest blob, in bytes, that is stored inside its record, the small object that each blob has. Such a blob takes
 one request to put it and one to get it, but is written again whenever its time of last use is set."""
 OWNED = 60_000_000
-"""Microseconds for which a dead record belongs to the process that wrote it. A dead record says that a blob is being
-deleted."""
+"""Microseconds for which a dead record belongs to the process that wrote it: others leave it alone. A dead record says
+that a blob is being deleted."""
 IN_TIME = 20.0
 """Seconds within which a process that has marked blobs as dead sends the deletions of their objects. A request takes at
 most 30 s, so they end within the minute for which the process owns the dead blobs."""
@@ -54,7 +54,7 @@ UNCERTAIN = 4_000_000
 change differ."""
 UNNAMED = 3600.0
 """Seconds after which a put of a large blob raises `Unavailable` instead of writing the record that names the object
-with the blob's bytes. Sweeps delete objects that no record names after a day."""
+with the blob's bytes. After a day, a cleanup deletes such objects that no record names."""
 BATCH = 64
 """The most blobs that are put or deleted at the same time."""
 REMEMBERED = 4 * 2**20
@@ -113,8 +113,8 @@ class ObjectBlobs:
             await self._finish([key for keys in doomed for key in keys], began)
 
     async def finish_dead(self, digests: Sequence[str]) -> None:
-        """Finish the deletion of these blobs. An interrupted deletion has left their dead records behind, which mark
-        them as deleted."""
+        """Finish the deletion of these blobs, which was interrupted. It has left their dead records behind: objects
+        that mark the blobs as deleted."""
         for batch in batches(digests, BATCH):
             began = time.monotonic()
             doomed = await together([self._take_over(digest) for digest in batch])
@@ -210,8 +210,9 @@ class ObjectBlobs:
         return None
 
     async def _touch(self, digest: str, asked: int, *, check_data: bool = False) -> bool:
-        """Set a blob's time of last use to now, unless it is `asked` or later. Returns whether the blob exists. With
-        `check_data`, a large blob whose bytes are gone counts as absent, so that putting it again repairs it."""
+        """Set a blob's time of last use to now, unless that time is already `asked` or later. Returns whether the blob
+        exists. With `check_data`, a large blob whose bytes are gone counts as absent, so that putting it again repairs
+        it."""
         known = self._records.get(digest)
         while True:
             if known is None:
@@ -243,8 +244,9 @@ class ObjectBlobs:
         return isinstance(state, Record) and state.touched <= before
 
     async def _doom(self, digest: str, before: int) -> list[str]:
-        """Mark a blob as deleted, by replacing its record by a dead record, unless the blob was touched after `before`.
-        Returns the keys of the objects that the caller has to delete; the list is empty if the blob stays."""
+        """Mark a blob as deleted, unless it was touched after `before`: replace its record (the small object that each
+        blob has) by a dead record. Returns the keys of the objects that the caller has to delete; the list is empty if
+        the blob stays."""
         found = await self._bucket.get(self._key(digest), 0, BLOB_HEADER)
         state = None if found is None else self._read(digest, found)
         if found is None or not isinstance(state, Record) or max(state.touched, micros(found.modified)) > before:
@@ -257,9 +259,9 @@ class ObjectBlobs:
         return [*([self._data_key(digest, state.name)] if state.name else []), self._key(digest)]
 
     async def _take_over(self, digest: str) -> list[str]:
-        """Take over an interrupted deletion of a blob: become the owner of its dead record if the owner has not deleted
-        it in time. Returns the keys of the objects that the caller has to delete. The list is empty if the record is
-        not dead or still belongs to its owner."""
+        """Take over an interrupted deletion of a blob: become the owner of its dead record (which marks it as deleted)
+        if the former owner has not deleted it in time. Returns the keys of the objects that the caller has to delete.
+        The list is empty if the record is not dead or still belongs to its owner."""
         found = await self._bucket.get(self._key(digest))
         state = None if found is None else self._read(digest, found)
         if found is None or not isinstance(state, Dead) or self.clock.now() < state.since + OWNED:
@@ -272,7 +274,7 @@ class ObjectBlobs:
 
     async def _finish(self, keys: Sequence[str], began: float) -> None:
         """Delete the objects of blobs that were marked as deleted, unless more than `IN_TIME` seconds have passed since
-        `began`. What stays is deleted by a later sweep."""
+        `began`. What stays is deleted by a later cleanup."""
         if time.monotonic() - began <= IN_TIME:
             await self._bucket.delete(keys)
 

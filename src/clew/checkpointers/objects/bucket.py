@@ -66,7 +66,8 @@ class Listed(NamedTuple):
 
 
 class Refused(Exception):
-    """Raised if a conditional put was refused, because the object is in another state than the condition says."""
+    """Raised if a conditional put (a write that requires the object to be in a given state) was refused, because the
+    object is in another state."""
 
 
 class Transient(Exception):
@@ -99,8 +100,8 @@ class Bucket(Protocol):
 class PatientBucket:
     """A bucket whose requests are retried for some seconds if it does not answer, provided that it has answered before.
 
-    Retries are safe: if a conditional put was made although no answer came, the second one is refused, and a refused
-    caller reads the object and finds its own write.
+    Retries are safe. A conditional put writes only if the object is in a given state. If it was made although no answer
+    came, the second one is refused, and a refused caller reads the object and finds its own write.
     """
 
     def __init__(self, bucket: Bucket, where: str) -> None:
@@ -175,8 +176,9 @@ account. Stores give their time to the second only."""
 
 
 async def probe(bucket: PatientBucket, root: str, where: str) -> Clock:
-    """Test that the bucket honours conditional puts, and return the clock of its server. Raises `InvalidInput` if it
-    does not. Writes and deletes an object whose name starts with `root`.
+    """Test that the bucket honours conditional puts (writes that are refused if the object has changed), and return the
+    clock of its server. Raises `InvalidInput` if the bucket does not honour them. Writes and deletes an object whose
+    name starts with `root`. `where` names the bucket in errors.
 
     Some S3-compatible servers accept the conditions of a put and ignore them. Two concurrent writers would then both be
     told that they had won.

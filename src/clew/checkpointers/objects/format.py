@@ -167,7 +167,7 @@ def thread_parts(data: bytes) -> tuple[ThreadParts | None, int]:
 
 def thread_tail(data: bytes, parts: ThreadParts) -> tuple[list[bytes], list[str]]:
     """Return the frames that are not in a pack, and the digests of blobs they refer to, after a check. `data` is the
-    whole object. Raises `BadObject` if it is damaged or cut short."""
+    whole object of a thread, `parts` its decoded head and index. Raises `BadObject` if it is damaged or cut short."""
     if parts.contents is None:
         raise BadObject("it is cut short")
     tail = data[parts.tail :]

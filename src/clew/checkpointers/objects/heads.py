@@ -29,7 +29,7 @@ have read an eighth of all heads."""
 _SUM = 16
 
 _Cache = dict[str, tuple[str, Head]]
-"""Maps the key of a thread to the tag of the thread's object and the head in it."""
+"""Maps the key of a thread (the hash of its id) to the tag of the thread's object and the head in it."""
 
 
 class ObjectHeads:

@@ -1,6 +1,7 @@
-"""The threads of a bucket: one object each, its packs, and the conditional put that commits an append.
+"""The threads of a bucket: one object each, its packs, and the conditional put that commits an append. Packs hold the
+older frames of a thread.
 
-`packed.log` has the append loop, and describes how the object, its tail and its packs work together.
+`packed.log` makes the appends, and describes how the object, the newest frames in it and the packs work together.
 """
 
 from __future__ import annotations
@@ -29,13 +30,14 @@ __all__ = ["HEAD_PART", "ObjectThreads", "read_parts"]
 TAIL = 256 * 2**10
 """The most bytes of frames and refs (digests of blobs) in a thread's own object. Older ones are in packs."""
 REWRITTEN = 2**20
-"""The newest frames, which are in the thread's own object, become a pack when this many bytes of them have been written
-again. Writing them takes about as long as one more request: a pack made earlier would cost more than it saves, one made
-later would save less than it could."""
+"""Each append writes the thread's own object again, with the newest frames. When this many bytes have been written so,
+these frames become a pack. Writing this many bytes takes about as long as one more request: a pack made earlier would
+cost more than it saves, one made later would save less than it could."""
 HEAD_PART = 4096
 """Bytes of a thread's object to read when only the head is wanted. They nearly always hold all of it."""
 WHOLE = 2**20
-"""Packs up to this many bytes are always read whole, even if only some of their frames are wanted."""
+"""Packs up to this many bytes are always read whole, even if only some of their frames are wanted. A pack holds older
+frames of a thread."""
 
 
 class ObjectThreads:
@@ -60,7 +62,8 @@ class ObjectThreads:
         return await self._logs.refs(thread_id)
 
     async def pack_names(self, key: str) -> set[str]:
-        """Return the names of the packs of the thread with this key. The set is empty if the thread does not exist."""
+        """Return the names of the packs (stored groups of older frames) of a thread. `key` is the hash of the thread's
+        id. The set is empty if the thread does not exist."""
         return await self._logs.pack_names(key)
 
     async def head(self, thread_id: str) -> Head | None:
@@ -77,7 +80,7 @@ class ObjectThreads:
 
     async def delete(self, thread_id: str) -> None:
         """Delete a thread: first its object, then its packs, which hold its older frames. Packs that a crash leaves
-        behind are invisible, and a later sweep deletes them."""
+        behind are invisible, and a later cleanup deletes them."""
         key = thread_key(thread_id)
         async with self._logs.locks[key]:
             name = f"{self.folder}/{key}"
@@ -94,8 +97,8 @@ class ObjectThreads:
                 await self.packs.delete(key, parts.contents.packs)
 
     async def load(self, key: str) -> Log[Tag] | None:
-        """Read and check the object of the thread with this key. Returns None if the thread does not exist. Raises
-        `Corrupt` if the object is damaged."""
+        """Read and check the object of a thread. `key` is the hash of the thread's id. Returns None if the thread does
+        not exist. Raises `Corrupt` if the object is damaged."""
         name = f"{self.folder}/{key}"
         found = await self._bucket.get(name)
         if found is None:
@@ -112,9 +115,12 @@ class ObjectThreads:
         return Log(found.tag, head.log_id, head.frames, Tail(index.packs, tail, refs, index.rewritten))
 
     async def commit(self, key: str, when: Tag | None, append: Append, tail: Tail) -> Tag | None:
-        """Write the object of the thread with this key: the head of `append`, and this tail. Writes only if the object
-        is still in the state `when`; with None, only if it does not exist. Returns its new tag, or None if nothing was
-        written."""
+        """Write the object of a thread: the head of `append`, and `tail`, which has its newest frames and its list of
+        packs. `key` is the hash of the thread's id.
+
+        Writes only if the object is still in the state `when`; with None, only if it does not exist. Returns its new
+        tag, or None if nothing was written.
+        """
         data = thread_object(append.encoded, tail.packs, tail.frames, tail.refs, tail.rewritten)
         try:
             return await self._bucket.put(f"{self.folder}/{key}", data, when or "absent")
@@ -122,7 +128,8 @@ class ObjectThreads:
             return None
 
     def lost(self, thread_id: str, pack: Pack) -> Corrupt:
-        """Return the `Corrupt` error for a thread whose list names a pack that does not exist."""
+        """Return the `Corrupt` error for a thread that lists a pack (a stored group of its older frames) which does not
+        exist."""
         return Corrupt(
             f"thread {thread_id!r} in {self._where} lacks the pack {self.packs.key(thread_key(thread_id), pack)} with "
             f"{pack.frames} of its frames. It was deleted behind Clew's back, most likely by a lifecycle rule of the "
@@ -132,7 +139,7 @@ class ObjectThreads:
 
 class ObjectPacks:
     """Reads and writes the packs of one namespace of a bucket. A pack holds older frames of a thread; `thread` is
-    always the key of that thread."""
+    always the key of that thread, which is the hash of its id."""
 
     def __init__(self, bucket: PatientBucket, folder: str, where: str) -> None:
         self._bucket = bucket
@@ -143,14 +150,15 @@ class ObjectPacks:
         return f"{self.folder}/{thread}/{pack.name}"
 
     def merged(self, packs: Sequence[Pack], new: int) -> int:
-        """Return how many of the newest of these packs are merged with `new` bytes of new frames into one pack."""
+        """Return how many of the newest of these packs are merged with `new` bytes of new frames into one pack. Packs
+        hold the older frames of a thread."""
         return merged_with([pack.size for pack in packs], new)
 
     async def write(
         self, thread: str, older: Sequence[Pack], frames: Sequence[bytes], refs: Sequence[str]
     ) -> tuple[Pack]:
         """Write a new pack that holds the content of the packs `older`, followed by these frames and refs (digests of
-        blobs). Returns its entry for the thread's list."""
+        blobs). Returns the entry of the new pack for the thread's list of packs."""
         whole = await together([self._whole(thread, pack) for pack in older])
         all_frames = [frame for found, _ in whole for frame in found] + list(frames)
         all_refs = dict.fromkeys([ref for _, found in whole for ref in found] + list(refs))
@@ -165,12 +173,13 @@ class ObjectPacks:
         return [frame for frames in found for frame in frames]
 
     async def refs(self, thread: str, packs: Sequence[Pack]) -> set[str]:
-        """Return the digests of all blobs that the frames in these packs refer to."""
+        """Return the digests of all blobs that the frames in these packs refer to. Packs hold the older frames of a
+        thread."""
         tables = await together([self._table(thread, pack) for pack in packs if pack.refs])
         return {ref for table in tables for ref in table.refs}
 
     async def delete(self, thread: str, packs: Sequence[Pack]) -> None:
-        """Delete these packs of a thread. Packs that do not exist are ignored."""
+        """Delete these packs, which hold older frames of a thread. Packs that do not exist are ignored."""
         await self._bucket.delete([self.key(thread, pack) for pack in packs])
 
     async def _frames(self, thread: str, pack: Pack, start: int, stop: int) -> list[bytes]:

@@ -110,8 +110,8 @@ def fold_title(title: str) -> tuple[str, bool]:
 
 
 def read_head(source: Mapping[str, Any], key: str, where: str) -> Head:
-    """Decode and check the head in a thread's document. `source` has the document's fields, `key` is the thread's key,
-    and `where` names the store in errors. Raises `Corrupt` if the head is damaged or of another thread."""
+    """Decode and check the head in a thread's document. `source` has the document's fields, `key` is the hash of the
+    thread's id, and `where` names the store in errors. Raises `Corrupt` if the head is damaged or of another thread."""
     try:
         head = _decode_head(_unsealed(source, "head"))
     except (ValueError, msgspec.MsgspecError) as error:
@@ -123,7 +123,8 @@ def read_head(source: Mapping[str, Any], key: str, where: str) -> Head:
 
 def read_log(state: State, source: Mapping[str, Any], key: str, where: str) -> Log[State]:
     """Decode and check a thread's whole document, and return the log it describes. `state` is the document's sequence
-    number and term, `source` has its fields. Raises `Corrupt` if the document is damaged."""
+    number and term, `source` has its fields, `key` is the hash of the thread's id. Raises `Corrupt` if the document is
+    damaged."""
     head = read_head(source, key, where)
     try:
         contents = _decode_contents(_unsealed(source, "contents"))

@@ -229,8 +229,8 @@ class OpenSearchCheckpointer(Checkpointer):
 
 
 LEFTOVER = 86_400_000_000
-"""The age in microseconds from which a document is deleted if no thread or blob holds its name. A process that writes
-such a document adds the name to a thread or blob within an hour, or never."""
+"""The age in microseconds from which a pack, or a document with a blob's bytes, is deleted if no thread or blob holds
+its name. A process that writes such a document adds the name to a thread or blob within an hour, or never."""
 PAGE = 500
 """The number of documents in one page of a sweep, which deletes leftover documents."""
 

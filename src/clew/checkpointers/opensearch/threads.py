@@ -1,7 +1,9 @@
 """The threads of an OpenSearch store: one document each, its packs, and the conditional write that commits an append.
+Packs hold the older frames of a thread.
 
-`packed.log` has the append loop, and describes how the document, its tail and its packs work together. Packs have at most
-8 MiB: so the document lists a few dozen packs for a log of 100 MB, and grows by a hundred bytes for every few MiB more.
+`packed.log` makes the appends, and describes how the document, the newest frames in it and the packs work together.
+Packs have at most 8 MiB: so the document lists a few dozen packs for a log of 100 MB, and grows by a hundred bytes for
+every few MiB more.
 """
 
 from __future__ import annotations
@@ -34,13 +36,13 @@ __all__ = ["Threads"]
 TAIL = 32 * 2**10
 """The most bytes of frames and refs (digests of blobs) in a thread's own document. Older ones are in packs."""
 REWRITTEN = 256 * 2**10
-"""The newest frames, which are in the thread's own document, become a pack when this many bytes of them have been
-written again. If that were done earlier, the request for the pack would cost more than it saves."""
+"""Each append writes the thread's own document again, with the newest frames. When this many bytes have been written
+so, these frames become a pack. If that were done earlier, the request for the pack would cost more than it saves."""
 LARGEST = 8 * 2**20
-"""The most bytes of a pack, which is one document. A document is read and written whole, and the cluster has to hold
-several in memory."""
+"""The most bytes of a pack, which is one document with older frames of a thread. A document is read and written whole,
+and the cluster has to hold several in memory."""
 AT_ONCE = 4
-"""The most requests for packs at the same time."""
+"""The most requests that read or write packs (older frames of threads) at the same time."""
 
 
 class Threads:
@@ -67,7 +69,8 @@ class Threads:
         return await self._logs.refs(thread_id)
 
     async def pack_names(self, key: str) -> set[str]:
-        """Return the names of the packs of the thread with this key. The set is empty if the thread does not exist."""
+        """Return the names of the packs (stored groups of older frames) of a thread. `key` is the hash of the thread's
+        id. The set is empty if the thread does not exist."""
         return await self._logs.pack_names(key)
 
     async def head(self, thread_id: str) -> Head | None:
@@ -76,8 +79,8 @@ class Threads:
         return None if found is None else read_head(found["_source"], key, self._where)
 
     async def heads(self, keys: Sequence[str]) -> list[Head]:
-        """Return the heads of the threads with these keys, in the order of the keys. Threads that do not exist are left
-        out."""
+        """Return the heads of the threads with these keys (hashes of their ids), in the order of the keys. Threads that
+        do not exist are left out."""
         found = await self._engine.get_all(self._indices.threads, [self.document(key) for key in keys], HEAD)
         return [
             read_head(document["_source"], key, self._where)
@@ -88,7 +91,7 @@ class Threads:
     async def delete(self, thread_id: str) -> None:
         """Delete a thread: first its document and its search text, then its packs, which hold its older frames. If
         another process deletes the thread meanwhile and makes it again, the new thread stays. Packs that a crash leaves
-        behind are invisible, and a later sweep deletes them."""
+        behind are invisible, and a later cleanup deletes them."""
         key = thread_key(thread_id)
         async with self._logs.locks[key]:
             self._logs.forget(key)
@@ -111,8 +114,8 @@ class Threads:
                 await self._logs.drop(key, found.tail.packs)
 
     async def _deleted(self, key: str, state: State | None) -> bool:
-        """Delete the document of the thread with this key, and its search text. Returns False if the document is not in
-        this state any more; then the document stays."""
+        """Delete the document of a thread, and its search text. `key` is the hash of the thread's id. Returns False if
+        the document is not in this state any more; then the document stays."""
         actions: list[tuple[str, dict[str, str | int], None]] = [("delete", {"_id": self.text_document(key)}, None)]
         if state is not None:
             condition = {"if_seq_no": state[0], "if_primary_term": state[1]}
@@ -133,8 +136,8 @@ class Threads:
         return f"{self._ns}.{key}.text"
 
     async def load(self, key: str) -> Log[State] | None:
-        """Read and check the document of the thread with this key. Returns None if the thread does not exist. Raises
-        `Corrupt` if the document is damaged."""
+        """Read and check the document of a thread. `key` is the hash of the thread's id. Returns None if the thread
+        does not exist. Raises `Corrupt` if the document is damaged."""
         found = await self._engine.get(self._indices.threads, self.document(key), LOG)
         if found is None:
             return None
@@ -142,14 +145,18 @@ class Threads:
         return read_log(state, found["_source"], key, self._where)
 
     async def commit(self, key: str, when: State | None, append: Append, tail: Tail) -> State | None:
-        """Write the document of the thread with this key: the head of `append`, and this tail. Writes only if the
-        document is still in the state `when`; with None, only if it does not exist. Returns its new state, or None if
-        nothing was written."""
+        """Write the document of a thread: the head of `append`, and `tail`, which has its newest frames and its list of
+        packs. `key` is the hash of the thread's id.
+
+        Writes only if the document is still in the state `when`; with None, only if it does not exist. Returns its new
+        state, or None if nothing was written.
+        """
         document = thread_document(self._ns, append.head, append.encoded, tail)
         return await self._engine.put(self._indices.threads, self.document(key), document, when=when or "absent")
 
     def lost(self, thread_id: str, pack: Pack) -> Corrupt:
-        """Return the `Corrupt` error for a thread whose list names a pack that does not exist."""
+        """Return the `Corrupt` error for a thread that lists a pack (a stored group of its older frames) which does not
+        exist."""
         name = self._packs.key(thread_key(thread_id), pack.name)
         return Corrupt(
             f"thread {thread_id!r} in {self._where} lacks {pack.frames} of its frames: the document {name} of "
@@ -160,7 +167,7 @@ class Threads:
 
 class DocumentPacks:
     """Reads and writes the packs of one namespace, each in one document. A pack holds older frames of a thread;
-    `thread` is always the key of that thread."""
+    `thread` is always the key of that thread, which is the hash of its id."""
 
     def __init__(self, engine: Engine, indices: Indices, ns: str, where: str) -> None:
         self._engine = engine
@@ -170,8 +177,8 @@ class DocumentPacks:
         self._room = asyncio.Semaphore(AT_ONCE)
 
     def merged(self, packs: Sequence[Pack], new: int) -> int:
-        """Return how many of the newest of these packs are merged with `new` bytes of new frames into one pack: what
-        `merged_with` says, but fewer if the result would be larger than `LARGEST`."""
+        """Return how many of the newest of these packs (older frames of a thread) are merged with `new` bytes of new
+        frames into one pack: what `merged_with` says, but fewer if the result would be larger than `LARGEST`."""
         count = merged_with([pack.size for pack in packs], new)
         while count and new + sum(pack.size for pack in packs[len(packs) - count :]) > LARGEST:
             count -= 1
@@ -181,7 +188,8 @@ class DocumentPacks:
         self, thread: str, older: Sequence[Pack], frames: Sequence[bytes], refs: Sequence[str]
     ) -> tuple[Pack, ...]:
         """Write a new pack that holds the content of the packs `older`, followed by these frames and refs (digests of
-        blobs); several packs if one would be too large. Returns the new packs' entries for the thread's list."""
+        blobs); several packs if one would be too large. Returns the entries of the new packs for the thread's list of
+        packs."""
         whole = await self._whole(thread, older)
         all_frames = [frame for found, _ in whole for frame in found] + list(frames)
         all_refs = list(dict.fromkeys([ref for _, found in whole for ref in found] + list(refs)))
@@ -199,14 +207,15 @@ class DocumentPacks:
         return [frame for (frames, _), (_, low, high) in zip(whole, wanted, strict=True) for frame in frames[low:high]]
 
     async def refs(self, thread: str, packs: Sequence[Pack]) -> set[str]:
-        """Return the digests of all blobs that the frames in these packs refer to."""
+        """Return the digests of all blobs that the frames in these packs refer to. Packs hold the older frames of a
+        thread."""
         named = [pack for pack in packs if pack.refs]
         documents = await self._get(thread, named, "table")
         tables = [self._table(thread, pack, found) for pack, found in zip(named, documents, strict=True)]
         return {ref for table in tables for ref in table.refs}
 
     async def delete(self, thread: str, packs: Sequence[Pack]) -> None:
-        """Delete these packs of a thread. Packs that do not exist are ignored."""
+        """Delete these packs, which hold older frames of a thread. Packs that do not exist are ignored."""
         await self._engine.bulk(
             self._indices.data, [("delete", {"_id": self.key(thread, pack.name)}, None) for pack in packs]
         )

@@ -61,8 +61,8 @@ class Tail(NamedTuple):
     frames: Sequence[bytes] = ()
     refs: Sequence[str] = ()
     rewritten: int = 0
-    """Bytes written since the last pack was made. Each append writes all frames and refs that are not in a pack again.
-    """
+    """Bytes written since the last pack was made. Each append counts all frames and refs that are not in a pack,
+    because it writes them all again."""
 
     @property
     def size(self) -> int:
@@ -71,8 +71,8 @@ class Tail(NamedTuple):
 
 
 class Log(NamedTuple, Generic[S]):
-    """What a thread's record says, without the head. `state` changes with every write of the record, and `frames` is
-    the number of all frames."""
+    """What a thread's record (its one object or document in the store) says, without the head. `state` changes with
+    every write of the record, and `frames` is the number of all frames."""
 
     state: S
     log_id: str
@@ -81,58 +81,65 @@ class Log(NamedTuple, Generic[S]):
 
     @property
     def size(self) -> int:
-        """About how many bytes of memory this log takes."""
+        """About how many bytes of memory this object takes."""
         return self.tail.size + 128 * len(self.tail.packs) + 1024
 
 
 class Records(Protocol[S]):
-    """What a packed store does with records. A thread's record is the one object or document that holds its head, its
-    newest frames and the list of its packs."""
+    """The operations on threads' records that a packed store implements. A thread's record is the one object or
+    document that holds its head, its newest frames and the list of its packs."""
 
     async def load(self, key: str) -> Log[S] | None:
-        """Read and check the record of the thread with this key: the object or document with its newest frames and its
-        list of packs. Returns None if the thread does not exist."""
+        """Read and check the record of a thread: the object or document with its newest frames and its list of packs.
+        `key` is the hash of the thread's id. Returns None if the thread does not exist."""
 
     async def commit(self, key: str, when: S | None, append: Append, tail: Tail) -> S | None:
-        """Write the record of the thread with this key: the head of `append`, and this tail. Writes only if the record
-        is still in the state `when`; with None, only if there is no record. Returns the record's new state, or None if
-        nothing was written."""
+        """Write the record of a thread, its one object or document: the head of `append`, and `tail`, which has its
+        newest frames and its list of packs. `key` is the hash of the thread's id.
+
+        Writes only if the record is still in the state `when`; with None, only if there is no record. Returns the
+        record's new state, or None if nothing was written.
+        """
 
     def lost(self, thread_id: str, pack: Pack) -> Corrupt:
-        """Return the `Corrupt` error for a thread whose list names a pack that does not exist."""
+        """Return the `Corrupt` error for a thread that lists a pack (a stored group of its older frames) which does not
+        exist."""
 
 
 class Packs(Protocol):
-    """What a packed store does with packs, which hold the older frames of threads. `thread` is always the key of the
-    thread that a pack belongs to. Reading a pack that does not exist raises `PackGone`."""
+    """The operations on packs that a packed store implements. A pack holds older frames of a thread; `thread` is always
+    the key of that thread, which is the hash of its id. Reading a pack that does not exist raises `PackGone`."""
 
     def merged(self, packs: Sequence[Pack], new: int) -> int:
-        """Return how many of the newest of these packs should be merged with `new` bytes of new frames into one pack."""
+        """Return how many of the newest of these packs should be merged with `new` bytes of new frames into one pack.
+        Packs hold the older frames of a thread."""
 
     async def write(
         self, thread: str, older: Sequence[Pack], frames: Sequence[bytes], refs: Sequence[str]
     ) -> tuple[Pack, ...]:
         """Write one or more new packs that hold the content of the packs `older`, followed by these frames and refs
-        (digests of blobs). Returns the new packs' entries for the thread's list."""
+        (digests of blobs). Returns the entries of the new packs for the thread's list of packs."""
 
     async def frames(self, thread: str, wanted: Sequence[tuple[Pack, int, int]]) -> list[bytes]:
         """Return frames from packs, in order. Each item of `wanted` is a pack, the first frame wanted, and the frame
         before which to stop; both count from the start of the pack."""
 
     async def refs(self, thread: str, packs: Sequence[Pack]) -> set[str]:
-        """Return the digests of all blobs that the frames in these packs refer to."""
+        """Return the digests of all blobs that the frames in these packs refer to. Packs hold the older frames of a
+        thread."""
 
     async def delete(self, thread: str, packs: Sequence[Pack]) -> None:
-        """Delete these packs of a thread. Packs that do not exist are ignored."""
+        """Delete these packs, which hold older frames of a thread. Packs that do not exist are ignored."""
 
 
 class PackedLogs(Generic[S]):
     """Appends to and reads the logs of one namespace of a packed store, which moves the older frames of a thread into
     packs.
 
-    `largest_tail` is the most bytes of frames and refs that a thread keeps outside packs. They also become a pack when
-    `most_rewritten` bytes of them have been written again. `touch` sets the time of last use of blobs to now, and
-    returns the digests of those that do not exist. `where` names the store in errors.
+    `largest_tail` is the most bytes of frames and refs (digests of blobs) that a thread keeps outside packs. Each
+    append writes these frames and refs again; when it has written `most_rewritten` bytes since the last pack, they
+    become a pack too. `touch` sets the time of last use of blobs to now, and returns the digests of those that do not
+    exist. `where` names the store in errors.
     """
 
     def __init__(
@@ -152,13 +159,15 @@ class PackedLogs(Generic[S]):
         self._largest_tail = largest_tail
         self._most_rewritten = most_rewritten
         self.locks = Locks()
-        """One lock for each thread, by the thread's key. It is held while this process changes the thread."""
+        """One lock for each thread, by the thread's key (the hash of its id). It is held while this process changes the
+        thread."""
         self._logs: OrderedDict[str, Log[S]] = OrderedDict()
         self._size = 0
 
     async def append(self, append: Append) -> None:
         """Append as `Checkpointer.append` promises. What is remembered of the log is trusted at first. If the append
-        does not fit it, or the store refuses the write, the thread's record is read again, and decides."""
+        does not fit it, or the store refuses the write, the thread's record (its one object or document) is read again,
+        and decides."""
         key = thread_key(append.thread_id)
         async with self.locks[key]:
             known, sure, touched = self._logs.get(key), False, False
@@ -215,28 +224,28 @@ class PackedLogs(Generic[S]):
         return set()
 
     async def pack_names(self, key: str) -> set[str]:
-        """Return the names of all packs that the thread with this key has now. The set is empty if the thread does not
-        exist."""
+        """Return the names of all packs (stored groups of older frames) that a thread has now. `key` is the hash of the
+        thread's id. The set is empty if the thread does not exist."""
         found = await self._load(key)
         return {pack.name for pack in found.tail.packs} if found else set()
 
     def forget(self, key: str) -> None:
-        """Drop from memory what is remembered of the thread with this key."""
+        """Drop from memory what is remembered of the thread with this key (the hash of its id)."""
         if (found := self._logs.pop(key, None)) is not None:
             self._size -= found.size
 
     async def drop(self, key: str, packs: Sequence[Pack]) -> None:
-        """Delete these packs, which the thread does not list any more. If the store cannot be reached, the packs stay,
-        and a later sweep deletes them."""
+        """Delete these packs (stored groups of older frames), which the thread does not list any more. `key` is the
+        hash of the thread's id. If the store cannot be reached, the packs stay, and a later cleanup deletes them."""
         try:
             await self._packs.delete(key, packs)
         except Unavailable as error:
             log.debug("%s: unused packs of thread %s are not deleted for now: %s", self._where, key, error)
 
     async def _commit(self, key: str, known: Log[S] | None, append: Append) -> bool:
-        """Write the thread's record with this append added, on condition that the record is as in `known` (with None,
-        that there is none). If too much is outside packs, a pack is written first. Returns False if the record has
-        changed; then nothing was added."""
+        """Write the thread's record (its one object or document) with this append added, on condition that the record
+        is as in `known`; with None, that there is none. If the frames outside packs are too many, a pack is written
+        first. Returns False if the record has changed; then nothing was added."""
         before = known.tail if known else Tail()
         tail = before._replace(
             frames=[*before.frames, *map(bytes, append.frames)],
@@ -262,8 +271,9 @@ class PackedLogs(Generic[S]):
         return True
 
     async def _drop_unless_listed(self, key: str, new: Sequence[Pack]) -> None:
-        """After a refused write of a record, delete the packs `new` that were written for it, unless the thread's
-        record lists them. It lists them if the write was carried out although no answer came."""
+        """After a refused write of a thread's record (its one object or document), delete the packs `new` that were
+        written for it, unless the record lists them. It lists them if the write was carried out although no answer
+        came."""
         if new and not {pack.name for pack in new} & await self.pack_names(key):
             await self.drop(key, new)
 
@@ -279,7 +289,7 @@ class PackedLogs(Generic[S]):
             return changed is not None and await self._holds(key, changed, append)
 
     async def _frames(self, key: str, found: Log[S], start: int, stop: int) -> list[bytes]:
-        """Read the frames of this log from number `start` up to, not including, `stop`, as far as they exist."""
+        """Return the frames of this log from number `start` up to, not including, `stop`, as far as they exist."""
         wanted: list[tuple[Pack, int, int]] = []
         first = 0
         for pack in found.tail.packs:
@@ -291,8 +301,8 @@ class PackedLogs(Generic[S]):
         return [*packed, *found.tail.frames[max(0, start - first) : max(0, stop - first)]]
 
     async def _changed(self, thread_id: str, pack: Pack) -> Log[S] | None:
-        """Read a thread's record again after one of its packs was not found. Returns None if the thread does not exist
-        any more. Raises `Corrupt` if the record still lists that pack."""
+        """Read a thread's record (its one object or document) again after one of its packs was not found. Returns None
+        if the thread does not exist any more. Raises `Corrupt` if the record still lists that pack."""
         now = await self._load(thread_key(thread_id))
         if now is not None and pack in now.tail.packs:
             raise self._records.lost(thread_id, pack)
@@ -306,8 +316,8 @@ class PackedLogs(Generic[S]):
         await asyncio.sleep(0.05 * times)
 
     async def _load(self, key: str) -> Log[S] | None:
-        """Read the record of the thread with this key, and keep it in memory. Returns None if the thread does not
-        exist."""
+        """Read the record of a thread (its one object or document), and keep it in memory. `key` is the hash of the
+        thread's id. Returns None if the thread does not exist."""
         found = await self._records.load(key)
         if found is None:
             self.forget(key)

@@ -34,7 +34,7 @@ __all__ = [
 
 _FRAME = struct.Struct("<II")
 GROWTH = 4
-"""The number of packs of about equal size that are merged into one."""
+"""The number of packs of about equal size that are merged into one. A pack holds older frames of a thread."""
 LARGEST = 64 * 2**20
 """The most bytes of a merged pack. Merging more would take an append too long, and too much memory."""
 
@@ -44,8 +44,8 @@ class BadObject(Exception):
 
 
 class PackGone(Exception):
-    """Raised if a pack in a thread's list does not exist. Either the thread changed after its list was read, or the
-    pack was deleted by another program."""
+    """Raised if a pack (a stored group of older frames) in a thread's list does not exist. Either the thread changed
+    after its list was read, or the pack was deleted by another program."""
 
     def __init__(self, pack: Pack) -> None:
         self.pack = pack
@@ -53,8 +53,8 @@ class PackGone(Exception):
 
 
 class Pack(msgspec.Struct, frozen=True, array_like=True):
-    """An entry in a thread's list of packs: the pack's name, its number of frames and of refs (digests of blobs), and
-    its size in bytes."""
+    """An entry in a thread's list of packs: a pack's name, its number of frames and of refs (digests of blobs), and its
+    size in bytes. A pack holds older frames of the thread."""
 
     name: str
     frames: int
