@@ -58,7 +58,7 @@ class Retrying(msgspec.Struct, frozen=True, tag="retrying"):
     attempt: int
     """The number of the next attempt; the first was 1."""
     after: float
-    """The pause in seconds."""
+    """The pause before the next attempt, in seconds."""
     reason: str
     """What failed, without any content of the conversation."""
 

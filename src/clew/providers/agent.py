@@ -52,7 +52,7 @@ __all__ = ["ProviderAgent", "Ready"]
 
 
 class Ready(NamedTuple):
-    """A provider that is installed and not known to be unusable, and its program on this machine."""
+    """A provider that can be asked a prompt, as far as this machine tells, and its installed program."""
 
     provider: Provider
     program: Program
@@ -259,8 +259,8 @@ class ProviderAgent(Agent):
         return Run(work)
 
     async def _last_thread(self) -> tuple[ProviderAgent, str]:
-        """Return the id of the thread that `resume` continues if it is given none, together with a copy of this agent
-        that uses the folder and store of that thread."""
+        """Return a copy of this agent, and the id of the thread that `resume` continues if it is given none. The copy
+        uses the folder and store of that thread."""
         found, agent = await self._worked_on.or_newest(self.name, self._store, self._provided), copy.copy(self)
         agent._store, agent._provided = found.store, found.settings
         return agent, found.thread_id

@@ -125,9 +125,9 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     provider: str
     program: Program | None = None
     logged_in: bool | None = None
-    """None if this machine's files do not tell, so that only the vendor could."""
+    """Whether there is a login; None if this machine's files do not tell, so that only the vendor could."""
     account: str = ""
-    """How it is logged in: `api key`, `subscription` … Never the key itself."""
+    """How the provider is logged in: `api key`, `subscription` … Never the key itself."""
     expires_at: datetime | None = None
     """When the login expires, if that is known."""
     limited_until: datetime | None = None
@@ -216,23 +216,24 @@ class Provider(ABC):
 
     @abstractmethod
     def standing(self, key: str, folder: Path) -> Standing:
-        """Compare the conversation of this key on this machine with the copy in an export folder."""
+        """Return how the conversation of this key on this machine compares with `folder`, a copy that was exported
+        before."""
 
     @abstractmethod
     def install_session(self, key: str, folder: Path) -> None:
-        """Put the conversation of an export folder where the program looks for it, for the working folder of the place.
-        It gets this key even if it had another. A different conversation that has this key on this machine is renamed,
-        not overwritten, unless it is only a beginning of the folder's."""
+        """Put a conversation that was exported to `folder` where the program looks for it, for the working folder of
+        the place. It gets this key even if it had another. A different conversation that has this key on this machine
+        is renamed, not overwritten, unless it is only a beginning of the exported one."""
 
     @abstractmethod
     def read(self, folder: Path) -> Conversation:
-        """Convert the conversation in an export folder to Clew's messages. Raises `Corrupt` if the folder holds no
-        conversation of this provider."""
+        """Convert a conversation that was exported to `folder` to Clew's messages. Raises `Corrupt` if the folder holds
+        no conversation of this provider."""
 
     @abstractmethod
     def write(self, conversation: Conversation, key: str, folder: Path) -> tuple[Loss, ...]:
-        """Write a conversation into an export folder in the program's own format, under this key, and return what did
-        not fit. Its tool calls must already be rewritten for this provider's tools."""
+        """Write a conversation in the program's own format, under this key, into a folder from which `install_session`
+        can install it. Returns what did not fit. Its tool calls must already be rewritten for this provider's tools."""
 
     @abstractmethod
     def find(self, session: str) -> str | None:

@@ -79,8 +79,8 @@ async def take_in(journal: Journal, store: Checkpointer, place: Place, *, native
 
 
 async def take_in_thread(store: Checkpointer, thread_id: str, place: Place) -> bool:
-    """Open a thread and do the same as `take_in`. For an agent that does not know providers, before it continues the
-    thread."""
+    """Open a thread and do the same as `take_in`. It is called before an agent that does not know providers, such as
+    the built-in one, continues the thread."""
     async with Thread.open(store, thread_id) as thread, Journal(thread) as journal:
         return await take_in(journal, store, place)
 
@@ -246,8 +246,8 @@ async def move(
     journal: Journal, store: Checkpointer, target: Provider, name: str = "", *, natively: bool = True
 ) -> Placed:
     """Write the thread's conversation for another provider, where its program finds it, and record in the thread that
-    it continues there. Returns the key under which the program has it, and what did not fit. `name` is that of the
-    agent. With `natively=False` no copy of the program's files is stored."""
+    it continues there. Returns the key under which the program has it, and what did not fit. `name` is the agent's name
+    to record. With `natively=False` no copy of the program's files is stored."""
     thread = journal.thread
     before = thread.checkpoint
     placing = Placing(target, store, thread)

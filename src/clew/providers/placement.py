@@ -96,7 +96,7 @@ class Placing:
         return await self._write(state, known.key if standing == "absent" else "")
 
     async def _standing(self, provider: Provider, known: ProviderKey) -> Standing:
-        """Compare the session on this machine with the copy that was stored last."""
+        """Return how the session of this provider on this machine compares with the copy that was stored last."""
         folder = staging_folder(provider, known.key)
         if not await asyncio.to_thread(provider.export, known.key, folder):
             return "absent"
@@ -109,8 +109,8 @@ class Placing:
 
     async def then_and_now(self, state: Checkpoint) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
         """Return the messages that the session held when it was last stored, and those that it holds on this machine
-        now. Both are empty if nothing can be said: the thread was rewound or forked since, or the session did more than
-        grow."""
+        now. Both are empty if the two cannot be compared: the thread was rewound or forked since, or the session was
+        changed otherwise than by adding to it."""
         known = state.providers.get(self._provider.name)
         if known is None or not _in_line(known, state, self._log_id):
             return (), ()

@@ -40,7 +40,7 @@ NOT_STARTED, SAYS_WHY = 127, "clew cannot start "
 if the system cannot start the program."""
 _PIECE = 2**16
 _KEPT = 2**16
-"""Bytes kept of the end of a program's standard error."""
+"""How many bytes at the end of a program's standard error are kept."""
 GRACE = 5.0
 """Seconds that an interrupted program has to end by itself before it is killed."""
 
@@ -53,9 +53,9 @@ class Ended(msgspec.Struct, frozen=True):
     """How a program ended."""
 
     status: int
-    """Its exit status, or the negative number of the signal that ended it."""
+    """The program's exit status, or the negative number of the signal that ended it."""
     stderr: str
-    """The end of its standard error."""
+    """The end of the program's standard error, as text."""
 
 
 async def run(
@@ -147,8 +147,9 @@ async def _stop(process: asyncio.subprocess.Process, lifeline: int, talking: asy
 async def _let_go(
     process: asyncio.subprocess.Process, talking: asyncio.Future[Any], broken: asyncio.Future[None]
 ) -> None:
-    """Wait until the program and its streams have ended. The pipe to the guard is closed by now, so the guard kills
-    what still runs. Errors of `talking` and `broken` are only marked as seen: the first was raised already."""
+    """Wait until the program has ended, and `talking`, the task that reads and writes its streams. The pipe to the
+    guard is closed by now, so the guard kills what still runs. Errors of `talking`, and of `broken`, which holds an
+    error of the caller, are only marked as seen: the first was raised already."""
     await asyncio.wait([talking])
     if not talking.cancelled():
         talking.exception()

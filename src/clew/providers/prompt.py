@@ -405,7 +405,7 @@ class Sending:
 
 
 def _joined(told: User | None, waiting: str) -> User | None:
-    """Return the note for the model before the prompt: `told` (what was stopped) joined with `waiting`, or None."""
+    """Return the note before the prompt: `told` (what was stopped), then the recorded note `waiting`; None if none."""
     if not waiting:
         return told
     return note(waiting) if told is None else user(f"{plain_text(told)} {waiting}")
@@ -456,9 +456,9 @@ def error_of(provider: str, ending: Finished | Failed | None, model: str, key: s
 
 
 _EVERY = 0.05
-"""Seconds between two looks at a watch, so a tool may run this long before its call is on record. 20 looks a second
-take 0.8 % of a core on a busy machine, nearly all of it for switching OS threads: a look itself takes 4 µs if nothing
-has changed, otherwise 11 µs."""
+"""Seconds between two looks for tool calls that a program has begun: so long may a call run before it is on record. 20
+looks a second take 0.8 % of a core on a busy machine, nearly all of it for switching OS threads: a look itself takes 4
+µs if nothing has changed, otherwise 11 µs."""
 
 
 @asynccontextmanager

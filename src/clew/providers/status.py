@@ -85,7 +85,7 @@ async def _probed(provider: Provider, program: Program, health: Health, timeout:
 
 def _moved(provider: Provider, folder: str) -> Provider:
     """Return the same provider for another working folder. Symbolic links in the folder's path are resolved, because
-    the program will see it so."""
+    that is the path which the program will see."""
     return type(provider)(Place(Path(folder).resolve(), provider.place.env))
 
 

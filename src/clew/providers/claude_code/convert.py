@@ -76,7 +76,7 @@ class Branch(NamedTuple):
     rows: list[Row]
     """The rows that hold messages, in the order of the conversation."""
     is_compacted: bool
-    """Whether the branch begins with a summary of earlier messages."""
+    """Whether these messages begin with a summary that replaces earlier ones."""
 
 
 def branch(found: Rows, path: Path) -> Branch:

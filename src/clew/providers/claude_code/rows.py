@@ -73,8 +73,8 @@ def _encodable(value: Any) -> Any:
 
 
 def read_rows(path: Path) -> Rows:
-    """Read all rows of a session file. A line that is not a JSON object is skipped and its number noted: a program that
-    is killed while writing leaves half a line, to which the next row is then appended."""
+    """Read all rows of a session file, one JSON object a line. A line that is not a JSON object is skipped and its
+    number noted: a program that is killed while writing leaves half a line, to which the next row is then appended."""
     rows: list[Row] = []
     damaged: list[int] = []
     with path.open("rb") as file:

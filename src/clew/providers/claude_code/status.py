@@ -57,8 +57,8 @@ def check(place: Place, program: Program | None, provider: str, install: str) ->
 
 
 def _login(place: Place) -> _Login:
-    """Look for a login where Claude Code itself looks, in the same order. Raises `Corrupt` if one of its files cannot
-    be read."""
+    """Return the login that Claude Code would use, looked for in the same places and order. Raises `Corrupt` if one of
+    its files cannot be read."""
     for name, cloud in _CLOUDS.items():
         if place.env.get(name, "").lower() not in _OFF:
             return _Login(None, cloud)

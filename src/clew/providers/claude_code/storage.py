@@ -168,7 +168,8 @@ def locate(place: Place, key: str) -> Path | None:
 
 
 def main_file(folder: Path) -> Path:
-    """Return the path of the session file in an export folder. Raises `Corrupt` if there is none."""
+    """Return the path of the session file in an export folder, which holds Clew's copy of one session. Raises `Corrupt`
+    if there is none."""
     path = folder / MAIN
     if not path.is_file() or path.is_symlink():
         raise Corrupt(f"{folder} holds no session of Claude Code: there is no {MAIN} in it")
@@ -192,8 +193,8 @@ def export(place: Place, key: str, folder: Path) -> bool:
 
 
 def bring(source: Path, target: Path) -> None:
-    """Copy a file if it has changed since the last copy. A last row that is cut off, because the program was killed
-    while writing, is left out."""
+    """Copy a file if it has changed since the last copy. From a session file, a last row that is cut off because the
+    program was killed while writing is left out."""
     files.bring(source, target, _fill_with_rows if source.suffix == ".jsonl" else shutil.copyfile)
 
 
@@ -203,8 +204,8 @@ def _fill_with_rows(source: Path, draft: Path) -> None:
 
 
 def write(session: bytes, folder: Path) -> None:
-    """Write `session`, the bytes of a session file, to an export folder, and delete there the side files and to-do list
-    of an earlier session."""
+    """Write `session`, the bytes of a session file, into an export folder, which holds Clew's copy of one session. Side
+    files and the to-do list of an earlier copy in it are deleted."""
     for name in (_BESIDE, _TASKS):
         shutil.rmtree(folder / name, ignore_errors=True)
     put(folder / MAIN, session)
@@ -247,7 +248,8 @@ def _under(key: str, folder: Path) -> Iterator[Path]:
 
 
 def standing(place: Place, key: str, folder: Path) -> Standing:
-    """Compare the session of this key on this machine with the copy in an export folder."""
+    """Return how the session of this key on this machine compares with the copy in an export folder: `absent`,
+    `behind`, `same`, `ahead` or `apart`."""
     with _under(checked(key), folder) as kept:
         return _standing(place, key, kept)
 
@@ -330,8 +332,8 @@ def set_aside(path: Path) -> None:
 
 def find(place: Place, session: str) -> str | None:
     """Return the key of a session on this machine. `session` is its key, the beginning of a key, or the path of its
-    file. Returns None if there is none. Raises `InvalidInput` if several keys begin so, or if the file is not one of
-    Claude Code's sessions."""
+    file. Returns None if there is none. Raises `InvalidInput` if several keys have that beginning, or if the file is
+    not one of Claude Code's sessions."""
     if os.sep in session or session.endswith(".jsonl"):
         return _by_path(place, session)
     if is_key(session):

@@ -68,8 +68,8 @@ def read(path: Path) -> Conversation:
 
 
 class _History:
-    """Collects, from the records of a rollout one by one, the items that the model would get next. Also notes the
-    working folder, the model and the time of the last record."""
+    """Collects the items that the model would get if the conversation continued, from the records of a rollout (Codex's
+    file of one conversation) one by one. Also notes the working folder, the model and the time of the last record."""
 
     def __init__(self) -> None:
         self.items: list[Record] = []
@@ -106,8 +106,8 @@ class _History:
 
 
 def _plain(item: Record) -> Iterator[Record]:
-    """Convert one item of a rollout to items of OpenAI's Responses API. Yields nothing for an item that the program
-    added for itself.
+    """Convert one item of a rollout (Codex's file of one conversation) to items of OpenAI's Responses API. Yields
+    nothing for an item that the program added for its own use.
 
     Ids that have a meaning only in this conversation are left out. Special calls, such as a web search, become an
     ordinary call and its output.
@@ -181,8 +181,8 @@ def _is_unnamed(block: Thinking) -> bool:
 
 
 def write(conversation: Conversation, key: str, folder: Path) -> tuple[Loss, ...]:
-    """Write the conversation as a rollout, Codex's file of one conversation, into an export folder, and return what was
-    lost. If the conversation has dates, the same conversation and key give the same bytes.
+    """Write the conversation as a rollout, Codex's file of one conversation, into a folder from which it can be
+    installed. Returns what was lost. If the conversation has dates, the same conversation and key give the same bytes.
 
     Codex silently skips a record that it cannot read, so only forms that it knows are written. Raises `InvalidInput` if
     the key is not a session id of Codex.

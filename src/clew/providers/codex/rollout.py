@@ -327,8 +327,8 @@ _HARNESS = (
     "<user_instructions>",
     "# AGENTS.md instructions",
 )
-"""How texts begin that the program itself added to a conversation. They are recognised so only in files of older
-versions, which did not mark such texts."""
+"""How texts begin that the program itself added to a conversation. Used for files of older versions only; newer ones
+mark such texts."""
 _TITLE = 100
 
 Part = dict[str, Any]
@@ -371,8 +371,8 @@ def _listed(value: Any) -> list[Any]:
 
 
 def is_prompt(item: Part) -> bool:
-    """Return whether an item of a conversation is a prompt of the user. A summary that a compaction wrote has the same
-    role but is none."""
+    """Return whether an item of a conversation is a prompt of the user. The summary that a compaction wrote has the
+    user's role but is not a prompt."""
     if item.get("type") != "message" or item.get("role") != "user" or not said_parts(item):
         return False
     return SUMMARY not in _listed(values(item.get(MARKS)).get("content_item_kinds"))

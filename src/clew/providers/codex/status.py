@@ -51,8 +51,8 @@ def check(place: Place, program: Program | None, install: str) -> Health:
 
 
 def _login(home: Path, env: Mapping[str, str]) -> _Login:
-    """Look for a login where Codex looks for it: the key of the configured model provider, then CODEX_API_KEY, then
-    what `codex login` stored.
+    """Return the login that Codex would use: the key of the configured model provider, then CODEX_API_KEY, then what
+    `codex login` stored.
 
     OPENAI_API_KEY alone does not count, because Codex reads it only if a model provider is configured to. A file that
     cannot be read is reported in the `problem` of the result, without its content.

@@ -91,8 +91,8 @@ def _parent(path: Path) -> object:
 
 
 def standing(home: Path, key: str, folder: Path) -> Standing:
-    """Compare the conversation of this key on this machine with the copy in an export folder, byte by byte. The files
-    only grow, so if one is the beginning of the other, it is the older one. Sub-agents are not compared."""
+    """Return how the conversation of this key on this machine compares with the copy in an export folder, byte by byte.
+    The files only grow, so if one is the beginning of the other, it is the older one. Sub-agents are not compared."""
     path = locate(home, checked(key))
     if path is None:
         return "absent"
@@ -105,8 +105,8 @@ def standing(home: Path, key: str, folder: Path) -> Standing:
 
 
 def rollout_in(folder: Path) -> Path:
-    """Return the path of the rollout (Codex's file of one conversation) in an export folder. Raises `Corrupt` if there
-    is none."""
+    """Return the path of the rollout (Codex's file of one conversation) in an export folder, which holds Clew's copy of
+    one conversation. Raises `Corrupt` if there is none."""
     file = folder / ROLLOUT
     if not file.is_file() or file.is_symlink():
         raise Corrupt(f"{folder} holds no session of Codex: there is no {ROLLOUT} in it.")
@@ -114,8 +114,8 @@ def rollout_in(folder: Path) -> Path:
 
 
 def _kept(folder: Path, key: str) -> bytes:
-    """Return the bytes of the rollout (Codex's file of one conversation) in an export folder, with its key replaced by
-    this one."""
+    """Return the bytes of the rollout (Codex's file of one conversation) in an export folder, which holds Clew's copy
+    of it. Its own key is replaced by this one."""
     file = rollout_in(folder)
     own = str(meta_of(file)["id"])
     data = portable(contents(file))

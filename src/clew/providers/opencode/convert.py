@@ -75,8 +75,8 @@ def stored(message: Row, parts: Iterable[Row]) -> Stored:
 
 
 def read(folder: Path) -> Conversation:
-    """Read the conversation in an export folder as opencode would continue it: without what the user reverted, and with
-    summaries in place of what they replace. Raises `Corrupt` if the folder is damaged."""
+    """Read the conversation in an export folder, Clew's copy of it, as opencode would continue it: without what the
+    user reverted, and with summaries in place of what they replace. Raises `Corrupt` if the folder is damaged."""
     manifest = load(folder)
     sheet = manifest.sessions[0]
     session = next(row for table, row in manifest_rows(sheet) if table == "session")
@@ -275,9 +275,9 @@ def session_row(key: str, title: str, created: int, updated: int) -> Row:
 
 
 def write(conversation: Conversation, key: str, folder: Path) -> tuple[Loss, ...]:
-    """Write the conversation into an export folder in opencode's format, under this key, and return what was lost. If
-    the conversation has dates, the same conversation and key give the same files. Raises `InvalidInput` if the key is
-    not a session key of opencode."""
+    """Write the conversation in opencode's format, under this key, into a folder from which it can be installed.
+    Returns what was lost. If the conversation has dates, the same conversation and key give the same files. Raises
+    `InvalidInput` if the key is not a session key of opencode."""
     writer = _Writer(conversation, checked(key))
     for at, message in enumerate(conversation.messages):
         writer.add(at, message)

@@ -1,4 +1,4 @@
-"""Writes the conversation of an export folder into opencode's database."""
+"""Writes the conversation of an export folder, which holds Clew's copy of it, into opencode's database."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ def _check_strangers(connection: sqlite3.Connection, key: str, coming: set[str])
 
 
 def _own_rows(connection: sqlite3.Connection, sheet: Sheet, folder: Path) -> Iterator[tuple[str, Row]]:
-    """Yield table and row for what an export folder's manifest holds of one session, but only for tables whose rows
-    belong to a session. Rows for other tables are skipped, because those hold the user's accounts and permissions.
-    Raises `Corrupt` for a row of another session."""
+    """Yield the rows that an export folder's manifest (`sheet`) holds of one session, each as table name and row, but
+    only for tables whose rows belong to a session. Rows for other tables are skipped, because those hold the user's
+    accounts and permissions. Raises `Corrupt` for a row of another session."""
     tables = {"session": "id", **dict.fromkeys(small_tables(connection), "session_id")}
     for table, row in manifest_rows(sheet):
         if table in tables:

@@ -37,8 +37,8 @@ _RULES: dict[Permissions, dict[str, Any]] = {
     "full": _ALONE,
 }
 """The permission rules for opencode that each of Clew's permissions adds. Questions to the user are denied because
-nobody is there to answer. `*_*` matches the permission for folders elsewhere and the tools of MCP servers, which can do
-anything.
+nobody is there to answer. `*_*` matches the permission to leave the working folder, and the tools of MCP servers, which
+can do anything.
 
 opencode applies the last rule that matches, and appends a new rule name after the names in the user's settings. So the
 names here are spelt as no user spells them: they come last, and what the user denies stays denied.

@@ -1,8 +1,7 @@
 """Copies conversations out of opencode's database into export folders, compares the two, and finds and lists
 conversations. An export folder holds:
 
-    session.json                 the manifest: the rows of the session, of its sub-agents' sessions, and of smaller
-    tables
+    session.json                 the manifest: rows of the session, its sub-agents' sessions, and smaller tables
     ses_…/000000.jsonl           the messages of a session in order, each followed by its parts, one row a line
     tool-output/tool_…           tool results that were too long for a row, which names the file
 
@@ -91,7 +90,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
     key: str
     sessions: list[Sheet]
-    """The conversation's own session comes first, then those of its sub-agents."""
+    """What is known of each session. The conversation's own comes first, then those of its sub-agents."""
     provider: str = "opencode"
     format: int = _FORMAT
 
@@ -100,8 +99,8 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 def load(folder: Path) -> Manifest:
-    """Read the manifest `session.json` of an export folder. Raises `Corrupt` if the folder holds no conversation of
-    opencode, or one in an unknown format."""
+    """Read the manifest `session.json` of an export folder, which holds Clew's copy of one conversation. Raises
+    `Corrupt` if the folder holds no conversation of opencode, or one in an unknown format."""
     path = folder / MANIFEST
     try:
         manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
@@ -118,13 +117,14 @@ def load(folder: Path) -> Manifest:
 
 
 def save(folder: Path, manifest: Manifest) -> None:
-    """Write the manifest `session.json` of an export folder, unless the file has this content already."""
+    """Write the manifest `session.json` of an export folder, which holds Clew's copy of one conversation, unless the
+    file has this content already."""
     put_if_changed(folder / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=1))
 
 
 def manifest_rows(sheet: Sheet) -> Iterator[tuple[str, Row]]:
-    """Yield table and row for every row that the manifest of an export folder holds of one session. The session's own
-    row comes first."""
+    """Yield all rows that `sheet`, a part of an export folder's manifest, holds of one session, each as table name and
+    row. The session's own row comes first."""
     for table in sorted(sheet.tables, key=lambda table: (table != "session", table)):
         for row in sheet.tables[table]:
             yield table, sealed(row)
@@ -135,8 +135,8 @@ def pieces(folder: Path, session: str) -> list[Path]:
 
 
 def rows_of(folder: Path, sheet: Sheet) -> Iterator[tuple[str, Row]]:
-    """Yield table and row for the messages and parts of a session in an export folder, in order: each message, then its
-    parts. Raises `Corrupt` if one of the session's files is missing or damaged."""
+    """Yield the rows of a session's messages and parts in an export folder, each as table name and row, in order: each
+    message, then its parts. Raises `Corrupt` if one of the session's files is missing or damaged."""
     for number in range(sheet.pieces):
         path = folder / sheet.id / f"{number:06d}.jsonl"
         try:
@@ -321,8 +321,8 @@ def _first_of(path: Path) -> _Spot:
 
 
 def standing(connection: sqlite3.Connection, key: str, folder: Path) -> Standing:
-    """Compare the conversation of this key in the database with the copy in an export folder. Messages and parts are
-    matched by id. If one differs, the side on which it was changed later counts as the newer."""
+    """Return how the conversation of this key in the database compares with the copy in an export folder. Messages and
+    parts are matched by id. If one differs, the side on which it was changed later counts as the newer."""
     sessions = tree(connection, key)
     if not sessions:
         return "absent"

@@ -57,7 +57,7 @@ reported as a loss."""
 
 
 class Fitted(NamedTuple):
-    """A conversation rewritten for another agent, and a list of what was lost."""
+    """A conversation rewritten for another agent, and what was lost by that."""
 
     conversation: Conversation
     losses: tuple[Loss, ...]
@@ -211,8 +211,8 @@ def _side_of(call: ToolCall, source: str, target: str) -> str:
 
 def _answered(placed: Iterable[tuple[int, Message]], notes: Notes) -> Iterator[tuple[int, Message]]:
     """Yield the messages with their indexes, and give every tool call without a result one that says that the outcome
-    is unknown. Otherwise the built-in agent would run the call again, although it may have run elsewhere. Each is added
-    to `notes`."""
+    is unknown. Otherwise the built-in agent would run the call again, although it may have run elsewhere. A loss is
+    added to `notes` for it."""
     open_calls: list[ToolCall] = []
     asked_at = 0
     results: list[Block] = []

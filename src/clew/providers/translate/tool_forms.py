@@ -19,7 +19,8 @@ _SHELLS = frozenset({"bash", "sh", "zsh", "/bin/bash", "/bin/sh", "/bin/zsh"})
 
 class Form(NamedTuple):
     """One tool of one agent, of a `kind` such as `shell` or `edit` that other agents have too. If an agent has several
-    tools of a kind, translated calls use the first; calls of the others can only be translated from."""
+    tools of a kind, calls that are translated for this agent use the first. The others are only recognised in calls
+    that it made."""
 
     name: str
     kind: str
@@ -66,8 +67,8 @@ def _is_line(value: Any) -> bool:
 
 
 def _read_range(fields: Fields) -> Fields:
-    """Convert a range of lines from first and last line to first line and number of lines. `count` holds the last line
-    before and the number afterwards."""
+    """Convert a range of lines, given as first and last line, to first line and number of lines. The field `count`
+    holds the last line before, and the number of lines afterwards."""
     start, end = fields.get("start", 1), fields.pop("count", None)
     if _is_line(start) and _is_line(end) and end >= start:
         fields["count"] = end - start + 1

@@ -173,8 +173,8 @@ def _path(path: str, source: str, target: str, cwd: str) -> str:
 
 
 def _in_its_folder(fields: Fields, cwd: str) -> Fields:
-    """Rewrite the arguments of a shell command for a tool that has no argument for the folder to run in: the command
-    itself then changes to that folder first. If it is the working folder `cwd`, that is left out."""
+    """Rewrite the arguments of a shell command for a tool that has no argument for the folder to run in: `cd` to that
+    folder is put before the command, unless it is the working folder `cwd`."""
     folder, command = fields["folder"], fields.get("command")
     if not isinstance(folder, str) or not isinstance(command, str):
         return fields
