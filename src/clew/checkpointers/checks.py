@@ -48,7 +48,7 @@ _OF_STORES = WaysOut()
 
 class Guard:
     """Refuses use of an object where it cannot work: after it was closed, in a forked child process, or on a second
-    event loop. Each public method of the object calls `enter` first. `what` names the object in errors."""
+    event loop. The object's methods call `enter` first. `what` names the object in errors."""
 
     __slots__ = ("_closed", "_generation", "_loop", "_pid", "_ways", "_what")
 

@@ -25,9 +25,9 @@ _KEYS = {"access_key_id", "secret_access_key", "session_token"}
 class ObjectCheckpointer(BucketCheckpointer):
     """A store in a bucket of S3, Google Cloud Storage or Azure, through the package obstore.
 
-    The URL is `s3://bucket/prefix`, `gs://bucket/prefix` or `az://container/prefix`. Each append is one conditional put. On
-    first use the bucket is tested: a server that ignores the conditions of a put, as some S3-compatible servers do, is
-    refused.
+    The URL is `s3://bucket/prefix`, `gs://bucket/prefix` or `az://container/prefix`. Each append is one conditional
+    put: a write that is refused if the object has changed. On first use the bucket is tested: a server that ignores the
+    conditions of a put, as some S3-compatible servers do, raises `InvalidInput`.
 
     Credentials are given as arguments, or come from the environment variables of the cloud's own tools or the machine's
     metadata service. `endpoint` is the address of a server other than the cloud's own. Plain http is allowed only to this

@@ -1,7 +1,7 @@
 """The three indices of an OpenSearch store: creates them and checks existing ones.
 
     <prefix>-threads   a document for each thread: fields of its head for searches, its newest frames, the list of its packs
-    <prefix>-blobs     a document for each blob: when it was touched, and the blob itself if it is small
+    <prefix>-blobs     a document for each blob: when it was last used, and the blob itself if it is small
     <prefix>-data      packs of older frames, and the bytes of larger blobs: opaque, named by the documents above
 
 Each index has an index template. So if an index is deleted, a write does not create it again with guessed settings. To use

@@ -1,4 +1,4 @@
-"""The OpenSearch store. Each append is one conditional write of the thread's own document."""
+"""The OpenSearch store. Each append is one write of the thread's own document, which is refused if it has changed."""
 
 from __future__ import annotations
 
@@ -67,8 +67,9 @@ class OpenSearchCheckpointer(Checkpointer):
     `index.translog.durability: async` are refused on first use. Reads get documents by id and see every write. Listings and
     searches refresh the index first, so that they see everything appended before; appends never wait for a refresh.
 
-    An append checks and touches the blobs of its refs in a request before the write. A blob that was just touched is not
-    deleted by gc within its grace period, so the grace period must be longer than an append takes.
+    An append checks that the blobs it refers to exist, and sets their time of last use to now, in a request before the
+    write. Garbage collection spares a blob for a grace period after its last use, so that period must be longer than an
+    append takes.
     """
 
     def __init__(
