@@ -1,4 +1,4 @@
-"""The OpenSearch store. Each append is one write of the thread's own document, which is refused if it has changed."""
+"""The OpenSearch store. Each append writes the thread's own document, on condition that nobody has changed it."""
 
 from __future__ import annotations
 
