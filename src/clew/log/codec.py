@@ -341,7 +341,7 @@ def _open(data: bytes, thread_id: str, number: int, keys: Keyring | None) -> byt
 def _with_blobs(
     flags: int, body: bytes, blobs: Mapping[str, bytes], keys: Keyring | None, stored: int
 ) -> tuple[bytes, set[str], set[str]]:
-    """Return the body of a frame with the blobs that it refers to in their place.
+    """Return the body of a frame with the values of blobs in place of the references to them. `flags` are the frame's.
 
     Returns also the digests of all blobs that it refers to, and those of them that are not in `blobs`. If any is
     missing, the returned body is empty. `stored` is the size of the frame in bytes. Raises `TooHeavy` if the body would

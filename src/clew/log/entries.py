@@ -168,9 +168,9 @@ class WorkspaceChanging(_Entry, tag="changing", frozen=True):
     since: int = 0
     """The first turn whose calls may have changed files. 0 means that no change is left without a snapshot."""
     empty: str = ""
-    """A text that identifies the folder, if it was empty at that time.
+    """A text that identifies the folder, if it was empty when this entry was written.
 
-    Once a file was made in it, its identity is another one.
+    Once a file was made in the folder, its identity is another one.
     """
 
 

@@ -269,7 +269,7 @@ class Fold:
 
     def _answer(self, message: Tool) -> None:
         """Take in tool results that come as a message. It is kept unchanged if it answers every open call or none is
-        open."""
+        open; otherwise each result is recorded for its call."""
         if self._open < 0:
             self._add(message)
             self._turn_grows = True
@@ -374,8 +374,8 @@ class Fold:
         self._fact("state" if entry.scope == "thread" else "turn", entry.key, entry.value)
 
     def _fact(self, kind: Kind, key: str, value: Any) -> None:
-        """Record a fact for the current turn. It replaces one of the same turn, kind and key: rewinds only go to ends
-        of turns."""
+        """Record a fact: a value that holds from the current turn on. It replaces one of the same turn, kind and key,
+        because rewinds only go to ends of turns."""
         fact = Fact(self.turns, kind, key, value)
         last = self._last_facts.get((kind, key))
         if last is not None and self._facts[last].turn == fact.turn:

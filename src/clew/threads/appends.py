@@ -29,7 +29,7 @@ async def append_frames(
     refs: Collection[str] = (),
     **changes: Any,
 ) -> Head:
-    """Store the frames' blobs, append the frames directly after the log's end in `base`, and return the new head.
+    """Store the frames' blobs, append the frames at the end of the log that `base` describes, and return the new head.
 
     The new head is `base` with its new length, digest and time. If `state` is given, the fields that follow from the
     state are set too, and last the fields in `changes`. `refs` are the digests of blobs that the thread needs beside
@@ -59,7 +59,7 @@ async def append_state(
     refs: Collection[str] = (),
     **changes: Any,
 ) -> Head:
-    """Write a new log that consists of one folded state, and return its head.
+    """Write a new log that consists of one folded state (the thread's state stored in the log), and return its head.
 
     `base` gives the new thread's id, log id and time of creation. `refs` and `changes` are those of `append_frames`.
     `source_id` is the thread that the state comes from: `MissingBlob` is raised in its name if blobs of a file snapshot

@@ -55,9 +55,9 @@ _KEPT: dict[type, frozenset[str]] = {
 _OWN = "clew:"
 """Prefix of the keys that Clew itself uses in a thread's state."""
 _IDS = (TURN_MARK, PROMPT_IDS)
-"""Prefixes of such keys whose values are ids, statuses and numbers, and are not redacted.
+"""Prefixes of keys under which Clew keeps ids, statuses and numbers in a thread's state. These values are not redacted.
 
-Texts in them were redacted before.
+A text is redacted before it is stored there.
 """
 
 

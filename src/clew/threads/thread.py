@@ -104,7 +104,8 @@ class Thread:
     ) -> Thread:
         """Open a thread to work on it, and create it if it does not exist. Use it as an async context manager.
 
-        `takeover=True` takes the lease even from a live holder.
+        `takeover=True` takes the lease even from a live holder. `label` says what this process does; errors
+        and listings show it with the process's pid.
 
         `durability` says when entries are durable. With `"sync"`, when `append` returns. With `"async"`, `append` waits
         only for entries that something is about to depend on (model calls, responses, intents, outcomes, statuses), and

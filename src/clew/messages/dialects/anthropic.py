@@ -399,7 +399,7 @@ def moves(result: ToolResult, block: Block) -> bool:
 
 
 def reread(block: Opaque, inside: bool) -> Block | None:
-    """Read the JSON in an opaque block again, as this version may know its kind. Returns None if the JSON is invalid."""
+    """Return the block for the JSON in an opaque block, as this version may know its kind. None if it is invalid."""
     value = plain(block.value)
     if not isinstance(value, dict) or not isinstance(value.get("type"), str):
         return None

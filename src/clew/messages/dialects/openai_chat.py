@@ -1,4 +1,4 @@
-"""Translate conversations to and from OpenAI's chat completions API: a list of messages, one for each tool result."""
+"""Translate conversations to and from OpenAI's chat completions API, in which each tool result is a message of its own."""
 
 from __future__ import annotations
 
@@ -414,10 +414,10 @@ def moves(result: ToolResult, block: Block) -> bool:
 
 
 def reread(block: Opaque, inside: bool) -> Block | None:
-    """Read the JSON in an opaque block again, as this version may know its kind. Returns None if the JSON is invalid.
+    """Return the block for the JSON in an opaque block, as this version may know its kind. None if it is invalid.
 
-    It may be a part of a message's content, the vendor's fields of a message, or a message with an unknown role. With
-    `inside`, the block is in a tool result, and only the first is valid.
+    The JSON may be a part of a message's content, the vendor's fields of a message, or a message with an unknown role.
+    With `inside`, the block is in a tool result, and only the first is valid.
     """
     value = plain(block.value)
     if not isinstance(value, dict):

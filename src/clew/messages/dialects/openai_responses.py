@@ -252,7 +252,7 @@ def _without_loose_reasoning(placed: list[_Placed], notes: Notes) -> list[Item]:
 
 
 def _reread(block: Opaque, inside: bool) -> Block | None:
-    """Read the JSON in an opaque block again. Returns None if it is invalid.
+    """Check the JSON in an opaque block, and return the block for it. None if it is invalid.
 
     `inside` is True for a block in a tool result. Outside of results the JSON must be an item, and of a kind for which
     Clew has no block of its own, because others are never stored as opaque.

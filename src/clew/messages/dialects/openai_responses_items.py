@@ -57,7 +57,7 @@ __all__ = [
 
 NAME = "openai-responses"
 MESSAGE = "message"
-"""Key in a block's extra.
+"""Key in the extra fields of a block.
 
 Its value holds the vendor's fields, such as the id, of the message item that begins with this block.
 """
@@ -230,7 +230,7 @@ def read_output(item: Item, where: str) -> ToolResult:
 
 class Written(NamedTuple):
     """A block written as a part (a JSON object of an item's content), the vendor's fields in that part, and the block's
-    extra. `check` compares the two to find out what is lost."""
+    extra. `check` compares the fields with the extra to find out what is lost."""
 
     part: Part
     fields: dict[str, Any]
@@ -326,7 +326,7 @@ def _write_file(block: File, at: At, notes: Notes) -> Written | None:
 
 
 def reread_inside(block: Opaque) -> Block | None:
-    """Read the JSON in an opaque block of a tool result again, as this version may know its kind.
+    """Return the block for the JSON in an opaque block of a tool result, as this version may know its kind.
 
     Returns None if the JSON is invalid, or if it is an item: a result holds only parts.
     """

@@ -318,7 +318,7 @@ def words_for(block: Image | File) -> str:
 
 
 RAW = "arguments"
-"""Key in a tool call's extra.
+"""Key in the extra fields of a tool call.
 
 Its value is the text of the arguments as the model wrote it, kept if Clew would write them differently.
 """

@@ -51,7 +51,7 @@ def losses(conversation: Sequence[Message], dialect: Dialect) -> list[Loss]:
 
 
 def from_dialect(payload: Any, dialect: Dialect) -> tuple[Message, ...]:
-    """Return the messages of a vendor's payload, which may be a request or a response, as plain JSON values.
+    """Return the messages of a vendor's payload: a request or a response, given as plain JSON values.
 
     Fields and blocks that Clew has no form of its own for are kept under the name of the dialect. Raises `InvalidInput`
     with the place and the key at fault if the payload is not valid.

@@ -339,7 +339,8 @@ class _Scales:
     def _ranges_of(self, entry: Logged) -> int:
         """Return how many ranges of the history a fold stores for this entry.
 
-        For each response it stores all ranges of what the model then sees; rewinds and summaries make these more.
+        For each response it stores what the model then sees, as ranges. Rewinds and summaries split that into more
+        ranges.
         """
         if type(entry) is FoldedState:
             self._ranges = len(entry.state.view) + 1

@@ -47,6 +47,9 @@ async def gc(
 ) -> Collected:
     """Delete the blobs that no thread reaches and that nobody has touched during the grace period.
 
+    To touch a blob is to renew the time from which its grace period counts. A thread's refs are the blobs that it lists
+    as needed. A tree is a blob that points at others.
+
     Safe while any number of processes write, fork and delete. Why no order of events can delete a blob that a thread
     reaches:
 
@@ -192,10 +195,10 @@ async def remove_blobs(
     """Delete these blobs, except those touched since `cutoff`.
 
     Returns how many were deleted, and how many bytes they took. To touch a blob is to store it or to ask for it as a
-    writer. The caller has read since `listing` which blobs each thread needs, and found that no thread reaches these. A
-    store counts back from the time of the deletion, so a slow deletion moves the cutoff forward. That is safe while the
-    cutoff stays before `listing`. Beyond it a thread may already point at a deleted blob; such a blob is put back. The
-    thread `but` does not count.
+    writer. `cutoff` and `listing` are moments. Since `listing` the caller has read which blobs each thread needs, and
+    found that no thread except `but` reaches these. A store counts back from the time of the deletion, so a slow
+    deletion moves the cutoff forward. That is safe while the cutoff stays before `listing`. Beyond it a thread may
+    already point at a deleted blob; such a blob is put back.
 
     A tree (a blob that points at others) is deleted before the blobs it points at. A tree that stays because it was
     touched keeps all blobs below it. So every tree in the store is complete, even if this is interrupted.
@@ -244,9 +247,10 @@ class _Deleting:
         self.freed = 0
 
     async def delete(self, digests: Sequence[str]) -> set[str]:
-        """Delete these blobs, except those touched since the cutoff. Returns the digests of those that are gone.
+        """Delete these blobs, except those that a writer stored or asked for since the cutoff.
 
-        If the deletion took so long that a thread may reach one by now, this is checked and the blob is put back.
+        Returns the digests of those that are gone. If the deletion took so long that a thread may reach one by now,
+        this is checked and the blob is put back.
         """
         gone = set(digests)
         async for held in _read(self._checkpointer, digests):

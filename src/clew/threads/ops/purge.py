@@ -46,10 +46,11 @@ class Purged(msgspec.Struct, frozen=True, kw_only=True):
 async def purge(checkpointer: Checkpointer, thread_id: str) -> Purged:
     """Delete a thread, and at once every blob that only this thread reaches, however recently it was touched.
 
-    The thread is deleted first. So an interruption leaves blobs that no thread reaches, which `gc` deletes later, and
-    never a thread that lacks blobs. Raises `ThreadNotFound` if there is no such thread. A blob that another process
-    touches meanwhile is left to `gc`. A blob that another process has put but not yet pointed at may be deleted: then
-    its append raises `MissingBlob`, writes nothing, and can be made again after another put.
+    To touch a blob is to store it or to ask for it as a writer, which keeps it from gc for a time. The thread is
+    deleted first. So an interruption leaves blobs that no thread reaches, which `gc` deletes later, and never a thread
+    that lacks blobs. Raises `ThreadNotFound` if there is no such thread. A blob that another process touches meanwhile
+    is left to `gc`. A blob that another process has put but not yet pointed at may be deleted: then its append raises
+    `MissingBlob`, writes nothing, and can be made again after another put.
 
     Takes no lease: a process that holds the thread gets `LeaseLost` at its next append. The copy that an interrupted
     `purge_rewound` left is deleted too. Forks and copies are separate threads and stay. Raises `Corrupt` and deletes
@@ -81,7 +82,7 @@ async def purge_rewound(checkpointer: Checkpointer, thread_id: str) -> Purged:
     Raises `ThreadBusy` if a live process holds the thread; its lease is taken meanwhile. No store can replace a log in
     one step, so this takes four, and two copies exist whenever an interruption could do harm:
 
-    1. The new log is written under a hidden id, with refs to all blobs of the old log.
+    1. The new log is written under a hidden id, and lists all blobs of the old log as needed.
     2. The old log is deleted.
     3. The new log is written under the thread's own id.
     4. The blobs of the old log that nobody else reaches are deleted, and then the hidden copy.

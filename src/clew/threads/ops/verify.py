@@ -81,7 +81,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     error: ClewError | None = None
     sealed: bool = False
     follows: bool = True
-    """False if the frame names another predecessor than the frame before it."""
+    """False if the predecessor that the frame names, by its digest, is not the frame before it."""
 
     @property
     def sound(self) -> bool:
@@ -93,8 +93,9 @@ async def verify(checkpointer: Checkpointer, thread_id: str) -> Verdict:
     """Check everything that a store holds of a thread. Takes no lease and changes nothing.
 
     Checks the digest and content of every frame, the chain from frame 0 on, every folded state against the fold of the
-    frames before it, every field of the head that follows from the log, and that the refs name all blobs that frames
-    refer to. Checks also that each blob exists, is intact and can be unpacked, and the same for all blobs below a tree.
+    frames before it, every field of the head that follows from the log, and that the thread's list of needed blobs
+    names all that frames refer to. Checks also that each of these blobs, and each that they point at, exists, is intact
+    and can be unpacked.
     The head's `log_id`, lease and times do not follow from the log, so they cannot be checked.
 
     Damage is reported and never raised. `Unavailable` and `ThreadNotFound` are raised. Where a store cannot read a
@@ -317,7 +318,8 @@ def _differences(head: Head, fold: Fold, snapshot: int, sealed: bool) -> list[tu
 
 
 def is_snapshot(frame: Frame) -> bool:
-    """Return whether a reader can start at this frame, because it holds a folded state and nothing else."""
+    """Return whether reading a log can start at this frame, because it holds a folded state (the thread's state at this
+    point) and nothing else."""
     return len(frame.entries) == 1 and isinstance(frame.entries[0], FoldedState)
 
 

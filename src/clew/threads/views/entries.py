@@ -31,7 +31,7 @@ class Line(msgspec.Struct, frozen=True):
     def fields(self) -> dict[str, Any]:
         """Return the entry's fields as values for JSON. Secrets are left out.
 
-        Of a folded state, only its turns, messages and status are shown.
+        Of a folded state, only the number of its turns and messages and its status are shown.
         """
         if isinstance(self.entry, FoldedState):
             state = self.entry.state

@@ -20,8 +20,8 @@ def to_markdown(checkpoint: Checkpoint, *, thread_id: str = "", history: bool = 
     """Return the conversation as Markdown: messages, tool calls with their results, and usage and cost.
 
     `history=True` also shows messages that were rewound or compacted away, where they occurred. Images and files are
-    shown by type and size. Text of the conversation cannot change the layout around it: fences are longer than any in
-    the text, and a fence or HTML block that it leaves open is closed at its end.
+    shown by type and size. Text of the conversation cannot change the layout around it: code fences around it are
+    longer than any in it, and a fence or HTML block that it leaves open is closed at its end.
     """
     parts = [f"# {_inline(checkpoint.title or thread_id or 'Untitled')}", _facts(checkpoint, thread_id)]
     if checkpoint.system_prompt:
@@ -80,9 +80,9 @@ def to_json(checkpoint: Checkpoint, *, thread_id: str = "", history: bool = Fals
 
 
 def _messages(checkpoint: Checkpoint, history: bool) -> Iterator[tuple[Message, bool]]:
-    """Yield the messages to show, each with True if the model currently sees it.
+    """Yield the messages to show, each with True if the model currently sees it, else False.
 
-    With `history`, all messages ever recorded.
+    Without `history` they are those that the model sees, with it all messages ever recorded.
     """
     if not history:
         yield from ((message, True) for message in checkpoint.messages)

@@ -28,14 +28,14 @@ Where = Literal["title", "system", "user", "assistant", "thinking", "call", "res
 Unreadable = Callable[[Head, ClewError], None]
 """Type of a function that is called with the head of each thread that could not be read, and the error.
 
-Such a thread may contain the text all the same.
+Such a thread may contain the text that is searched for all the same.
 """
 
 
 class Hit(msgspec.Struct, frozen=True, kw_only=True):
-    """One place in a thread where the text was found.
+    """One place in a thread where the text that is searched for was found.
 
-    `where` says in what: the title, a kind of message, a call or a result.
+    `where` says in what: the title, a kind of message, thinking, a call or a result.
     """
 
     where: Where
@@ -48,7 +48,7 @@ class Hit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """A thread that contains the text, as its head, and the places where the text was found."""
+    """A thread that contains the text that is searched for: its head, and the places where the text was found."""
 
     head: Head
     hits: tuple[Hit, ...]
