@@ -75,13 +75,13 @@ __all__ = [
 ]
 
 class Agent:
-    """Runs a conversation between a model and tools, each step on record before the next depends on it.
+    """Runs a conversation between a model and tools. Each step is on record before the next one depends on it.
 
         agent = Agent("anthropic:claude-opus-4-7", tools=[send_invoice], checkpointer="sqlite:///clew.db")
         result = agent.run("Send the invoices of May.", thread_id="user-42")
 
-    Killed at any point, the same call in a new process goes on where it stopped: no response on record is asked for again,
-    and no tool that must not run twice does.
+    If the process is killed at any point, the same call in a new process goes on where it stopped. The model is not asked
+    again for a response that is on record, and a tool that must not run twice is not run twice.
     """
 
     def __init__(
@@ -123,19 +123,19 @@ class Agent:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
     def aclose(self) -> None:
-        """Stop what still runs, and close the store and the model's connections, as far as this agent opened them. In a
-        forked child nothing is done."""
+        """Stop all runs, and close the store and the model's connections if this agent opened them. Does nothing in a
+        forked child process."""
 
     def check_thread(self, thread_id: str) -> None:
-        """Raise `ThreadNotFound` unless the store has this thread. Nothing is made by asking."""
+        """Raise `ThreadNotFound` unless the store has this thread. Creates nothing."""
 
     @property
     def name(self) -> str: ...
     def new_id(self) -> str:
-        """A name for a thread that nobody has."""
+        """Return a new random thread id that begins with the agent's name."""
 
     def questions(self, thread_id: str) -> list[Question]:
-        """What a thread waits for."""
+        """Return the questions that a thread waits for. Raises `ThreadNotFound` if the store does not have the thread."""
 
     def resume(
         self,
@@ -147,21 +147,21 @@ class Agent:
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> RunResult:
-        """Go on with a thread. `answer` is for what it waits for; if it waits for several answers, a dict by call id. A
-        `prompt` is asked as by `run`: with a `prompt_id`, once.
+        """Go on with a thread. `answer` answers the question that it waits for; for several questions, give a dict by
+        question id. A `prompt` is asked as by `run`: with a `prompt_id`, only once.
 
-        Without a `thread_id` it is the thread that this agent object began to run last, in the same folder and store. An
-        agent object that has run nothing takes the newest thread of its name, which the first event, `RunStarted`, tells;
-        if several threads of that name are unfinished, a `UsageError` lists them and nothing is run."""
+        Without a `thread_id`, this resumes the thread that this agent object ran last, in the same folder and store. If
+        this object has run nothing, it resumes the newest thread of the agent's name; the first event, `RunStarted`, says
+        which. If several threads of that name are unfinished, it raises a `UsageError` that lists them, and runs nothing."""
 
     def resume_session(self, handle: str, *, key: str | bytes | None = None, trust: bool = False) -> Session:
-        """Go on with a session, from its handle or its thread's id, in any process that reaches the store. With a `key`,
-        only a handle that was signed with it is taken. Where a handle has hints that say otherwise than this agent was told,
-        they are used only with `trust=True`.
+        """Return the session of a handle or of a thread id, in any process that reaches the store. With a `key`, only a
+        handle that was signed with it is accepted. If a handle names a store as a hint, it is used only with `trust=True`,
+        and only if this agent was given no store.
 
-        A session of a provider goes on here as well, if the store has it: the conversation is the same. If the store has no
-        such thread, the first prompt raises `ThreadNotFound` and leaves nothing behind; `start_session(thread_id=…)` begins
-        a thread of that name."""
+        A session of a provider can go on here too, with the same conversation, if the store has its thread. If the store
+        does not have the thread, the first prompt raises `ThreadNotFound` and creates nothing; `start_session(thread_id=…)`
+        begins a thread with that id."""
 
     def run(
         self,
@@ -172,18 +172,18 @@ class Agent:
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> RunResult:
-        """Ask the agent. On a thread with an unfinished run, what that had begun is settled first, and then this is asked.
+        """Ask the agent. If the thread has an unfinished run, the work that it had begun is finished first.
 
-        With a `prompt_id` the prompt is asked once on its thread: the same id again goes on with it, or returns its answer,
-        also if other prompts came after it; another id with the same words is a new prompt. Without one, a prompt with the
-        words of the last one goes on with that as long as it is unfinished: the same script run again after a crash goes on.
-        One that was answered is asked anew.
+        With a `prompt_id` the prompt is asked only once on its thread. The same id again goes on with that prompt or
+        returns its answer, even if other prompts came later. Another id with the same words is a new prompt. Without an id,
+        a prompt with the words of the thread's last prompt goes on with that one if it is unfinished, as after a crash;
+        else it is new.
 
-        If what was begun before waits for a person, this prompt is on record and is not asked yet: the result has its
-        `prompt_id`, the status `waiting`, the questions, and a `reason` that says so. It is asked after `resume(answer=…)`.
+        If the earlier work waits for a person, this prompt is recorded but not asked yet. The result then has the status
+        `waiting`, the open questions, and a `reason` that says so. The prompt is asked after `resume(answer=…)`.
 
-        `max_turns` is for this run in place of the agent's own. After `timeout` seconds the run is interrupted, in the
-        middle of whatever it does, and can be resumed."""
+        `max_turns` replaces the agent's own limit for this run. After `timeout` seconds the run is interrupted, whatever it
+        is doing, and can be resumed."""
 
     def session(
         self,
@@ -195,22 +195,25 @@ class Agent:
         delete_when_done: bool = True,
         keep_when_stopped: bool = True,
     ) -> Session:
-        """Several prompts on one thread: `with agent.session(...) as session: session.run(...)`.
+        """Return a session, in which several prompts are asked on one thread:
 
-        Without a `thread_id` the first prompt is the task. With `resume=True` the thread is named by the agent, the task and
-        the folder, so that the same script run again goes on where it was. Its n-th prompt is the n-th on record: if that
-        was answered, its answer is returned, and equal words further on are asked. Once the task is done its thread is
-        deleted, unless `delete_when_done=False`; with `keep_when_stopped=False` also once it was interrupted or has
-        failed. A thread that the user named is never deleted. `workspace`, or `output_dir`, is the folder that tools work
-        in, for this session in place of the agent's own."""
+            with agent.session(...) as session:
+                session.run(...)
+
+        With `resume=True`, the same script run again goes on: its n-th prompt is taken for the n-th on record, and if that
+        was answered, the recorded answer is returned. Without a `thread_id` the first prompt is then the task, and the id is
+        made from the agent's name, the task and the folder. When the session is left, the thread of a task is deleted if
+        the task is done, unless `delete_when_done=False`; with `keep_when_stopped=False` also if it was interrupted or
+        failed. Other threads are never deleted. `workspace`, or `output_dir`, is the session's folder in place of the
+        agent's own."""
 
     def start_session(self, *, thread_id: str | None = None) -> Session:
-        """A session on a new thread, or on the one of this id. Its handle can be kept before the first prompt, and leads
-        back to the session once that prompt is on record."""
+        """Return a session on a new thread, or on the thread with this id. Its handle can be taken before the first prompt,
+        and works once that prompt is on record."""
 
     @property
     def store_url(self) -> str:
-        """The URL of the store, if it was given as one."""
+        """The URL of the store if it was given as a URL; else empty."""
 
     def stream(
         self,
@@ -222,31 +225,33 @@ class Agent:
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> Run[RunResult]:
-        """Ask as `run` does and iterate the events: `for event in agent.stream("…")`. Its `result` is there after the
-        last event. Without a prompt it goes on with a thread as `resume` does, with the `answer` if one is given."""
+        """Ask as `run` does, and return a run to iterate: `for event in agent.stream("…")`. The run has a `result`
+        after its last event. Without a prompt, go on with a thread as `resume` does, with the `answer` if one is given."""
 
     def task_id(self, task: str, *, workspace: str | os.PathLike[str] | None = None) -> str:
-        """The id of the thread that `session(resume=True)` keeps a task in, known before it runs.
+        """Return the id of the thread that `session(resume=True)` uses for a task. Does not run the task.
 
-        `task` is the first prompt of the session, and `workspace` its folder, as they are given there; left out, the folder
-        is the agent's own or the current one."""
+        `task` is the first prompt of the session, and `workspace` the folder that the session is given. Without one, it is
+        the agent's own folder, or else the current one."""
 
     def trajectory(self, thread_id: str) -> Trajectory:
-        """What was done on a thread, prompt by prompt."""
+        """Read what was done on a thread, prompt by prompt. Raises `ThreadNotFound` if the store does not have it."""
 
 class Checkpointer:
     """A store of threads. Each thread is a log of opaque frames with one head; blobs are stored by their digest.
+    A ref is the digest of a blob that a thread refers to.
 
     Every store keeps these promises, and `clew.testing.CheckpointerContract` tests them:
 
     - **Absent, unreachable and corrupt are three different results.** Absent is `None`, `[]` or an empty set; unreachable
       raises `Unavailable`; corrupt raises `Corrupt`. A store never reports one of them as another.
     - **Ids** are any text of 1 to 1024 bytes of UTF-8 without NUL. Two different ids never name the same thread.
-    - **Namespaces** share nothing, not even blobs.
+    - **Namespaces** divide a store. They share nothing, not even blobs.
     - Bad input raises `InvalidInput`. Use after `close`, in a forked child or on a second event loop raises `UsageError`.
 
-    Blobs are deleted only by gc, and only if they were not touched for a grace period. A store connects on first use, so
-    constructing one does not need a running server.
+    Blobs are deleted only by garbage collection (gc), and only if they were not touched for a grace period. A blob is
+    touched when it is put, given as a ref to an append, or asked for with `missing_blobs`. A store connects on first
+    use, so constructing one does not need a running server.
     """
 
     def __enter__(self) -> Self: ...
@@ -256,32 +261,36 @@ class Checkpointer:
     def append(
         self, thread_id: str, frames: Sequence[bytes], *, at: int, head: Head, refs: Collection[str] = ()
     ) -> None:
-        """Add frames to the end of a thread's log, add refs, and replace its head, in one atomic step.
+        """Add frames to the end of a thread's log, add refs, and replace its head, in one atomic step. `refs` are the
+        digests of the blobs that the frames refer to; `at` is the number of frames before the append.
 
         - **Durable**: when the call returns, everything written survives a power cut. A partial append is never visible.
         - **Conditional**: the log must have exactly `at` frames and the head's `log_id`. Otherwise the call raises
           `Conflict` and writes nothing. A thread that does not exist has 0 frames and takes the `log_id` it is given.
           `at=0` on a log that has frames is a conflict.
-        - **Idempotent**: if the log with this `log_id` already holds exactly these frames at `at`, the call succeeds and
-          changes nothing. So after `Unavailable` the same call can always be repeated.
+        - **Idempotent**: a repeated append is no conflict. If the log with this `log_id` already holds exactly these
+          frames at `at`, the call succeeds and changes nothing. So after `Unavailable` the same call can always be
+          repeated.
         - **No frames** is a legal append to a thread that exists: it replaces only the head, under the same condition.
         - A ref to a blob that the store does not have raises `MissingBlob`, and nothing is written. Each ref touches its
-          blob.
+          blob: the blob's time of last use is set to now.
         - **Cancelling** an awaited append does not abandon it: the append finishes first, then the cancellation is raised."""
 
     def blobs(self, *, untouched_for: timedelta) -> Iterator[str]:
-        """Yield the digests of blobs that were not touched for this time: neither put, nor given as a ref, nor asked
-        for with `missing_blobs`."""
+        """Yield the digests of blobs that were not touched for at least this time. A blob is touched when it is put,
+        given as a ref to an append, or asked for with `missing_blobs`."""
 
     def close(self) -> None:
         """Wait for calls under way, then close files and connections. Closing twice does nothing."""
 
     def delete(self, thread_id: str) -> None:
-        """Delete the thread with its head and its refs, durably. Its blobs stay until gc deletes them. Deleting a
-        thread that does not exist does nothing."""
+        """Delete a thread: its log, its head and its references to blobs. When the call returns, the deletion survives
+        a power cut. The blobs themselves stay until garbage collection deletes them. Does nothing if the thread does
+        not exist."""
 
     def delete_blobs(self, digests: Collection[str], *, untouched_for: timedelta) -> None:
-        """Delete the given blobs, except those that were touched within this time. So a blob touched after it was listed
+        """Delete these blobs, except those that were touched within this time. A blob is touched when it is put, given
+        as a ref to an append, or asked for with `missing_blobs`. So a blob that is touched after `blobs` has listed it
         stays."""
 
     def get_blobs(self, digests: Collection[str]) -> dict[str, bytes]:
@@ -292,32 +301,34 @@ class Checkpointer:
         """Return the head that the last append wrote, or None if the thread does not exist."""
 
     def heads(self, query: HeadQuery = ...) -> Iterator[Head]:
-        """Yield the heads that match the query, in its order, newest first.
+        """Yield the heads that match the query, sorted by the time that `query.order` names, newest first.
 
-        Each thread is yielded at most once. A thread that exists and matches during the whole listing is yielded exactly
-        once, even while other threads are written. A damaged head raises `Corrupt`, where possible only after all sound
-        heads have been yielded."""
+        Each thread is yielded at most once. A thread that exists and matches during the whole listing is yielded
+        exactly once, even while other threads are written. A damaged head raises `Corrupt`, where possible only after
+        all sound heads have been yielded."""
 
     @property
     def keys(self) -> Keyring | None: ...
     def missing_blobs(self, digests: Collection[str]) -> set[str]:
-        """Return the digests of blobs that the store does not have. Touches the blobs it has, so that gc spares them for its
-        grace period."""
+        """Return those of the given digests whose blobs the store does not have. The blobs that it has are touched:
+        their time of last use is set to now, so that garbage collection spares them for its grace period."""
 
     @property
     def own_files(self) -> tuple[Path, ...]: ...
     @property
     def place(self) -> str: ...
     def put_blobs(self, blobs: Mapping[str, bytes]) -> None:
-        """Store blobs under their digests, durably. Raises `InvalidInput` and stores nothing if a digest is not the
-        blake3 of its bytes. A blob that is already stored is touched: its time of last use is set to now."""
+        """Store blobs under their digests. When the call returns, they survive a power cut. Raises `InvalidInput` and
+        stores nothing if a digest is not the blake3 of its bytes. A blob that is already stored is touched: its time of
+        last use is set to now."""
 
     def read(self, thread_id: str, *, start: int = 0, stop: int | None = None) -> list[bytes]:
-        """Return the frames from number `start` up to, not including, `stop`, in order. Numbers past the end of the log are
-        ignored. Returns an empty list if the thread does not exist."""
+        """Return the frames from number `start` up to, not including, `stop`, in order. Frames are numbered from 0;
+        numbers past the end of the log are ignored. Returns an empty list if the thread does not exist."""
 
     def refs(self, thread_id: str) -> set[str]:
-        """Return the digests of all blobs that this thread's appends gave as refs."""
+        """Return the digests of all blobs that this thread refers to: all that were given as `refs` to its appends.
+        Returns an empty set if the thread does not exist."""
 
 class FileCheckpointer(Checkpointer):
     """A store in a folder of plain files, which can be copied and backed up with ordinary tools.
@@ -330,16 +341,17 @@ class FileCheckpointer(Checkpointer):
     def __init__(self, path: str | os.PathLike[str], namespace: str = "") -> None: ...
     @staticmethod
     def from_url(url: str, namespace: str = "") -> FileCheckpointer:
-        """Open the folder that the URL names: `file:///absolute/dir` or `file:relative/dir`. The path is used as written, so
-        `%20` is not decoded."""
+        """Open the folder that the URL names: `file:///absolute/dir` or `file:relative/dir`. The path is used as
+        written, so `%20` is not decoded. Raises `InvalidInput` for a URL of any other form."""
 
 class HTTPCheckpointer(Checkpointer):
-    """Keeps threads in the store behind a `clew serve`, within the namespace of the token.
+    """Keeps threads in the store behind a server that runs `clew serve`, within the namespace that belongs to the
+    token.
 
-    `token`, by default the value of `CLEW_TOKEN`, is sent with every call and never shown. Appends, reads and puts that get
-    no answer are repeated up to `retries` times, because that does no harm; deletes are not repeated. `timeout` is the
-    longest time without any progress, in seconds. `tls` replaces the default TLS settings, which trust the authorities that
-    the system trusts.
+    `token`, by default the value of the environment variable `CLEW_TOKEN`, is sent with every call and never shown.
+    Appends, reads and puts that get no answer are repeated up to `retries` times, because that does no harm; deletes
+    are not repeated. `timeout` is the longest time without any progress, in seconds. `tls` replaces the default TLS
+    settings, which trust the authorities that the system trusts.
     """
 
     def __init__(
@@ -354,12 +366,15 @@ class HTTPCheckpointer(Checkpointer):
     ) -> None: ...
     @staticmethod
     def from_url(url: str, namespace: str = "") -> HTTPCheckpointer:
-        """Open `http://host:port` or `https://host:port/base`. The token comes from `CLEW_TOKEN`."""
+        """Open the store at a URL of the form `http://host:port` or `https://host:port/base`. The token comes from the
+        environment variable `CLEW_TOKEN`."""
 
 class MemoryCheckpointer(Checkpointer):
-    """A store in the memory of this process, for tests, notebooks and short-lived work. It is lost when the process ends.
+    """A store in the memory of this process, for tests, notebooks and short-lived work. It is lost when the process
+    ends.
 
-    `beside=other` shares the memory of another memory checkpointer, as two connections to one server share its data.
+    `beside` is another memory checkpointer whose threads and blobs the new one shares, as two connections to one server
+    share its data.
     """
 
     def __init__(self, namespace: str = "", *, beside: MemoryCheckpointer | None = None) -> None: ...
@@ -369,11 +384,11 @@ class MemoryCheckpointer(Checkpointer):
 class MySQLCheckpointer(Checkpointer):
     """Keeps threads in tables of one MySQL or MariaDB database. The tables are created on first use.
 
-    An append is one round trip and one transaction. It takes two or more round trips if it names blobs, or has more than
-    256 KiB. The appends of many tasks share a transaction. All checkpointers of one event loop on the same store share
-    connections. An append is durable once it returns if the server has `innodb_flush_log_at_trx_commit` at 1, its default;
-    otherwise a warning is logged. If the server restarts, calls wait up to ten seconds for it; after that they raise
-    `Unavailable`.
+    An append is one round trip and one transaction. It takes two or more round trips if it names blobs, or has more
+    than 16 frames or 256 KiB. The appends of many tasks share a transaction. All checkpointers of one event loop on the
+    same store share connections. An append is durable once it returns if the server has
+    `innodb_flush_log_at_trx_commit` at 1, its default; otherwise a warning is logged. If the server restarts, calls
+    wait up to ten seconds for it; after that they raise `Unavailable`.
     """
 
     def __init__(
@@ -381,18 +396,18 @@ class MySQLCheckpointer(Checkpointer):
     ) -> None: ...
     @staticmethod
     def from_url(url: str, namespace: str = "") -> MySQLCheckpointer:
-        """Open `mysql://user:password@host:3306/database?prefix=clew_&connections=8`.
+        """Open the store at a URL of the form `mysql://user:password@host:3306/database?prefix=clew_&connections=8`.
 
         For TLS add `ssl=true`, and `ssl_ca`, `ssl_cert`, `ssl_key` or `ssl_verify` where needed. `unix_socket=path`
-        connects to a socket instead of the host."""
+        connects to a Unix socket instead of the host."""
 
 class OCICheckpointer(Checkpointer):
     """A store in a bucket of OCI Object Storage. The URL is `oci://namespace/bucket/prefix`.
 
     The namespace in the URL is the tenancy's Object Storage namespace; the argument `namespace` is Clew's own. `auth`
-    selects the credentials: `config` is a profile of the SDK's configuration file; `instance` and `resource` are the
-    principal of the machine or the function that this runs on. Alternatively pass a configured `ObjectStorageClient` as
-    `client`.
+    selects the credentials: `config` takes them from a profile of the SDK's configuration file; `instance` and
+    `resource` use the principal that OCI gives to the machine or the function in which this runs. Alternatively pass a
+    configured `ObjectStorageClient` as `client`.
     """
 
     def __init__(
@@ -416,9 +431,9 @@ class OCICheckpointer(Checkpointer):
 class ObjectCheckpointer(Checkpointer):
     """A store in a bucket of S3, Google Cloud Storage or Azure, through the package obstore.
 
-    The URL is `s3://bucket/prefix`, `gs://bucket/prefix` or `az://container/prefix`. Each append is one conditional put. On
-    first use the bucket is tested: a server that ignores the conditions of a put, as some S3-compatible servers do, is
-    refused.
+    The URL is `s3://bucket/prefix`, `gs://bucket/prefix` or `az://container/prefix`. Each append is one conditional
+    put: a write that is refused if the object has changed. On first use the bucket is tested: a server that ignores the
+    conditions of a put, as some S3-compatible servers do, raises `InvalidInput`.
 
     Credentials are given as arguments, or come from the environment variables of the cloud's own tools or the machine's
     metadata service. `endpoint` is the address of a server other than the cloud's own. Plain http is allowed only to this
@@ -445,8 +460,8 @@ class ObjectCheckpointer(Checkpointer):
         """Open the bucket that the URL names, for example
         `s3://bucket/prefix?endpoint=http://127.0.0.1:8333&region=us-east-1`.
 
-        Options are `endpoint`, `region`, `account`, `virtual_hosted` and `allow_http`. Keys are refused, because URLs
-        end up in logs and process lists; they come from the environment."""
+        Options are `endpoint`, `region`, `account`, `virtual_hosted` and `allow_http`. Keys in the URL raise
+        `InvalidInput`, because URLs end up in logs and process lists; keys come from the environment."""
 
 class OpenSearchCheckpointer(Checkpointer):
     """A store in an OpenSearch cluster, version 2.4 or later.
@@ -469,8 +484,9 @@ class OpenSearchCheckpointer(Checkpointer):
     `index.translog.durability: async` are refused on first use. Reads get documents by id and see every write. Listings and
     searches refresh the index first, so that they see everything appended before; appends never wait for a refresh.
 
-    An append checks and touches the blobs of its refs in a request before the write. A blob that was just touched is not
-    deleted by gc within its grace period, so the grace period must be longer than an append takes.
+    An append checks that the blobs it refers to exist, and sets their time of last use to now, in a request before the
+    write. Garbage collection spares a blob for a grace period after its last use, so that period must be longer than an
+    append takes.
     """
 
     def __init__(
@@ -490,25 +506,27 @@ class OpenSearchCheckpointer(Checkpointer):
     ) -> None: ...
     @staticmethod
     def from_url(url: str, namespace: str = "") -> OpenSearchCheckpointer:
-        """Open the cluster that the URL names, for example
+        """Open a store in the cluster that the URL names, for example
         `opensearch://user:password@host:9200/prefix?tls=true&ca_file=/etc/ssl/ca.pem`."""
 
     def index_text(self, thread_id: str, text: str) -> None:
-        """Set the text by which `search` finds this thread, for example its messages. Replaces the text of an earlier call.
+        """Set the text by which `search` finds this thread, for example its messages. Replaces the text of an earlier
+        call.
 
         The store cannot take the text from the frames itself, because they are opaque to it. The text is stored
         unencrypted and is deleted with the thread. Raises `UsageError` if the store was opened without
-        `index_messages=True` or has keys."""
+        `index_messages=True` or has keys, and `ThreadNotFound` if there is no such thread."""
 
     def search(self, text: str, *, limit: int = 20) -> list[Head]:
-        """Return the heads of threads that have words of this text in their title or in the text given to `index_text`, best
-        matches first. Only the OpenSearch store has this method."""
+        """Return the heads of at most `limit` threads, best matches first. A thread matches if words of this text are
+        in its title or in the text that was given to `index_text`. Raises `InvalidInput` for an empty text. Only the
+        OpenSearch store has this method."""
 
 class OracleCheckpointer(Checkpointer):
-    """Keeps threads in tables of one user of an Oracle Database, 12c or later. The tables are created on first use.
+    """Keeps threads in the tables of one user of an Oracle Database, 12c or later. The tables are created on first use.
 
-    An append is one PL/SQL block and one round trip, or three round trips with more than 32 KB of frames. A broken
-    connection is replaced and the call is repeated once; if that fails too, it raises `Unavailable`.
+    An append is one PL/SQL block and one round trip, or three round trips with more than 32 KB of frames. If a
+    connection breaks, a new one is opened and the call is repeated once; if that fails too, it raises `Unavailable`.
     """
 
     def __init__(
@@ -516,7 +534,7 @@ class OracleCheckpointer(Checkpointer):
     ) -> None: ...
     @staticmethod
     def from_url(url: str, namespace: str = "") -> OracleCheckpointer:
-        """Open `oracle://user:password@host:1521/service`.
+        """Open the store at a URL of the form `oracle://user:password@host:1521/service`.
 
         With a wallet: `oracle://user:password@/?dsn=alias&config_dir=…&wallet_location=…`. Other options are `prefix`,
         `connections`, `protocol=tcps`, `wallet_password` and `ssl_server_dn_match`."""
@@ -524,10 +542,10 @@ class OracleCheckpointer(Checkpointer):
 class PostgresCheckpointer(Checkpointer):
     """Keeps threads in one schema of a PostgreSQL database. The schema is created on first use.
 
-    An append is one round trip and one transaction, with `synchronous_commit` on whatever the server's default. The
-    appends of many tasks share a transaction. All checkpointers of one event loop on the same store share connections. No
-    state is kept in a session, so a pooler in transaction mode may stand between. If the server restarts, calls wait up to
-    ten seconds for it; after that they raise `Unavailable`.
+    An append is one round trip and one transaction. Its `synchronous_commit` is on, even if the server's default is
+    off. The appends of many tasks share a transaction. All checkpointers of one event loop on the same store share
+    connections. No state is kept in a database session, so a pooler in transaction mode may stand between Clew and the
+    server. If the server restarts, calls wait up to ten seconds for it; after that they raise `Unavailable`.
     """
 
     def __init__(
@@ -535,7 +553,8 @@ class PostgresCheckpointer(Checkpointer):
     ) -> None: ...
     @staticmethod
     def from_url(url: str, namespace: str = "") -> PostgresCheckpointer:
-        """Open `postgresql://user:password@host:5432/database?schema=clew`. All options of libpq may be added."""
+        """Open the store at a URL of the form `postgresql://user:password@host:5432/database?schema=clew`. All options
+        of libpq (PostgreSQL's client library) may be added to the URL."""
 
 class RedisCheckpointer(Checkpointer):
     """Keeps threads in a Redis or Valkey server, or in a cluster of them.
@@ -546,7 +565,7 @@ class RedisCheckpointer(Checkpointer):
     - `prefix`: the start of all keys, default `clew:`. It separates this store from others in the same database.
     - `ttl`: seconds without an append after which a thread is deleted. An append through a checkpointer without a `ttl`
       makes the thread permanent. Blobs do not expire, because an append cannot renew blobs that it does not name, such as
-      the leaves of a tree. gc removes the blobs that expired threads leave behind.
+      those that other blobs point at. gc removes the blobs that expired threads leave behind.
     - `cluster=true`: the server is part of a cluster, and names the other servers.
     - `wait_replicas`: an append, with the blobs it needs, returns only once this many replicas have it.
     - `timeout`: seconds to wait for an answer, default 30.
@@ -554,8 +573,9 @@ class RedisCheckpointer(Checkpointer):
     How durable an append is depends on the server's settings. `appendonly yes` and `appendfsync always` keep the promise
     of `Checkpointer.append`. With other settings, a warning says once what to change.
 
-    An append checks its refs and touches their blobs in a step of its own, because blobs live in other slots. gc cannot
-    delete such a blob in between, as long as the append takes less time than the grace of gc, which is a day by default.
+    An append first checks that the blobs it names exist, and marks them as just used. This is a step of its own, because
+    blobs live in other slots of a cluster. gc cannot delete such a blob in between, as long as the append takes less time
+    than the grace of gc, which is a day by default.
     """
 
     def __init__(
@@ -571,7 +591,8 @@ class RedisCheckpointer(Checkpointer):
     ) -> None: ...
     @staticmethod
     def from_url(url: str, namespace: str = "") -> RedisCheckpointer:
-        """Open `redis://host:6379/0?prefix=clew:&ttl=86400`. Use `rediss://` for TLS and `?cluster=true` for a cluster."""
+        """Open the store at a URL of the form `redis://host:6379/0?prefix=clew:&ttl=86400`. Use `rediss://` for TLS and
+        `?cluster=true` for a cluster."""
 
 class Run(Generic[T]):
     """A run of an agent. Await it for its result, or iterate it for its events. It runs once.
@@ -583,11 +604,11 @@ class Run(Generic[T]):
             print(event)
         print(run.result.output)
 
-    Nothing happens before it is awaited or iterated. A run that is dropped before that warns that nothing happened.
+    Nothing happens before it is awaited or iterated. If it is dropped before that, a warning says that nothing was run.
 
-    A run that is iterated and then dropped, for instance by `break`, is cancelled: it stops at its next barrier, records
-    that it was interrupted, gives its lease back, and can be resumed. `run.aclose()` does the same and returns once
-    that is on record. A run that is iterated only in part and then awaited goes on to its end.
+    A run that is iterated and then dropped, for instance by `break`, is cancelled: it records that it was interrupted,
+    gives its lease back, and can be resumed. `run.aclose()` does the same and returns once that is on record. A
+    run that is iterated only in part and then awaited goes on to its end.
     """
 
     def __init__(self, work: Callable[[Emit], Awaitable[T]]) -> None: ...
@@ -598,7 +619,7 @@ class Run(Generic[T]):
 
     @property
     def result(self) -> T:
-        """The result of a run that has finished. It starts nothing and waits for nothing.
+        """The result of a run that has finished. Reading it does not start the run, and does not wait.
 
         Raises `UsageError` if the run has not finished or was stopped, and the run's own error if it failed."""
 
@@ -613,14 +634,16 @@ class SQLiteCheckpointer(Checkpointer):
     def backup(
         self, target: str | os.PathLike[str], progress: Callable[[int, int | None], None] | None = None
     ) -> Backup:
-        """Copy the whole store, with all namespaces, to a new file while it is in use.
+        """Copy the whole store, with all namespaces, to a new file while the store is in use.
 
         The copy is the store as it was at one moment, and has every append acknowledged before the call. Raises
-        `InvalidInput` if `target` exists. `progress` is called with the number of pages copied and of all pages."""
+        `InvalidInput` if `target` exists. `progress` is called with two numbers: the pages copied so far, and all
+        pages."""
 
     @staticmethod
     def from_url(url: str, namespace: str = "") -> SQLiteCheckpointer:
-        """Open the file that the URL names: `sqlite:///relative.db` or `sqlite:////absolute.db`."""
+        """Open the file that the URL names: `sqlite:///relative.db` or `sqlite:////absolute.db`. Raises `InvalidInput`
+        for a URL of any other form."""
 
 class Session:
     """A thread of an agent, over several prompts. Made by `agent.session`, `start_session` and `resume_session`.
@@ -642,17 +665,20 @@ class Session:
     def handle(
         self, *, key: str | bytes | None = None, expires_in: timedelta | None = None, hints: bool = False
     ) -> str:
-        """Return a handle like `resume_handle`, with options: signed with `key`, refused once `expires_in` has passed, or
-        with `hints`.
+        """Return a handle like `resume_handle`, with options: signed with `key`, refused once `expires_in` has passed,
+        or with `hints`.
 
-        Hints are the folder, and the store without its credentials, for the process that resumes the session."""
+        Hints help the process that resumes the session. They are the folder, and the URL of the store without its
+        credentials."""
 
     @property
     def losses(self) -> tuple[Loss, ...]:
-        """Parts of the conversation that did not fit the provider to which the session was moved last."""
+        """Parts of the conversation that the present provider could not be given in full when the session was moved to
+        it."""
 
     def move_to(self, provider: str, **settings: Any) -> Session:
-        """Go on at another provider with the whole conversation. Return the session to use from now on.
+        """Go on at another provider with the whole conversation. Stops the work that is under way, and returns the
+        session to use from now on.
 
         `settings` are the arguments of `Agent(provider=…)` that are to change. `move_to("clew", model=…)` goes on with
         the built-in agent."""
@@ -670,8 +696,8 @@ class Session:
         max_turns: int | None = None,
         timeout: float | None = None,
     ) -> RunResult:
-        """Go on with work that was stopped, or that waits for an `answer`. A `prompt` is asked as by `send`: with a
-        `prompt_id`, once."""
+        """Go on with work that was stopped. `answer` answers the question that the work waits for. A `prompt` is asked
+        as by `send`: with a `prompt_id`, only once."""
 
     @property
     def resume_handle(self) -> str:
@@ -719,9 +745,9 @@ class Thread:
     """A thread that this process holds: `with Thread.open(checkpointer, "user-42") as thread: ...`
 
     While it is open, no other process can append to it. Leaving the block gives the lease back. If the process dies,
-    another process can take over at once on the same machine, and after 30 seconds on another machine. A process that
-    was replaced gets `LeaseLost` at its next append and changes nothing. If the store is `Unavailable` when the block
-    is left, the thread stays open with all its entries: call `flush`, or let the lease expire.
+    another process can take over at once on the same machine, and after 30 seconds on another machine. A process whose
+    lease was taken over gets `LeaseLost` at its next append and changes nothing. If the store is `Unavailable` when the
+    block is left, the thread stays open with all its entries: call `flush`, or let the lease expire.
     """
 
     def __init__(
@@ -751,7 +777,7 @@ class Thread:
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """The state with everything appended so far."""
+        """The thread's state with everything appended so far, whether it is durable yet or not."""
 
     @staticmethod
     def copy(
@@ -762,9 +788,11 @@ class Thread:
         new_id: str | None = None,
         progress: Progress | None = None,
     ) -> Head:
-        """Copy one thread to another store, namespace, key or id. Its entries and their times do not change.
+        """Copy one thread to another store, namespace, key or id, and return the head of the copy.
 
-        - **Hidden until complete.** It is written in parts of up to 16 MiB; the last step makes it visible.
+        Its entries and their times do not change.
+
+        - **Hidden until complete.** The copy is written in parts of up to 16 MiB; the last step makes it visible.
         - **Resumable.** Run again after a crash, it continues from what the target has. A finished copy is left alone; a
           copy whose source has grown since is brought up to date. Any other thread of that id raises `Conflict`.
         - **Verified.** Before the copy becomes visible it is read back, and must fold to the same state as the source.
@@ -778,15 +806,16 @@ class Thread:
     def copy_all(
         source: Checkpointer, target: Checkpointer, query: HeadQuery = ..., progress: Progress | None = None
     ) -> Copied:
-        """Copy every thread that the query lists. Run again after a crash or later, it leaves finished copies alone.
+        """Copy every thread that the query lists, by default all.
 
-        A thread that cannot be copied is reported in the result and does not stop the others. If a store does not answer,
-        raises `Unavailable`. `progress` counts threads."""
+        Run again after a crash or later, it leaves finished copies alone. A thread that cannot be copied is reported in the
+        result and does not stop the others. Raises `Unavailable` if a store does not answer. `progress` gets the number of
+        threads done and their total."""
 
     def delete(self, *, purge: bool = False) -> None:
         """Delete the thread from the store and close this object.
 
-        With `purge`, also deletes the large values that no other thread has, at once instead of at the next gc."""
+        With `purge`, also deletes at once the blobs that no other thread needs. Otherwise they stay until the next gc."""
 
     @property
     def durability(self) -> Durability: ...
@@ -805,20 +834,26 @@ class Thread:
         Frames are written as they are in the store: an encrypted thread stays encrypted, needs its key for an import, and
         needs no key for the export. With `plain=True` it is decrypted, and anyone who has the file can read it.
 
-        A path gets the complete file or nothing: the file is written under another name, synced and renamed, and only its
-        owner can read it. An existing file is not replaced unless `overwrite=True`. At most the largest value is in memory."""
+        `file` is a path or an open file. A path gets the complete file or nothing: the file is written under another name,
+        synced and renamed, and only its owner can read it. An existing file is not replaced unless `overwrite=True`;
+        `InvalidInput` is raised instead. At most the largest value is in memory."""
 
     def flush(self) -> None:
-        """Return once everything appended is durable, whatever the durability."""
+        """Return once everything appended is durable, whichever durability the thread was opened with."""
 
     def fork(self, new_id: str, *, at_turn: int | None = None) -> Head:
-        """Create a new thread that continues from a turn of this one, by default the current one. Returns its head."""
+        """Create a new thread that continues from a turn of this one, by default the current one.
+
+        Returns the new thread's head."""
 
     @staticmethod
     def gc(
         checkpointer: Checkpointer, *, grace: timedelta = ..., dry_run: bool = False, progress: Progress | None = None
     ) -> Collected:
         """Delete the blobs that no thread reaches and that nobody has touched during the grace period.
+
+        To touch a blob is to renew the time from which its grace period counts. A thread's refs are the blobs that it lists
+        as needed. A tree is a blob that points at others.
 
         Safe while any number of processes write, fork and delete. Why no order of events can delete a blob that a thread
         reaches:
@@ -851,13 +886,13 @@ class Thread:
 
     @property
     def head(self) -> Head:
-        """The head as it is in the store."""
+        """The thread's head as it was last written to the store."""
 
     def hold(self, *entries: Logged) -> None:
-        """Record these entries after all earlier ones, and write them with the next append or flush.
+        """Take these entries into the thread's state now, and write them to the store with the next append or flush.
 
-        Use this for entries that a durable one is about to follow, so that both cost one write. Raises `UsageError` for
-        file snapshots: they must be checked in the store first."""
+        Use this for entries that another append follows at once, so that both cost one write. Raises `UsageError` for
+        file snapshots, because `append` must check first that the store has them."""
 
     @staticmethod
     def import_(
@@ -883,19 +918,21 @@ class Thread:
 
     @staticmethod
     def list(checkpointer: Checkpointer, query: HeadQuery = ...) -> Iterator[Head]:
-        """Yield the heads that match the query, newest first.
+        """Yield the heads of the threads that match the query, newest first.
 
         A thread that was running when its process died is shown as interrupted."""
 
     @staticmethod
     def load(checkpointer: Checkpointer, thread_id: str, *, at_turn: int | None = None) -> Checkpoint:
-        """Return the state of a thread, now or at the end of turn `at_turn`. Takes no lease and changes nothing."""
+        """Return the state of a thread, now or at the end of turn `at_turn`. Takes no lease and changes nothing.
+
+        Raises `ThreadNotFound` if there is no such thread."""
 
     @property
     def lost(self) -> LeaseLost | None:
-        """The `LeaseLost` error if another process is known to have taken over, else None.
+        """The `LeaseLost` error if it is known that another process has taken over, else None.
 
-        This is noticed at each append and each renewal of the lease."""
+        It becomes known at the next append or renewal of the lease."""
 
     @property
     def messages(self) -> int:
@@ -913,7 +950,8 @@ class Thread:
     ) -> Thread:
         """Open a thread to work on it, and create it if it does not exist. Use it as a context manager.
 
-        `takeover=True` takes the lease even from a live holder.
+        `takeover=True` takes the lease even from a live holder. `label` says what this process does; errors
+        and listings show it with the process's pid.
 
         `durability` says when entries are durable. With `"sync"`, when `append` returns. With `"async"`, `append` waits
         only for entries that something is about to depend on (model calls, responses, intents, outcomes, statuses), and
@@ -949,10 +987,11 @@ class Thread:
     def purge(checkpointer: Checkpointer, thread_id: str) -> Purged:
         """Delete a thread, and at once every blob that only this thread reaches, however recently it was touched.
 
-        The thread is deleted first. So an interruption leaves blobs that no thread reaches, which `gc` deletes later, and
-        never a thread that lacks blobs. Raises `ThreadNotFound` if there is no such thread. A blob that another process
-        touches meanwhile is left to `gc`. A blob that another process has put but not yet pointed at may be deleted: then
-        its append raises `MissingBlob`, writes nothing, and can be made again after another put.
+        To touch a blob is to store it or to ask for it as a writer, which keeps it from gc for a time. The thread is
+        deleted first. So an interruption leaves blobs that no thread reaches, which `gc` deletes later, and never a thread
+        that lacks blobs. Raises `ThreadNotFound` if there is no such thread. A blob that another process touches meanwhile
+        is left to `gc`. A blob that another process has put but not yet pointed at may be deleted: then its append raises
+        `MissingBlob`, writes nothing, and can be made again after another put.
 
         Takes no lease: a process that holds the thread gets `LeaseLost` at its next append. The copy that an interrupted
         `purge_rewound` left is deleted too. Forks and copies are separate threads and stay. Raises `Corrupt` and deletes
@@ -971,7 +1010,7 @@ class Thread:
         Raises `ThreadBusy` if a live process holds the thread; its lease is taken meanwhile. No store can replace a log in
         one step, so this takes four, and two copies exist whenever an interruption could do harm:
 
-        1. The new log is written under a hidden id, with refs to all blobs of the old log.
+        1. The new log is written under a hidden id, and lists all blobs of the old log as needed.
         2. The old log is deleted.
         3. The new log is written under the thread's own id.
         4. The blobs of the old log that nobody else reaches are deleted, and then the hidden copy.
@@ -983,15 +1022,17 @@ class Thread:
         nothing is lost: the copy stays until that thread is deleted and this is called again."""
 
     def redacted(self, entries: Sequence[Logged]) -> Sequence[Logged]:
-        """Return these entries as they would be recorded."""
+        """Return these entries as they would be recorded, with texts that must not be on record removed."""
 
     @staticmethod
     def rekey(checkpointer: Checkpointer, progress: Progress | None = None) -> Rekeyed:
-        """Encrypt every thread again that has a plain frame or a frame of another key than the keyring's first.
+        """Encrypt every thread again that has a frame which is plain or encrypted with another key than the keyring's
+        first.
 
         A thread keeps its id, entries and times. No store can replace a log in one step, so a complete copy exists at every
-        moment: the thread is copied to a hidden id, fenced, deleted and copied back, and then the hidden copy is deleted.
-        If this is interrupted, run it again: it continues where it was. Blobs of the old key are left to gc."""
+        moment: the thread is copied to a hidden id, its lease is taken, it is deleted and copied back, and then the hidden
+        copy is deleted. If this is interrupted, run it again: it continues where it was. Blobs of the old key are left to
+        gc. Threads that a process works on are left out and reported."""
 
     def renew(self) -> None:
         """Extend the lease. Raises `LeaseLost` if another process has taken over.
@@ -1015,15 +1056,17 @@ class Thread:
         written. Raises `Corrupt` if nothing can be saved. A sound thread is simply copied."""
 
     def rewind(self, to_turn: int) -> None:
-        """Continue from the end of an earlier turn. Later messages stay in the history, and what was spent stays spent."""
+        """Continue from the end of an earlier turn. Later messages stay in the history, and what was spent stays spent.
+
+        Raises `InvalidInput` if there is no such turn."""
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Make this the state of the thread, by appending what differs.
+        """Make this the state of the thread, by appending entries for what differs.
 
-        If the conversation was changed, it is rewound first. Afterwards everything in the checkpoint is on record. If
-        something cannot be, raises `InvalidInput` that names it, and saves nothing. What the record holds beyond the
-        checkpoint stays: rewound messages are still part of the history, and spend does not shrink. If the checkpoint
-        says `running`, the status is `interrupted` after the block."""
+        If the checkpoint lacks messages of the conversation, the thread is rewound first. Afterwards everything in the
+        checkpoint is on record. If something cannot be, raises `InvalidInput` that names it, and saves nothing. What
+        the record holds beyond the checkpoint stays: rewound messages are still part of the history, and spend does not
+        shrink. If the checkpoint says `running`, the status is `interrupted` once the thread is closed."""
 
     @property
     def thread_id(self) -> str: ...
@@ -1032,8 +1075,9 @@ class Thread:
         """Check everything that a store holds of a thread. Takes no lease and changes nothing.
 
         Checks the digest and content of every frame, the chain from frame 0 on, every folded state against the fold of the
-        frames before it, every field of the head that follows from the log, and that the refs name all blobs that frames
-        refer to. Checks also that each blob exists, is intact and can be unpacked, and the same for all blobs below a tree.
+        frames before it, every field of the head that follows from the log, and that the thread's list of needed blobs
+        names all that frames refer to. Checks also that each of these blobs, and each that they point at, exists, is intact
+        and can be unpacked.
         The head's `log_id`, lease and times do not follow from the log, so they cannot be checked.
 
         Damage is reported and never raised. `Unavailable` and `ThreadNotFound` are raised. Where a store cannot read a
@@ -1044,20 +1088,22 @@ class Thread:
     def verify_all(
         checkpointer: Checkpointer, query: HeadQuery = ..., *, progress: Callable[[int, int | None], None] | None = None
     ) -> Iterator[Verdict]:
-        """Verify the matching threads one after the other, newest first. `progress` gets the number done and the total.
+        """Verify the threads that the query lists one after the other, newest first. Yields a verdict for each.
 
-        Threads that cannot even be listed come last, in one verdict with an empty `thread_id` and the store's own error."""
+        `progress` gets the number done and the total. If some threads are too damaged to be listed, a last verdict with an
+        empty `thread_id` holds the store's own error."""
 
 class Workspace:
-    """A folder of files, and a store that keeps its snapshots. Nothing is mounted, and Clew adds no files of its own to it.
+    """A folder of files, and a store that keeps its snapshots. Nothing is mounted, and Clew adds no files of its own to
+    the folder.
 
-    A snapshot holds files with their holes, hard links, symbolic links as links, empty folders, modes and times, and names
-    of any bytes. It leaves out and reports sockets, FIFOs and devices, files over the limit, and names that `.clewignore` or
-    `ignore` lists in the syntax of `.gitignore`. The store's own files are never part of it, wherever they lie. Owners,
-    extended attributes and access lists are not kept.
+    A snapshot holds files with their holes, hard links, symbolic links as links, empty folders, modes and times, and
+    names of any bytes. It leaves out and reports sockets, FIFOs and devices, files over the limit, and names that
+    `.clewignore` or `ignore` lists in the syntax of `.gitignore`. The store's own files are never part of it, wherever
+    they lie. Owners, extended attributes and access lists are not kept.
 
-    Files are cut into chunks, and each chunk is stored once for all threads of the store. A file that has not changed since
-    the last snapshot is not read again. A folder in which nothing has changed costs one digest.
+    Files are cut into chunks, and each chunk is stored once for all threads of the store. A file that has not changed
+    since the last snapshot is not read again. A folder in which nothing has changed costs one digest.
     """
 
     def __init__(
@@ -1085,28 +1131,31 @@ class Workspace:
     def restore(
         self, ref: Ref, into: str | os.PathLike[str] | None = None, progress: Progress | None = None
     ) -> Restored:
-        """Make the folder equal to a snapshot. With `into`, make that folder equal to it instead and leave this one alone.
+        """Make the folder equal to a snapshot. With `into`, make that folder equal to the snapshot instead and leave
+        this one alone.
 
-        A snapshot of the folder is taken first and returned as `before_restore`. Only names that differ are touched. Files
-        that were never part of a snapshot, such as ignored ones, stay. After an interruption at any point, make the same
-        call again: it completes the restore."""
+        A snapshot of the folder to change is taken first and returned as `before_restore`. Only names that differ are
+        touched. Files that were never part of a snapshot, such as ignored ones, stay. After an interruption at any
+        point, make the same call again: it completes the restore."""
 
     def snapshot(self, progress: Progress | None = None) -> SnapshotRef:
         """Take a snapshot of the folder. All of it is durable when this returns, so that an entry of a log may name it.
 
-        If the folder changes meanwhile, the snapshot may hold some files from before and some from after. Each file is
-        whole, or is reported in `skipped`. `progress` is called with the number of files read so far and in all. Cancelling
-        does no harm."""
+        If the folder changes meanwhile, the snapshot may hold some files from before the change and some from after.
+        Each file is whole, or is reported in `skipped` of the result. `progress` is called with the number of files
+        read so far and the number of files to read. Cancelling does no harm."""
 
 __version__: str
 
 def open_checkpointer(
     url: str | None = None, namespace: str = "", *, key: str | bytes | Iterable[str | bytes] | None = None
 ) -> Checkpointer:
-    """Open the checkpointer that a URL names, or the default store without a URL. It connects on first use.
+    """Open the checkpointer that a URL names; without a URL, the default store (see `default_url`). It connects when it
+    is first used. `namespace` selects a part of the store that shares nothing with its other namespaces.
 
-    URLs are, for example, `sqlite:///relative.db`, `sqlite:////absolute.db`, `file:///absolute/dir`, `file:relative/dir`
-    and `memory://`. Servers and object storage have schemes of their own, and installed packages add more.
+    URLs are, for example, `sqlite:///relative.db`, `sqlite:////absolute.db`, `file:///absolute/dir`,
+    `file:relative/dir` and `memory://`. Servers and object storage have schemes of their own, and installed packages
+    add more.
 
-    `key`, or else the environment variable `CLEW_KEY`, encrypts what is written. A key is 32 bytes, or these as hex or
-    base64 text. Of several keys the first encrypts and all decrypt."""
+    `key`, or else the environment variable `CLEW_KEY`, encrypts what is written. A key is 32 bytes, or these bytes as
+    hex or base64 text. Of several keys the first encrypts and all decrypt."""
