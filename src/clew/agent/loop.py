@@ -311,7 +311,9 @@ class Loop:
         return self._settings.budget.exceeded(state)
 
     def _warning(self, state: Checkpoint) -> str:
-        """Return a note that tells the model how many turns are left, if there are `warn_turns` or one; else ""."""
+        """Return a note for the model that says how many turns are left. It is given twice, when exactly `warn_turns` turns
+        are left and before the last turn. At all other times, return "".
+        """
         left, early = self._settings.max_turns - self._turns, self._settings.warn_turns
         if left not in (early, 1) or not 0 < early < self._settings.max_turns or is_note(state.messages[-1]):
             return ""

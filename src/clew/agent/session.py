@@ -190,9 +190,11 @@ class OwnSession(Session):
         keep_stopped: bool = True,
         must_exist: bool = False,
     ) -> None:
-        """`folder` is part of the name of a task's thread. `resume`, `clear_done` and `keep_stopped` are `resume`,
-        `delete_when_done` and `keep_when_stopped` of `agent.session`. With `must_exist`, a prompt raises
-        `ThreadNotFound` if the store does not have the thread, and creates none."""
+        """`folder` is the folder of the session's work: a thread that is named by its first prompt is named by this folder
+        too. `resume` is the argument of the same name of `agent.session`; `clear_done` is its `delete_when_done`, and
+        `keep_stopped` its `keep_when_stopped`. With `must_exist`, a prompt to a thread that the store does not have
+        raises `ThreadNotFound` instead of creating the thread.
+        """
         self._agent = agent
         self._thread_id = thread_id
         self._is_script = resume

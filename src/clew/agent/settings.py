@@ -179,8 +179,8 @@ async def keep_setup(checkpointer: Checkpointer, thread_id: str, setup: Setup) -
 
 
 def kept_setup(state: Checkpoint) -> Setup | None:
-    """Return the setup that a thread has on record, or None if it was not started from the command line. Raises
-    `Corrupt` if it cannot be read."""
+    """Return the setup (model, tools, limits and other options) that the command recorded when it started the thread.
+    Returns None if the thread was not started from the command line. Raises `Corrupt` if the setup cannot be read."""
     kept = state.state.get(SETUP)
     try:
         return None if kept is None else msgspec.convert(kept, Setup)

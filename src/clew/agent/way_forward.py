@@ -169,7 +169,9 @@ async def way_of(store: Checkpointer, head: Head, state: Checkpoint | None = Non
 
 
 def with_prompt(way: Way, prompt: str) -> Way:
-    """Return a copy of `way` for a prompt that is not on record yet. The new prompt needs no larger `max_turns`."""
+    """Return what is needed to go on with a thread by asking this new prompt, made from `way`, which is what is needed
+    without it. A higher limit of turns is left out, because the turns of a new prompt are counted anew.
+    """
     return msgspec.structs.replace(way, prompt=shown_prompt(prompt), max_turns=None)
 
 

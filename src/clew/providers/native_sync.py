@@ -217,8 +217,11 @@ async def adopt(
 
 
 async def adopt_into(journal: Journal, store: Checkpointer, source: Provider, key: str) -> None:
-    """Record a conversation that a provider keeps on this machine under `key` in an empty thread, both as Clew's
-    messages and as a copy of the provider's own files. Raises `SessionNotFound` if it is not there."""
+    """Record a conversation of a provider's program in the journal's thread, which must be empty.
+
+    The program keeps the conversation on this machine, and knows it by `key`. It is recorded twice: as Clew's messages, and
+    as a copy of the program's own files. Raises `SessionNotFound` if the program does not have it.
+    """
     folder = staging_folder(source, key)
     if not await asyncio.to_thread(source.export, key, folder):
         raise SessionNotFound(source.name, key)

@@ -143,7 +143,9 @@ class Client:
     async def _attempt(
         self, method: str, path: str, headers: list[tuple[str, str]], body: bytes, safe: bool
     ) -> tuple[Reply | None, str, float | None]:
-        """Make a call once. Returns the reply, the problem in words, and the seconds to wait before the next attempt. With a
+        """Make a call once. `safe` says that repeating the call does no harm.
+
+        Returns the reply, the problem in words, and the seconds to wait before the next attempt. With a
         reply there is no problem. If the reply is None and the seconds are None, the call must not be repeated."""
         replies: list[Reply] = []
 

@@ -72,7 +72,7 @@ _FIRST = "(The conversation goes on.)"
 
 
 class _Placed(NamedTuple):
-    """A JSON object of a message's content, and the place in the conversation of the block that it was made from."""
+    """One element of a request's content, and the place of the block in the conversation that it was made from."""
 
     part: Part
     at: At

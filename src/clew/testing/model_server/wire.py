@@ -34,7 +34,9 @@ class Event(NamedTuple):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """A response of the script with everything that is needed to write it in a vendor's form."""
+    """What the model server answers to one request, before it is written in a vendor's form: the content that the test's
+    script gives, with ids, model, stop reason and usage.
+    """
 
     id: str
     """Random letters for those ids that vendors make anew for every response."""
