@@ -211,8 +211,11 @@ class ObjectBlobs:
 
     async def _touch(self, digest: str, asked: int, *, check_data: bool = False) -> bool:
         """Set a blob's time of last use to now. Does nothing if the recorded time is `asked` or later, where `asked` is the
-        moment of the caller's request in microseconds. Returns whether the blob exists. With `check_data`, a large blob whose bytes are gone counts as absent, so that putting it again repairs
-        it."""
+        moment of the caller's request in microseconds.
+
+        Returns whether the blob exists. With `check_data`, a large blob whose bytes are gone counts as absent, so that
+        putting it again repairs it.
+        """
         known = self._records.get(digest)
         while True:
             if known is None:
