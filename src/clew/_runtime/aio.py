@@ -91,11 +91,11 @@ async def _wait(tasks: list[asyncio.Future[Any]], *, cancel: bool = False) -> as
 
 
 class Job(asyncio.Future[Any]):
-    """A piece of work for another OS thread, and the future on which its caller waits. Made by `new_job`.
+    """Work that another OS thread does, and the future on which its caller waits. Made by `new_job`.
 
     The OS thread that does the work stores its result in `outcome` or its exception in `error`. `settle`, called on the
     caller's event loop, then passes it to the caller. Cancelling the caller does not cancel the job: the caller's
-    cancellation is raised when the job is settled.
+    cancellation is raised when the job has ended.
     """
 
     __slots__ = ("error", "outcome", "work")
@@ -111,8 +111,8 @@ class Job(asyncio.Future[Any]):
 
 
 def new_job(work: Any, loop: asyncio.AbstractEventLoop) -> Job:
-    """Make a job for this work, to be awaited on this event loop. This is a function because a `Job.__init__` would
-    take twice as long (measured)."""
+    """Make a job: this work for another OS thread, to be awaited on this event loop. This is a function because a
+    `Job.__init__` would take twice as long (measured)."""
     job = Job(loop=loop)
     job.work = work
     job.error = job.outcome = None
@@ -133,8 +133,8 @@ def deliver(jobs: Iterable[Job]) -> None:
 
 
 def settle_all(jobs: Iterable[Job]) -> None:
-    """Pass each job's `outcome` or `error` to the caller that awaits the job. Called on the event loop of the jobs. If
-    nobody awaits a job any more, asyncio does not log its error as never retrieved."""
+    """Pass the result or error of each finished job to the caller that awaits the job. Called on the event loop of the
+    jobs. If nobody awaits a job any more, asyncio does not log its error as never retrieved."""
     for job in jobs:
         if job.error is None:
             job.set_result(job.outcome)
@@ -144,9 +144,9 @@ def settle_all(jobs: Iterable[Job]) -> None:
 
 
 class WorkerPool:
-    """A fixed number of OS threads that run jobs from one queue. Each of them owns one resource, for example a
-    connection, with which it calls the functions it is given. `make` makes the resource before the first job; `close`
-    closes it when the pool stops."""
+    """A fixed number (`size`) of OS threads that run jobs from one queue. Each OS thread has a resource of its own, for
+    example a connection, which it passes to the function of each job. It calls `make` for the resource before its first
+    job, and `close` with the resource when the pool stops."""
 
     def __init__(self, name: str, size: int, make: Callable[[], Any], close: Callable[[Any], None]) -> None:
         self._queue: SimpleQueue[Job | None] = SimpleQueue()
@@ -221,8 +221,8 @@ class Calls:
 
 
 async def together(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """Run these coroutines concurrently and wait until all have ended. Returns their results in the order given. If
-    some failed, raises the error of the first of them in that order."""
+    """Run these coroutines concurrently and wait until all have ended. Returns their results in the order of `calls`.
+    If some failed, raises the error of the one that comes first in `calls`."""
     results = await asyncio.gather(*calls, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):

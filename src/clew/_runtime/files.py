@@ -90,8 +90,8 @@ def make_private_file(path: Path) -> None:
 
 
 def make_private(*paths: Path) -> None:
-    """Restrict each of these files to this user (mode 0600) if it exists, belongs to this user and is accessible to
-    others. Does nothing on Windows."""
+    """Restrict each of these files to this user (mode 0600) if it exists, belongs to this user and gives other
+    users any access. Does nothing on Windows."""
     if sys.platform == "win32":
         return
     for path in paths:

@@ -61,7 +61,8 @@ def dollars(cost: float | None) -> str:
 
 
 def short_number(number: int) -> str:
-    """Return a count, for example of tokens, in few characters: `950`, `12.3k`, `4.5M`."""
+    """Return a count, for example of tokens, in few characters. From a thousand on, it has one decimal: `950`, `12.3k`,
+    `4.5M`."""
     for unit, length in (("M", 1_000_000), ("k", 1_000)):
         if number >= length:
             return f"{number / length:.1f}{unit}"
@@ -79,7 +80,7 @@ def size(number: int) -> str:
 
 
 def plural(number: int, noun: str) -> str:
-    """Return a number with its noun: `1 file`, `2 files`."""
+    """Return a number with its noun, to which an s is added unless the number is 1: `1 file`, `2 files`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
@@ -98,11 +99,13 @@ def clean(text: str) -> str:
 
 
 def one_line(text: str, longest: int | None = None) -> str:
-    """Return a text on one line: without terminal commands and control characters, with single spaces, and cut to
-    `longest` characters if that is given."""
+    """Return a text on one line: without terminal commands and control characters, and with single spaces in place of
+    line breaks, tabs and longer gaps. If `longest` is given, the result has at most that many characters, and ends in
+    an ellipsis if it was cut."""
     return cut(" ".join(clean(text).split()), longest)
 
 
 def cut(text: str, longest: int | None) -> str:
-    """Return the text, shortened to `longest` characters with an ellipsis at its end if it has more."""
+    """Return the text. If it has more than `longest` characters, cut it to at most that many, including the ellipsis
+    that is added at its end. With None, nothing is cut."""
     return text if longest is None or len(text) <= longest else text[: max(0, longest - 1)].rstrip() + "…"

@@ -33,9 +33,9 @@ __all__ = [
 
 
 class WaysOut(NamedTuple):
-    """Texts for the errors of a `Guard`, which refuses use of an object. `closed`, `child` and `loop` tell the user
-    what to do after a refusal because the object is closed, belongs to the parent process, or was used on another event
-    loop. `made` is the verb, such as "opened", for how the object came to be."""
+    """Texts for the errors of a `Guard`, which refuses use of an object. Three of them tell the user what to do
+    instead: `closed` if the object is closed, `child` if it belongs to the parent of this process, and `loop` if it was
+    first used on another event loop. `made` is the verb, such as "opened", for how the object came to be."""
 
     made: str = "opened"
     closed: str = "Open it again with open_checkpointer or its class."
@@ -48,7 +48,8 @@ _OF_STORES = WaysOut()
 
 class Guard:
     """Refuses use of an object where it cannot work: after it was closed, in a forked child process, or on a second
-    event loop. The object's methods call `enter` first. `what` names the object in errors."""
+    event loop. The object's methods call `enter` first. `what` names the object in errors, and `ways` has the texts
+    that tell the user what to do instead."""
 
     __slots__ = ("_closed", "_generation", "_loop", "_pid", "_ways", "_what")
 
@@ -94,10 +95,10 @@ class Guard:
         connections.
 
         Returns False if the object was closed before or belongs to a parent process. Connections belong to the event
-        loop on which the object was first used. If that is another loop than the running one and it is closed, the
-        connections ended with it, and the result is False. If it is another loop that is not closed, raises
-        `UsageError` and marks nothing. Pass `on_any_loop=True` for an object without such connections: then loops are
-        not compared.
+        loop on which the object was first used. If that loop is not the running one, it matters whether the loop is
+        closed. If it is, the connections ended with it, and the result is False. If it is not, this raises `UsageError`
+        and does not mark the object. Pass `on_any_loop=True` for an object without such connections: then loops are not
+        compared.
         """
         first = not self._closed and not self.is_inherited
         elsewhere = first and not on_any_loop and self._loop not in (None, asyncio.get_running_loop())
@@ -170,9 +171,9 @@ def check_append(thread_id: str, frames: Sequence[bytes], at: int, head: Head, r
 
 
 def _check_slowly(thread_id: str, frames: Sequence[bytes], at: int, head: Head) -> None:
-    """Find out what is wrong with an append that failed a quick check of its arguments, and raise `InvalidInput` with
-    the reason. Returns if nothing is wrong: the quick check also fails if the frames are larger together than one frame
-    may be."""
+    """Find out what is wrong with the arguments of an append that did not pass the quick check in `check_append`, and
+    raise `InvalidInput` with the reason. Returns if nothing is wrong: an append whose frames together are larger than a
+    single frame may be is allowed, but does not pass the quick check."""
     if at < 0:
         raise InvalidInput(f"thread {thread_id!r}: a position is 0 or more, not {at}")
     if head.thread_id != thread_id:

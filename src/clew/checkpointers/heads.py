@@ -150,8 +150,8 @@ class HeadQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def select(heads: Iterable[Head], query: HeadQuery) -> list[Head]:
-    """Return those of the given heads that match the query: in its order, from its cursor on, and at most as many as
-    its limit. Used by stores that cannot select and sort by themselves."""
+    """Return those of the given heads that match the query, in the order it asks for. Only heads after its cursor are
+    returned, and at most as many as its limit. Used by stores that cannot select and sort by themselves."""
     start = query.start()
     placed = [(query.position(head), head) for head in heads if query.matches(head)]
     placed = [place for place in placed if start is None or place[0] < start]
@@ -168,15 +168,15 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def micros(moment: datetime) -> int:
-    """Return this moment in whole microseconds since 1970, without rounding. Stores sort heads by this number."""
+    """Return this moment in microseconds since 1970, exactly. Stores sort heads by this number."""
     return (moment - _EPOCH) // _MICROSECOND
 
 
 @functools.lru_cache(4096)
 def thread_key(thread_id: str) -> str:
     """Return the key of a thread, the name under which stores keep it: the blake3 of its id, in hex. Some file systems
-    and databases take different ids for the same, for example if only upper and lower case differ; keys are safe on all
-    of them."""
+    and databases treat two different ids as the same, for example if only upper and lower case differ. Keys are safe on
+    all of them."""
     return thread_digest(thread_id).hex()
 
 

@@ -108,8 +108,8 @@ class BlobFiles:
         return found
 
     def delete(self, digests: Collection[str], grace: timedelta) -> None:
-        """Delete these blobs, except those whose time of last use is less than `grace` ago. Also delete old temporary
-        files."""
+        """Delete these blobs, except those whose time of last use is less than `grace` ago. Also delete temporary files
+        that are more than a day old."""
         gone: list[str] = []
         with self._locked(shared=False):
             before = _before(grace)
@@ -126,7 +126,8 @@ class BlobFiles:
         self._sweep()
 
     def _sweep(self) -> None:
-        """Delete the namespace's temporary files that are so old that the processes that wrote them must have died."""
+        """Delete the namespace's temporary files that are more than a day old: the processes that wrote them must have
+        died."""
         before = time.time() - _LEFTOVER
         for entry in (*self._root.entries(self._root.space), *self._root.fanned(self._folder)):
             with suppress(FileNotFoundError):

@@ -28,7 +28,8 @@ _SETTLED = 2_000_000_000
 """A file that changed less than this many nanoseconds ago may change again and keep the same times: file systems have
 clocks that are up to two seconds coarse."""
 _WORTH_KEEPING = 32
-"""The fewest heads that must have been read from threads' files before the cache file is written again."""
+"""The cache file is written again only after at least this many heads were read from threads' files since the last
+time."""
 
 Stamp = tuple[int, int, int, int]
 """Identifies one state of a file: its inode, size, time of modification and time of change."""
@@ -89,10 +90,11 @@ class HeadFiles:
         return found
 
     def _read(self, key: str, before: _Known | None) -> _Known | None:
-        """Read the head of a thread from its file. `key` is the hash of the thread's id; `before` is what was
-        remembered of the file. Returns None if the file was deleted meanwhile.
+        """Read the head of a thread from its file. `key` is the hash of the thread's id. `before` is what was
+        remembered of the file; it serves only to name the thread in errors. Returns None if the file was deleted
+        meanwhile.
 
-        The stamp (inode, size and times) of a file that changed within the last two seconds is left out: the file could
+        The result has no stamp (inode, size and times) if the file changed within the last two seconds: the file could
         change again and have the same stamp.
         """
         with self._threads.opened(key, shared=True) as fd:
@@ -116,8 +118,9 @@ class HeadFiles:
         return {}
 
     def _keep(self, known: dict[str, _Known], learned: int) -> None:
-        """Write `known`, the remembered heads, to the cache file if enough heads were read since it was last written.
-        `learned` is the number of heads read in this listing. Errors of the file system are ignored."""
+        """Write `known`, the remembered heads, to the cache file if enough heads were read since it was last written:
+        at least `_WORTH_KEEPING`, and at least a sixteenth of all. `learned` is the number of heads read in this
+        listing. Errors of the file system are ignored."""
         self._learned += learned
         if self._learned < max(_WORTH_KEEPING, len(known) // 16):
             return

@@ -131,7 +131,8 @@ class Root:
             return []
 
     def fanned(self, folder: Path) -> Iterator[os.DirEntry[str]]:
-        """Yield the files and folders in all subfolders of this folder whose names have two letters."""
+        """Yield what is in the subfolders of `folder` whose names have two characters. Files are stored in such
+        subfolders by the first two characters of their names."""
         for fan in self.entries(folder):
             if len(fan.name) == 2:
                 yield from self.entries(Path(fan.path))

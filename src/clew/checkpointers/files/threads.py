@@ -107,8 +107,9 @@ class ThreadFiles:
     @contextmanager
     def opened(self, key: str, *, shared: bool, create: bool = False) -> Iterator[int | None]:
         """Open and lock the file of a thread for a `with` block, which gets its descriptor. `key` is the hash of the
-        thread's id. The lock is exclusive and the file writable unless `shared`. If the file does not exist, it is
-        created with `create`; otherwise the block gets None.
+        thread's id. With `shared`, the file is opened for reading and several holders can lock it at once; otherwise it
+        is writable and the lock is exclusive. If the file does not exist, `create` decides: with it the file is
+        created, without it the block gets None.
 
         If the file is deleted while this waits for its lock, the path is opened again.
         """

@@ -50,8 +50,8 @@ IN_TIME = 20.0
 """Seconds within which a process that has marked blobs as dead sends the deletions of their objects. A request takes at
 most 30 s, so they end within the minute for which the process owns the dead blobs."""
 UNCERTAIN = 4_000_000
-"""The most microseconds by which the time of last use in a blob's record and the store's own time of the record's last
-change differ."""
+"""The most microseconds by which two times in the bucket differ: the time of last use in a blob's record (the small
+object that each blob has), and the store's own time of the last change of that record."""
 UNNAMED = 3600.0
 """Seconds after which a put of a large blob raises `Unavailable` instead of writing the record that names the object
 with the blob's bytes. After a day, a cleanup deletes such objects that no record names."""
@@ -247,9 +247,9 @@ class ObjectBlobs:
         return isinstance(state, Record) and state.touched <= before
 
     async def _doom(self, digest: str, before: int) -> list[str]:
-        """Mark a blob as deleted, unless it was touched after `before`: replace its record (the small object that each
-        blob has) by a dead record. Returns the keys of the objects that the caller has to delete; the list is empty if
-        the blob stays."""
+        """Mark a blob as deleted, unless its time of last use is later than `before`: replace its record (the small
+        object that each blob has) by a dead record. Returns the keys of the objects that the caller has to delete. The
+        list is empty if the blob stays or does not exist."""
         found = await self._bucket.get(self._key(digest), 0, BLOB_HEADER)
         state = None if found is None else self._read(digest, found)
         if found is None or not isinstance(state, Record) or max(state.touched, micros(found.modified)) > before:
@@ -262,9 +262,10 @@ class ObjectBlobs:
         return [*([self._data_key(digest, state.name)] if state.name else []), self._key(digest)]
 
     async def _take_over(self, digest: str) -> list[str]:
-        """Take over an interrupted deletion of a blob: become the owner of its dead record (which marks it as deleted)
-        if the former owner has not deleted it in time. Returns the keys of the objects that the caller has to delete.
-        The list is empty if the record is not dead or still belongs to its owner."""
+        """Take over an interrupted deletion of a blob. The process that began it owns the blob's dead record, which
+        marks the blob as deleted, for a minute. If the record still exists after that, this process becomes the owner.
+        Returns the keys of the objects that the caller then has to delete. The list is empty if there is no dead record
+        or another process owns it."""
         found = await self._bucket.get(self._key(digest))
         state = None if found is None else self._read(digest, found)
         if found is None or not isinstance(state, Dead) or self.clock.now() < state.since + OWNED:
@@ -276,8 +277,9 @@ class ObjectBlobs:
         return [self._key(digest)]
 
     async def _finish(self, keys: Sequence[str], began: float) -> None:
-        """Delete the objects of blobs that were marked as deleted, unless more than `IN_TIME` seconds have passed since
-        `began`. What stays is deleted by a later cleanup."""
+        """Delete the objects with these keys, which belong to blobs that were marked as deleted. Does nothing if more
+        than `IN_TIME` seconds have passed since `began`, the moment just before they were marked; a later cleanup then
+        deletes them."""
         if time.monotonic() - began <= IN_TIME:
             await self._bucket.delete(keys)
 

@@ -33,8 +33,8 @@ T = TypeVar("T")
 AT_ONCE = 32
 """The most requests that one checkpointer makes at the same time."""
 PATIENCE = 10.0
-"""Seconds for which a request is retried, if the store has answered an earlier one: it may be restarting, failing over,
-or overloaded."""
+"""Seconds for which a request that fails is retried, because the store may be restarting, failing over or overloaded. A
+store that has never answered is not retried at all."""
 PAUSE = 0.1
 """Seconds before the first retry. The pause doubles with each retry, up to `LONGEST_PAUSE`."""
 LONGEST_PAUSE = 1.0
@@ -98,10 +98,11 @@ class Bucket(Protocol):
 
 
 class PatientBucket:
-    """A bucket whose requests are retried for some seconds if it does not answer, provided that it has answered before.
+    """A bucket whose requests are retried for up to `PATIENCE` seconds if it does not answer, provided that it has
+    answered before.
 
-    Retries are safe. A conditional put writes only if the object is in a given state. If it was made although no answer
-    came, the second one is refused, and a refused caller reads the object and finds its own write.
+    Retries are safe. A conditional put writes only if the object is in a given state. If the first attempt was carried
+    out although no answer came, the second is refused. A refused caller reads the object and finds its own write.
     """
 
     def __init__(self, bucket: Bucket, where: str) -> None:
@@ -159,8 +160,9 @@ class _Patience:
         self._pause = PAUSE
 
     async def wait(self, error: Transient) -> None:
-        """Wait before the next attempt. Raises `Unavailable`, with the text of `error`, when the time for retries is
-        over."""
+        """Wait before a request that failed with `error` is tried again, longer each time. Raises `Unavailable`, with
+        the text of `error`, if the request may not be tried any more: after `PATIENCE` seconds, or at once if the store
+        has never answered."""
         if time.monotonic() + self._pause > self._end:
             raise Unavailable(
                 f"{self._where} cannot be reached or does not answer ({error}). "

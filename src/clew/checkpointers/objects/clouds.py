@@ -52,9 +52,9 @@ def open_obstore(scheme: str, bucket: str, where: str, config: Mapping[str, Any]
 
 
 def plain_http(endpoint: str | None, allowed: bool | None) -> bool:
-    """Return whether this endpoint is a plain http address; without an endpoint, whether plain http is `allowed`.
-    Raises `InvalidInput` if the endpoint is plain http on another machine and not `allowed`, or is no http address at
-    all."""
+    """Return whether requests may use plain http: if the endpoint is a plain http address, or without an endpoint, if
+    `allowed`. Raises `InvalidInput` if the endpoint is plain http on another machine and that is not `allowed`, or if
+    it is not an http or https address, or has a password in it."""
     if endpoint is None:
         return bool(allowed)
     parts = urlsplit(endpoint)

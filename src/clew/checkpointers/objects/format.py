@@ -177,8 +177,8 @@ def thread_tail(data: bytes, parts: ThreadParts) -> tuple[list[bytes], list[str]
 
 
 def record(touched: int, data: bytes, name: str = "") -> bytes:
-    """Encode a blob's object. It holds its time of last use, and either the blob's bytes or the name of the object that
-    holds them."""
+    """Encode a blob's object. It holds the blob's time of last use, and either the blob's bytes or the name of another
+    object that holds them."""
     fields = _BLOB.pack(b"CLB", VERSION, touched, os.urandom(8), bytes.fromhex(name) if name else _HERE)
     return b"".join((fields, _CRC.pack(crc32(fields)), data))
 

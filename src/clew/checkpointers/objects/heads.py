@@ -24,8 +24,8 @@ __all__ = ["ObjectHeads"]
 log = logging.getLogger("clew.checkpointers")
 
 WORTH_KEEPING = 64
-"""The fewest heads that a process must have read from threads' objects before it writes the cache object. It must also
-have read an eighth of all heads."""
+"""The cache object is written only after a process has read at least this many heads from threads' objects, and at
+least an eighth of all heads."""
 _SUM = 16
 
 _Cache = dict[str, tuple[str, Head]]
@@ -66,9 +66,9 @@ class ObjectHeads:
         return select(heads, query), damaged
 
     async def _head(self, listed: Listed) -> tuple[str, Head | Corrupt | None]:
-        """Return the tag and head of the listed thread's object. The object is read only if its tag is not the
-        remembered one. In place of the head this returns None if the thread was deleted meanwhile, and a `Corrupt`
-        error if the object is damaged."""
+        """Return the tag and the head of a thread's object, which is given as found in a listing. The object is read
+        only if its tag has changed since it was last read. In place of the head this returns None if the thread was
+        deleted meanwhile, and a `Corrupt` error if the object is damaged."""
         known = self._cache.get(_name(listed)) if self._cache else None
         if known is not None and listed.etag and known[0] == listed.etag:
             return known

@@ -150,8 +150,8 @@ class ObjectPacks:
         return f"{self.folder}/{thread}/{pack.name}"
 
     def merged(self, packs: Sequence[Pack], new: int) -> int:
-        """Return how many of the newest of these packs are merged with `new` bytes of new frames into one pack. Packs
-        hold the older frames of a thread."""
+        """Return how many of these packs are to be merged with `new` bytes of new frames into one pack; these are
+        always the newest packs. Packs hold the older frames of a thread, and are given from old to new."""
         return merged_with([pack.size for pack in packs], new)
 
     async def write(
@@ -167,8 +167,8 @@ class ObjectPacks:
         return (pack,)
 
     async def frames(self, thread: str, wanted: Sequence[tuple[Pack, int, int]]) -> list[bytes]:
-        """Return frames from packs, in order. Each item of `wanted` is a pack, the first frame wanted, and the frame
-        before which to stop; both count from the start of the pack."""
+        """Return frames from packs, in order. Each item of `wanted` is a pack, the number of the first frame wanted,
+        and the number of the frame before which to stop. The first frame of a pack has the number 0."""
         found = await together([self._frames(thread, *part) for part in wanted])
         return [frame for frames in found for frame in frames]
 
@@ -183,8 +183,8 @@ class ObjectPacks:
         await self._bucket.delete([self.key(thread, pack) for pack in packs])
 
     async def _frames(self, thread: str, pack: Pack, start: int, stop: int) -> list[bytes]:
-        """Read frames of a pack, from number `start` up to, not including, `stop`. Numbers count from the start of the
-        pack."""
+        """Read frames of a pack, from number `start` up to, not including, `stop`. The first frame of the pack has the
+        number 0."""
         if pack.size <= WHOLE or 2 * (stop - start) >= pack.frames:
             frames, _ = await self._whole(thread, pack)
             return frames[start:stop]

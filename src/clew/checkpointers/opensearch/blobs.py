@@ -35,9 +35,9 @@ BATCH = 500
 BATCH_BYTES = 4 * 2**20
 """The most bytes of blobs in one request."""
 PAGE = 1000
-"""The number of blobs in one page of a listing."""
+"""The number of blobs in each page of a listing; the last page may have fewer."""
 AT_ONCE = 4
-"""The most requests that carry bytes of larger blobs at the same time."""
+"""The most requests with bytes of larger blobs that are made at the same time."""
 _RECORD = "touched,name,pieces,bytes"
 
 
@@ -143,8 +143,8 @@ class Blobs:
             await self._drop(key for digest, record in gone for key in self._piece_keys(digest, record))
 
     async def names(self, digest: str) -> set[str]:
-        """Return the name of the documents that hold this blob's bytes, in a set. The set is empty if the blob does not
-        exist, and holds an empty name if the bytes are in the blob's record."""
+        """Return a set with the name under which documents hold this blob's bytes. The set is empty if the blob does
+        not exist. It holds an empty text if the bytes are in the blob's record, the one document that each blob has."""
         record = (await self._records([digest])).get(digest)
         return {record.name} if record else set()
 

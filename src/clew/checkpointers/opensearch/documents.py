@@ -93,8 +93,8 @@ def thread_document(ns: str, head: Head, encoded: bytes, tail: Tail) -> dict[str
 
 
 def word(value: str) -> str:
-    """Return a value as the index holds it for searches: cut to its first characters. Different long values may give
-    the same result."""
+    """Return a value as the index holds it for searches: its first 2000 characters at most. Different long values may
+    give the same result."""
     return value[:_LONGEST]
 
 
@@ -103,8 +103,8 @@ def tag_word(name: str, value: str) -> str:
 
 
 def fold_title(title: str) -> tuple[str, bool]:
-    """Return a title as the index holds it for searches: casefolded and cut to its first characters. The second value
-    returned is whether it was cut."""
+    """Return a title as the index holds it for searches: casefolded, and its first 8000 characters at most. The second
+    value returned is True if it was cut."""
     folded = title.casefold()
     return folded[:_LONGEST_TITLE], len(folded) > _LONGEST_TITLE
 

@@ -92,8 +92,8 @@ class Engine:
         self, index: str, key: str, document: Mapping[str, Any], *, when: tuple[int, int] | str | None = None
     ) -> tuple[int, int] | None:
         """Write a document, and return its new state: sequence number and primary term. If `when` is a state, the
-        document is written only if it is in that state; if it is `"absent"`, only if it does not exist. Returns None if
-        it was not written."""
+        document is written only if it is in that state; if it is `"absent"`, only if it does not exist; if it is None,
+        always. Returns None if it was not written."""
         params: dict[str, Any] = {}
         if isinstance(when, tuple):
             params = {"if_seq_no": when[0], "if_primary_term": when[1]}
@@ -103,11 +103,11 @@ class Engine:
         return None if "error" in answer else (answer["_seq_no"], answer["_primary_term"])
 
     async def bulk(self, index: str, actions: Sequence[tuple[str, Mapping[str, Any], Any]]) -> list[Answer]:
-        """Make several writes in one request. Each of `actions` is a verb such as `delete`, its parameters, and the
-        document or None. Each write is atomic, all together are not.
+        """Make several writes in one request. Each of `actions` has three values: a verb such as `delete`, its
+        parameters, and the document to write or None. Each write is atomic, all together are not.
 
-        Returns the result of each write, in order; it may have the status 404 or 409. Raises a `ClewError` if a write
-        has any other error.
+        Returns the cluster's result for each write, in order. A result may have the status 404 (no such document) or
+        409 (conflict). Raises a `ClewError` if a write has any other error.
         """
         if not actions:
             return []

@@ -26,9 +26,10 @@ __all__ = ["Listing"]
 log = logging.getLogger("clew.checkpointers")
 
 PAGE = 200
-"""The number of heads in one page of a listing."""
+"""The number of heads in each page of a listing; the last page may have fewer."""
 KEPT = "5m"
-"""How long the cluster keeps a point in time (a frozen view of an index) after the last request for a page."""
+"""How long the cluster keeps a point in time (a frozen view of an index) after each request for a page: five minutes.
+"""
 _LONGEST_SEARCH = 100
 """The most characters of the title in a query that the cluster looks for. Each result is checked again here with the
 whole title."""
@@ -101,8 +102,8 @@ class Listing:
             log.debug("%s: a point in time is not deleted for now: %s", self._where, error)
 
     async def search(self, text: str, limit: int) -> list[Head]:
-        """Return the heads of threads whose title or search text (set with `set_text`) has words of this text, best
-        matches first, at most `limit`."""
+        """Return the heads of at most `limit` threads, best matches first. A thread matches if its title, or its search
+        text (set with `set_text`), has at least one word of this text."""
         mine = [{"term": {"ns": self._ns}}, {"term": {"text_of": self._ns}}]
         body = {
             "size": 2 * limit,

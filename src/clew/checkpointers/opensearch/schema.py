@@ -150,7 +150,8 @@ class Indices:
 
 async def _clock(engine: Engine) -> Clock:
     """Ask a node of the cluster for its time, and return the cluster's clock. The result is this machine's clock if the
-    two differ by less than the measurement can tell, or if the cluster does not tell its time."""
+    cluster does not tell its time. It is also this machine's clock if the two differ by no more than `NOTICED` seconds
+    plus the time that the request took."""
     asked = time.time()
     only = {"filter_path": "nodes.*.timestamp"}
     answer = await engine.ask("GET", "/_nodes/_local/stats/process", only, also=_NOT_FOR_US)

@@ -186,9 +186,9 @@ class OpenSearchCheckpointer(Checkpointer):
         await self._engine.settle(self._delete_blobs(digests, untouched_for))
 
     async def search(self, text: str, *, limit: int = 20) -> list[Head]:
-        """Return the heads of at most `limit` threads, best matches first. A thread matches if words of this text are
-        in its title or in the text that was given to `index_text`. Raises `InvalidInput` for an empty text. Only the
-        OpenSearch store has this method."""
+        """Return the heads of at most `limit` threads, best matches first. A thread matches if at least one word of
+        this text is in its title or in the text that was given to `index_text`. Raises `InvalidInput` for an empty
+        text, or if `limit` is not from 1 to 1000. Only the OpenSearch store has this method."""
         self._guard.enter()
         if not text.strip():
             raise InvalidInput("a search needs a word to search for. To list all threads use heads().")
@@ -233,7 +233,8 @@ LEFTOVER = 86_400_000_000
 """The age in microseconds from which a pack, or a document with a blob's bytes, is deleted if no thread or blob holds
 its name. A process that writes such a document adds the name to a thread or blob within an hour, or never."""
 PAGE = 500
-"""The number of documents in one page of a sweep, which deletes leftover documents."""
+"""The number of documents that a sweep reads with each request; the last request may find fewer. A sweep deletes
+leftover documents."""
 
 
 async def sweep(engine: Engine, indices: Indices, ns: str, threads: Threads, blobs: Blobs) -> None:
@@ -259,8 +260,9 @@ async def sweep(engine: Engine, indices: Indices, ns: str, threads: Threads, blo
 
 
 async def _named(hits: list[Answer], threads: Threads, blobs: Blobs) -> set[str]:
-    """Return the names that must not be deleted: of the packs and blobs' bytes that these search hits found, those that
-    a thread or blob still holds."""
+    """Return the names of packs and of blobs' bytes that a sweep must not delete, because a thread or blob still holds
+    them. `hits` are the documents that the sweep has found. If a thread or blob is damaged, all names that `hits` has
+    for it are returned."""
     names: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     for hit in hits:
         source = hit["_source"]

@@ -177,8 +177,9 @@ class DocumentPacks:
         self._room = asyncio.Semaphore(AT_ONCE)
 
     def merged(self, packs: Sequence[Pack], new: int) -> int:
-        """Return how many of the newest of these packs (older frames of a thread) are merged with `new` bytes of new
-        frames into one pack: what `merged_with` says, but fewer if the result would be larger than `LARGEST`."""
+        """Return how many of these packs (older frames of a thread, from old to new) are to be merged with `new` bytes
+        of new frames into one pack; these are always the newest packs. The number is that of `merged_with`, or less if
+        the result would be larger than `LARGEST`."""
         count = merged_with([pack.size for pack in packs], new)
         while count and new + sum(pack.size for pack in packs[len(packs) - count :]) > LARGEST:
             count -= 1
@@ -201,8 +202,8 @@ class DocumentPacks:
         return tuple(pack for pack, _ in made)
 
     async def frames(self, thread: str, wanted: Sequence[tuple[Pack, int, int]]) -> list[bytes]:
-        """Return frames from packs, in order. Each item of `wanted` is a pack, the first frame wanted, and the frame
-        before which to stop; both count from the start of the pack."""
+        """Return frames from packs, in order. Each item of `wanted` is a pack, the number of the first frame wanted,
+        and the number of the frame before which to stop. The first frame of a pack has the number 0."""
         whole = await self._whole(thread, [pack for pack, _, _ in wanted])
         return [frame for (frames, _), (_, low, high) in zip(whole, wanted, strict=True) for frame in frames[low:high]]
 

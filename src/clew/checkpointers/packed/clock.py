@@ -9,7 +9,8 @@ __all__ = ["Clock"]
 
 
 class Clock:
-    """The clock of a store's server, estimated: this machine's clock plus `ahead` microseconds, 0 if both agree."""
+    """The clock of a store's server, estimated from this machine's clock. `ahead` is how many microseconds the server's
+    clock is ahead of it, negative if it is behind."""
 
     def __init__(self, ahead: int = 0) -> None:
         self._ahead = ahead
@@ -19,7 +20,7 @@ class Clock:
         return time.time_ns() // 1000 + self._ahead
 
     def before(self, time: timedelta) -> int:
-        """Return what the server's clock showed this long ago, in microseconds since 1970."""
+        """Return what the server's clock showed at the moment that is `time` ago, in microseconds since 1970."""
         return self.now() - min(time // timedelta(microseconds=1), _LONGEST)
 
 

@@ -111,8 +111,8 @@ class Packs(Protocol):
     the key of that thread, which is the hash of its id. Reading a pack that does not exist raises `PackGone`."""
 
     def merged(self, packs: Sequence[Pack], new: int) -> int:
-        """Return how many of the newest of these packs should be merged with `new` bytes of new frames into one pack.
-        Packs hold the older frames of a thread."""
+        """Return how many of these packs are to be merged with `new` bytes of new frames into one pack; these are
+        always the newest packs. Packs hold the older frames of a thread, and are given from old to new."""
 
     async def write(
         self, thread: str, older: Sequence[Pack], frames: Sequence[bytes], refs: Sequence[str]
@@ -121,8 +121,8 @@ class Packs(Protocol):
         (digests of blobs). Returns the entries of the new packs for the thread's list of packs."""
 
     async def frames(self, thread: str, wanted: Sequence[tuple[Pack, int, int]]) -> list[bytes]:
-        """Return frames from packs, in order. Each item of `wanted` is a pack, the first frame wanted, and the frame
-        before which to stop; both count from the start of the pack."""
+        """Return frames from packs, in order. Each item of `wanted` is a pack, the number of the first frame wanted,
+        and the number of the frame before which to stop. The first frame of a pack has the number 0."""
 
     async def refs(self, thread: str, packs: Sequence[Pack]) -> set[str]:
         """Return the digests of all blobs that the frames in these packs refer to. Packs hold the older frames of a
@@ -243,9 +243,10 @@ class PackedLogs(Generic[S]):
             log.debug("%s: unused packs of thread %s are not deleted for now: %s", self._where, key, error)
 
     async def _commit(self, key: str, known: Log[S] | None, append: Append) -> bool:
-        """Write the thread's record (its one object or document) with this append added, on condition that the record
-        is as in `known`; with None, that there is none. If the frames outside packs are too many, a pack is written
-        first. Returns False if the record has changed; then nothing was added."""
+        """Write the thread's record (its one object or document) with this append added. Does so only if the record is
+        still as `known` says, or does not exist if `known` is None. If the frames and refs (digests of blobs) outside
+        packs then have too many bytes, they are first written as a pack. Returns False if the record has changed; then
+        nothing was added."""
         before = known.tail if known else Tail()
         tail = before._replace(
             frames=[*before.frames, *map(bytes, append.frames)],
@@ -272,8 +273,8 @@ class PackedLogs(Generic[S]):
 
     async def _drop_unless_listed(self, key: str, new: Sequence[Pack]) -> None:
         """After a refused write of a thread's record (its one object or document), delete the packs `new` that were
-        written for it, unless the record lists them. It lists them if the write was carried out although no answer
-        came."""
+        written for that write, unless the record lists them. The record lists them if the store carried out the write
+        although no answer came."""
         if new and not {pack.name for pack in new} & await self.pack_names(key):
             await self.drop(key, new)
 

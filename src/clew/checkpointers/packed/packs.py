@@ -78,8 +78,8 @@ class PackTable(NamedTuple):
     refs: list[str]
 
     def frames(self, data: bytes | memoryview, start: int, stop: int) -> list[bytes]:
-        """Split `data`, the bytes of the pack's frames from number `start` up to, not including, `stop`, into frames,
-        and check each. Raises `BadObject` if one is damaged."""
+        """Split `data` into frames and check each of them. `data` holds the pack's frames from number `start` up to,
+        not including, `stop`. Raises `BadObject` if a frame is damaged."""
         found: list[bytes] = []
         at = 0
         for size, expected in zip(self.sizes[start:stop], self.sums[start:stop], strict=True):

@@ -75,8 +75,9 @@ class _Log(msgspec.Struct, gc=False):
 
 
 class Appender:
-    """Checks and writes appends inside transactions of one connection. It remembers the length of logs between
-    transactions. So it must be the only one that writes through its connection, or `forget` must be called."""
+    """Checks and writes appends inside transactions of one connection. Between transactions it remembers how many
+    frames each log has. So nothing else may write through its connection; if something does, `forget` must be called.
+    """
 
     def __init__(self) -> None:
         self._logs: dict[tuple[str, bytes], _Log | None] = {}
@@ -90,16 +91,17 @@ class Appender:
         self._next_id = None
 
     def begin(self, db: sqlite3.Cursor) -> None:
-        """Start the work of a transaction: if another connection has written since the last transaction, drop
-        everything that is remembered about logs."""
+        """Prepare for a transaction: drop everything that is remembered about logs if another connection has written
+        since the last transaction, or if more than `REMEMBERED` logs are remembered."""
         (version,) = db.execute("PRAGMA data_version").fetchone()
         if version != self._version or len(self._logs) > REMEMBERED:
             self.forget()
             self._version = version
 
     def apply(self, db: sqlite3.Cursor, jobs: Sequence[Job]) -> None:
-        """Check and write the appends of these jobs; `work` of each is an `Append`. An append that is refused writes
-        nothing: its error is stored in the job's `error`, and the others are written."""
+        """Check and write the appends of these jobs. A job is a request whose caller waits; its `work` is an `Append`.
+        An append that is refused writes nothing: its error is stored in the job's `error`, and the others are written.
+        """
         heads: dict[int, tuple[Any, ...]] = {}
         frames: list[tuple[int, int, bytearray]] = []
         refs: list[tuple[int, bytes]] = []

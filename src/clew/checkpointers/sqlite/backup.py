@@ -85,8 +85,8 @@ def _copy(source: Path, target: Path, progress: Callable[[int, int | None], None
 
 
 def _keep(temporary: Path, path: Path, taken: InvalidInput) -> Backup:
-    """Sync the finished copy at `temporary` to the disk, rename it to `path`, and return the backup. Raises `taken`, an
-    error that the caller has prepared, if a file of that name was made meanwhile."""
+    """Sync the finished copy at `temporary` to the disk, rename it to `path`, and return the backup. If a file at
+    `path` was made meanwhile, raises `taken`, an error that the caller has prepared."""
     fd = os.open(temporary, os.O_RDWR)
     try:
         files.sync(fd)

@@ -43,8 +43,8 @@ SLOW_PAUSE = 50
 """If a transaction on the event loop was not quick, the loop leaves all work to the writer thread for this many times
 as long as the transaction took. So slow transactions take at most a fiftieth of the loop's time."""
 MOST_HERE, MOST_BYTES_HERE = 64, 2**20
-"""The largest transaction that an event loop makes by itself. The first number limits its appends, and also the blobs
-they refer to; the second limits its bytes."""
+"""The largest transaction that an event loop makes by itself. It has at most 64 appends, which refer to at most 64
+blobs in all, and their frames and heads have at most 1 MiB together."""
 _FAULTS = (sqlite3.Error, UnicodeDecodeError)
 """The errors that Python's sqlite3 raises. `UnicodeDecodeError` is one of them: SQLite's error text about a damaged
 database may not be UTF-8."""
@@ -116,8 +116,8 @@ class Engine:
         return job
 
     def hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Write the requests that were gathered for this event loop: on the loop itself if that is quick, otherwise by
-        passing them to the writer thread."""
+        """Write the requests that were gathered for this event loop. Does it on the loop itself if commits are quick,
+        otherwise passes the requests to the writer thread."""
         if (gathered := self._gathered.pop(loop, None)) and not self._write_here(gathered, loop):
             self._hand(gathered, loop)
 
@@ -126,9 +126,9 @@ class Engine:
         self._queue.put(batch)
 
     def _write_here(self, batch: list[Job], loop: asyncio.AbstractEventLoop) -> bool:
-        """Make the transaction of a batch on the event loop itself, if that does not block the loop for long. Returns
-        True if this was done; each job then has its result or error. Returns False, with nothing written, if the writer
-        thread has to do it."""
+        """Write a batch of requests as one transaction on the event loop itself, if that does not block the loop for
+        long. Returns True if this was done; each job then has its result or error. Returns False, with nothing written,
+        if the writer thread has to do it."""
         began = time.monotonic()
         if (
             self._quick < QUICK_RUNS
@@ -204,8 +204,8 @@ class Engine:
                     self._checkpoint(self._connection)
 
     def _gather(self) -> tuple[list[Job], bool]:
-        """Wait for requests and return all that are in the queue, up to about `MAX_BATCH`. The second value returned is
-        False once `stop` was called."""
+        """Wait until there are requests, and return those in the queue. Takes no more once it has `MAX_BATCH` or more.
+        The second value returned is False once `stop` was called."""
         batch: list[Job] = []
         jobs = self._queue.get()
         while jobs is not None:
@@ -387,7 +387,8 @@ def _may_be_written_here(batch: list[Job]) -> bool:
 
 
 def _pages_of(appends: list[Job]) -> int:
-    """Estimate how many pages of the database these appends change. Appends to different threads share some pages."""
+    """Estimate how many pages of the database all of these appends change together. The estimate is less than the sum
+    of the estimates for each append, because appends to different threads share some pages."""
     size: int = sum([job.work.size for job in appends])
     return 3 + len(appends) // 4 + size // PAGE_SIZE
 
