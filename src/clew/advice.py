@@ -86,7 +86,7 @@ KEY_IN_SHELL = "in the environment, as CLEW_KEY"
 """How a user of the `clew` command gives the key of an encrypted store; words for an error message."""
 
 KINDS: dict[str, Callable[..., str]] = {}
-"""The functions of this module that return advice, by name."""
+"""The functions of this module that return a command as advice, by the name of the function."""
 
 _F = TypeVar("_F", bound=Callable[..., str])
 _CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]+")
@@ -146,7 +146,8 @@ def resume(
 ) -> str:
     """Return the shell command that goes on with a thread, with these values as its options.
 
-    `budget` is what `budget_words` returns; `tools` are written `module:function`.
+    `budget` has values of --budget, such as `2usd`, as `budget_words` returns them. `tools` has values of --tool,
+    written `module:function`.
     """
     options: list[str] = []
     options += [] if answer is None else ["--answer", answer]
@@ -164,7 +165,8 @@ def resume(
 def resume_in_program(
     thread_id: str, prompt: str | None = None, *, answer: Any = None, max_turns: int | None = None
 ) -> str:
-    """Return the Python call that goes on with a thread, for the program whose variable `agent` has the thread's tools."""
+    """Return the Python call that goes on with a thread. It is for a program that has a variable `agent`: the agent
+    with the thread's tools."""
     given = [] if prompt is None else [repr(prompt)]
     given.append(f"thread_id={thread_id!r}")
     given += [] if answer is None else [f"answer={answer!r}"]
@@ -174,7 +176,8 @@ def resume_in_program(
 
 @_kind
 def budget_in_program(**limits: float) -> str:
-    """Return the Python argument that gives an `Agent` a budget with these limits, so that a thread may spend more."""
+    """Return the Python argument that gives an `Agent` a budget with these limits, such as `budget=Budget(usd=2.0)`. It
+    is advised so that a thread may spend more."""
     return f"budget=Budget({', '.join(f'{name}={value!r}' for name, value in limits.items())})"
 
 
@@ -291,14 +294,14 @@ def adopt(session: str) -> str:
 
 @_kind
 def new_token(file: str = "") -> str:
-    """Return the shell command that makes a token for a service of Clew, valid in all namespaces. With `file` it
-    appends the token to that file."""
+    """Return the shell command that makes a token for a service of Clew, valid in all namespaces. If `file` is given,
+    the command appends the token to that file."""
     return _clew("serve", options=["--new-token", "--namespace", "*"]) + (f" >> {quoted(file)}" if file else "")
 
 
 @_kind
 def install(extra: str) -> str:
-    """Return the shell command that installs an optional part of Clew."""
+    """Return the pip command that installs `extra`, an optional group of dependencies of Clew."""
     return f"pip install {quoted(f'clew[{extra}]')}"
 
 
@@ -313,8 +316,8 @@ _PACKAGES = {"claude_code": "@anthropic-ai/claude-code", "codex": "@openai/codex
 
 @_kind
 def install_program(provider: str, version: str = "") -> str:
-    """Return the shell command that installs a coding agent's program with npm. `version` is a number, or `latest` to
-    replace an older program."""
+    """Return the shell command that installs the program of the coding agent `provider` with npm. `version` is the
+    number to install, or `latest`, which also replaces an older program. If it is empty, npm chooses."""
     return f"npm install -g {_PACKAGES[provider]}{f'@{version}' if version else ''}"
 
 
@@ -333,7 +336,7 @@ _OPENS = {"claude_code": "claude --resume", "codex": "codex resume", "opencode":
 @_kind
 def open_session(provider: str, key: str, folder: str = "") -> str:
     """Return the shell command that opens a session with the coding agent's own program, in `folder` if given. `key` is
-    the provider's id of the session. Empty for a provider that Clew does not ship."""
+    the id by which the provider knows the session. Returns an empty text for a provider that Clew does not ship."""
     if provider not in _OPENS:
         return ""
     there = f"cd {quoted(folder)} && " if folder else ""
@@ -344,8 +347,8 @@ _REPAIR = re.compile(r"clew verify .*?--repair", re.DOTALL)
 
 
 def for_shell(text: str, thread_id: str = "", *, store: str = "") -> str:
-    """Return the text of an error with the Python calls that it advises replaced by shell commands. The commands are
-    about this thread and this store."""
+    """Return the text of an error with the Python calls that it advises replaced by shell commands. The commands name
+    `thread_id` and `store`, the URL for --store, where they need them."""
     pairs = {
         list_in_program(): list_threads(store=store),
         discover(): list_sessions(),

@@ -1,4 +1,5 @@
-"""Make the agent that a setup describes: a model with its tools and MCP servers, or a provider."""
+"""Make the agent that a setup describes: a model with its tools and MCP servers, or a provider. A setup is the options
+with which the command line makes a thread's agent; it is stored with the thread."""
 
 from __future__ import annotations
 
@@ -63,14 +64,16 @@ async def make_agent(
     *,
     without_tools: bool = False,
 ) -> tuple[Agent, Setup, list[str]]:
-    """Make the agent that a setup describes, and its workspace folder if that is missing.
+    """Make the agent that `setup`, the options stored with a thread, describes. Makes its workspace folder if that is
+    missing.
 
     Returns the agent, the setup with the names of the agent's tools filled in, and notes for the user. `before` is the
     stored state of the thread; None for a new thread. Closing `stack` closes the agent and its MCP servers. `stopped`
-    takes the thread's id and returns the command that resumes the thread; it is printed if a signal stops the run.
+    takes the thread's id and returns the command that resumes the thread; that command is printed if a signal stops the
+    run.
 
-    Raises `ToolsMissing` if the thread has tools that only the program which made it has. `without_tools` allows to
-    leave these out.
+    Raises `ToolsMissing` if the thread has tools that only the program which made it has, unless `without_tools` is
+    set. The agent then works without these tools.
     """
     notes: list[str] = []
     common: dict[str, Any] = {
@@ -107,18 +110,19 @@ def _make_folder(path: str) -> None:
 
 
 def _check_folder(setup: Setup, tools: dict[str, Any]) -> None:
-    """Raise `InvalidInput` if one of these tools needs a workspace folder and the setup names none."""
+    """Raise `InvalidInput` if one of the agent's tools needs a workspace folder, and `setup`, the agent's options,
+    names no folder."""
     named = ", ".join(name for name, tool in tools.items() if not _is_agent(tool) and tool.needs_workspace)
     if named and not setup.workspace:
         raise InvalidInput(f"these tools need a folder to work in: {named}. Give it: --workspace FOLDER")
 
 
 async def _tools(setup: Setup, stack: AsyncExitStack) -> dict[str, Any]:
-    """Return the agent's tools by name: those given with --tool and --mcp, and the built-in ones for files whose names
-    are still free.
+    """Return the agent's tools by name: those given with --tool and --mcp and, if there is a workspace, the built-in
+    tools for files. A built-in tool is left out if a given tool has its name.
 
-    Connects to the MCP servers; closing `stack` disconnects them. The built-in tools need a workspace. Raises
-    `InvalidInput` if two given tools have the same name.
+    Connects to the MCP servers; closing `stack` disconnects them. Raises `InvalidInput` if two given tools have the
+    same name.
     """
     if setup.tools:
         importing_from(os.getcwd(), setup.folder)
@@ -142,11 +146,12 @@ def _is_agent(value: Any) -> bool:
 
 
 def _missing(thread_id: str, before: Checkpoint | None, names: set[str], without: bool) -> list[str]:
-    """Return a list with a note about the tools that the thread had before and the agent lacks; empty if it lacks none.
+    """Return a list with one note, which names the tools that the thread had before and the agent lacks. The list is
+    empty if the agent lacks none.
 
-    `names` are the agent's tools. Raises `ToolsMissing` for a tool whose call has no result yet. Raises it too for
-    tools that only the program which made the thread has, unless `without` is set. Tools that an earlier command line
-    gave may always be left out.
+    `names` are the agent's tools. Raises `ToolsMissing` for a missing tool whose call has no result yet. Raises it too
+    for tools that only the program which made the thread has, unless `without` is set. Tools that were given as options
+    of an earlier `clew` command may always be left out.
     """
     if before is None:
         return []
@@ -226,8 +231,8 @@ class _Server(NamedTuple):
 
 
 def check_server(text: str) -> None:
-    """Raise `InvalidInput` if a value of --mcp cannot be parsed, or contains what looks like a secret: it will be
-    stored."""
+    """Raise `InvalidInput` if a value of --mcp cannot be parsed. Also raise it if the value contains what looks like a
+    secret, because the value will be stored."""
     for name in _secrets(_read_server(text)):
         raise InvalidInput(
             f"--mcp has what looks like a secret ({name}), and its value would be stored with the thread. Put it into "
@@ -238,7 +243,8 @@ def check_server(text: str) -> None:
 
 def open_server(text: str, folder: str) -> MCPTools:
     """Return the tools of the MCP server that a value of --mcp describes. Entering them as a context manager connects
-    to the server. A server that is a command is started in `folder`, if that exists on this machine."""
+    to the server. If the server is a command, it is started in `folder`, or in the current folder if `folder` does not
+    exist on this machine."""
     server = _read_server(text)
     given = {name: _expanded(value) for name, value in server.given.items()}
     words = [_expanded(word) for word in server.words]

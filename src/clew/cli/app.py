@@ -36,8 +36,8 @@ class LazyGroup(TyperGroup):
         """Return the name of the command that the arguments begin with, the command itself, and the arguments that
         follow.
 
-        While a shell completes words, the command is imported here with all its options, which `get_command` leaves out
-        then.
+        While a shell completes words, `get_command` returns commands without their options. So this imports the
+        command, to complete its options too.
         """
         name, command, rest = super().resolve_command(ctx, args)
         return name, _imported(name) if name in COMMANDS and ctx.resilient_parsing else command, rest

@@ -32,9 +32,10 @@ class Native(NamedTuple):
 def find_native(session: str, provider: str | None, place: Place) -> Native | None:
     """Find a coding agent's session by its id, the beginning of its id, or its file. Returns None if there is none.
 
-    Searches the sessions of `provider`, or of all providers if that is None. `place` says where providers keep their
-    sessions. Raises `InvalidInput` if sessions of several providers match. A provider whose sessions cannot be read is
-    skipped; its error is raised only if no other provider has the session.
+    Searches the sessions of `provider`, or of all providers if that is None. `place` is a working folder and an
+    environment; they decide where providers look for their sessions. Raises `InvalidInput` if sessions of several
+    providers match. A provider whose sessions cannot be read is skipped; its error is raised only if no other provider
+    has the session.
     """
     from clew.providers.registry import find_provider, wanted
 

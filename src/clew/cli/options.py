@@ -10,9 +10,9 @@ __all__ = ["Json", "Store", "ThreadId", "Yes", "complete_thread"]
 
 
 def complete_thread(incomplete: str) -> list[str]:
-    """Return the thread ids that a shell offers for the word `incomplete`: the 30 newest that begin with it.
+    """Return the thread ids that a shell offers for the word `incomplete`: the newest that begin with it, at most 30.
 
-    Returns nothing if the store cannot be read, because a shell cannot show an error while the user types.
+    Returns an empty list if the store cannot be read, because a shell cannot show an error while the user types.
     """
     # here and not above, because these take 100 ms, and only the completion of an id needs them
     import asyncio

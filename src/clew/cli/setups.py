@@ -1,5 +1,5 @@
-"""The options of `run` and `resume` that describe the agent, and the setup that results from them and from the thread's
-record."""
+"""The options of `run` and `resume` that describe the agent. A `Setup` is these options as they are stored with a
+thread; this module makes it from the options given now and those stored before."""
 
 from __future__ import annotations
 
@@ -119,8 +119,8 @@ def check_timeout(timeout: float | None) -> None:
 
 
 def merged(before: Setup, asked: Asked) -> Setup:
-    """Return a thread's setup, changed by the options that were given. Raises `InvalidInput` for options that cannot
-    work, before anything starts.
+    """Return a thread's setup, its stored options, changed by the options that were given now. Raises `InvalidInput`
+    for options that cannot work, before anything starts.
 
     Tools, MCP servers and the turn limit stay in the setup while a provider works on the thread, although the provider
     ignores them: they are used again when the thread returns to the built-in agent.
@@ -142,8 +142,8 @@ def merged(before: Setup, asked: Asked) -> Setup:
 
 
 def _given(asked: Asked) -> dict[str, Any]:
-    """Return the fields of `Setup` that the given options set, with their values. Raises `InvalidInput` for a wrong
-    value."""
+    """Return the fields of `Setup` (a thread's stored options) that the given options set, with their values. Raises
+    `InvalidInput` for a wrong value."""
     from clew.cli.agents import check_server
 
     for server in asked.mcp or ():
@@ -187,8 +187,8 @@ def _refuse_for_provider(asked: Asked, provider: str) -> None:
 
 
 def _check_own(setup: Setup, asked: Asked) -> None:
-    """Check the setup of the built-in agent: raise `InvalidInput` if it names no model, or if the user gave permissions
-    and there is no workspace."""
+    """Check the options of the built-in agent: raise `InvalidInput` if `setup` names no model, or if the user gave
+    permissions and there is no workspace."""
     if not setup.model:
         raise InvalidInput(
             "which model? Give --model anthropic:NAME or openai:NAME, or a coding agent: --provider claude_code, codex or "
@@ -208,7 +208,8 @@ def folder_of(given: str, option: str) -> str:
 
 
 def changes(before: Setup, now: Setup) -> list[str]:
-    """Describe what differs between two setups, one line for each difference: `model: a → b`."""
+    """Describe what differs between two setups, which are the stored options of a thread: one line for each difference,
+    such as `model: a → b`."""
     names = {"tools": "tools", "mcp": "MCP servers", "system": "system prompt", "max_turns": "turns", "name": "agent"}
     found = []
     before, now = _used(before), _used(now)
@@ -222,7 +223,8 @@ def changes(before: Setup, now: Setup) -> list[str]:
 
 
 def _used(setup: Setup) -> Setup:
-    """Return the setup without what has no effect: a provider ignores tools, MCP servers and the turn limit."""
+    """Return the setup without the options that have no effect. With a provider, these are tools, MCP servers and the
+    turn limit; without one there are none."""
     return msgspec.structs.replace(setup, tools=(), mcp=(), max_turns=None) if setup.provider else setup
 
 

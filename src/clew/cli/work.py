@@ -37,7 +37,8 @@ __all__ = ["Job", "ask", "read_answer", "resumed_job", "work_on", "write_answer"
 
 
 class Job(NamedTuple):
-    """What an agent is to do: the agent's setup, the thread, and the prompt or answer to go on with."""
+    """What an agent is to do: the options for the agent (its setup), the thread, and the prompt or answer to go on
+    with."""
 
     setup: Setup
     thread_id: str = ""
@@ -57,8 +58,8 @@ class Job(NamedTuple):
 
 
 def resumed_job(thread_id: str, state: Checkpoint, asked: Asked) -> Job:
-    """Return the job of going on with a thread. Its setup is the stored one, changed by the options in `asked`. Its
-    notes list the changes."""
+    """Return the job of going on with a thread. The agent's options are those stored with the thread, changed by the
+    options in `asked`. The job's notes, which are shown to the user, list these changes."""
     before = setup_of(state)
     now = merged(before, asked)
     then = msgspec.structs.replace(before, model=before.model or state.model, folder=before.folder or now.folder)
@@ -81,7 +82,8 @@ def work_on(job: Job, store: str | None, json: bool) -> None:
 
 
 async def _answer(job: Job, thread_id: str, answer: Any, url: str | None, view: View, store: Checkpointer) -> Ended:
-    """Go on with the thread of a job that waited, with the user's answer. Returns the summary of this run."""
+    """Go on with a thread that waited for an answer, now that the user has given it. `job` is the job that stopped to
+    wait. Returns the summary of the new run."""
     before = await Thread.load(store, thread_id)
     job = job._replace(thread_id=thread_id, prompt=None, answer=answer, before=before, handle="", notes=())
     return await _work(store, job, url, view)
@@ -132,7 +134,7 @@ async def _take_in(store: Checkpointer, job: Job) -> None:
 
 
 async def _keep(store: Checkpointer, thread_id: str, job: Job) -> None:
-    """Store the job's setup with the thread, unless the same setup is stored already."""
+    """Store the job's setup (the agent's options) with the thread, unless the same setup is stored already."""
     if job.before is None or kept_setup(job.before) != job.setup:
         await keep_setup(store, thread_id, job.setup)
 
@@ -219,8 +221,8 @@ async def _add_ways_out(missing: ToolsMissing, store: Checkpointer, job: Job, ur
 
 
 async def _way_above(store: Checkpointer, thread_id: str) -> Way | None:
-    """Return how the parent of a sub-agent's thread goes on, because the sub-agent goes on with it. None for any other
-    thread."""
+    """Return what is needed to go on with the parent of a sub-agent's thread, because the sub-agent goes on with its
+    parent. None for any other thread."""
     head = await store.head(thread_id)
     way = None if head is None else await way_of(store, head)
     return None if way is None or way.thread_id == thread_id else way
@@ -229,9 +231,10 @@ async def _way_above(store: Checkpointer, thread_id: str) -> Way | None:
 async def _after(error: ClewError, store: Checkpointer, thread_id: str, job: Job, url: str | None) -> str:
     """Return how to go on after this error: the text to print after the words "To go on".
 
-    The command in it repeats a prompt that was not stored, and the provider if the thread could not be taken to it. If
-    the conversation is too long for the model, it names a larger model. If the thread cannot be read, it is a plain
-    resume.
+    The text holds a command that resumes the thread. If the job's prompt was not stored, the command repeats it. If the
+    thread could not be taken to the provider that the job names, the command names that provider. If the conversation
+    is too long for the model, the command has a placeholder for a larger model. If the thread cannot be read, the
+    command has none of these.
     """
     at = shown_store(url)
     try:

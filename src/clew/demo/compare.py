@@ -37,8 +37,8 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, frozen=True):
-    """A line of the report: how often something occurred in the undisturbed run, how often before the kill and after it
-    in the other run, and how much was lost or repeated."""
+    """A line of the report about one kind of thing, such as payments: how many there are in the undisturbed run, how
+    many came before and how many after the kill in the other run, and how many were lost or repeated."""
 
     what: str
     undisturbed: int

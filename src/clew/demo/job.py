@@ -44,7 +44,7 @@ first."""
 
 
 class Places:
-    """The paths that a run of the demo uses, all in one folder."""
+    """The paths that a run of the demo uses, such as its store and its workspace. All are in one folder."""
 
     def __init__(self, folder: Path) -> None:
         self.store = folder / "store" / "clew.db"
@@ -55,8 +55,8 @@ class Places:
 
 
 def make_agent(places: Places, *, slow_at: int = 0, effect: Effect = "once") -> Agent:
-    """Make the agent of the demo. In the turn `slow_at` the bank takes the money at once and answers late; 0 is no
-    turn.
+    """Make the agent of the demo. In the turn number `slow_at` the bank takes the money at once and answers late; 0
+    means that it is never late.
 
     `effect` is what the payment tool declares about running twice. Any value but "once" is wrong for a payment, and
     makes the demo show repeated payments.

@@ -44,12 +44,12 @@ class Process(msgspec.Struct, frozen=True):
 def run_worker(
     folder: Path, began: Callable[[int], None], heard: Heard, *, kill_at: int = 0, effect: Effect
 ) -> Process:
-    """Start a worker process, and return when it has ended. Calls `began` with its process id, and `heard` with each
-    event that it prints.
+    """Start a worker process in `folder`, and return when it has ended. Calls `began` with its process id, and `heard`
+    with each event that it prints.
 
-    With `kill_at`, the worker is killed in that turn, at the worst moment: the payment has been made but its outcome is
-    not stored, while the outcome of the turn's other call is. `effect` is what the payment tool declares about running
-    twice.
+    If `kill_at` is not 0, the worker is killed in the turn with that number, at the worst moment: the payment has been
+    made but its outcome is not stored, while the outcome of the turn's other call is stored. `effect` is what the
+    payment tool declares about running twice.
     """
     command = [sys.executable, "-P", "-m", "clew.demo.worker", str(folder), "--effect", effect]
     command += ["--slow-at", str(kill_at)] if kill_at else []

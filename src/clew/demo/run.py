@@ -16,7 +16,7 @@ from clew.tools import Effect
 __all__ = ["KILL_AT", "DemoFailed", "run_demo"]
 
 KILL_AT = 17
-"""The turn in which the worker is killed."""
+"""The number of the turn in which the worker is killed."""
 
 
 class DemoFailed(ClewError):

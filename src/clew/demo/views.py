@@ -93,7 +93,8 @@ def cells(report: Report) -> list[tuple[str, ...]]:
 
 
 def costs(report: Report) -> list[tuple[str, str]]:
-    """Return what the kill and the writing to disk cost, as pairs of a label and a value."""
+    """Return what the kill and the writing to disk cost, as pairs of a label and a value: extra model calls, the time
+    waited for the disk, the time to resume, and the size of the store."""
     each, share = report.waited / report.turns, report.waited / report.seconds
     return [
         ("extra model calls", str(report.extra_model_calls)),

@@ -178,8 +178,9 @@ def in_store(tenant: str, inner: str) -> str:
 
 
 class Rates:
-    """Limits how many requests each token may make (a token bucket). What is counted for a token is kept forever,
-    because there are only as many counts as tokens."""
+    """Limits how many requests a second each token may make: `rate` in the long run, and at most `burst` at once after
+    a quiet time (a token bucket). No `rate` is no limit. No `burst` is as many as `rate` allows in one second. The
+    count of a token is never dropped, because there are only as many counts as tokens."""
 
     def __init__(self, rate: float | None, burst: int | None, now: Callable[[], float] = time.monotonic) -> None:
         self._rate = rate or 0.0
@@ -188,8 +189,8 @@ class Rates:
         self._buckets: dict[str, tuple[float, float]] = {}
 
     def wait(self, who: str) -> int:
-        """Count a request of the caller `who`. Returns 0 if the request is allowed; otherwise the whole seconds to wait
-        until the next one is."""
+        """Count a request of the caller `who`, the hash of a token. Returns 0 if the request is allowed; otherwise the
+        seconds, as a whole number, to wait until the next request is allowed."""
         if not self._rate:
             return 0
         now = self._now()

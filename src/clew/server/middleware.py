@@ -79,8 +79,9 @@ class Gate:
             self._quiet.set()
 
     def admit(self, path: str, headers: Mapping[bytes, bytes]) -> Call | Failure | None:
-        """Decide about a request. Returns a `Call` if it is admitted, a `Failure` if it is refused, and None if its
-        path needs no token. Counts the request for the rate limit of its token."""
+        """Decide about a request. Returns a `Call` (the request with its token) if it is admitted, a `Failure` (an
+        error code and a message for the client) if it is refused, and None if its path needs no token. Counts the
+        request for the rate limit of its token."""
         if self.is_draining and path != "/healthz":
             return Failure("draining", "the server is shutting down and takes no more requests", retry_after=1)
         if path in OPEN or self.inspector.is_open(path):

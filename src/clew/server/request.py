@@ -19,7 +19,8 @@ from clew.server.stores import Stores, Use
 __all__ = ["KEY", "Call", "entered"]
 
 KEY = "clew.call"
-"""The key under which an ASGI scope (the dict about a request) holds the request's `Call`."""
+"""The key under which an ASGI scope (the dict about a request) holds the `Call`, which is the admitted request with its
+token."""
 
 
 class Call:

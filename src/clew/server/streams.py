@@ -18,16 +18,17 @@ from clew.server.request import Call
 __all__ = ["FIRST_FRAMES", "MOST_FRAMES", "blob_records", "digest_records", "frame_records", "head_records", "respond"]
 
 FIRST_FRAMES = 64
-"""How many frames the first read of the store asks for. For a request of no more frames it is the only read."""
+"""The most frames that the first read of the store asks for. If the request asks for no more than these, there is no
+second read."""
 MOST_FRAMES = 128
-"""The most frames that a later read asks for. The limit is needed because their size is known only after they are read.
-"""
+"""The most frames that each later read of the store asks for. The limit is needed because the size of frames is known
+only after they are read."""
 _PAGE = 2**21
-"""How many bytes a read of the store should bring, about."""
+"""About how many bytes one read of the store should return."""
 _CHUNK = 2**16
-"""Small records are collected, and sent together once they have this many bytes."""
+"""Small records are collected, and sent together once they have at least this many bytes in all."""
 _PIECE = 2**18
-"""Values larger than this many bytes are sent in pieces of this size."""
+"""A value of more bytes than this is sent in pieces of this size; the last piece may be smaller."""
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -35,11 +36,11 @@ Parts = AsyncGenerator[bytes, None]
 
 
 async def respond(parts: Parts) -> Response[Any]:
-    """Return a response with these records: in one body if they are few, else as a stream. `parts` yields the bytes of
-    the records.
+    """Return a response with the records whose bytes `parts` yields. It has a single body if they fit into one chunk,
+    else it is a stream of chunks.
 
-    An error before the second chunk is ready is raised, so that the response gets its status code. Later errors become
-    part of the stream.
+    An error before the second chunk is ready is raised, so that the response gets the error's status code. A later
+    error is sent as the last record of the stream.
     """
     chunks = _gathered(parts)
     first = await anext(chunks, b"")
@@ -50,8 +51,8 @@ async def respond(parts: Parts) -> Response[Any]:
 
 
 async def _rest(first: bytes, second: bytes, chunks: Parts) -> Parts:
-    """Yield all chunks of a stream. An error on the way is yielded as a last record, because the status code has been
-    sent already."""
+    """Yield all chunks of a stream: `first`, `second`, then the others. An error while the others are made is yielded
+    as a last record, because the status code has been sent already."""
     yield first
     yield second
     try:
@@ -64,8 +65,8 @@ async def _rest(first: bytes, second: bytes, chunks: Parts) -> Parts:
 
 
 async def _gathered(parts: Parts) -> Parts:
-    """Yield the bytes of these parts in chunks of a size that is worth sending: small parts are joined, large ones are
-    cut."""
+    """Yield the bytes of these parts in chunks: small parts are joined until they have at least `_CHUNK` bytes, and a
+    part of more than `_PIECE` bytes is cut into pieces of that size."""
     gathered: list[bytes] = []
     size = 0
     async for part in parts:
@@ -94,8 +95,8 @@ async def frame_records(call: Call, thread_id: str, start: int, stop: int | None
 
 
 async def _pages(store: Checkpointer, thread_id: str, start: int, stop: int | None) -> AsyncIterator[Sequence[bytes]]:
-    """Yield the frames of a thread from `start` up to `stop`, a page at a time. Frames that are appended meanwhile are
-    left out.
+    """Yield the frames of a thread from number `start` to before `stop`, in lists of frames that one read of the store
+    returned. Without `stop`, yield all that exist at the beginning. Frames that are appended meanwhile are left out.
 
     Raises `Refused` if the thread is deleted or replaced meanwhile, so that frames of two logs are never mixed.
     """
@@ -123,8 +124,8 @@ async def blob_records(call: Call, digests: Sequence[str]) -> Parts:
     """Yield a record for each of these blobs that exists: its length, its digest and its bytes. Blobs that do not exist
     are left out.
 
-    A checkpointer returns a blob as a whole, so memory holds one large blob at a time, or as many small ones as fit
-    into a page.
+    A checkpointer returns each blob as a whole. How many blobs are read at a time depends on the size of the last ones:
+    one read should return about `_PAGE` bytes.
     """
     async with call.store() as store:
         start, count = 0, 8
@@ -151,6 +152,6 @@ async def digest_records(call: Call, digests: AsyncIterator[str]) -> Parts:
 
 
 def _next_count(count: int, size: int, most: int) -> int:
-    """Return how many items to read next so that they have about `_PAGE` bytes, but at most `most`. The last `count`
-    items had `size` bytes together, and the next are assumed to be as large."""
+    """Return how many items to read next so that they have about `_PAGE` bytes together: at least 1 and at most `most`.
+    The last `count` items had `size` bytes together, and the next are assumed to be as large."""
     return max(1, min(most, _PAGE * count // max(1, size)))

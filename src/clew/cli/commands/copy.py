@@ -73,8 +73,12 @@ def copy(
 
 
 async def _copy(source: str, target: str, given: Sequence[str], verify: bool) -> tuple[Copied, list[Verdict]]:
-    """Copy the threads that `given` names, or all if it is empty, from the store at the URL `source` to that at
-    `target`. Returns what was copied and, with `verify`, the result of checking each copy."""
+    """Copy threads from the store at the URL `source` to the store at the URL `target`. `given` names the threads; all
+    are copied if it is empty.
+
+    Returns a `Copied` with the ids of the threads that were copied or skipped, and a list with the result of checking
+    each copy. The list is empty unless `verify` is set.
+    """
     async with opened(source) as here, opened(target, "made") as there:
         if given:
             ids = dict.fromkeys([await find_thread(here, text) for text in given])
@@ -93,8 +97,8 @@ async def _copy(source: str, target: str, given: Sequence[str], verify: bool) ->
 
 
 async def _copy_some(here: Checkpointer, there: Checkpointer, ids: Sequence[str]) -> Copied:
-    """Copy the threads with these ids, each with a progress bar of its own. The first thread that cannot be copied ends
-    this with an error."""
+    """Copy the threads with these ids from the store `here` to the store `there`, each with a progress bar of its own.
+    The first thread that cannot be copied ends this with an error; the copies made before it stay."""
     done: list[str] = []
     skipped: list[str] = []
     size = 0

@@ -88,8 +88,8 @@ class _Said:
 
 
 def _changes(old: Checkpoint, new: Checkpoint) -> _Said:
-    """Return which messages differ between two states of a thread. Messages are compared by their place in the history,
-    not by their text: two with the same text are still two."""
+    """Return which messages differ between two states of a thread. Messages are compared by their position in the
+    history, not by their text: two with the same text are still two."""
 
     def places(state: Checkpoint) -> dict[int, Message]:
         return {place: state.history[place] for start, stop in state.view for place in range(start, stop)}

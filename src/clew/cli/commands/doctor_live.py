@@ -20,13 +20,13 @@ __all__ = ["prove_resume"]
 
 _PATIENCE = 120.0
 _WANTED = {"status": "done", "turns": 3, "asked": 1, "ran": []}
-"""The report that is expected of the process that resumes: it has asked the model once, for the last response, and has
-run no tool again."""
+"""The report that is expected of the process that resumes: the thread is done after three turns in all, and this
+process has asked the model once, for the last response, and has run no tool."""
 
 
 async def prove_resume(url: str | None) -> Finding:
-    """Run an agent on the store, kill it inside a tool, resume it in another process, and delete its thread. The
-    finding says whether anything was asked or run twice."""
+    """Run an agent on the store, kill it inside a tool, resume it in another process, and delete its thread. Returns a
+    `Finding`, a line of the report of `clew doctor`, which says whether anything was asked or run twice."""
     given = default_url() if url is None else url
     if given.lower().startswith("memory:"):
         return Finding("resume", "warning", "a store in memory ends with its process", "Name another with --store.")

@@ -62,7 +62,7 @@ async def _fork(
     store: Checkpointer, given: str, turn: int | None, frame: int | None, new_id: str | None
 ) -> tuple[Head, str, int, Way]:
     """Fork the thread that `given` names. Returns the fork's head, the original's id, the turn after which the fork
-    begins, and a `Way` that says how to go on with the fork."""
+    begins, and a `Way`, from which the command that goes on with the fork is made."""
     from clew.agent.way_forward import way_of
 
     if turn is not None and frame is not None:

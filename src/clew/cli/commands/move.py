@@ -78,7 +78,7 @@ def move(
 
 def _target(name: str, given: str) -> str:
     """Return the canonical name of the provider `name`. Raises `InvalidInput` for the built-in agent, because it has no
-    sessions. The error advises a command for `given`, which is what the user wants to move."""
+    sessions. The error advises a command for `given`, the thread or session that the user wants to move."""
     from clew.providers.registry import BUILT_IN_AGENT, find_provider
 
     if name == BUILT_IN_AGENT:

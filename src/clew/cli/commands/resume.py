@@ -153,15 +153,16 @@ def _is_of_provider(given: str) -> bool:
 
 
 class _Found(NamedTuple):
-    """What `_find` found: the job of resuming a thread, and what the store has about the thread."""
+    """What `_find` found: the job of resuming a thread (its id, and the options for its agent), and what the store has
+    about the thread."""
 
     job: Job
     head: Head | None = None
     """The thread's head; None for a provider's session that is not in the store."""
     state: Checkpoint | None = None
     way: Way | None = None
-    """What it takes for the thread to go on. A sub-agent's thread goes on with its parent, so for it this is about the
-    parent."""
+    """What is needed to go on with the thread, such as an answer or a higher limit. A sub-agent's thread goes on
+    together with its parent, so for such a thread this is what the parent needs."""
 
 
 async def _find(
@@ -242,10 +243,11 @@ def _by_handle(given: str, asked: Asked) -> Job | None:
 
 
 def _standing(found: _Found, job: Job, store: str) -> Ended | None:
-    """Return the summary of a thread for which nothing can be run now, because it is done or waits for an answer.
+    """Return the summary of a thread on which the job has nothing to run, because the thread is done or waits for an
+    answer. The summary is printed instead of a run.
 
-    Returns None if the job has something to run. With an answer or a prompt it always has: a thread that waits stores
-    the prompt for later.
+    Returns None if the job has something to run. A job with an answer or a prompt always has: if the thread waits, the
+    prompt is stored for later.
     """
     from clew.agent.prompts import prompts_waiting
     from clew.agent.questions import open_questions

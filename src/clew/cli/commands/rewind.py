@@ -114,8 +114,8 @@ def _target(
 ) -> tuple[WorkspaceSnapshot | None, Path | None]:
     """Return the snapshot to restore, and the folder to restore it into; None for both if the files stay as they are.
 
-    `now` is the thread's present state, `then` its state at the point to go back to. Raises `InvalidInput` if the files
-    are wanted and there are none, or if their folder is not known.
+    `now` is the thread's present state, `then` its state at the turn or frame to go back to. Raises `InvalidInput` if
+    only the files are to go back and `then` has none, or if the folder of the files is not known.
     """
     from clew.agent.settings import setup_of
 
@@ -175,8 +175,8 @@ def _point(asked: _Asked) -> str:
 
 
 def _undo(done: RewindDone, folder: Path | None, asked: _Asked, url: str | None) -> list[str]:
-    """Return the shell commands that undo a rewind: one to fork the old conversation, one to restore the old files.
-    Each is left out if its part did not change."""
+    """Return the shell commands that undo a rewind: one to fork the old conversation, and one to restore the old files.
+    The first is left out if the conversation did not change, the second if no file did."""
     commands = []
     if not asked.files and asked.turn is not None and asked.turn < done.turns:
         commands.append(advice.fork(done.thread_id, done.frames, store=shown_store(url)))

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["show"]
 
 _ENDINGS = frozenset({"crashed", "done", "failed", "interrupted", "waiting"})
-"""The kinds of marks that tell how the work ended. If the last prompt has no answer yet, these marks are printed after
-it."""
+"""The kinds of marks that tell how the work ended; a mark is an event in a thread's timeline, such as a crash. If the
+last prompt has no answer yet, these marks are printed after that prompt."""
 
 
 @report_errors
@@ -90,8 +90,12 @@ def _turns(given: str) -> tuple[int, int | None]:
 
 
 def _positions(reader: TimelineReader, wanted: tuple[int, int | None] | None) -> tuple[int, int]:
-    """Return the positions in the thread's timeline at which to start and before which to stop. `wanted` has the first
-    and the last turn to show; None shows everything. Raises `InvalidInput` if the thread has no such turns."""
+    """Return where to start in the thread's timeline, and before which position to stop. A position counts all turns
+    from 0, including rewound ones.
+
+    `wanted` has the numbers of the first and the last turn to show; None shows everything. Raises `InvalidInput` if the
+    thread has no such turns.
+    """
     if wanted is None:
         return 0, reader.total
     turns = reader.checkpoint.turns

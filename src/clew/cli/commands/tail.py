@@ -98,8 +98,8 @@ async def _follow(store: Checkpointer, thread_id: str, begin: Callable[[], Follo
     """Show the frames of a thread as they are appended, until no process works on the thread; with `forever`, even
     after that. Returns the thread's last head.
 
-    `begin` returns a new follower, which reads and shows the frames. It is called again if the thread is deleted and
-    made anew, so that the new one is shown from its start.
+    `begin` returns a new `Follower`, which reads and shows the frames. It is called again if the thread is deleted and
+    made anew, so that the new thread is shown from its start.
     """
     follower, log_id, pause = begin(), "", _SHORTEST
     while True:
@@ -144,13 +144,15 @@ def _say_end(head: Head, store: str) -> None:
 
 
 class View(Protocol):
-    """Shows a thread that is being followed, frame by frame."""
+    """Shows a thread that is being followed, frame by frame. The `reader` that its methods get turns the thread's log
+    into turns and events."""
 
     async def begin(self, reader: TimelineReader, head: Head) -> None:
-        """Show the last turns that exist at the start. `reader` has read all frames up to `head`."""
+        """Show the last turns that the thread already has; the option --turns says how many. `reader` has read all
+        frames that the thread had when `head` was read."""
 
     def add(self, reader: TimelineReader, frame: Frame) -> None:
-        """Show a new frame, and pass it to `reader.feed`."""
+        """Show a frame that was appended, and pass it to `reader.feed`, so that the reader knows it too."""
 
     def end(self, reader: TimelineReader, head: Head) -> None:
         """Finish the output, because no process works on the thread any more."""
@@ -165,7 +167,8 @@ class Follower:
         self._reader = TimelineReader(thread_id)
 
     async def catch_up(self, head: Head) -> bool:
-        """Show the frames that were appended since the last call, up to this head. Returns whether there were any."""
+        """Show the frames that were appended since the last call, as many as `head` counts. The first call shows the
+        last turns of the thread instead. Returns whether there was anything new."""
         reader = self._reader
         if head.frames == reader.frames:
             return False
@@ -182,8 +185,8 @@ class Follower:
 
 
 class JsonView:
-    """Prints each entry of a thread's log as JSON. Of the entries that exist at the start, those of the last `turns`
-    turns are printed."""
+    """Prints each new entry of a thread's log as JSON. First prints the entries of the last `turns` turns that exist at
+    the start."""
 
     def __init__(self, store: Checkpointer, turns: int) -> None:
         self._store = store
@@ -205,14 +208,15 @@ class JsonView:
 
 
 class PrintView:
-    """Prints the conversation of a thread that is being followed. A tool call is printed when the model asks for it,
-    and again with its result."""
+    """Prints the conversation of a thread that is being followed. First prints the last `turns` turns that exist at the
+    start. A tool call is printed when the model asks for it, and again with its result."""
 
     def __init__(self, pen: Pen, turns: int) -> None:
         self._pen = pen
         self._turns = turns
         self._shown: dict[int, set[int]] = {}
-        """The calls whose results were printed: for the position of each turn, the indices of its calls."""
+        """The calls whose results were printed: for the position of each turn in the timeline, the indices of such
+        calls within the turn."""
         self._streaming = ""
         self._crash_shown = False
 

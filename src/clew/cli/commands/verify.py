@@ -56,8 +56,9 @@ def verify(
 
 
 async def _verify(store: Checkpointer, given: list[str], repair: bool, yes: bool, json: bool, url: str | None) -> int:
-    """Check the threads that `given` names, or all if it is empty, and print their problems. With `repair`, save what
-    is intact of the damaged ones. Returns how many are damaged, or cannot be read without their key."""
+    """Check the threads that `given` names, or all if it is empty, and print their problems. With `repair`, copy the
+    intact part of each damaged thread to a new id, if the user agrees. Returns how many threads are damaged, or cannot
+    be read without their key."""
     with working("Verifying") as tick:
         seen = [verdict async for verdict in _verdicts(store, given, tick)]
     for verdict in seen:
@@ -76,8 +77,11 @@ async def _verify(store: Checkpointer, given: list[str], repair: bool, yes: bool
 
 
 def _summary(seen: list[Verdict], given: list[str], repair: bool, url: str | None) -> str:
-    """Return the last line of the report, which counts the damaged threads and names the command that repairs them. A
-    verdict is the result of checking one thread; one without an id is about threads that no listing can show."""
+    """Return the last line of the report: how many threads are damaged, and the command that repairs them.
+
+    `seen` has a verdict, the result of a check, for each thread. A verdict without a thread id is about threads that no
+    listing can show; it is not counted.
+    """
     named = [verdict for verdict in seen if verdict.thread_id]
     locked = [verdict for verdict in named if verdict.key_missing]
     damaged = [verdict for verdict in named if not verdict.sound and not verdict.key_missing]
@@ -96,8 +100,8 @@ def _summary(seen: list[Verdict], given: list[str], repair: bool, url: str | Non
 async def _verdicts(
     store: Checkpointer, given: list[str], tick: Callable[[int, int | None], None]
 ) -> AsyncIterator[Verdict]:
-    """Check the threads that `given` names, or all if it is empty, and yield the result for each. `tick` is called to
-    show progress."""
+    """Check the threads that `given` names, or all if it is empty, and yield a `Verdict`, the result of the check, for
+    each. `tick` is called with the amount done and the total, to show progress."""
     if not given:
         async for verdict in Thread.verify_all(store, progress=tick):
             yield verdict

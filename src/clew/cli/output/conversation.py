@@ -27,8 +27,8 @@ __all__ = ["Pen", "call_text", "entry_text", "in_order", "json_text", "print_ent
 
 _LINES = 8
 _LONGEST_LINE = 400
-"""Without --full, at most `_LINES` lines of a result or of thinking are shown, and this many characters of each line.
-"""
+"""The most characters that are shown of each line of a result or of thinking, without --full. `_LINES` is the most
+lines."""
 _ARGUMENT, _ARGUMENTS = 60, 120
 
 _MARKS = {
@@ -179,8 +179,9 @@ class Pen:
             self.shortened(text, turn, style or ("red" if call.result.is_error else "dim"), indent=4)
 
     def shortened(self, text: str, turn: int, style: str, indent: int = 2) -> None:
-        """Print the first lines of a text, and the options of `clew show` that print the rest, which name `turn`. A pen
-        made with `full` prints the whole text."""
+        """Print a text, but at most its first `_LINES` lines and `_LONGEST_LINE` characters of each. If something is
+        left out, also print the options with which `clew show` prints it: `--turn`, with the number `turn`, and
+        `--full`. A pen made with `full` prints the whole text."""
         lines = clean(text).strip("\n").expandtabs(4).split("\n")
         shown = lines if self._full else [cut(line, _LONGEST_LINE) for line in lines[:_LINES]]
         for line in shown:

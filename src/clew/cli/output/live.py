@@ -54,8 +54,8 @@ class Ended(NamedTuple):
     prompts: tuple[str, ...] = ()
     """Stored prompts that the agent gets after the questions are answered."""
     program_budget: dict[str, Any] | None = None
-    """The budget that the agent must be given if the thread goes on in a Python program; None if `resume` alone is
-    enough."""
+    """The budget that the agent must be given if the thread goes on in a Python program: its limits by name. None if
+    the call in `resume` is enough."""
     go_on: str = ""
     """The text to print after the words `To go on`. If it is empty, a colon and `resume` are printed there."""
 
@@ -251,7 +251,7 @@ def question_text(question: Question) -> str:
 
 def _drift(drift: Mapping[str, Any]) -> Iterator[str]:
     """Yield a sentence for each difference between this run and the thread's record: files or tools that changed, and
-    new tools.
+    new tools. `drift` has the differences by name.
 
     Options that changed and tools that are missing are left out, because the user was told before the run.
     """

@@ -23,7 +23,8 @@ PAGE = 50
 
 
 async def read_stretch(store: Checkpointer, head: Head, start: int) -> list[tuple[int, Frame]]:
-    """Read the frames of one page, from the frame with the number `start` on. Returns each frame with its number."""
+    """Read the frames of one page: at most `PAGE` frames, beginning with the frame number `start`. Returns each frame
+    with its number."""
     stop = min(head.frames, start + PAGE)
     found = []
     async for number, data in frames(store, head, start=start, stop=stop, previous=None):
@@ -45,7 +46,8 @@ class _ShownEntry(NamedTuple):
 
 
 def entries_page(viewer: Viewer, head: Head, start: int, stretch: list[tuple[int, Frame]]) -> Markup:
-    """Return the page that shows the frames in `stretch`, each with its number. `start` is the number of the first one."""
+    """Return the page that shows the frames in `stretch`, each given with its number. `start` is the number of the
+    first of them, counted from 0."""
     return render(
         "entries.html",
         viewer=viewer,

@@ -76,7 +76,8 @@ async def thread_events(
 
 
 class _Follow:
-    """Remembers which pieces of a thread's page were sent to the browser, to find those that have changed since."""
+    """Remembers which pieces of a thread's page (turns, events, facts) were sent to the browser, to find those that
+    have changed since."""
 
     def __init__(self, readers: Readers, namespace: str, thread_id: str, viewer: Viewer, known: int) -> None:
         self._readers = readers
@@ -90,8 +91,8 @@ class _Follow:
         self._parts: dict[str, str] = {}
 
     async def news(self, store: Checkpointer) -> list[Patch]:
-        """Return the pieces of the page that changed since the last call. Empty at the first call if the page shows all
-        frames."""
+        """Return the pieces of the page that changed since the last call. At the first call, return an empty list if
+        the page already shows all frames, and otherwise all pieces, with at most the newest `WINDOW` turns."""
         reader, head = await self._readers.read(store, self._namespace, self._thread_id)
         abandoned = is_crashed(head)
         seen = (head.log_id, reader.frames, abandoned, head.lease is None)

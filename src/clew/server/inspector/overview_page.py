@@ -30,8 +30,8 @@ _MOST_FRAMES = 20_000
 
 _WIDTH, _HEIGHT, _FOOT, _TOP = 600, 140, 18, 16
 _MARGIN = 60
-"""The distance from the edge, in SVG units, below which the label of the highest bar is aligned to the edge instead of
-centred on the bar."""
+"""In SVG units. If the highest bar is nearer than this to the left or right edge of the chart, its label is aligned to
+that edge instead of centred on the bar."""
 
 
 class Overview(msgspec.Struct, frozen=True):
@@ -39,11 +39,11 @@ class Overview(msgspec.Struct, frozen=True):
 
     heads: tuple[Head, ...]
     more: bool
-    """Whether the store has more threads than `heads`."""
+    """Whether the store has more threads than those in `heads`."""
     tools: dict[str, list[float]]
-    """The seconds that each call took, by the name of the tool."""
+    """For each tool, by name: the seconds that each of its calls took."""
     looked_at: int
-    """How many threads were read for `tools`."""
+    """How many threads were read to fill `tools`."""
     storage: int | None = None
     damage: str = ""
     """The error that names the threads whose heads cannot be read; empty if all can."""
@@ -85,8 +85,9 @@ class _Chart(NamedTuple):
 
 
 async def look_over(store: Checkpointer, storage: int | None) -> Overview:
-    """Read what the overview page shows: the newest heads, and the logs of a few threads, for the times of their tool
-    calls."""
+    """Read what the overview page shows: at most `_MOST_HEADS` heads, the newest first, and the logs of at most
+    `_MOST_TIMELINES` of these threads, for the times of their tool calls. `storage` is the size of the store in bytes;
+    None if it is not known."""
     heads: list[Head] = []
     more = False
     damage = ""
@@ -173,7 +174,8 @@ def _by_day(heads: tuple[Head, ...]) -> list[tuple[str, _Chart]]:
 
 
 def _bar_chart(title: str, values: Sequence[tuple[str, float, str]]) -> _Chart:
-    """Lay out a bar chart. `values` has a tuple for each bar: its name, its value and its label."""
+    """Lay out a bar chart. `values` has a tuple for each bar: its name, such as a day, its value, and the value as
+    text."""
     step = _WIDTH / max(1, len(values))
     most = max((value for _, value, _ in values), default=0) or 1
     bars = []

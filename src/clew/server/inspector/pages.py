@@ -85,10 +85,11 @@ async def _forks(store: Checkpointer, thread_id: str) -> list[Head]:
 
 
 def _position(visit: Visit, reader: TimelineReader) -> int | None:
-    """Return the position in the timeline of the turn that the page's address names; None if it names none.
+    """Return the position of the turn that the page's address names; None if it names none. A position counts all turns
+    of a thread from 0, including rewound ones.
 
-    The parameter `at` is a position, which counts all turns. The parameter `turn` is a number, which counts only turns
-    that were not rewound. Raises `Refused` if there is no turn with that number.
+    The address has the position itself as the parameter `at`, or the number of a turn as the parameter `turn`. Numbers
+    count only turns that were not rewound. Raises `Refused` if there is no turn with that number.
     """
     at, turn = visit.number("at"), visit.number("turn")
     if at is not None:
@@ -103,8 +104,9 @@ def _position(visit: Visit, reader: TimelineReader) -> int | None:
 
 @get("/t/{thread:str}/turns")
 async def turns(request: AnyRequest) -> Response[bytes]:
-    """Return some turns of a thread as HTML without the page around them. The page's script inserts them when the user
-    asks for more."""
+    """Return the turns from the position `start` to before `stop`, both parameters of the request, as HTML without the
+    page around them. The page's script inserts them when the user asks for more. Raises `InvalidInput` if these are
+    more than `WINDOW` turns, or none."""
     visit = Visit(request)
     start, stop = visit.number("start") or 0, visit.number("stop") or 0
     if not start < stop <= start + WINDOW:

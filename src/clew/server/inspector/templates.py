@@ -62,11 +62,11 @@ def render(name: str, **values: Any) -> Markup:
 
 
 def part(template: str, macro: str, *values: Any) -> Markup:
-    """Return a piece of a page: what the macro (a Jinja function) of a template makes of these values. Whole pages and
+    """Return a piece of a page, made from these values by a macro (a Jinja function) of a template. Whole pages and
     live updates use the same macros.
 
-    The template must not extend another template, as those of pages do: its macros would need the values of a whole
-    page.
+    The template must not extend another template, as the templates of whole pages do: its macros would then need the
+    values of a whole page.
     """
     made: Markup = getattr(_environment().get_template(template).module, macro)(*values)
     return made

@@ -39,7 +39,8 @@ class _Facts(NamedTuple):
 class _Resume(NamedTuple):
     command: str
     program: str
-    """Words for the Python program in which `command` is to be called. Empty if `command` is a shell command."""
+    """Words that tell the user in which Python program to make the call in `command`. Empty if `command` is a shell
+    command."""
 
 
 class _Strip(NamedTuple):
@@ -52,7 +53,8 @@ class _More(NamedTuple):
     turns: int
     url: str
     load: str
-    """The query string with which the page's script loads these turns."""
+    """The query string with which the page's script loads the next turns that are not on the page yet, at most `WINDOW`
+    of them."""
 
 
 class _Window(NamedTuple):
@@ -66,8 +68,8 @@ class _Window(NamedTuple):
 def thread_page(
     viewer: Viewer, reader: TimelineReader, head: Head, forks: list[Head], way: Way, position: int | None
 ) -> Markup:
-    """Return the page of a thread with its newest turns, or with the turns around `position`. `way` says what it takes
-    for the thread to go on."""
+    """Return the page of a thread with its newest turns, or with the turns around `position`; at most `WINDOW` turns.
+    `way` says what is needed to go on with the thread, such as an answer or a higher limit."""
     thread_id, abandoned = head.thread_id, is_crashed(head)
     start, stop = _window_at(reader, position)
     whole = reader.timeline(abandoned=abandoned)
@@ -92,8 +94,8 @@ def thread_page(
 
 
 def window_html(timeline: Timeline, thread_id: str, *, can_write: bool) -> Markup:
-    """Return the HTML of the turns in a part of a thread's timeline, with links to earlier and later turns. `can_write`
-    adds links to fork and rewind."""
+    """Return the HTML of the turns in `timeline`, which is a part of the thread's turns, with links to earlier and
+    later turns. `can_write` adds links to fork and rewind."""
     return part("turns.html", "window", _window(timeline, thread_id, can_write=can_write))
 
 
@@ -103,8 +105,8 @@ def facts_html(head: Head, timeline: Timeline) -> Markup:
 
 
 def resume_html(viewer: Viewer, way: Way) -> Markup:
-    """Return the HTML of the box that shows how to go on with a thread: a shell command, or a Python call if only the
-    program that made the thread can."""
+    """Return the HTML of the box that shows how to go on with a thread. It has a shell command, or a Python call if
+    only the program that made the thread can go on with it."""
     return part("thread_parts.html", "resume_box", _resume(viewer, way))
 
 
@@ -115,8 +117,9 @@ def questions_html(viewer: Viewer, head: Head, timeline: Timeline) -> Markup:
 
 
 def _window_at(reader: TimelineReader, position: int | None) -> tuple[int, int]:
-    """Return the positions of the turns to show, the first one and the one after the last: the newest turns, or those
-    around `position`."""
+    """Return which turns to show, as the position of the first one and the position after the last one. They are the
+    newest `WINDOW` turns or, if `position` is given, as many around it. Fewer are shown only if the thread has fewer.
+    """
     if position is None:
         return max(0, reader.total - WINDOW), reader.total
     start = max(0, min(position - WINDOW // 2, reader.total - WINDOW))

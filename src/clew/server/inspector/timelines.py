@@ -27,8 +27,8 @@ class _Kept:
 
 
 class Readers:
-    """Keeps the timeline readers of the threads that were looked at last. Such a reader turns a log into turns, and
-    marks for events such as a crash."""
+    """Keeps timeline readers in memory for the threads that were looked at last, at most `_MOST`. A timeline reader
+    turns a thread's log into turns, and marks for events such as a crash."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[tuple[str, str], _Kept] = OrderedDict()

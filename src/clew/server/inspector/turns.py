@@ -44,8 +44,8 @@ __all__ = [
 ]
 
 _LONG = 1_200
-"""How many characters of a long text are shown at first; the user can unfold the rest. A text is long if it has more
-than three times as many."""
+"""How many characters of a long text are shown at first; the user can unfold the rest. A text counts as long if it has
+more than three times this number of characters."""
 _IMAGES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 _LARGEST_IMAGE = 4 * 2**20
 _NOTE = "[clew] "
@@ -144,7 +144,9 @@ first turn."""
 
 
 def stretches(timeline: Timeline) -> list[Stretch]:
-    """Return the turns of a timeline in order, each with the marks that follow it; a mark is an event such as a crash."""
+    """Return the turns of a timeline in order, each paired with a list of the marks that follow it. A mark is an event
+    such as a crash. If the timeline begins with the thread's start, the first pair has None and the marks before the
+    first turn."""
     marks: dict[int, list[_Mark]] = {}
     for mark in timeline.marks:
         marks.setdefault(mark.position, []).append(_mark(mark))
@@ -153,10 +155,10 @@ def stretches(timeline: Timeline) -> list[Stretch]:
 
 
 def strip_cells(timeline: Timeline, thread_id: str) -> list[tuple[Cell | None, list[Tick]]]:
-    """Return the content of the strip, the row at the top of a thread's page: for each turn its cell, with ticks for
-    the important events, such as a crash, that followed it.
+    """Return the content of the strip, the row at the top of a thread's page, as pairs. There is a pair for each turn:
+    its cell, and ticks (small signs) for the important events that followed it, such as a crash.
 
-    The first pair has no cell; its ticks are for events before the first turn.
+    A pair in front of these has no cell; its ticks are for events before the first turn.
     """
     ticks: dict[int, list[Tick]] = {}
     for mark in timeline.marks:
@@ -167,8 +169,9 @@ def strip_cells(timeline: Timeline, thread_id: str) -> list[tuple[Cell | None, l
 
 
 def pending_view(timeline: Timeline, *, abandoned: bool) -> _Pending:
-    """Return what is shown below the last turn: prompts without a response, the words of a response that have come so
-    far, and whether the model is being asked. `abandoned` says that the process that worked on the thread has died."""
+    """Return what is shown below the last turn: prompts without a response, the words of the next response that have
+    come so far, and whether the model is being asked. `abandoned` says that the process that worked on the thread has
+    died."""
     is_asking = timeline.asked_at is not None
     return _Pending(
         [_prompt(message) for message in timeline.pending],

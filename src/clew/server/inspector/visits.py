@@ -58,7 +58,7 @@ _HOST = re.compile(r"[A-Za-z0-9.\-]+(:\d+)?|\[[0-9A-Fa-f:.]+\](:\d+)?")
 
 
 class Viewer(NamedTuple):
-    """The person who looks at a page: what the templates need to know about rights, name and namespace."""
+    """What the templates need to know about the person who looks at a page: rights, name and namespace."""
 
     can_write: bool = False
     has_tokens: bool = False
@@ -68,7 +68,8 @@ class Viewer(NamedTuple):
     store: str = ""
     """The URL to name with --store in commands that the page shows. Empty if that is this machine's default store."""
     is_nested: bool = False
-    """Whether the page shows a namespace within the namespace of the token, and not that one itself."""
+    """Whether the page shows a namespace that lies within the namespace of the token, instead of the token's namespace
+    itself."""
 
 
 class Desk:
@@ -88,7 +89,7 @@ class Desk:
 
 
 class Visit:
-    """One request for a page. Making it raises `Refused` if the viewer's token lacks `scope`."""
+    """One request for a page. The constructor raises `Refused` if the viewer's token lacks `scope`."""
 
     def __init__(self, request: AnyRequest, scope: Scope = "read") -> None:
         self.request = request

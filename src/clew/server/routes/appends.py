@@ -27,8 +27,9 @@ def is_append(method: str, path: str) -> bool:
 
 
 async def answer(call: Call, path: str, headers: Headers, receive: Any) -> Answer:
-    """Append frames, refs (digests of blobs) and a head to a thread in one step, and return the response. The append is
-    refused if the log does not end where the body and the condition headers say.
+    """Append frames, refs (digests of blobs) and a head to a thread in one step, and return the response. The body says
+    how many frames the log has before the append. The append is refused if the log has another number of frames, or if
+    the header `If-Match` or `If-None-Match` forbids it.
 
     Repeating the very same append succeeds and changes nothing.
     """
@@ -57,8 +58,9 @@ async def _append(call: Call, thread: str, headers: Headers, receive: Any) -> st
 
 
 def _check_conditions(headers: Headers, thread_id: str, here: str, *, is_first: bool) -> None:
-    """Raise `Conflict` if the header `If-Match` or `If-None-Match` forbids the append. `here` is the entity tag of the
-    log as the request's body expects it; `is_first` says that the body expects a thread without frames."""
+    """Raise `Conflict` if the header `If-Match` or `If-None-Match` forbids the append. The request's body says which
+    log it expects before the append: `here` is the entity tag (HTTP) of that log, and `is_first` says that it has no
+    frames."""
     match = headers.get(b"if-match")
     if match is not None and (is_first if match.strip() == b"*" else here not in tags(match)):
         raise Conflict(thread_id, f"If-Match does not allow an append to the log {here}")
