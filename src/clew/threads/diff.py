@@ -42,9 +42,10 @@ _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 def difference(thread_id: str, old: Checkpoint, new: Checkpoint) -> list[Logged]:
     """Return the entries that lead from the state `old` to the state `new`.
 
-    If `old` has messages that `new` lacks, they rewind to the last common message. Then comes everything that is new.
-    Raises `InvalidInput` that names every field of `new` that these entries would not bring about, so that nothing is
-    lost silently. Spend and history never shrink: where `new` has less of them than `old`, nothing is taken away.
+    If `old` has messages that `new` lacks, the first entries rewind to the last message that both have. The others add
+    everything that is new. Spend and history never shrink: where `new` has less of them than `old`, nothing is taken
+    away. Raises `InvalidInput` if the entries would not lead to `new`. The error names every field that would differ,
+    so that nothing is lost silently.
     """
     if missing := old.state.keys() - new.state.keys():
         raise InvalidInput(
@@ -65,7 +66,8 @@ def difference(thread_id: str, old: Checkpoint, new: Checkpoint) -> list[Logged]
 
 
 def _check_places(thread_id: str, new: Checkpoint) -> None:
-    """Raise `InvalidInput` if a state refers to places in its history where there is no message.
+    """Raise `InvalidInput` if the state `new` refers to messages by places (indices in its history) that the history
+    lacks.
 
     A state made by hand may do so.
     """
@@ -78,7 +80,7 @@ def _check_places(thread_id: str, new: Checkpoint) -> None:
 
 
 class _Draft:
-    """The entries that were found so far, and the state that they lead to."""
+    """The entries that `difference` has found so far, and the state that they lead to."""
 
     def __init__(self, start: Checkpoint) -> None:
         self.entries: list[Logged] = []
@@ -107,7 +109,8 @@ def _start(old: Checkpoint, new: Checkpoint) -> list[Logged]:
 
 
 def _conversation(draft: _Draft, old: Checkpoint, new: Checkpoint) -> None:
-    """Add the entries for messages and facts (values that hold from a turn on) that are new in `new` to the draft.
+    """Add entries to the draft for the messages and facts that are new in `new`. A fact is a value that holds from a
+    turn on.
 
     If `old` has messages that `new` lacks, a rewind comes first. A turn's facts are added before the next turn begins,
     so that a later rewind undoes them together with their turn.
@@ -126,10 +129,10 @@ def _conversation(draft: _Draft, old: Checkpoint, new: Checkpoint) -> None:
 
 
 def _common(old: Checkpoint, new: Checkpoint) -> int:
-    """Return the number of messages at the start of both conversations that are the same.
+    """Return how many messages at the start of the two conversations are the same.
 
-    If the new history extends the old one, messages are compared by their places in it, because the same words said
-    again are another message.
+    If the history of `new` begins with all of the history of `old`, messages are compared by their indices in the
+    history, because the same words said again are another message. Otherwise they are compared by content.
     """
     before: Sequence[Any] = old.messages
     after: Sequence[Any] = new.messages
@@ -152,7 +155,7 @@ def _id(fact: Fact) -> tuple[int, Kind, str]:
 
 
 def _facts(draft: _Draft, coming: list[Fact]) -> list[Fact]:
-    """Add entries for the facts of the draft's current turn, and return the facts of other turns.
+    """Add entries to the draft for those facts in `coming` that belong to its current turn, and return the other facts.
 
     A fact is a value that holds from a turn on. `coming` are the facts that have not been added yet.
     """
@@ -176,8 +179,10 @@ def _setting(fact: Fact) -> Logged:
 
 
 def _calls(draft: _Draft, new: Checkpoint) -> None:
-    """Add entries for intents, steps and results of tool calls that the draft lacks, for the turn whose calls are not
-    all done."""
+    """Add entries to the draft for what `new` has and the draft lacks: intents, steps and results of tool calls.
+
+    Only the last turn is looked at, and only while its calls are not all done.
+    """
     known = {call.index: call for call in draft.state().calls}
     for call in new.calls:
         mine = known.get(call.index)
@@ -216,8 +221,8 @@ def _spend(old: Checkpoint, new: Checkpoint) -> list[Logged]:
 
 
 def _lost(kept: Checkpoint, new: Checkpoint) -> Iterator[str]:
-    """Yield each field of `new` that differs in `kept`, the state after saving, as a text with the reason where it is
-    known."""
+    """Yield the name of each field of `new` that differs in `kept`, the state after saving. Some names come with a
+    reason."""
     if not new.messages and new.history and not _is_part(new.history, kept.history):
         yield "history, as view= says that the model sees nothing of it (view=((0, len(history)),) is all of it)"
     elif not _same(kept.messages, new.messages):
@@ -270,7 +275,10 @@ def _is_part(part: Sequence[Message], whole: Sequence[Message]) -> bool:
 
 
 def _seen(state: Checkpoint, marks: tuple[Ranges, ...]) -> list[tuple[Message, ...]]:
-    """Return, for each turn, the messages that the model saw at its end. `marks` holds them as ranges of the history."""
+    """Return, for each turn, the messages that the model saw at its end.
+
+    `marks` gives them for each turn as ranges of indices in the state's history.
+    """
     return [tuple(message for start, stop in mark for message in state.history[start:stop]) for mark in marks]
 
 

@@ -16,9 +16,9 @@ __all__ = ["PART", "head_of", "is_child", "is_hidden", "is_part", "new_head", "w
 
 
 def head_of(state: Fold | Checkpoint, base: Head, *, encrypted: bool) -> Head:
-    """Return the head `base` with all fields that follow from the state, such as status, turns and cost.
+    """Return the head `base` with all fields set that follow from the state, such as status, turns and cost.
 
-    An encrypted thread's head gets no title.
+    The head of an encrypted thread gets no title.
     """
     return msgspec.structs.replace(
         base,
@@ -58,7 +58,8 @@ def without_lease(head: Head) -> Head:
 
 
 PART = "clew:part"
-"""Tag that marks a thread as incomplete while a copy, repair or purge writes it. It is hidden until it is complete."""
+"""Tag that marks a thread as incomplete while a copy, repair or purge writes it. The thread is hidden until it is
+complete."""
 _OWN = "clew:"
 
 
@@ -73,8 +74,8 @@ def is_hidden(head: Head) -> bool:
 
 
 _CHILD = re.compile(r"/[A-Za-z0-9_-]{1,64}:[0-9a-f]{1,16}")
-"""Matches what follows the parent's id in the id of a sub-agent's thread: the agent's name and the key of the tool
-call."""
+"""Matches the end of the id of a sub-agent's thread. Such an id is the parent's id, then the sub-agent's name, then the
+key of the tool call."""
 
 
 def is_child(head: Head) -> bool:

@@ -35,12 +35,13 @@ __all__ = [
 
 
 LEASE_TIME = timedelta(seconds=30)
-"""How long a lease lasts after its holder last appended or renewed it."""
+"""How long a lease lasts after its holder last appended or renewed the lease."""
 RENEW_AFTER = LEASE_TIME / 3
 
 
 def new_lease(label: str = "") -> Lease:
-    """Return a lease of this process with a new random token, valid for `LEASE_TIME`. `label` says what it is for."""
+    """Return a lease of this process with a new random token, valid for `LEASE_TIME`. `label` says what the process
+    does."""
     return Lease(owner=this_process(label), token=secrets.token_hex(8), expires_at=datetime.now(UTC) + LEASE_TIME)
 
 
@@ -76,7 +77,8 @@ def check_free(head: Head) -> None:
 
 
 def this_process(label: str = "") -> Owner:
-    """Return the identity of this process: host, boot, pid and start time. `label` says what the process does.
+    """Return the identity of this process: host, boot, pid and start time. `label` says in a few words what the process
+    does.
 
     A later process with the same pid has another identity, also in containers.
     """
@@ -85,9 +87,10 @@ def this_process(label: str = "") -> Owner:
 
 
 def provably_dead(owner: Owner) -> bool:
-    """Return True only if it is certain that this process no longer runs.
+    """Return True only if it is certain that the process `owner` no longer runs.
 
-    It must have run in this boot and pid namespace.
+    That can be certain only if it was started in this machine's current boot, in the same pid namespace. For any other
+    process the result is False.
     """
     if not owner.boot or owner.boot != boot():
         return False
@@ -119,9 +122,9 @@ def boot() -> str:
 
 
 def _started(pid: int) -> str | None:
-    """Return when a process started, as the operating system writes it.
+    """Return when the process with this pid started, as a text in the operating system's own format.
 
-    "gone" if it has ended, None if that is unknown.
+    Returns "gone" if the process has ended, and None if the operating system does not tell.
     """
     try:
         if sys.platform == "linux":

@@ -24,9 +24,10 @@ async def upkeep(
 ) -> AsyncIterator[Thread]:
     """Open an existing thread for maintenance, as an async context manager.
 
-    On exit its status becomes what it was before. The status stays as it is if someone changed the thread meanwhile. A
-    thread that was running and whose process is gone becomes interrupted. Raises `ThreadBusy` if a live process holds
-    the thread, unless `takeover` is set. `label` says what the maintenance is for.
+    Opening sets the thread's status to running. On exit the status from before is set again, unless the block set
+    another one. It becomes interrupted instead if it was running before (by a process that is gone), or if another
+    process changed the thread just before it was opened. Raises `ThreadBusy` if a live process holds the thread, unless
+    `takeover` is set. `label` says what the maintenance is for.
     """
     before = await load(checkpointer, thread_id)
     async with Thread.open(checkpointer, thread_id, label=label, takeover=takeover) as thread:
@@ -38,11 +39,11 @@ async def upkeep(
 
 
 async def unlock(checkpointer: Checkpointer, thread_id: str, *, takeover: bool = False) -> Lease | None:
-    """Take a thread's lease and give it back, so that nobody has to wait for it to expire.
+    """Take a thread's lease from a process that is gone and give it back, so that nobody has to wait for it to expire.
 
-    Returns the former lease, or None. Writes nothing if nobody holds the lease. Raises `ThreadBusy` if the holder is
-    alive, unless `takeover` is set. Then the holder gets `LeaseLost` at its next append, and whatever it is doing may
-    go on until then.
+    Returns the lease that was held before. If nobody held one, returns None and writes nothing. Raises `ThreadBusy` if
+    the holder is alive, unless `takeover` is set. With `takeover` the live holder gets `LeaseLost` at its next append,
+    and may go on with its work until then.
     """
     head = await checkpointer.head(thread_id)
     if head is None:
@@ -57,11 +58,11 @@ _TRIES = 20
 
 
 async def put_aside(checkpointer: Checkpointer, thread_id: str, *entries: Logged) -> None:
-    """Append entries to a thread that nobody holds, or create the thread with them. They are durable when it returns.
+    """Append entries to a thread that nobody holds, or create the thread with them. They are durable when this returns.
 
     Takes no lease. So the thread's status stays as it is: a crash on record stays visible, and a new thread does not
-    count as started. Raises `ThreadBusy` if a live process holds the thread, and `Unavailable` if others change it
-    again and again.
+    count as started. Raises `ThreadBusy` if a live process holds the thread, and `Unavailable` if other processes
+    changed it during each of 20 tries.
     """
     for _ in range(_TRIES):
         loaded = await or_new(load(checkpointer, thread_id), thread_id, "interrupted")

@@ -51,13 +51,14 @@ _KEPT: dict[type, frozenset[str]] = {
     ToolResult: frozenset({"call_id"}),
     WorkspaceSnapshot: frozenset({"digest"}),
 }
-"""For each class, the fields that are never redacted: names, keys and digests by which one record finds another."""
+"""For each class of entry, message or block: the fields that are never redacted, because they hold names, keys and
+digests by which one record finds another."""
 _OWN = "clew:"
 """Prefix of the keys that Clew itself uses in a thread's state."""
 _IDS = (TURN_MARK, PROMPT_IDS)
-"""Prefixes of keys under which Clew keeps ids, statuses and numbers in a thread's state. These values are not redacted.
+"""Prefixes of keys under which Clew keeps ids, statuses and numbers in a thread's state. Their values are not redacted.
 
-A text is redacted before it is stored there.
+A text that goes into such a value was redacted before.
 """
 
 

@@ -57,7 +57,8 @@ Durability = Literal["sync", "async", "exit"]
 
 PAGE = 50
 TRIES = 200
-"""How often to try to take a lease while other processes write. Each try starts from the current end of the log."""
+"""How often to try to take a lease, at most, while other processes write. Each try starts from the current end of the
+log."""
 
 
 class Thread:
@@ -269,7 +270,7 @@ class Thread:
         return self._durability
 
     def redacted(self, entries: Sequence[Logged]) -> Sequence[Logged]:
-        """Return these entries as they would be recorded, with texts that must not be on record removed."""
+        """Return these entries as they would be recorded: changed by the `redact` that the thread was opened with."""
         return entries if self._redact is None else self._redact(entries)
 
     async def flush(self) -> None:
@@ -277,12 +278,12 @@ class Thread:
         await self._open_writer().flush()
 
     async def save(self, checkpoint: Checkpoint) -> None:
-        """Make this the state of the thread, by appending entries for what differs.
+        """Make this checkpoint the state of the thread, by appending entries for what differs.
 
-        If the checkpoint lacks messages of the conversation, the thread is rewound first. Afterwards everything in the
-        checkpoint is on record. If something cannot be, raises `InvalidInput` that names it, and saves nothing. What
-        the record holds beyond the checkpoint stays: rewound messages are still part of the history, and spend does not
-        shrink. If the checkpoint says `running`, the status is `interrupted` once the thread is closed.
+        If the checkpoint lacks messages of the conversation, the thread is rewound first. Raises `InvalidInput`, and
+        saves nothing, if a part of the checkpoint cannot be recorded; the error names that part. What the record holds
+        beyond the checkpoint stays: rewound messages are still part of the history, and spend does not shrink. If the
+        checkpoint's status is `running`, the thread's status becomes `interrupted` once it is closed.
         """
         entries = difference(self._thread_id, self.checkpoint, checkpoint)
         if entries:
@@ -298,7 +299,7 @@ class Thread:
         log.info("thread %r: rewound to turn %d", self._thread_id, to_turn)
 
     async def fork(self, new_id: str, *, at_turn: int | None = None) -> Head:
-        """Create a new thread that continues from a turn of this one, by default the current one.
+        """Create a new thread that continues from the end of a turn of this thread, by default the current turn.
 
         Returns the new thread's head.
         """
@@ -321,9 +322,9 @@ class Thread:
     async def _take_lease(self) -> LogWriter:
         """Take the lease by appending an entry that names this process at the end of the log.
 
-        Returns the thread's writer. If another process appends first, it is tried again from the new end. Raises
-        `ThreadBusy` if a live process holds the lease, unless `takeover` was given, and `Unavailable` after too many
-        tries.
+        Returns the thread's writer. If another process appends first, tries again from the new end, at most `TRIES`
+        times in all; then raises `Unavailable`. Raises `ThreadBusy` if a live process holds the lease, unless
+        `takeover` was given.
         """
         loaded = await or_new(load(self._checkpointer, self._thread_id), self._thread_id, "running")
         for _ in range(TRIES):
@@ -346,9 +347,10 @@ class Thread:
         )
 
     async def _give_back(self, writer: LogWriter) -> None:
-        """Give back a lease after taking it was cancelled, in case it was taken all the same.
+        """Give back the lease after `_take_lease` was cancelled: the append that takes the lease may have succeeded all
+        the same.
 
-        So nobody has to wait for it to expire.
+        So nobody has to wait for the lease to expire.
         """
         try:
             writer.accept([StatusChanged("interrupted")])
@@ -369,7 +371,7 @@ class Thread:
             log.info("thread %r: its last holder, %s, is gone; resumed at turn %d", self._thread_id, owner, turn)
 
     async def _keep_lease(self, writer: LogWriter) -> None:
-        """Run as long as the thread is open, and renew the lease whenever nothing was written for a while, for example
+        """Run as long as the thread is open, and renew the lease if the log did not grow for some seconds, for example
         because a tool runs for a long time."""
         pause = RENEW_AFTER.total_seconds()
         while not writer.lost and writer.lease is not None:
@@ -409,9 +411,9 @@ class Thread:
 
 
 async def _paged(checkpointer: Checkpointer, query: HeadQuery) -> AsyncIterator[Head]:
-    """Yield all heads that match the query, whatever its limit, reading one page of them at a time.
+    """Yield all heads that match the query, reading one page of them at a time. The query's `limit` does not end it.
 
-    The caller skips some of them, so it is not known how many are needed.
+    The caller skips some heads and stops when it has enough, so the number of heads it needs is not known here.
     """
     if query.limit is not None:
         query = msgspec.structs.replace(query, limit=max(query.limit, PAGE))

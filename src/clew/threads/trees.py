@@ -20,22 +20,24 @@ from clew.threads.reader import Source
 __all__ = ["TreeMover", "check_trees", "keep_trees", "note_fresh"]
 
 _LEAVES = 8
-"""Number of leaves (blobs that point at no others) to read at once. Each may have a few megabytes."""
+"""Number of leaves (blobs that point at no others) to read at once, at most. Each may have a few megabytes."""
 _AT_ONCE = 8 * 2**20
-"""Number of bytes of blobs to store at once."""
+"""Number of bytes of blobs to gather before they are stored together."""
 
 
 _FRESH = 3600.0
 _fresh: weakref.WeakKeyDictionary[Checkpointer, dict[str, float]] = weakref.WeakKeyDictionary()
-"""For each store and the digest of each tree in it: when the tree was last known to be complete and safe from gc.
+"""For each store, and in it for each tree's digest: when the tree was last known to be complete and safe from gc.
 
 A tree is a blob that points at others.
 """
 
 
 def note_fresh(checkpointer: Checkpointer, root: str) -> None:
-    """Remember that this tree of blobs was just written or checked, so that an append that names it need not check it
-    again."""
+    """Remember that the tree of blobs with the digest `root` was just written or checked.
+
+    For an hour, an append that names this tree then need not check all its blobs again.
+    """
     now = time.monotonic()
     known = _fresh.setdefault(checkpointer, {})
     for old in [digest for digest, noted in known.items() if now - noted > _FRESH]:
@@ -44,10 +46,11 @@ def note_fresh(checkpointer: Checkpointer, root: str) -> None:
 
 
 async def check_trees(checkpointer: Checkpointer, roots: Collection[str], thread_id: str) -> None:
-    """Raise `MissingBlob` unless these trees of blobs are complete in the store.
+    """Raise `MissingBlob` unless all blobs of these trees are in the store. `roots` are the trees' digests.
 
-    Of trees that were written or checked within the last hour, only the root is checked. All blobs of the others are
-    touched, so that gc leaves them alone until an append names the trees.
+    Of trees that were written or checked within the last hour, only the root is checked. All blobs of the other trees
+    are touched, so that gc leaves them alone until an append names the trees. `thread_id` names the thread in the
+    error.
     """
     now = time.monotonic()
     known = _fresh.get(checkpointer, {})
@@ -62,7 +65,7 @@ async def keep_trees(checkpointer: Checkpointer, roots: Collection[str], thread_
     trees.
 
     To touch a blob is to renew the time after which gc may delete it. Call this before a thread names a tree that was
-    not just written. Raises `MissingBlob` if blobs are gone.
+    not just written. Raises `MissingBlob` if blobs are gone; `thread_id` names the thread in the error.
     """
     if roots:
         missing = await checkpointer.missing_blobs(await below(checkpointer, roots))

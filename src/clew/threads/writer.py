@@ -33,7 +33,7 @@ log = logging.getLogger("clew.threads")
 
 
 class _Append(msgspec.Struct, frozen=True, gc=False):
-    """An append as it is sent to the store.
+    """One append, with its frames and head, as it is sent to the store.
 
     It is kept until the store confirms it, so that exactly the same can be sent again.
     """
@@ -84,8 +84,9 @@ class LogWriter:
     def accept(self, entries: Sequence[Logged]) -> int:
         """Take in entries, in order, to be written by the next `flush`.
 
-        Returns how many were taken in so far, for `flush`. Raises `InvalidInput` and takes none if one of them cannot
-        be stored. Raises `LeaseLost` if another process has taken over.
+        Returns how many entries this writer has taken in since it was made, which is the `through` to give to `flush`.
+        Raises `InvalidInput` and takes none if one of them cannot be stored. Raises `LeaseLost` if another process has
+        taken over.
         """
         if self.lost:
             raise self.lost
@@ -100,7 +101,7 @@ class LogWriter:
         return self._accepted
 
     async def flush(self, through: int | None = None, *, renew: bool = False) -> None:
-        """Return once the first `through` entries that were accepted, by default all, are durable.
+        """Return once the first `through` entries that this writer ever accepted, by default all, are durable.
 
         With `renew`, make at least one append, of the head alone if there are no entries. Only one append runs at a
         time: other callers wait for it and then check again whether they still need one.
@@ -130,7 +131,7 @@ class LogWriter:
                 raise cancelled
 
     async def _write(self) -> None:
-        """Make one append of everything accepted, or send an unconfirmed one again.
+        """Make one append of all accepted entries, or, if an earlier append is unconfirmed, send that one again.
 
         Without entries, append the head alone. Does nothing if the entries are dropped before it starts. Raises
         `LeaseLost` if another process has taken over.
@@ -195,7 +196,7 @@ class LogWriter:
     async def _send_in_a_span(self, append: _Append) -> None:
         """Store an append's blobs, then send the append, within a telemetry span.
 
-        Used only if it has blobs or telemetry is on.
+        Used only if the append has blobs or telemetry is on.
         """
         with span("clew.append", thread_id=append.head.thread_id) as current:
             size, entries = sum(map(len, append.frames)), append.through - self._durable
@@ -244,7 +245,8 @@ class LogWriter:
     def _next_append(self) -> _Append:
         """Encode all accepted entries as one frame, and return the append of it.
 
-        Adds a second frame with the folded state if that spares readers enough compared with its size.
+        Adds a second frame with the folded state (the thread's state, where readers can start) if that spares them
+        enough compared with its size.
         """
         number, keys, thread_id = self.head.frames, self._checkpointer.keys, self.head.thread_id
         previous = bytes.fromhex(self.head.digest) or FIRST
@@ -291,11 +293,11 @@ class LogWriter:
 
 
 class Round:
-    """Collects work from all writers of one event loop, and runs all of it together in one callback."""
+    """Collects functions that the writers of one event loop want to run, and runs them together in one callback."""
 
     def __init__(self) -> None:
         self.writing = 0
-        """Number of writers whose append is in progress. If it is only one, it does not wait for others."""
+        """Number of writers whose append is in progress. A writer that is the only one does not wait for others."""
         self._asked: list[tuple[Callable[[], None], asyncio.Future[None]]] = []
 
     def join(self, work: Callable[[], None]) -> asyncio.Future[None]:
@@ -312,9 +314,10 @@ class Round:
         return turn
 
     def _work_through(self) -> None:
-        """Run all work collected so far, and finish the futures of those who wait for it.
+        """Run all functions collected so far, and finish the future of each.
 
-        A signal may cancel a future while its work runs. Then its result is dropped, and the other work still runs.
+        A signal may cancel a future while its function runs. Then the result is dropped, and the other functions still
+        run.
         """
         asked, self._asked = self._asked, []
         for work, turn in asked:
@@ -345,15 +348,15 @@ def round_of(loop: asyncio.AbstractEventLoop) -> Round:
 
 
 RATIO = 4
-"""A thread's folded state is written to its log once it spares readers frames of more than this many times its own
-size.
+"""A folded state is written to the log once the frames that it spares readers have more than this many times its size.
 
-Readers start at it instead of at the first frame. Folded states make the log longer by at most a quarter.
+A folded state is the thread's state, from which readers start instead of from the first frame. So folded states make a
+log longer by at most a quarter.
 """
 LEAST = 64 * 1024
 """Number of bytes of frames that every reader reads quickly.
 
-To spare readers fewer, no folded state is written to the log.
+No folded state is written to the log if it would spare readers fewer bytes of frames than this.
 """
 
 
@@ -367,18 +370,18 @@ class LogSize(msgspec.Struct, frozen=True, gc=False):
     kept: float = 0.0
     """Estimate of the bytes that a folded state would have now.
 
-    Grows with every frame, by the share whose content the fold keeps.
+    Grows with every frame, by that share of the frame's bytes whose content stays in the state.
     """
 
     def grown(self, size: int, kept: float) -> LogSize:
         """Return the sizes after one more frame of `size` bytes.
 
-        `kept` is the share of it, from 0 to 1, whose content stays in the state.
+        `kept` is the share of the frame, from 0 to 1, whose content stays in the state.
         """
         return LogSize(self.since + size, self.snapshot, self.kept + size * kept)
 
     def may_pay(self) -> bool:
-        """Return whether writing a folded state may be worth it.
+        """Return whether writing a folded state now may be worth its size.
 
         This is a cheap guess, because encoding a large state to find out is expensive.
         """

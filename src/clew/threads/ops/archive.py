@@ -101,13 +101,14 @@ class Archive:
     def __init__(self, file: IO[bytes], name: str, keys: Keyring | None) -> None:
         """Read and check the whole file, which blocks the caller.
 
-        Raises `Corrupt` or `InvalidInput` if it cannot be trusted. `name` is the file's name in errors.
+        Raises `Corrupt` or `InvalidInput` if the file is damaged or not a valid `.clew` file. `name` is its name in
+        errors. `keys` are needed to decode frames and blobs later if they are encrypted.
         """
         self.keys = keys
         self.direct: set[str] = set()
-        """Digests of the blobs that frames refer to directly. The import sets it.
+        """Digests of the blobs that frames refer to directly. Empty until the import sets it.
 
-        All other blobs are reached through these.
+        All other blobs of the file are reached through these.
         """
         self._file = file
         self._name = name
@@ -179,7 +180,7 @@ class Archive:
     def _scan_frames(self) -> None:
         """Check that every frame follows the one before it, from the first to the one that the head names as the last.
 
-        Notes where each frame is. Raises `Corrupt` if one is missing or damaged.
+        Remembers the position of each frame in the file. Raises `Corrupt` if one is missing or damaged.
         """
         previous, key = FIRST, None
         for number in range(self.manifest.frames):

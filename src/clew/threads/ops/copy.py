@@ -48,9 +48,9 @@ class Copied(msgspec.Struct, frozen=True):
 
 
 class Transfer(msgspec.Struct, frozen=True):
-    """The result of copying one thread: the head of the copy, and the bytes written.
+    """The result of copying one thread: the head of the copy, and the number of bytes written to the target.
 
-    `written` is False if the target already had it.
+    `written` is False if the target already had a complete copy, so that nothing was written.
     """
 
     head: Head
@@ -92,8 +92,8 @@ async def copy_all(
     """Copy every thread that the query lists, by default all.
 
     Run again after a crash or later, it leaves finished copies alone. A thread that cannot be copied is reported in the
-    result and does not stop the others. Raises `Unavailable` if a store does not answer. `progress` gets the number of
-    threads done and their total.
+    result and does not stop the others. Raises `Unavailable` if a store does not answer. `progress` is called with the
+    number of threads done and the number of all threads.
     """
     ids = [head.thread_id async for head in source.heads(query) if not is_hidden(head)]
     done: list[str] = []
@@ -161,8 +161,8 @@ async def transfer(
 
 
 async def _discard(target: Checkpointer, new_id: str, log_id: str) -> None:
-    """Delete the incomplete copy of the log `log_id` from the target, after an error that copying again cannot
-    overcome."""
+    """Delete the incomplete copy of the log `log_id` from the target. Used after an error that would come again if the
+    copy were continued."""
     there = await target.head(new_id)
     if there is not None and there.tags.get(PART) == log_id:
         await target.delete(new_id)
@@ -188,10 +188,10 @@ async def _may_stay_as_it_is(source: Source, target: Checkpointer, head: Head, n
 
 
 async def _common(source: Source, head: Head, target: Checkpointer, there: Head, verbatim: bool) -> bytes | None:
-    """Compare the target's log with the source's, and return the digest of the source's last frame that both have.
+    """Compare the target's log with the source's. Return the digest, in the source, of the last frame that both have.
 
-    Returns None if the target's log is not the beginning of the source's. `head` and `there` are the heads of the two,
-    and `verbatim` says that frames are copied byte for byte.
+    Returns None if the source's log does not begin with the whole log of the target. `head` is the source's head and
+    `there` the target's. `verbatim` says that frames are copied byte for byte.
     """
     if there.frames > head.frames:
         return None
@@ -209,9 +209,9 @@ async def _common(source: Source, head: Head, target: Checkpointer, there: Head,
 
 
 async def _common_entries(source: Source, head: Head, target: Checkpointer, there: Head) -> bytes | None:
-    """Return the same as `_common` for logs whose bytes differ, for example because of another key.
+    """Do what `_common` does for logs whose bytes differ, for example because they are encrypted with different keys.
 
-    Compares entries and times.
+    Compares the entries and times of the frames instead of their bytes.
     """
     wanted = None if target.keys is None else target.keys.current
     previous = FIRST
@@ -234,7 +234,8 @@ def _without_trees(frame: Frame) -> bytes:
 
 
 class _Copying:
-    """A copy in progress: the frames and blobs gathered for the next append, and the head of what the target has."""
+    """A copy of one thread in progress: the frames and blobs gathered for the next append, and the head of the copy so
+    far."""
 
     def __init__(
         self,
@@ -332,7 +333,7 @@ class _Copying:
     async def _flush(self) -> None:
         """Append the frames gathered so far to the copy, which is still hidden.
 
-        It is tagged with the source's `log_id`, so that a later run recognises it and continues.
+        The copy is tagged with the source's `log_id`, so that a later run recognises it and continues.
         """
         if not self._frames:
             return
@@ -358,7 +359,8 @@ class _Copying:
             self._progress(done, total)
 
     async def _done(self) -> tuple[Head, bytes]:
-        """Return the head that the complete copy gets, and a digest of the state that it must fold to."""
+        """Return the head that the copy gets when it is complete, and a digest of the state to which the copy must
+        fold."""
         head = self._head
         state = await state_at(self._source, head)
         done = msgspec.structs.replace(

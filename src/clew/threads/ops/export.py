@@ -47,7 +47,8 @@ __all__ = ["Exported", "export", "import_"]
 File = str | os.PathLike[str] | IO[bytes]
 
 MEMORY = 50
-"""The most memory that an import may take, as a multiple of the file's size. `FLOOR` bytes are allowed in addition."""
+"""The most memory that an import may take, as a multiple of the file's size in bytes. `FLOOR` bytes (8 MiB) are allowed
+in addition."""
 _RANGE = 20  # bytes of a pointer to a range of the history, and of its numbers as msgpack
 
 
@@ -129,8 +130,8 @@ async def _write(
 ) -> Exported:
     """Write the members of the `.clew` file to `out`: `clew.json`, then the frames, then the blobs.
 
-    With `plain`, the decrypted frames and blobs go to temporary files in `folder` first, because `clew.json` comes
-    before them and names the last frame.
+    With `plain`, everything is decrypted. The decrypted frames and blobs go to temporary files in `folder` first,
+    because `clew.json` comes before them in `out` and holds the digest of the last frame.
     """
     created = datetime.now(UTC)
     tar = TarWriter(out, created)
@@ -223,7 +224,8 @@ async def _new_file(path: Path, overwrite: bool) -> AsyncIterator[IO[bytes]]:
 
 
 def _name_unless_taken(temporary: Path, path: Path, taken: InvalidInput) -> None:
-    """Rename `temporary` to `path`, in one step where the file system supports it. Raises `taken` if `path` exists."""
+    """Rename the file `temporary` to `path`, in one step where the file system supports it. Raises the error `taken` if
+    `path` exists."""
     try:
         os.link(temporary, path)
     except FileExistsError:
@@ -235,9 +237,10 @@ def _name_unless_taken(temporary: Path, path: Path, taken: InvalidInput) -> None
 
 
 def _open(file: File, opened: contextlib.ExitStack) -> IO[bytes]:
-    """Return the file opened for reading and seekable. Data from a pipe is copied to an unnamed temporary file first.
+    """Return the file opened for reading, so that its position can be set. Data from a pipe is copied to an unnamed
+    temporary file first.
 
-    `opened` closes what is opened here.
+    Files that this function opens are registered with `opened`, which closes them later.
     """
     if isinstance(file, str | os.PathLike):
         return opened.enter_context(open(file, "rb"))
@@ -251,7 +254,7 @@ def _open(file: File, opened: contextlib.ExitStack) -> IO[bytes]:
 
 @contextmanager
 def _explained(path: Path) -> Iterator[None]:
-    """Turn the operating system's errors inside the block into Clew's, which name `path`."""
+    """Turn the operating system's errors inside the `with` block into Clew's errors, which name `path`."""
     try:
         yield
     except ClewError:
@@ -267,10 +270,12 @@ _NONSENSE = (ArithmeticError, AttributeError, LookupError, MemoryError, Recursio
 
 
 async def _check(archive: Archive, name: str, scales: _Scales | None) -> set[str]:
-    """Check that the log in a file can be folded and that the file's head agrees with it. The file may be hostile.
+    """Check that the log in an archive can be folded and that the archive's head agrees with it. The file may be
+    hostile.
 
-    Returns the digests of the blobs that frames refer to directly. Raises `Corrupt`, and through `scales`
-    `InvalidInput` if the log would take too much memory. `name` names the file in errors.
+    Returns the digests of the blobs that frames refer to directly. Raises `Corrupt` if a check fails. `scales`
+    estimates the memory that the import takes, and raises `InvalidInput` if that is too much; with None memory is not
+    limited. `name` names the file in errors.
     """
     direct: set[str] = set()
     head, fold = archive.manifest.head, Fold()
@@ -306,8 +311,8 @@ async def _check(archive: Archive, name: str, scales: _Scales | None) -> set[str
 
 
 class _Scales:
-    """Estimates, frame by frame, the memory that an imported thread's state takes, and compares it with the size of the
-    file."""
+    """Estimates, frame by frame, the memory that an imported thread takes, and compares it with the size of the frames
+    in the file."""
 
     def __init__(self, archive: Archive, name: str, anew: bool) -> None:
         self._archive = archive
@@ -319,9 +324,10 @@ class _Scales:
         self._ranges = 1
 
     def add(self, number: int, frame: Frame) -> None:
-        """Add a frame to the estimate.
+        """Add frame `number` to the estimate.
 
-        Raises `InvalidInput` if the memory is now too much for the bytes of the file so far.
+        Raises `InvalidInput` if the frames added so far take too much memory for the number of bytes that they have in
+        the file.
         """
         new = frame.refs - self._seen
         self._seen |= new
@@ -337,10 +343,10 @@ class _Scales:
             )
 
     def _ranges_of(self, entry: Logged) -> int:
-        """Return how many ranges of the history a fold stores for this entry.
+        """Return how many ranges of the history a fold stores for this entry, or 0 if it stores none.
 
-        For each response it stores what the model then sees, as ranges. Rewinds and summaries split that into more
-        ranges.
+        For each response of the model the fold stores which messages the model then sees, as ranges of indices in the
+        history. Each rewind or summary may split these into more ranges.
         """
         if type(entry) is FoldedState:
             self._ranges = len(entry.state.view) + 1
@@ -352,7 +358,8 @@ class _Scales:
 
 
 def _makes_sense(entry: Logged) -> bool:
-    """Return False for an entry that is invalid or would take far more time to fold than its size justifies."""
+    """Return False for an entry that Clew never writes: one with invalid numbers, or one that would take far more time
+    to fold than its size justifies."""
     if type(entry) is Rewound:
         return (entry.turn or 0) >= 0 and (entry.messages or 0) >= 0
     if type(entry) is not FoldedState:

@@ -23,10 +23,11 @@ log = logging.getLogger("clew.threads")
 async def fork(
     checkpointer: Checkpointer, thread_id: str, state: Checkpoint, new_id: str, at_turn: int | None = None
 ) -> Head:
-    """Create thread `new_id` in one append, with the state at the end of turn `at_turn` (by default the last).
+    """Create the thread `new_id` in one append. It begins with the state that `thread_id` had at the end of turn
+    `at_turn`.
 
-    Returns its head. `state` is the current state of the thread `thread_id`. Raises `Conflict` if the new id is taken,
-    and `InvalidInput` if there is no such turn.
+    By default that is the last turn. `state` is the current state of the thread `thread_id`. Returns the new thread's
+    head. Raises `Conflict` if the new id is taken, and `InvalidInput` if there is no such turn.
     """
     turn = state.turns if at_turn is None else at_turn
     check_turn(thread_id, state, turn)
@@ -48,7 +49,7 @@ def check_turn(thread_id: str, state: Checkpoint, turn: int) -> None:
 def _branch(thread_id: str, state: Checkpoint, turn: int) -> Checkpoint:
     """Return the state with which a fork at this turn begins.
 
-    A call that is not done at that turn becomes in doubt, because the parent may be running it.
+    A tool call that is not done at the end of that turn becomes in doubt, because the parent thread may be running it.
     """
     at = fold([Rewound(turn=turn)], state)
     reached = max((stop for ranges in (at.view, *at.marks) for _, stop in ranges), default=0)

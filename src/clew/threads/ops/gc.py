@@ -22,14 +22,15 @@ from clew.threads.reader import Progress
 __all__ = ["Collected", "Cutoff", "below", "gc", "remove_blobs", "unreached"]
 
 _BATCH = 16
-"""Number of blobs to read at once. Blobs may be large."""
+"""Number of blobs to read at once, at most. Blobs may be large."""
 
 
 class Collected(msgspec.Struct, frozen=True, kw_only=True):
     """What `gc` deleted, or would delete with `dry_run`."""
 
     examined: int
-    """Number of blobs that nobody had touched (stored or asked for by a writer) during the grace period."""
+    """Number of blobs that nobody had touched (stored or asked for as a writer) during the grace period given to `gc`.
+    """
     reachable: int
     """Number of the examined blobs that some thread reaches, directly or through other blobs. They stay."""
     deleted: int
@@ -101,14 +102,15 @@ async def gc(
 
 
 class Cutoff:
-    """A moment in the past, measured by the wall clock and by the monotonic clock, in case the wall clock is changed."""
+    """A moment, by default now, measured by the wall clock and by the monotonic clock, in case the wall clock is
+    changed."""
 
     def __init__(self, ago: timedelta = timedelta(0)) -> None:
         self._wall = time.time() - ago.total_seconds()
         self._steady = time.monotonic() - ago.total_seconds()
 
     def elapsed(self) -> timedelta:
-        """Return how much time has passed since the moment. If the two clocks disagree, the longer time."""
+        """Return how much time has passed since this moment. If the two clocks disagree, the longer of their times."""
         return timedelta(seconds=max(0.0, time.time() - self._wall, time.monotonic() - self._steady))
 
     def until(self, later: Cutoff) -> float:
@@ -132,10 +134,10 @@ class Steps:
 async def unreached(
     checkpointer: Checkpointer, digests: Iterable[str], steps: Steps | None = None, *, but: str | None = None
 ) -> set[str]:
-    """Return the digests of those of these blobs that no thread reaches, directly or through trees (blobs that point at
-    others).
+    """Return the digests of those blobs among `digests` that no thread reaches.
 
-    The thread with the id `but` is ignored.
+    A thread reaches a blob directly, or through trees (blobs that point at others). The thread with the id `but` is
+    ignored. `steps` counts the threads and blobs that were examined.
     """
     steps = steps or Steps()
     direct: set[str] = set()
@@ -153,7 +155,8 @@ async def unreached(
 
 
 async def below(checkpointer: Checkpointer, digests: Collection[str]) -> list[str]:
-    """Return the digests of these blobs and of all blobs that they reach. A tree is a blob that points at others.
+    """Return the digests of these blobs and of all blobs that they reach. Only trees reach others: blobs that point at
+    blobs.
 
     A tree comes before the blobs it points at, unless another blob pointed at them earlier. Raises `Corrupt` for a
     damaged blob. A missing blob is listed and reaches nothing.
@@ -192,16 +195,17 @@ async def remove_blobs(
     *,
     but: str | None = None,
 ) -> tuple[int, int]:
-    """Delete these blobs, except those touched since `cutoff`.
+    """Delete these blobs, except those touched since `cutoff`. Returns how many were deleted, and how many bytes they
+    took.
 
-    Returns how many were deleted, and how many bytes they took. To touch a blob is to store it or to ask for it as a
-    writer. `cutoff` and `listing` are moments. Since `listing` the caller has read which blobs each thread needs, and
-    found that no thread except `but` reaches these. A store counts back from the time of the deletion, so a slow
-    deletion moves the cutoff forward. That is safe while the cutoff stays before `listing`. Beyond it a thread may
-    already point at a deleted blob; such a blob is put back.
+    To touch a blob is to store it or to ask for it as a writer. `cutoff` and `listing` are moments. After `listing` the
+    caller has read which blobs each thread needs, and found that no thread except the one with the id `but` reaches
+    these. A store measures the age of a touch from the time of the deletion, so a slow deletion moves the cutoff
+    forward. That is safe while the cutoff stays before `listing`. Beyond it a thread may already point at a deleted
+    blob; such a blob is put back.
 
     A tree (a blob that points at others) is deleted before the blobs it points at. A tree that stays because it was
-    touched keeps all blobs below it. So every tree in the store is complete, even if this is interrupted.
+    touched keeps all blobs below it. So every tree in the store is complete, even if the deletion is interrupted.
     """
     deleting = _Deleting(checkpointer, cutoff, cutoff.until(listing), steps or Steps(), but)
     pointed_at = await _tree_refs_among(checkpointer, digests)
@@ -235,7 +239,8 @@ async def _tree_refs_among(checkpointer: Checkpointer, digests: Collection[str])
 
 
 class _Deleting:
-    """Deletes blobs, and counts them and their bytes. Puts back what a thread reaches after all."""
+    """Deletes blobs, and counts them and their bytes. Puts a deleted blob back if a thread has come to reach it
+    meanwhile."""
 
     def __init__(self, checkpointer: Checkpointer, cutoff: Cutoff, room: float, steps: Steps, but: str | None) -> None:
         self._checkpointer = checkpointer
@@ -249,8 +254,8 @@ class _Deleting:
     async def delete(self, digests: Sequence[str]) -> set[str]:
         """Delete these blobs, except those that a writer stored or asked for since the cutoff.
 
-        Returns the digests of those that are gone. If the deletion took so long that a thread may reach one by now,
-        this is checked and the blob is put back.
+        Returns the digests of the blobs that no longer exist. If the deletion took so long that a thread may have come
+        to reach one of them, this is checked, and a blob that is reached is put back.
         """
         gone = set(digests)
         async for held in _read(self._checkpointer, digests):
@@ -271,7 +276,7 @@ class _Deleting:
 
 
 async def _read(checkpointer: Checkpointer, digests: Iterable[str]) -> AsyncIterator[dict[str, bytes]]:
-    """Yield these blobs, a few at a time, as their bytes by digest. Missing blobs are left out.
+    """Yield these blobs, at most 16 at a time, as dictionaries from digest to bytes. Missing blobs are left out.
 
     A damaged blob comes as empty bytes: its content is not needed, and its size is unknown.
     """
@@ -290,5 +295,5 @@ async def _read(checkpointer: Checkpointer, digests: Iterable[str]) -> AsyncIter
 
 
 async def _still_there(checkpointer: Checkpointer, digests: Collection[str]) -> set[str]:
-    """Return the digests of those of these blobs that still exist. Does not renew the time from which gc counts."""
+    """Return which of these blobs still exist, by their digests. Does not touch them: gc may still delete them."""
     return {digest async for found in _read(checkpointer, digests) for digest in found}

@@ -26,8 +26,8 @@ __all__ = ["Purged", "fence", "purge", "purge_rewound", "trimmed"]
 _PAUSE = 0.3
 """Seconds to wait before checking which threads reach the blobs that are to be deleted.
 
-A blob that is touched (stored or asked for by a writer) after the beginning of this time stays. So a store may take
-this long to carry out a deletion without harm.
+A blob that is touched (stored or asked for by a writer) after this wait began is not deleted. So a store may take up to
+this many seconds to carry out a deletion without harm.
 """
 _OLD_LOG, _NEW_LOG = "clew:old-log", "clew:new-log"
 
@@ -161,11 +161,11 @@ async def _write_final(checkpointer: Checkpointer, thread_id: str, copy: Head) -
 
 
 async def _erase_blobs(checkpointer: Checkpointer, blobs: Sequence[str], *, but: str | None = None) -> tuple[int, int]:
-    """Delete those of these blobs that no thread except `but` reaches.
+    """Delete those of these blobs that no thread reaches, where the thread with the id `but` does not count.
 
     Returns how many were deleted, and how many bytes they took. A blob that a writer stores or asks for from now on
-    stays, with the blobs below it. If this is interrupted, blobs below a deleted tree (a blob that points at others)
-    are left to gc.
+    stays, with the blobs below it. If the deletion is interrupted, blobs below a deleted tree (a blob that points at
+    others) are left to gc.
     """
     if not blobs:
         return 0, 0
@@ -177,10 +177,11 @@ async def _erase_blobs(checkpointer: Checkpointer, blobs: Sequence[str], *, but:
 
 
 async def fence(checkpointer: Checkpointer, head: Head, label: str) -> Head:
-    """Take the lease of a thread that is about to be deleted, and return its new head. `label` says what for.
+    """Take the lease of a thread that is about to be deleted, and return its new head. `label` says what the lease is
+    for.
 
-    This is an append directly after `head`; raises `Conflict` if the log has grown. From here on nobody else can open
-    the thread without `takeover`, and no former holder can append to it.
+    The lease is taken by an append directly after `head`. Raises `Conflict` if the log has grown since. From here on
+    nobody else can open the thread without `takeover`, and no former holder can append to it.
     """
     lease = new_lease(label)
     frame = encode_frame(
@@ -196,7 +197,7 @@ async def fence(checkpointer: Checkpointer, head: Head, label: str) -> Head:
 def trimmed(state: Checkpoint) -> Checkpoint:
     """Return the state without the messages that the model sees neither now nor after any rewind to the end of a turn.
 
-    Pure.
+    Has no side effects.
     """
     kept = {place for ranges in (state.view, *state.marks) for start, stop in ranges for place in range(start, stop)}
     if state.open_message >= 0:
@@ -214,9 +215,10 @@ def trimmed(state: Checkpoint) -> Checkpoint:
 
 
 def _moved_fact(fact: Fact, places: dict[int, int]) -> Fact | None:
-    """Return a fact that refers to a place in the history with its new place, or None if that message is gone.
+    """Return a fact (a value that holds from a turn on) as it is after messages have moved in the history.
 
-    Other facts stay as they are. `places` gives the new place of each message that stays, by its old place.
+    A fact that refers to a message gets the message's new index, or becomes None if the message is gone. Other facts
+    are returned unchanged. `places` gives the new index of each message that stays, by its old index.
     """
     if fact.kind == "turn" and fact.key.startswith(TURN_MARK):
         place = places.get(int(fact.key.removeprefix(TURN_MARK)))
@@ -228,9 +230,10 @@ def _moved_fact(fact: Fact, places: dict[int, int]) -> Fact | None:
 
 
 def _moved(ranges: Ranges, places: dict[int, int]) -> Ranges:
-    """Return the same messages as ranges of their new places. Ranges that have become adjacent are joined.
+    """Return these ranges of indices in the history as ranges of the new indices. Ranges that have become adjacent are
+    joined.
 
-    `places` gives the new place of each message by its old place.
+    `places` gives the new index of each message that stays, by its old index.
     """
     moved: list[tuple[int, int]] = []
     for start, stop in ranges:
@@ -244,9 +247,9 @@ def _moved(ranges: Ranges, places: dict[int, int]) -> Ranges:
 
 
 def _title(state: Checkpoint, kept: Collection[int]) -> str:
-    """Return the title, or a new one if it was made from a message that is removed.
+    """Return the thread's title, or a new one if the title was made from a message that is removed.
 
-    `kept` are the places of the messages that stay.
+    `kept` are the indices in the history of the messages that stay.
     """
     gone = {_title_of(message) for place, message in enumerate(state.history) if place not in kept}
     left = [_title_of(message) for place, message in enumerate(state.history) if place in kept]

@@ -19,8 +19,8 @@ __all__ = ["Rekeyed", "rekey"]
 
 _HIDDEN = "clew:rekeying:"
 _NAME, _LOG, _FRAMES = "clew:rekeying", "clew:rekeying-log", "clew:rekeying-frames"
-"""Tags of the hidden copy that `rekey` makes: the id of its thread, the id of that thread's log, and the number of
-frames that were copied."""
+"""Names of the tags on the hidden copy that `rekey` makes. Their values are the id of the copied thread, the id of that
+thread's log, and the number of frames copied."""
 
 
 class Rekeyed(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,13 +35,13 @@ class Rekeyed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def rekey(checkpointer: Checkpointer, progress: Progress | None = None) -> Rekeyed:
-    """Encrypt every thread again that has a frame which is plain or encrypted with another key than the keyring's
-    first.
+    """Encrypt threads again with the keyring's first key: every thread that has a frame which is plain or encrypted
+    with another key.
 
     A thread keeps its id, entries and times. No store can replace a log in one step, so a complete copy exists at every
     moment: the thread is copied to a hidden id, its lease is taken, it is deleted and copied back, and then the hidden
-    copy is deleted. If this is interrupted, run it again: it continues where it was. Blobs of the old key are left to
-    gc. Threads that a process works on are left out and reported.
+    copy is deleted. If `rekey` is interrupted, run it again: it continues where it was. Blobs of the old key are left
+    to gc. Threads that a process works on are left out and reported.
     """
     if checkpointer.keys is None:
         raise InvalidInput("rekey needs a key: open_checkpointer(url, key=[new, old])")
@@ -97,8 +97,8 @@ async def _seal(checkpointer: Checkpointer, head: Head) -> bool:
 async def _finish(checkpointer: Checkpointer, hidden: Head) -> None:
     """Replace a thread by its hidden copy, which is complete, and delete the copy.
 
-    If the thread's lease was not taken for this yet, or the thread has grown since, only the copy is deleted: nothing
-    is lost.
+    If the thread's lease was not taken for `rekey` yet, or the thread has grown since, only the copy is deleted:
+    nothing is lost.
     """
     name = hidden.tags[_NAME]
     there = await checkpointer.head(name)

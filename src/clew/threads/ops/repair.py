@@ -47,10 +47,10 @@ async def repair(checkpointer: Checkpointer, thread_id: str, new_id: str) -> Hea
 
 
 async def _best_run(checkpointer: Checkpointer, thread_id: str, head: Head | None) -> tuple[int, int]:
-    """Return the frames to save as (start, stop). Raises `Corrupt` if there are none.
+    """Return which frames to save, as (start, stop): the numbers of the first one and of the one after the last.
 
-    Of all unbroken runs of frames that begin with the first frame or with a folded state, it is the one that ends last.
-    Raises `WrongKey` or `NewerFormat` if an intact frame cannot be read here.
+    Of all unbroken runs of frames that begin with the first frame or with a folded state, this is the one that ends
+    last. Raises `Corrupt` if there is none, and `WrongKey` or `NewerFormat` if an intact frame cannot be read here.
     """
     best: tuple[int, int] | None = None
     begin: int | None = None

@@ -26,16 +26,16 @@ from clew.log.trees import named_trees
 __all__ = ["Problem", "Seen", "Verdict", "is_snapshot", "scan", "verify", "verify_all"]
 
 _CHUNK = 64
-"""Number of frames to read at once."""
+"""Number of frames to read from the store at once, at most."""
 _GIVE_UP = 8
-"""Number of failed reads in a row after which to stop, if the length of the log is unknown."""
+"""If the length of the log is unknown, reading stops after this many frames in a row that could not be read."""
 _BLOBS = 8
-"""Number of blobs to read at once. Blobs may be large."""
+"""Number of blobs to read from the store at once, at most. Blobs may be large."""
 _DAMAGE = (Corrupt, NewerFormat)
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """One thing that is wrong with a thread, in words, with the number of its frame or the digest of its blob.
+    """One thing that is wrong with a thread, in words. Names the frame by number or the blob by digest.
 
     If neither is set, the problem is in the head.
     """
@@ -69,7 +69,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """One frame as `scan` found it, with everything that is wrong with it."""
+    """One frame as `scan` found it in the store, with everything that is wrong with it."""
 
     number: int
     problems: tuple[Problem, ...] = ()
@@ -197,10 +197,10 @@ class _Check:
         )
 
     def _take(self, seen: Seen) -> None:
-        """Take over a frame's problems and fold its entries, unless a frame before it is damaged.
+        """Record a frame's problems and fold its entries, unless a frame before it is damaged.
 
-        After damage, folding starts again at the next folded state. A folded state that is not what the log before it
-        adds up to is a problem too.
+        After damage, folding starts again at the next folded state. A folded state that differs from the fold of the
+        frames before it is a problem too.
         """
         self._problems += seen.problems
         if isinstance(seen.error, WrongKey) and seen.error.key_id is not None:
@@ -372,10 +372,11 @@ async def _raw_frames(checkpointer: Checkpointer, thread_id: str, count: int | N
 async def _one_by_one(
     checkpointer: Checkpointer, thread_id: str, start: int, stop: int, blame: ClewError, *, known: bool
 ) -> list[_Raw]:
-    """Read the frames from `start` to `stop` one at a time, because reading them together failed with the error
+    """Read the frames from `start` up to, but not including, `stop` one at a time. Reading them together failed with
     `blame`.
 
-    `known` says whether the log's length is known. If not, failed reads at the end are taken for the end of the log.
+    If every single read succeeds, the last frame gets the error `blame`. `known` says whether the log's length is
+    known. If not, failed reads at the end are taken for the end of the log.
     """
     found: list[_Raw] = []
     failed = 0

@@ -82,7 +82,7 @@ def to_json(checkpoint: Checkpoint, *, thread_id: str = "", history: bool = Fals
 def _messages(checkpoint: Checkpoint, history: bool) -> Iterator[tuple[Message, bool]]:
     """Yield the messages to show, each with True if the model currently sees it, else False.
 
-    Without `history` they are those that the model sees, with it all messages ever recorded.
+    Without `history`, only messages that the model sees are shown. With `history`, all messages ever recorded are.
     """
     if not history:
         yield from ((message, True) for message in checkpoint.messages)

@@ -21,7 +21,7 @@ from clew.threads.views.render import plain_object
 __all__ = ["Found", "Hit", "Unreadable", "pattern_of", "search"]
 
 _AROUND = 80
-"""Number of characters to show before and after a match."""
+"""Number of characters to show before a match, and as many after it, at most."""
 _UNREADABLE = (Corrupt, MissingBlob, NewerFormat, WrongKey)
 
 Where = Literal["title", "system", "user", "assistant", "thinking", "call", "result"]
@@ -44,7 +44,7 @@ class Hit(msgspec.Struct, frozen=True, kw_only=True):
     turn: int | None = None
     """The turn in which the text was found. None for a title, a message without a response, and a rewound message."""
     message: int | None = None
-    """The place in the history of the message with the text. None for a title."""
+    """The index, in the thread's history, of the message with the text. None for a title."""
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -137,8 +137,8 @@ def _around(words: str, found: re.Match[str]) -> str:
 
 
 def _turn(state: Checkpoint, place: int) -> int | None:
-    """Return the first turn at whose end the message at this place of the history was part of the conversation, or
-    None."""
+    """Return the first turn at whose end the model saw the message with this index in the history. None if there is
+    none."""
     for number, view in enumerate(state.marks):
         if any(start <= place < stop for start, stop in view):
             return number

@@ -79,9 +79,9 @@ async def read_timeline(
 async def reader_of(
     store: Source, thread_id: str, *, head: Head | None = None, reader: TimelineReader | None = None
 ) -> tuple[TimelineReader, Head]:
-    """Return a timeline reader that has read the whole log, and the thread's head up to which it has read.
+    """Return a `TimelineReader` that has read the thread's whole log, and the thread's head at that time.
 
-    If `reader` has already read an earlier part of the same log, only the rest is read.
+    If `reader` has already read an earlier part of this log, only the rest is read.
     """
     head = head or await store.head(thread_id)
     if head is None:
@@ -270,13 +270,13 @@ class TimelineReader:
             call.finish(entry.result, self._now)
 
     def _step(self, entry: StepOutcome) -> None:
-        """Add a mark if this is a person's answer, which is recorded as the outcome of a step without an intent before
-        it."""
+        """Add the mark "answered" if this outcome is a person's answer: only then is there no intent for the step
+        before it."""
         if (entry.message, entry.index, entry.key) not in self._steps:
             self._mark("answered", "a person answered")
 
     def _tell_refusal(self, end: str = "") -> None:
-        """Add a mark that the last request was refused, unless `end`, the reason for the run's end, contains the same
+        """Add a mark that the vendor refused the last request. Adds none if `end`, why the run ended, contains the same
         words."""
         if self._refused and self._refused not in end:
             self._mark("refused", f"refused: {self._refused}")
@@ -308,8 +308,8 @@ class TimelineReader:
     def _lost_holder(self, entry: LeaseTaken, idle: int) -> None:
         """Add a mark for a lease that was never given back before another was taken: "taken over" or "crashed".
 
-        It was taken over if the holder may have been alive: the lease was taken from another machine before it expired,
-        or by the same process. Otherwise the holder had crashed. `idle` is the time since the last frame, in
+        It is "taken over" if the old holder may have been alive. That is so if the same process took the lease again,
+        or if a process on another machine took it before it expired. `idle` is the time since the last frame, in
         microseconds.
         """
         elsewhere = entry.owner.partition(" on ")[2] != self._owner.partition(" on ")[2]
@@ -472,7 +472,8 @@ class TimelineReader:
 
 
 def _match(calls: Sequence[DraftCall], blocks: Iterable[Block], now: int | None) -> None:
-    """Give each tool result among these blocks to the first call with its id that has no result yet.
+    """Record each tool result among these blocks for its call: the first call with the result's id that has no result
+    yet.
 
     `now` is the time of the results in microseconds since 1970, if known.
     """
@@ -484,13 +485,14 @@ def _match(calls: Sequence[DraftCall], blocks: Iterable[Block], now: int | None)
 
 
 def _is_beside(position: int, start: int, stop: int) -> bool:
-    """Return whether a mark at this position is shown with the turns at the positions from `start` to `stop`.
+    """Return whether a mark is shown with the turns at the positions from `start` up to, but not including, `stop`.
 
-    A mark belongs to the turn before it, or to the first turn if there is none before it.
+    `position` is the number of turns before the mark. A mark belongs to the turn before it, or to the first if there is
+    none.
     """
     return start < position <= stop or (position == start == 0)
 
 
 def _place(happened: TimelineTurn | Mark) -> tuple[int, int]:
-    """Return a key by which turns and marks are sorted. It puts each turn before the marks that follow it."""
+    """Return a key by which turns and marks can be sorted together: each turn before the marks that follow it."""
     return (happened.position, 1) if isinstance(happened, Mark) else (happened.position + 1, 0)

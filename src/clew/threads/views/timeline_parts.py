@@ -78,7 +78,7 @@ class TimelineTurn(msgspec.Struct, frozen=True, kw_only=True):
     """One response of the model and its calls. Rewound turns are kept and have `rewound` set."""
 
     position: int
-    """The turn's place among all turns ever made, from 0. It never changes."""
+    """The turn's index among all turns ever made, also rewound ones, from 0. It never changes."""
     number: int
     """The turn's number in the conversation, from 1, as `rewind` and `fork` use it.
 
@@ -109,9 +109,9 @@ class TimelineTurn(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, Any] = {}
     """The metadata that the turn's tools recorded."""
     message: int = -1
-    """Place of the model's response in the history."""
+    """Index of the model's response in the thread's history."""
     frame: int = -1
-    """Number of the frame that holds the model's response."""
+    """Number of the frame that holds the model's response. A log's first frame is 0."""
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,12 +119,13 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: MarkKind
     position: int
-    """Number of turns, also rewound ones, that were made before it. The mark is shown after that many turns."""
+    """Number of turns, also rewound ones, that were made before this happened. The mark is shown after that many turns.
+    """
     turn: int
-    """Number of the conversation's turn at which it happened."""
+    """Number of the turn in the conversation at which this happened."""
     at: datetime | None = None
     within: bool = False
-    """True if it happened while calls of the turn before it had no outcome yet."""
+    """True if this happened while calls of the turn before it had no outcome yet."""
     text: str = ""
     """What happened, in a few words."""
     owner: str = ""
@@ -147,9 +148,9 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
     start: int
     stop: int
     total: int
-    """Number of turns ever made, including rewound ones, also outside of this part."""
+    """Number of all turns that the thread ever made: also rewound ones, and those before and after this part."""
     frames: int
-    """Number of frames read so far. A reader can continue from here."""
+    """Number of frames of the log that were read, from the first on. A reader can continue from here."""
     snapshot: WorkspaceSnapshot | None = None
     """The file snapshot from before the first turn, if any."""
     pending: tuple[Message, ...] = ()
