@@ -185,7 +185,8 @@ class WorkerPool:
 
 
 class Calls:
-    """The tasks that one store has started on one event loop and that have not ended yet. `drain` waits for them."""
+    """The tasks that one store has started on one event loop and that have not ended yet. `drain` waits until all have
+    ended."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()

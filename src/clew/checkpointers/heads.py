@@ -111,7 +111,8 @@ class HeadQuery(msgspec.Struct, frozen=True, kw_only=True):
     in which it is set. None lists from the start."""
 
     def after(self, head: Head) -> HeadQuery:
-        """Return the same query starting after this head: the query for the next page."""
+        """Return a copy of this query that lists only what comes after this head. With the last head of a page, it is
+        the query for the next page."""
         moment, key = self.position(head)
         return msgspec.structs.replace(self, cursor=f"{moment}:{key}")
 
@@ -122,8 +123,8 @@ class HeadQuery(msgspec.Struct, frozen=True, kw_only=True):
         return micros(head.created_at if self.order == "created" else head.updated_at), thread_key(head.thread_id)
 
     def start(self) -> tuple[int, str] | None:
-        """Return the sort key that `cursor` holds (see `position`), or None without a cursor. The listing then holds
-        only heads with a lower sort key. Raises `InvalidInput` if the cursor is malformed."""
+        """Return the sort key that `cursor` holds (see `position`), or None without a cursor. A listing with this
+        cursor yields only heads with a lower sort key. Raises `InvalidInput` if the cursor is malformed."""
         if self.cursor is None:
             return None
         if not _CURSOR.fullmatch(self.cursor):

@@ -26,15 +26,15 @@ _WAYS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no":
 
 def without_password(url: str) -> str:
     """Return a URL in a form that is safe to show in an error: in quotes, without user, password and options.
-    Everything up to the last @ is removed, so the form is safe even for a URL that does not parse."""
+    Everything between the scheme and the last @ is removed, so the form is safe even for a URL that does not parse."""
     scheme, _, rest = url.partition(":")
     rest = rest.removeprefix("//")
     return repr(f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}")
 
 
 def why_unparsed(error: ValueError) -> str:
-    """Return in words why `urlsplit` refused a URL with this error. The refused part of the URL is left out, because a
-    supposed port may be part of a password."""
+    """Return in words why `urlsplit` refused a URL. `error` is what it raised. The result does not quote the URL,
+    because what looks like a port may be part of a password."""
     return "its port is not a number up to 65535" if "ort" in str(error) else "its host does not parse"
 
 

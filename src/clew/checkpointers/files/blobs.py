@@ -24,7 +24,7 @@ __all__ = ["BlobFiles"]
 _LEFTOVER = 86_400.0
 """The age in seconds from which a temporary file is deleted: the process that wrote it must have died."""
 _REMEMBERED = 100_000
-"""The most blobs of which a process remembers that their files survive a power cut."""
+"""The most blobs for which a process remembers that they have been synced to the disk."""
 
 
 class BlobFiles:

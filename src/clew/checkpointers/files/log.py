@@ -37,7 +37,8 @@ __all__ = ["Log", "Span"]
 log = logging.getLogger("clew.checkpointers.files")
 
 _CHUNK = 4 * 2**20
-"""The most bytes that are read at once from records that follow each other. A larger record is still read at once."""
+"""The most bytes that are read with one call, from several records that follow each other. A single record that is
+larger is also read with one call."""
 
 _encode_head = msgspec.msgpack.Encoder().encode
 _decode_head = msgspec.msgpack.Decoder(Head).decode
@@ -311,8 +312,8 @@ def _trailer_before(fd: int, offset: int) -> bytes:
 
 
 def _neighbours(fd: int, bounds: Sequence[int]) -> Iterator[tuple[int, memoryview]]:
-    """Yield the records of a file, each as its offset and its bytes. `bounds` has the offset of each record, and then
-    the end of the last one. Several small records are read at once."""
+    """Yield records of a file, each as its offset and its bytes. The records follow each other without gaps: `bounds`
+    has the offset of each, and then the end of the last one. Up to `_CHUNK` bytes of records are read with one call."""
     here = 0
     while here < len(bounds) - 1:
         there = max(bisect_right(bounds, bounds[here] + _CHUNK) - 1, here + 1)

@@ -164,8 +164,8 @@ class BucketCheckpointer(Checkpointer):
             self._opened = True
 
     async def _settle(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run this coroutine to its end even if the caller is cancelled, and return its result. On first use the bucket
-        is tested before. `close` waits for the coroutine too."""
+        """Run this coroutine to its end even if the caller is cancelled, and return its result. The first call also
+        tests the bucket, before it runs the coroutine. `close` waits for the coroutine too."""
 
         async def opened() -> T:
             try:
@@ -184,8 +184,9 @@ its name. A process that writes such an object adds the name to a thread or blob
 
 
 async def sweep(bucket: PatientBucket, threads: ObjectThreads, blobs: ObjectBlobs) -> None:
-    """Delete leftovers of interrupted writes: packs (older frames of threads) and blobs' bytes that are more than a day
-    old and whose names no thread or blob holds. Also finish deletions of blobs that were interrupted."""
+    """Delete leftovers of interrupted writes that are more than a day old. These are packs (older frames of a thread)
+    that no thread lists, and objects with blobs' bytes that no blob names. Also finish interrupted deletions of blobs.
+    """
     packs: defaultdict[str, list[str]] = defaultdict(list)
     async for listed in _older(bucket, threads.packs.folder, blobs.clock.now() - LEFTOVER):
         packs[listed.key.split("/")[-2]].append(listed.key)

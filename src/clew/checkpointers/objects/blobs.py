@@ -47,8 +47,8 @@ OWNED = 60_000_000
 """Microseconds for which a dead record belongs to the process that wrote it: others leave it alone. A dead record says
 that a blob is being deleted."""
 IN_TIME = 20.0
-"""Seconds within which a process that has marked blobs as dead sends the deletions of their objects. A request takes at
-most 30 s, so they end within the minute for which the process owns the dead blobs."""
+"""Seconds within which a process that has marked blobs as deleted must send the requests that delete their objects. A
+request takes at most 30 s, so all of them end within the minute for which other processes leave these blobs alone."""
 UNCERTAIN = 4_000_000
 """The most microseconds by which two times in the bucket differ: the time of last use in a blob's record (the small
 object that each blob has), and the store's own time of the last change of that record."""
@@ -113,15 +113,17 @@ class ObjectBlobs:
             await self._finish([key for keys in doomed for key in keys], began)
 
     async def finish_dead(self, digests: Sequence[str]) -> None:
-        """Finish the deletion of these blobs, which was interrupted. It has left their dead records behind: objects
-        that mark the blobs as deleted."""
+        """Finish the deletions of these blobs, which were begun and interrupted. Each has left a dead record behind, an
+        object that marks the blob as deleted. Blobs whose deletion is less than a minute old are left alone: the
+        process that began it may still be at work."""
         for batch in batches(digests, BATCH):
             began = time.monotonic()
             doomed = await together([self._take_over(digest) for digest in batch])
             await self._finish([key for keys in doomed for key in keys], began)
 
     async def names(self, digest: str, name: str) -> bool:
-        """Return whether this blob exists and its bytes are in the object with this name."""
+        """Return whether this blob exists and its bytes are in the object with this name. Returns False if they are in
+        the blob's record, the small object that each blob has."""
         found = await self._bucket.get(self._key(digest), 0, BLOB_HEADER)
         state = None if found is None else self._read(digest, found)
         return isinstance(state, Record) and state.name == name
@@ -145,12 +147,12 @@ class ObjectBlobs:
             return await self._touch(digest, asked)
 
     async def _settle(self, digest: str, data: bytes, name: str, began: float) -> bool:
-        """Write the record of a blob that is being put: with the bytes `data`, or with `name`, the name of the object
-        that holds them. Returns True if it was written. Returns False if the blob exists already; then its time of last
-        use is set to now.
+        """Write the record of a blob that is being put, the small object that each blob has. The record holds `data`,
+        the blob's bytes, or `name`, the name of the object that holds them. Returns True if it was written. Returns
+        False if the blob exists already; then its time of last use is set to now.
 
-        Waits while another process is deleting the blob. Replaces a damaged record. `began` is when the put began;
-        after an hour this raises `Unavailable`.
+        Waits while another process is deleting the blob. Replaces a damaged record. `began` is when the put began; if
+        that is more than an hour ago, this raises `Unavailable`.
         """
         when: Tag | None = None
         while True:
@@ -210,8 +212,8 @@ class ObjectBlobs:
         return None
 
     async def _touch(self, digest: str, asked: int, *, check_data: bool = False) -> bool:
-        """Set a blob's time of last use to now. Does nothing if the recorded time is `asked` or later, where `asked` is the
-        moment of the caller's request in microseconds.
+        """Set a blob's time of last use to now. `asked` is when the caller was asked to do so, in microseconds since
+        1970. Does nothing if the recorded time is `asked` or later.
 
         Returns whether the blob exists. With `check_data`, a large blob whose bytes are gone counts as absent, so that
         putting it again repairs it.

@@ -140,8 +140,8 @@ class ObstoreBucket:
         """Do nothing: obstore closes its own connections."""
 
     def _check_bucket(self, error: Exception) -> None:
-        """Raise `Unavailable` if this error, that something was not found, is about the bucket and not just about an
-        object."""
+        """Raise `Unavailable` if this "not found" error means that the bucket does not exist. Does nothing if only an
+        object does not exist."""
         if any(code in str(error) for code in _NO_BUCKET):
             raise Unavailable(f"{self._where}: there is no such bucket. Make it, or correct the name.") from None
 

@@ -234,7 +234,8 @@ class Engine:
         return self._driver.AsyncOpenSearch(**given)
 
     def failed(self, error: Any, status: int) -> ClewError:
-        """Return the `ClewError` for an error that the cluster reported with this status. It says what to do."""
+        """Return the `ClewError` for `error`, which the cluster reported with this HTTP status. Its text says what to
+        do."""
         told = error if isinstance(error, dict) else {"type": str(error)}
         kind = told.get("type", "")
         if kind == _GONE:
@@ -300,19 +301,20 @@ _PRIMARY = {"preference": "_primary"}
 """Parameters that make a read ask the primary shard, which has every write first. A replica may lack a write that
 another reader has seen."""
 _LARGE = 2**19
-"""The size in bytes from which a request's body is sent in pieces."""
+"""If a request's body has more than this many bytes, it is sent in several parts."""
 _encode = msgspec.json.Encoder().encode
 
 
 def _network_error(error: Exception) -> str:
-    """Return the text of the network error that an error of the OpenSearch client wraps."""
+    """Return the text of the network error that caused this error of the OpenSearch client, or the error's own text if
+    it has no such cause."""
     inner = getattr(error, "info", None)
     return str(inner) or type(inner).__name__ if isinstance(inner, Exception) else str(error)
 
 
 class _Json:
-    """The serializer that is given to the OpenSearch client. Request bodies are JSON already. Large ones are sent in
-    pieces, so that they do not block the event loop."""
+    """Encodes requests and decodes answers for the OpenSearch client. Request bodies are given as JSON in bytes
+    already. Bodies larger than `_LARGE` bytes are sent in several parts, so that they do not block the event loop."""
 
     mimetype = "application/json"
 

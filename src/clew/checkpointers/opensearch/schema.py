@@ -90,7 +90,8 @@ class Indices:
         self.clock = await _clock(engine)
 
     async def _look(self, engine: Engine) -> dict[str, Answer]:
-        """Return the settings and mappings of those of the store's indices that exist, by name and also by alias."""
+        """Return the settings and mappings of the store's indices, by the name of the index and also by each of its
+        aliases. Indices that do not exist are left out."""
         names = ",".join((self.threads, self.blobs, self.data))
         answer = await engine.ask("GET", f"/{names}", {"ignore_unavailable": "true", "allow_no_indices": "true"})
         return {name: index for real, index in answer.items() for name in (real, *index["aliases"])}

@@ -238,8 +238,8 @@ leftover documents."""
 
 
 async def sweep(engine: Engine, indices: Indices, ns: str, threads: Threads, blobs: Blobs) -> None:
-    """Delete leftovers of interrupted writes: packs (older frames of threads) and blobs' bytes that are more than a day
-    old and whose names no thread or blob holds. `ns` identifies the namespace."""
+    """Delete leftovers of interrupted writes that are more than a day old. These are packs (older frames of a thread)
+    that no thread lists, and documents with blobs' bytes that no blob names. `ns` identifies the namespace."""
     await engine.refresh(indices.data)
     old = {"range": {"made": {"lt": indices.clock.now() - LEFTOVER}}}
     body: dict[str, Any] = {

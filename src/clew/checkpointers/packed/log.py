@@ -33,17 +33,18 @@ S = TypeVar("S")
 record has not changed. It is the tag of an object, or the sequence number and term of a document."""
 
 REMEMBERED = 32 * 2**20
-"""The most bytes of threads' newest frames that are kept in memory."""
+"""The most bytes of memory that the remembered logs of one namespace take together. Most of it are the newest frames of
+each thread."""
 CONTRADICTIONS = 5
-"""How often an append is tried again if the store refuses the write and yet shows the thread's record in exactly the
-state that the write required. After that it raises `Unavailable`."""
+"""The most times that an append is tried again if the store refuses the write and yet shows the thread's record in
+exactly the state that the write required. After that it raises `Unavailable`."""
 UNCOMMITTED = 3600.0
 """Seconds after which an append that has written a pack raises `Unavailable` instead of adding the pack to the thread's
 list. Packs that are in no list are deleted after a day, so a very late append could list a pack that is gone."""
 
 
 class Append(NamedTuple):
-    """The arguments of `Checkpointer.append`; `encoded` is the head as msgpack."""
+    """The arguments of one call of `Checkpointer.append`; `encoded` is the head as msgpack."""
 
     thread_id: str
     frames: Sequence[bytes]
@@ -81,7 +82,7 @@ class Log(NamedTuple, Generic[S]):
 
     @property
     def size(self) -> int:
-        """About how many bytes of memory this object takes."""
+        """About how many bytes of memory this object takes, with its frames and refs."""
         return self.tail.size + 128 * len(self.tail.packs) + 1024
 
 

@@ -136,7 +136,7 @@ def merged_with(sizes: Sequence[int], new: int) -> int:
 
 
 def _level(size: int) -> int:
-    """Return log₄ of this size, rounded down."""
+    """Return log₄ of this size in bytes, rounded down. Packs of the same level are of about the same size."""
     return (size.bit_length() - 1) // 2
 
 
@@ -151,7 +151,7 @@ def checksum(data: bytes) -> bytes:
 
 
 def split_frames(data: bytes, sizes: Sequence[int]) -> list[bytes]:
-    """Split bytes into frames of these sizes, in order."""
+    """Split `data` into frames. `sizes` are the bytes of each frame, in order."""
     frames, at = [], 0
     for size in sizes:
         frames.append(data[at : at + size])
@@ -160,5 +160,5 @@ def split_frames(data: bytes, sizes: Sequence[int]) -> list[bytes]:
 
 
 def split_refs(data: bytes) -> list[str]:
-    """Split bytes into refs (digests of blobs) of 32 bytes each. Returns them in hex."""
+    """Split `data` into refs (digests of blobs) of 32 bytes each. Returns each digest in hex."""
     return [data[at : at + 32].hex() for at in range(0, len(data), 32)]

@@ -23,7 +23,8 @@ from clew.errors import ClewError, Conflict, Corrupt, MissingBlob
 __all__ = ["Append", "Appender", "frames_of", "now", "touch"]
 
 REMEMBERED = 10_000
-"""The most logs whose length an `Appender` remembers. When there are more, it forgets all of them."""
+"""The most logs whose length an `Appender` remembers. If there are more when a transaction starts, it forgets all of
+them."""
 ROWS = 64
 """The most rows that one INSERT statement inserts."""
 
@@ -49,7 +50,7 @@ _INSERT_FRAMES = "INSERT INTO frames (thread, number, data) VALUES "
 
 
 class Append(msgspec.Struct, frozen=True, gc=False):
-    """The arguments of `Checkpointer.append`, converted to values for SQL."""
+    """The arguments of one call of `Checkpointer.append`, converted to values for SQL."""
 
     thread_id: str
     namespace: str
@@ -65,8 +66,9 @@ class Append(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Log(msgspec.Struct, gc=False):
-    """What an `Appender` knows about one thread's log: the id of its row in the table `heads`, its number of frames,
-    its log id, and the thread's key. The number includes frames that are checked but not yet written."""
+    """What an `Appender` knows about one thread's log. `id` is the id of the thread's row in the table `heads`.
+    `frames` is the number of frames in the log, including those that are checked but not yet written. `key` is the hash
+    of the thread's id."""
 
     id: int
     frames: int

@@ -97,11 +97,12 @@ class Engine:
         return result
 
     def submit(self, work: Append | Callable[[sqlite3.Cursor], Any], loop: asyncio.AbstractEventLoop) -> Awaitable[Any]:
-        """Add this work to the next transaction: an append, or a function that is called with a cursor. Awaiting what
-        is returned gives the result of the work, or raises its error, when the transaction is on the disk.
+        """Add this work to the next transaction. `work` is an append, or a function that is called with a cursor.
+        Awaiting the job that is returned gives the result of the work, or raises its error, when the transaction is on
+        the disk.
 
-        The work goes to the writer thread at once if the writer's last transaction had a single request and the disk is
-        slow. Otherwise it waits until the loop's other tasks have added theirs. With 64 sessions, passing on each
+        If the writer's last transaction had a single request and commits are slow, the work goes to the writer thread
+        at once. Otherwise it waits until the loop's other tasks have added theirs. With 64 sessions, passing on each
         request at once makes the writer compete with the loop for the interpreter lock, and an append takes twice as
         long (measured).
         """
@@ -346,8 +347,8 @@ class Engine:
 
 
 def _begin(db: sqlite3.Cursor, patient: bool) -> None:
-    """Start a write transaction. If another process has locked the database, wait up to `LOCK_WAIT` seconds with
-    `patient`; otherwise raise at once."""
+    """Start a write transaction. If another process has locked the database, `patient` decides: with it, wait up to
+    `LOCK_WAIT` seconds; without it, raise at once."""
     try:
         db.execute("BEGIN IMMEDIATE")
     except sqlite3.OperationalError as error:
@@ -358,8 +359,9 @@ def _begin(db: sqlite3.Cursor, patient: bool) -> None:
 
 
 def _commit(db: sqlite3.Cursor, *, count_pages: bool) -> None:
-    """Commit the transaction. `count_pages` says that the number of pages it changed is unknown. Then SQLite itself
-    counts the pages of the WAL (its write-ahead log), and moves them to the database if there are many."""
+    """Commit the transaction. With `count_pages`, which is for transactions that changed an unknown number of pages,
+    SQLite itself counts the pages of the WAL (its write-ahead log). It moves them to the database if there are
+    `CHECKPOINT_AT_MOST` or more."""
     with _setting(db, "wal_autocheckpoint", CHECKPOINT_AT_MOST) if count_pages else nullcontext():
         db.execute("COMMIT")
 
