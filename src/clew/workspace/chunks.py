@@ -1,8 +1,8 @@
 """Cut files into chunks, and find where the data of a sparse file lies.
 
-A large file is cut at places that its content determines, not at fixed offsets. So bytes inserted early in a file
-change the chunk they are in, and the chunks after it stay the same. The places are not part of any format: a
-reader joins whatever chunks there are. But two versions of Clew that cut differently would store the same file twice.
+The content of a large file decides where it is cut, not fixed offsets. So bytes inserted early in a file change the
+chunk they are in, and the chunks after it stay the same. Where the cuts are is not part of any format: a reader joins
+whatever chunks there are. But two versions of Clew that cut differently would store the same file twice.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from blake3 import blake3
 __all__ = ["LARGEST", "ONE_CHUNK", "SMALLEST", "chunks", "data_of", "extents_of"]
 
 ONE_CHUNK = 2**20
-"""The size in bytes up to which a file is one chunk. A cut would save little and cost another digest."""
+"""The size in bytes up to which a file is stored as one chunk. Cutting it would save little and cost another digest."""
 SMALLEST = 2**19
 LARGEST = 2**21
 _MOST_EXTENTS = 65_536
@@ -45,15 +45,15 @@ def _class(number: int) -> bytes:
 
 
 _CUT = re.compile(b"".join(map(_class, range(7))))
-"""Matches the place where a chunk of a file ends: seven bytes in a row, each of them one of a quarter of all values.
-Measured, it matches once in 16 KiB of random bytes, in 9 KiB of machine code, and in 30 to 150 KiB of prose, code and
-numbers."""
+"""Matches the end of a chunk of a file: seven bytes in a row, each of which must be in a set of a quarter of all byte
+values (`_class` makes the sets). As measured, there is on average one match in 16 KiB of random bytes, in 9 KiB of
+machine code, and in 30 to 150 KiB of prose, source code and numbers."""
 
 
 def chunks(read: Callable[[int], bytes], size: int) -> Iterator[bytes]:
-    """Cut the data of a file of this size into chunks and yield them in order. `read(count)` returns the next bytes,
-    fewer than `count` only at the end. At most one chunk and the bytes that may belong to the next one are in memory.
-    """
+    """Cut the data of a file into chunks and yield them in order. `size` is the number of bytes of data. `read(count)`
+    returns the next bytes of data: exactly `count`, or fewer at the end. At most one chunk and the bytes that may
+    belong to the next one are in memory."""
     if size <= ONE_CHUNK:
         if data := read(size):
             yield data

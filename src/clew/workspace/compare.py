@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["Change", "Difference", "as_lines", "compare", "diff", "unified"]
 
 _BATCH = 128
-"""How many folders are fetched from both snapshots and compared at once."""
+"""The most folders that are fetched from the two snapshots and compared at once."""
 _LONGEST_TEXT = 2**20
 
 Kind = Literal["added", "changed", "deleted", "renamed", "mode"]
@@ -81,15 +81,17 @@ def _summary(change: Change) -> str:
 
 
 class _Side(NamedTuple):
-    """One of the two snapshots that are compared: its root folder, and what it has at each path that differs."""
+    """One of the two snapshots that are compared. `root` is its root folder. `found` has the file, folder or link that
+    this snapshot has at each path that differs."""
 
     root: Root
     found: dict[bytes, Item]
 
 
 class _Found(NamedTuple):
-    """A path that differs, before it is turned into a public `Change`. `was` is what the old snapshot has there, `item`
-    what the new one has."""
+    """A path that differs, before it is turned into a public `Change`. `was` is the file, folder or link that the old
+    snapshot has there, `item` the one that the new snapshot has. Each is None if there is none. `old_path` is the
+    former path of a renamed file, else empty."""
 
     kind: Kind
     path: bytes
@@ -192,7 +194,8 @@ class _Comparing:
                     side.found[path] = Item(content, "", first.leaves)
 
     async def _find(self, root: Root, path: bytes) -> Item | None:
-        """Return what the snapshot with this root has at a path, or None if there is nothing."""
+        """Return the file, folder or link that a snapshot has at a path, or None if there is nothing. `root` is the
+        snapshot's root folder."""
         item: Item | None = Item(root.node, root.tree)
         for name in path.split(b"/"):
             if item is None or not item.tree:
@@ -217,8 +220,8 @@ def _classified(old: dict[bytes, Item], new: dict[bytes, Item]) -> Iterator[_Fou
 
 def _kind(was: Item, item: Item) -> Kind | None:
     """Return how one path changed: `changed` for other content, or `mode` if only the permissions differ. Returns None
-    if there is nothing to report for the path itself, or if only one of the two items is a folder. What is in a folder
-    is compared elsewhere."""
+    if neither applies. Also returns None if a folder became a file or link, or the reverse: the caller reports that.
+    What is inside two folders is not compared here."""
     a, b = was.node, item.node
     if isinstance(a, FolderNode) or isinstance(b, FolderNode):
         return "mode" if type(a) is type(b) and a.mode != b.mode else None
@@ -254,8 +257,8 @@ def _with_renames(found: list[_Found]) -> list[_Found]:
 
 
 def _content(item: Item) -> object:
-    """Return a value by which files are compared: it is equal for files with equal content. Returns None for an empty
-    file, a folder or a link."""
+    """Return a value by which the contents of files are compared: two files with equal content have equal values.
+    Returns None for an empty file, a folder or a link."""
     node = item.node
     if not isinstance(node, FileNode) or not node.size:
         return None
@@ -358,7 +361,7 @@ def _range(start: int, stop: int) -> str:
 
 def _opcodes(old: Sequence[str], new: Sequence[str]) -> list[Opcode]:
     """Return the steps that turn the old lines into the new lines, in the form of `SequenceMatcher.get_opcodes`.
-    `SequenceMatcher` is slow, so it compares only the lines between the first and the last difference."""
+    `SequenceMatcher` is slow. So it is given only the lines from the first difference to the last."""
     shorter = min(len(old), len(new))
     start = next((i for i in range(shorter) if old[i] != new[i]), shorter)
     same = next((i for i in range(shorter - start) if old[-1 - i] != new[-1 - i]), shorter - start)

@@ -67,9 +67,9 @@ class Folders:
         return self._fd
 
     def work_at(self, path: bytes) -> int:
-        """Open a folder in which names are to be made or removed, and return its descriptor, which is valid until the
-        next call of a method. If the folder's mode does not allow its owner to make and remove names, the mode is
-        changed."""
+        """Open a folder in which names are to be made or removed, and return its descriptor. The descriptor is valid
+        until the next call of a method. If the mode of the folder does not let its owner make and remove names, the
+        mode is changed so that it does."""
         fd = self.at(path)
         if not self._workable:
             mode = stat.S_IMODE(os.fstat(fd).st_mode)
@@ -84,7 +84,7 @@ class Folders:
         self._path, self._fd, self._workable = b"", self._root, False
 
     def _walk(self, start: int, rest: bytes, path: bytes) -> int:
-        """Open the folder `rest`, a path relative to the folder that is open as `start`, and return its descriptor.
+        """Open a folder and return its descriptor. `rest` is its path relative to the folder that is open as `start`.
         Closes `start` and all folders in between, but never the root."""
         fd = start
         self._path, self._fd, self._workable = b"", self._root, False
@@ -118,7 +118,8 @@ def join(folder: bytes, name: bytes) -> bytes:
 
 
 def split(path: bytes) -> tuple[bytes, bytes]:
-    """Split a path into the path of its folder and the last name. The folder is empty if the path is a single name."""
+    """Split a path into the path of its folder and its last name. The folder's path is empty if `path` is a single
+    name."""
     folder, _, name = path.rpartition(b"/")
     return folder, name
 
@@ -129,8 +130,8 @@ def temporary_name() -> bytes:
 
 @contextmanager
 def temporary(fd: int) -> Iterator[bytes]:
-    """Give a new temporary name in the folder that is open as `fd`. The `with` block creates a file of that name and
-    renames it. If the block fails, a file that still has the name is removed."""
+    """Give a new temporary name for a file in the folder that is open as `fd`. The code in the `with` block creates a
+    file of that name there and renames it. If the block fails, a file that still has the temporary name is removed."""
     name = temporary_name()
     try:
         yield name
@@ -141,11 +142,11 @@ def temporary(fd: int) -> Iterator[bytes]:
 
 
 def check_unchanged(fd: int, name: bytes, was: Node | None, path: bytes) -> bool:
-    """Return whether the name exists in the folder that is open as `fd`. Raises `Unavailable` if it exists but is not
-    `was`, what the last snapshot saw there. `was` is None if the snapshot saw nothing.
+    """Return whether the name exists in the folder that is open as `fd`. Raises `Unavailable` if it exists but is no
+    longer the file or link `was`, which the last snapshot saw there. `was` is None if the snapshot saw nothing.
 
-    Call this before a name is replaced or removed, so that nothing is lost that no snapshot holds. `path` is for the
-    error.
+    Call this before a name is replaced or removed, so that nothing is lost that no snapshot holds. `path` names the
+    file in the error.
     """
     try:
         facts = os.stat(name, dir_fd=fd, follow_symlinks=False)
@@ -158,8 +159,9 @@ def check_unchanged(fd: int, name: bytes, was: Node | None, path: bytes) -> bool
 
 def is_unchanged(facts: os.stat_result, was: Node, path: bytes) -> bool:
     """Return whether a file or link still has the kind, modification time and size that a snapshot saw. `facts` is its
-    state now, `was` what the snapshot saw. For a further name of a file (a hard link) the size is not compared, because
-    in a snapshot only the first name's size counts. Returns False for every folder."""
+    stat result now, `was` is what the snapshot lists, and `path` is its path from the root. For a further name of a
+    file (a hard link) the size is not compared, because a snapshot keeps the right size only at the first name. Returns
+    False for every folder."""
     if facts.st_mtime_ns != was.mtime:
         return False
     if isinstance(was, LinkNode):

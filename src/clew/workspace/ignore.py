@@ -32,7 +32,8 @@ log = logging.getLogger("clew.workspace")
 
 class Rules:
     """The ignore patterns of one folder and of the folders above it. If no pattern of the folder itself matches a name,
-    the patterns of the nearest folder above with a match decide."""
+    those of the folder above it are tried, and so on up to the root. The patterns that the caller gave for the whole
+    workspace come last. If none matches, the name is not ignored."""
 
     __slots__ = ("_above", "_spec", "_start")
 
@@ -55,8 +56,9 @@ class Rules:
             raise InvalidInput(f"ignore= has a line that is not a .gitignore pattern: {error}") from error
 
     def ignore(self, path: bytes, *, folder: bool) -> bool:
-        """Return whether a path is to be left out of snapshots. `folder` says whether the path is a folder. The folder
-        that holds it must not be ignored itself."""
+        """Return whether a path is to be left out of snapshots. `folder` says whether the path is a folder. This looks
+        at the path only. So ask first about the folder that holds the path: if that is ignored, so is everything in it.
+        """
         text = os.fsdecode(path)
         if folder:
             text += "/"
@@ -91,8 +93,8 @@ def read_rules(above: Rules | None, place: str, folder: bytes, fd: int) -> Rules
 
 
 def has_rules(place: str, fd: int) -> bool:
-    """Return whether a folder has anything named `.clewignore`. The folder is open as `fd`, or has the path `place` if
-    `fd` is negative."""
+    """Return whether a folder has anything named `.clewignore`. `fd` is a descriptor of the open folder. If `fd` is
+    negative, the folder is found by its path `place` instead."""
     try:
         if fd >= 0:
             os.stat(IGNORE_FILE, dir_fd=fd, follow_symlinks=False)

@@ -1,8 +1,8 @@
-"""The format of snapshots: each folder is one blob, called a tree, whose value lists the folder's content. Nothing in
-this module reads or writes files or stores.
+"""The format of snapshots: each folder is stored as one blob, called a tree, which lists the folder's content. Nothing
+in this module reads or writes files or stores.
 
-docs/format.md describes the value byte by byte. A tree is checked when it is read, because its author may be hostile.
-The module also holds the types that describe snapshots to callers.
+docs/format.md describes the bytes of a tree one by one. A tree is checked when it is read, because its author may be
+hostile. The module also holds the types that describe snapshots to callers.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ __all__ = [
 
 
 INLINE = 512
-"""The size in bytes up to which a file's content is kept in its folder's blob, because a separate blob would cost more
-than it holds."""
+"""The most bytes of a file whose content is kept in the blob that lists its folder. For so few bytes, a separate blob
+would cost more than it holds."""
 MAX_NODES = 500_000
-"""The most names in one folder of a snapshot that are read unless the caller gives another limit. A folder with more is
-refused."""
+"""The most names that a single folder of a snapshot may have, unless the caller gives another limit. When a folder with
+more is read, an error is raised."""
 EARLIEST, LATEST = -(2**63) + 1, 2**64 - 1
 """The earliest and the latest modification time that a file, folder or link of a snapshot can have, in nanoseconds
 since 1970: from 1677 to 2554."""
 DEEPEST = 2000
 LONGEST = 32 * 1024
-"""How many levels deep a folder of a snapshot may be (`DEEPEST`), and how many bytes its path may have (`LONGEST`).
-They are limited because opening a folder takes a step for each folder above it. Taking a snapshot keeps to the same
-limits as restoring one, so every snapshot can be restored."""
+"""`DEEPEST` is the most levels below the root that a folder of a snapshot may lie, and `LONGEST` the most bytes that
+its path may have. They are limited because opening a folder takes a step for each folder above it. Taking a snapshot
+keeps to the same limits as restoring one, so every snapshot can be restored."""
 
 
 class _Node(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -69,9 +69,9 @@ class _Node(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class FileNode(_Node, tag="file", frozen=True):
-    """A regular file in a snapshot. A small file's bytes are in `inline`. The bytes of any other file are in blobs:
-    `chunks` is their number, and their digests are the next ones in `Tree.leaves`, after those of the files before it.
-    """
+    """A regular file in a snapshot. The bytes of a small file are in `inline`. The bytes of any other file are in
+    blobs, and `chunks` is the number of these. Their digests are in `Tree.leaves`, which lists those of all files of
+    the folder one after the other, in the order of the files."""
 
     size: int = 0
     chunks: int = 0
@@ -85,8 +85,9 @@ class FileNode(_Node, tag="file", frozen=True):
 
 
 class FolderNode(_Node, tag="folder", frozen=True):
-    """A folder inside a folder of a snapshot. Its content is in a `Tree` of its own, whose digest is the next one in
-    `Tree.trees`, after those of the folders before it."""
+    """A folder inside a folder of a snapshot. Its content is listed in a `Tree` (blob) of its own. The digest of that
+    blob is in `Tree.trees` of the folder above, which has one digest for each such folder, in the order of the folders.
+    """
 
 
 class LinkNode(_Node, tag="link", frozen=True):
@@ -104,10 +105,11 @@ class Tree(msgspec.Struct, frozen=True):
 
     nodes: tuple[Node, ...] = ()
     trees: tuple[str, ...] = ()
-    """The digests of the trees of the folders in this folder, in the order of their nodes."""
+    """The digests of the trees of the folders in this folder: one for each `FolderNode` in the nodes, in the same
+    order."""
     leaves: tuple[str, ...] = ()
-    """The digests of the chunks (blobs with parts of a file) of all files in this folder, in the order of their nodes.
-    """
+    """The digests of the chunks (blobs with parts of a file) of all files in this folder. They are in the order of the
+    files, and within a file in the order of its bytes."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -143,7 +145,8 @@ def unpack_folder(digest: str, packed: bytes, keys: Keyring | None = None, most:
 
 
 def _array_length(body: bytes) -> int:
-    """Return how many nodes an encoded folder says it has, from its first bytes, without decoding the nodes."""
+    """Return how many nodes (names) an encoded folder says it has. Reads only its first bytes, without decoding the
+    nodes."""
     first = body[0] if body else 0
     if first == 0xDD:
         return int.from_bytes(body[1:5], "big")
@@ -152,7 +155,7 @@ def _array_length(body: bytes) -> int:
 
 def _check(digest: str, nodes: Sequence[Node], trees: Sequence[str], leaves: Sequence[str]) -> None:
     """Raise an error if a decoded folder cannot be right. `InvalidInput`: a name would lead out of the folder, or a
-    value is impossible. `Corrupt`: the nodes do not fit the number of digests."""
+    value is impossible. `Corrupt`: the folder has more or fewer digests than its nodes (the names in it) need."""
     folders = chunks = 0
     before = b""
     for node in nodes:
@@ -194,7 +197,7 @@ def _check_file(digest: str, node: FileNode) -> None:
 
 
 class Skipped(msgspec.Struct, frozen=True):
-    """A path that a snapshot or a restore left out or could not handle as asked, and the reason in words."""
+    """A path that a snapshot or a restore left out or could not handle as asked. `reason` says why in words."""
 
     path: str
     """The path from the root of the workspace. It is always printable UTF-8: any other byte is shown as an escape such
@@ -208,10 +211,10 @@ class SnapshotRef(msgspec.Struct, frozen=True):
     digest: str
     files: int = 0
     bytes: int = 0
-    """The sum of the sizes of all files."""
+    """The sum of the sizes of all files in the snapshot, in bytes."""
     new_bytes: int = 0
-    """How many bytes this snapshot added to the store, in their stored form. Blobs that the store already had are not
-    counted."""
+    """The bytes that this snapshot added to the store, counted as stored, after compression and any encryption. Blobs
+    that the store already had are not counted."""
     skipped: tuple[Skipped, ...] = ()
 
     def entry(self) -> WorkspaceSnapshot:

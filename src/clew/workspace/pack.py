@@ -56,8 +56,8 @@ class Content(msgspec.Struct, frozen=True, gc=False):
 
 
 class Outbox:
-    """Collects the blobs that one OS thread makes, and passes them in batches to the event loop, which stores them.
-    While one batch is being stored, only one more is filled, so that memory stays bounded."""
+    """Collects the blobs that one OS thread makes, and passes them in batches to the event loop, which stores them. At
+    most one batch is being stored while the next is filled, so that memory stays bounded."""
 
     def __init__(
         self,
@@ -185,8 +185,9 @@ class Reader:
     def _read_data(
         self, fd: int, size: int, data_size: int, extents: tuple[tuple[int, int], ...] | None, outbox: Outbox
     ) -> tuple[bytes, list[str], int]:
-        """Read a file's data and put its chunks into the outbox. Returns the bytes to keep inline (empty for a file
-        that has chunks), the digests of the chunks, and how many bytes were read."""
+        """Read a file's data and put its chunks into the outbox. `size` is the size of the file, `data_size` the size
+        without holes, and `extents` says where the data lies, or is None for a file without holes. Returns the bytes to
+        keep inline (empty for a file that has chunks), the digests of the chunks, and how many bytes were read."""
         if size <= INLINE:
             inline = _read_all(fd, size)
             return inline, [], len(inline)
@@ -203,9 +204,9 @@ class Reader:
         return b"", leaves, length
 
     def _fact(self, seen: Fact, facts: os.stat_result, began: int) -> Fact:
-        """Return the facts that the cache keeps of a file or link, as it was when it was opened. Their ctime is
-        `UNTRUSTED` if a later change might leave all its times as they are. `began` is when reading began, in
-        nanoseconds."""
+        """Return the facts that the cache keeps of a file or link. `seen` are the facts from the walk, `facts` its stat
+        result when it was opened, and `began` the time in nanoseconds when reading began. The ctime in the result is
+        `UNTRUSTED` if a later change of the file might leave all of its times as they are."""
         elsewhere = facts.st_dev != self._root.facts.st_dev or self._on_network
         trusted = is_settled(facts.st_mtime_ns, facts.st_ctime_ns, began, elsewhere=elsewhere)
         ctime = facts.st_ctime_ns if trusted else UNTRUSTED

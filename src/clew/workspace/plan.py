@@ -22,14 +22,15 @@ from clew.workspace.reader import Bounds, Item, Root, check_length, data_size, f
 __all__ = ["FileWork", "LinkWork", "NameWork", "Plan", "TouchWork", "check_plan", "make_plan"]
 
 _BATCH = 128
-"""How many folders are fetched from both snapshots and compared at once."""
+"""The most folders that are fetched from the two snapshots and compared at once."""
 _SMALL_CHUNK = 4096
 """A size in bytes far below that of any chunk (part of a file) that Clew makes. A file whose chunks are smaller than
 this on average is refused as damaged."""
 
 
 class FileWork(NamedTuple):
-    """A file that a restore has to write. `was` is what has its name now: a file, a link, or None for nothing."""
+    """A file that a restore has to write. `node` and `item` are the file as the snapshot to restore lists it. `was` is
+    the file or link that has the path now, or None if nothing has."""
 
     path: bytes
     node: FileNode
@@ -40,7 +41,8 @@ class FileWork(NamedTuple):
 
 
 class LinkWork(NamedTuple):
-    """A symbolic link that a restore has to make. `was` is what has its name now: a file, a link, or None for nothing."""
+    """A symbolic link that a restore has to make. `was` is the file or link that has the path now, or None if nothing
+    has."""
 
     path: bytes
     node: LinkNode
@@ -48,8 +50,8 @@ class LinkWork(NamedTuple):
 
 
 class NameWork(NamedTuple):
-    """A hard link that a restore has to make: a further name for the file whose first name is `first`. `was` is what
-    has the name now, or None for nothing."""
+    """A hard link that a restore has to make: `path` becomes a further name of the file at the path `first`. `was` is
+    the file or link that is at `path` now, or None if nothing is."""
 
     path: bytes
     first: bytes
@@ -64,8 +66,8 @@ class TouchWork(NamedTuple):
     item: Item
     was: Node
     folder: FolderNode
-    """The folder that holds the name, as it is to be restored. Its time has to be set too if, after all, the name has
-    to be written anew."""
+    """The folder that holds the file or link, with the mode and time to restore. They are needed if the file has to be
+    written anew after all, which changes the time of the folder."""
 
 
 class Plan:
@@ -82,8 +84,8 @@ class Plan:
         """Folders whose mode and time are set at the end of the restore, because they differ or because work in the
         folder changes them. The keys are paths."""
         self.added: list[bytes] = []
-        """Paths of new names in folders that exist already. The restore is refused if anything exists under such a
-        name."""
+        """Paths that the restore creates in folders that exist already. The restore is refused if something is at such
+        a path."""
         self.leftovers: Collection[bytes] = ()
         """Paths of temporary files that an interrupted restore left, to be removed."""
         self.emptied: dict[bytes, Collection[bytes]] = {}
@@ -108,8 +110,8 @@ class Plan:
 
 
 class _Pair(NamedTuple):
-    """A folder to compare between the snapshot of the present state and the snapshot to restore. It may be in only one
-    of them."""
+    """A folder to compare between two snapshots: that of the present state, and the one to restore. The folder may be
+    in only one of them."""
 
     path: bytes
     before: str
@@ -252,8 +254,9 @@ class _Planner:
             self._pairs.append(_Pair(path, was.tree, "", was.node, replaced))
 
     def _look_for_names(self, pairs: list[_Pair], packed: dict[str, bytes]) -> None:
-        """Search folders that are equal in both snapshots for names of files with several names (hard links): for first
-        names, and for further names that have to be made again if their file is written anew elsewhere."""
+        """Search folders that are the same in both snapshots for files with several names (hard links). Notes the first
+        name of each. Also notes the further names, because they have to be made again if the file is written anew
+        elsewhere."""
         for pair in pairs:
             found = self._items(pair.target, packed)
             self._count(pair.path, len(found))
@@ -299,12 +302,12 @@ def _check_file(path: bytes, node: FileNode, limits: Limits) -> None:
 
 
 def check_plan(root: int, plan: Plan, own_files: Collection[bytes], skipped: Mapping[str, str]) -> None:
-    """Check a plan against the folder that is open as `root`. Raises an error if something in the folder prevents it,
-    or if the disk has too little space.
+    """Check a plan against the folder that is open as `root`. Raises an error if something in the folder prevents the
+    restore, or if the disk has too little space.
 
     `own_files` are the paths of the store's own files, from the root. `skipped` gives the reason for each path that the
-    last snapshot left out. If a file whose mode or time is to be set has further names outside the workspace, the plan
-    is changed to write it anew, because setting the mode in place would change the file there too.
+    last snapshot left out. If a file has several names on the disk (hard links), setting its mode or time in place
+    would change it under all of them, even outside the workspace. So the plan is changed to write such a file anew.
     """
     _check_lengths(root, plan)
     leftovers = set(plan.leftovers)

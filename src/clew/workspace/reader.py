@@ -58,10 +58,11 @@ Ref = SnapshotRef | WorkspaceSnapshot | str
 
 
 class Bounds:
-    """Counts the names of one snapshot while it is read, and refuses too many names and folders that are too deep.
+    """Counts the names of one snapshot while it is read. Raises an error if there are more than the limit, or if a
+    folder is too deep.
 
-    A hostile snapshot can have very many names with few blobs, because the same folder can be in many places. So the
-    names of every snapshot that may come from elsewhere are counted.
+    A hostile snapshot can have very many names with few blobs, because one blob can be the content of many folders. So
+    the names of every snapshot that may come from elsewhere are counted.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -69,8 +70,8 @@ class Bounds:
         self._names = 0
 
     def count(self, folder: bytes, names: int) -> None:
-        """Add the number of names in one folder. Raises `InvalidInput` if the snapshot has too many names, or if the
-        folder is too deep."""
+        """Add `names`, the number of names in the folder with the path `folder`, to the sum. Raises `InvalidInput` if
+        the snapshot now has more names than the limit, or if the folder is too deep."""
         self._names += names
         if self._names > self._limits.names:
             raise InvalidInput(
@@ -143,7 +144,8 @@ async def fetch(checkpointer: Checkpointer, digests: Collection[str]) -> dict[st
 
 
 def items(tree: Tree) -> dict[bytes, Item]:
-    """Return everything in a folder by name, each with the digests of its content."""
+    """Return the files, folders and links in a folder by name, each with the digests of the blobs that hold its
+    content."""
     found: dict[bytes, Item] = {}
     folders = chunks = 0
     for node in tree.nodes:
@@ -176,8 +178,9 @@ def same_content(a: Item, b: Item) -> bool:
 
 
 def unpack_file(path: bytes, item: Item, packed: Mapping[str, bytes], keys: Keyring | None) -> list[bytes]:
-    """Return the data of a file as a list of pieces. `packed` holds the blobs of the file, as stored. Raises `Corrupt`
-    if the file's length is not what its folder says."""
+    """Return the data of a file, without holes, as a list of pieces. `packed` has the blobs of the file by digest, as
+    stored: not yet decompressed or decrypted. Raises `Corrupt` if the data does not have the length that the file's
+    folder says."""
     node = item.node
     assert isinstance(node, FileNode)  # noqa: S101 - for the type alone
     pieces = [unpack_blob(digest, packed[digest], keys) for digest in item.leaves] if item.leaves else [node.inline]
@@ -211,16 +214,17 @@ async def read_file(checkpointer: Checkpointer, path: bytes, item: Item) -> byte
 
 
 class Places:
-    """Finds where in a sparse file each piece of its data belongs. `extents` are the parts of the file that hold data,
-    as offsets and lengths. Pass the pieces to `take` in order."""
+    """Finds the offsets in a sparse file at which its data belongs. `extents` are the parts of the file that hold data,
+    as offsets and lengths. Pass the data to `take` in pieces of any size, in order."""
 
     def __init__(self, extents: Iterable[tuple[int, int]]) -> None:
         self._extents = iter(extents)
         self._offset = self._room = 0
 
     def take(self, piece: bytes) -> Iterator[tuple[int, memoryview]]:
-        """Yield the parts of the next piece of data, as pairs of the offset in the file and the bytes. A piece has
-        several parts if it goes on after a hole. Raises `Corrupt` if there is more data than the file has room for."""
+        """Take the next piece of data, and yield it as pairs of an offset in the file and the bytes that belong there.
+        There are several pairs if the piece goes on after a hole. Raises `Corrupt` if there is more data than the file
+        has room for."""
         left = memoryview(piece)
         while left:
             if not self._room:
@@ -236,7 +240,7 @@ class Places:
 # Listings
 
 _BATCH = 128
-"""How many folders are fetched at once."""
+"""The most folders that are fetched at once."""
 _FIRST, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)
 
 

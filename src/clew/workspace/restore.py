@@ -160,8 +160,8 @@ def _lock(root: int, path: str) -> None:
 
 
 def _check_same(root: int, path: Path, walked: Walked | None) -> None:
-    """Raise `Unavailable` unless the open folder is the one of which the snapshot before the restore was taken. Does
-    nothing if `walked` is None, because there was no such snapshot."""
+    """Raise `Unavailable` unless the folder that is open now is the one of which the snapshot before the restore was
+    taken. `walked` identifies that one. Does nothing if `walked` is None, because then no snapshot was taken."""
     facts = os.fstat(root)
     if walked is not None and (facts.st_dev, facts.st_ino) != (walked.dev, walked.ino):
         raise Unavailable(

@@ -41,14 +41,14 @@ _FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW"
 _LONGEST = 4000 if sys.platform == "linux" else 1000
 """The longest path in bytes that is given to the system in one piece. Linux takes 4,095 bytes, macOS 1,023."""
 _AT_ONCE = 65_536
-"""How many names of one folder are read at a time. After each such batch, ignored names are dropped and the others
+"""The most names of one folder that are read at a time. After each such batch, ignored names are dropped and the others
 counted."""
 _OURS = (stat.S_IFREG, stat.S_IFLNK)
 """The kinds of files that a restore creates under a temporary name: regular files and symbolic links."""
 
 
 class Root:
-    """The open root folder of a workspace. Files below it are opened relative to it, however long their paths."""
+    """The open root folder of a workspace. Its methods open files by their path from the root, however long."""
 
     def __init__(self, path: Path) -> None:
         self.path = os.path.realpath(path)
@@ -162,7 +162,7 @@ def scan(
     links: bool = True,
 ) -> Scan:
     """Walk over the whole folder of a workspace and return what is there. Raises `InvalidInput` if it has more names
-    than the limit.
+    than `limits.names`.
 
     `ignore` are patterns of names to leave out. `own` are Clew's own files and folders, which are left out too. `go_on`
     is called at every folder, and can end the walk by raising an error. With `links=False`, several names of one file
@@ -282,9 +282,9 @@ class _Walk:
         folders: list[Folder],
         linked: list[tuple[bytes, tuple[int, int]]],
     ) -> list[Fact]:
-        """Return the sorted facts of these directory entries. Adds the folders among them to `folders`, and the files
-        with several names (hard links) to `linked`. Most of the time of a snapshot is spent in this loop, so it looks
-        at each name once and calls few functions."""
+        """Return the facts (such as size and times) of these directory entries, sorted by name. Adds the folders among
+        them to `folders`, and the files with several names (hard links) to `linked`. Most of the time of a snapshot is
+        spent in this loop, so it looks at each name once and calls few functions."""
         found, own = self.found, self._own
         some_own, inodes = bool(own.paths), own.inodes
         largest = self._limits.file_bytes
@@ -327,8 +327,9 @@ class _Walk:
         return facts
 
     def _read_rules(self, folder: Folder, facts: list[Fact], fd: int, is_all: bool) -> None:
-        """Add the rules of the folder's own `.clewignore`, if it has one, to `folder.rules`. If `is_all` is False,
-        `facts` are only the first names of the folder: then look for the file on the disk."""
+        """If the folder has a `.clewignore` of its own, add the patterns in it to `folder.rules`. `facts` are the names
+        in the folder, in which `.clewignore` is looked for. If `is_all` is False, `facts` has only some of the names,
+        so the disk is asked too."""
         at = bisect(facts, (_IGNORE_FILE,))
         is_there = at < len(facts) and facts[at][0] == _IGNORE_FILE
         if is_there or (not is_all and has_rules(self._root.full(folder.path), fd)):
@@ -366,7 +367,7 @@ def _data(seen: os.stat_result) -> int:
 
 def _drop(found: Scan, folder: Folder, reason: str | None) -> None:
     """Leave out a folder that could not be read: remove its facts from the folder above it. Unless `reason` is None,
-    report it as left out. Raises `InvalidInput` if it is the root."""
+    report the folder as left out for this reason. Raises `InvalidInput` if it is the root."""
     if folder.above is None:
         raise InvalidInput(f"the workspace cannot be read: {reason or 'it is gone'}")
     if reason is not None:

@@ -50,8 +50,8 @@ TOP = b"workspace"
 """The name of the root folder in the top tree of a snapshot. The top tree is a blob that lists nothing but the root
 folder, with its mode and time. Its digest is the digest of the snapshot."""
 CONFIRM_AFTER = timedelta(hours=12)
-"""After this time, a new snapshot asks the store again whether it has all blobs of the last one. It is half of gc's
-grace, the time after which a blob that nobody asked for may be deleted."""
+"""If the store was last asked longer ago than this, a new snapshot asks it again whether it has all blobs of the last
+snapshot. It is half of gc's grace, the time after which a blob that nobody asked for may be deleted."""
 _READERS = 2
 
 
@@ -99,8 +99,8 @@ async def snapshot(
 
 
 async def _take(taking: _Taking, known: StatCache | None) -> tuple[SnapshotRef, StatCache]:
-    """Take a snapshot. Start again if the store has lost blobs of the last snapshot, or if a file with several names
-    was replaced meanwhile. Raises `MissingBlob` if blobs are still missing after that."""
+    """Take a snapshot. Starts again, at most twice, if the store has lost blobs of the last snapshot, or if a file with
+    several names (hard links) was replaced meanwhile. Raises `MissingBlob` if that does not help."""
     links = True
     missing: set[str] = set()
     for _ in range(3):
@@ -267,15 +267,15 @@ def _is_old(confirmed: Moment) -> bool:
 
 
 def _is_another(content: Content, seen: Fact) -> bool:
-    """Return whether a name was gone, or was another file, by the time it was read. `seen` are the facts from the walk
-    before. Returns False if the file could not be read for another reason."""
+    """Return whether a name was gone, or was another file, by the time it was read. `seen` are the facts that the walk
+    saw before, `content` is the result of reading. Returns False if the file could not be read for another reason."""
     if content.fact is not None:
         return content.fact[5] != seen[5]
     return content.problem in (None, CHANGED)
 
 
 def _renamed(content: Content, name: bytes) -> Content:
-    """Return the result of reading a file, changed to another of the file's names (hard links)."""
+    """Return a copy of the result of reading a file, for another name (hard link) of the same file."""
     if content.node is None or content.fact is None:
         return content
     return Content(msgspec.structs.replace(content.node, name=name), content.leaves, (name, *content.fact[1:]))
@@ -294,7 +294,8 @@ class Draft:
     def __init__(self, folder: Folder, last: Record | None) -> None:
         self.folder = folder
         self.contents: dict[bytes, Content] = {}
-        """What is known of each file and link, by name. Files in `to_read` are added when they have been read."""
+        """The result of reading each file and link, by name. Those that have not changed are in it from the start,
+        taken over from the last snapshot. Those in `to_read` are added once they have been read."""
         self.to_read: list[Fact] = []
         self._taken_over: list[str] = []
         self._last = last
@@ -310,8 +311,8 @@ class Draft:
                 self._taken_over.append(content.leaves)
 
     def tie(self, records: dict[Folder, Record], keys: Keyring | None) -> tuple[Record, bytes]:
-        """Make the folder's tree (the blob that lists its content). `records` has the records of the folders in it.
-        Returns the folder's record for the cache, and the bytes of the blob."""
+        """Make the folder's tree (the blob that lists its content). `records` has the cache records of the folders
+        inside this one. Returns this folder's record for the cache, and the bytes of the blob."""
         facts: list[Fact] = []
         nodes: list[Node] = []
         hexed: list[str] = []
@@ -342,9 +343,9 @@ class Draft:
         return split_digests("".join(self._taken_over))
 
     def stands_for_taken_over(self) -> list[str]:
-        """Return the digests to ask the store for, to learn whether it still has the chunks that this folder takes over
-        from the last snapshot. If there are many chunks, this is only the digest of the tree that lists them: gc
-        deletes a tree and its chunks together, and asking for each chunk takes time."""
+        """Return digests for which to ask the store. Its answer shows whether it still has the chunks (parts of files)
+        that this folder takes over from the last snapshot. If there are many chunks, the result is only the digest of
+        the tree that lists them: gc deletes a tree and its chunks together, and asking for each chunk takes time."""
         chunks = self.taken_over()
         return chunks if self._last is None or len(chunks) <= _MANY else [self._last.digest]
 
@@ -372,8 +373,8 @@ class Plan:
         return self.records[self.found.folders[0]]
 
     def waiting(self) -> deque[list[tuple[Draft, Fact]]]:
-        """Return the files and links that have to be read. Each is a list of its names that need it: usually one,
-        several for hard links. A name is given as its folder and the facts that the walk saw."""
+        """Return the files and links that have to be read. Each is a list of names, because a file may have several
+        (hard links); most have one. A name is given as its folder and the facts that the walk saw."""
         groups: deque[list[tuple[Draft, Fact]]] = deque()
         linked: dict[bytes, list[tuple[Draft, Fact]]] = {}
         for draft in reversed(self.drafts):
@@ -385,8 +386,9 @@ class Plan:
         return groups
 
     def taken_over(self) -> set[str]:
-        """Return the digests to ask the store for, to learn whether it still has everything that this snapshot takes
-        over from the last one: the topmost unchanged trees, and the unchanged chunks of changed folders."""
+        """Return digests for which to ask the store. Its answer shows whether it still has everything that this
+        snapshot takes over from the last one. They are those of the topmost unchanged trees, and of the unchanged
+        chunks of changed folders."""
         if not self.drafts:
             return {self.root.digest}
         uppermost = {below for draft in self.drafts for below in draft.folder.folders}
@@ -403,7 +405,7 @@ class Plan:
 
 def compare(found: Scan, known: StatCache) -> Plan:
     """Compare a walk over the workspace with `known`, the cache of the last snapshot. Returns which folders are
-    unchanged and which are not. Folders are compared as encoded bytes, without decoding them."""
+    unchanged and which have changed. Folders are compared as encoded bytes, without decoding them."""
     plan = Plan(found)
     for folder in reversed(found.folders):
         last = known.folders.get(folder.path)
@@ -423,8 +425,8 @@ def _same_below(folder: Folder, last: Record, records: dict[Folder, Record]) -> 
 
 
 def _known(last: Record) -> dict[Fact, Content]:
-    """Return the files and links that a folder had in the last snapshot, by the facts (such as size and times) that the
-    snapshot saw. A file that must be read again has facts that never equal those of a new walk."""
+    """Return the files and links that a folder had in the last snapshot. The keys are the facts (such as size and
+    times) that the snapshot saw. A file that must be read again has facts that never equal those of a new walk."""
     known: dict[Fact, Content] = {}
     text = last.leaves.hex()
     start = 0

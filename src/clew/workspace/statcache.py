@@ -38,8 +38,8 @@ _NAME = re.compile(r"[0-9a-f]{32}(\.[0-9a-f]{16}\.tmp)?")
 
 
 class Moment(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A moment since the last boot, by both clocks of the machine: the wall clock, which may be set to another time,
-    and the steady clock, which stands still while the machine sleeps."""
+    """A moment since the machine was last started, by two clocks: the wall clock, which may be set to another time, and
+    the steady clock, which stands still while the machine sleeps."""
 
     wall: float
     steady: float
@@ -49,8 +49,8 @@ class Moment(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return cls(time.time(), time.monotonic())
 
     def age(self) -> float:
-        """Return the seconds that have passed since this moment. If the two clocks disagree, return the larger number.
-        Return infinity if a clock went back."""
+        """Return the seconds that have passed since this moment. If the two clocks give different numbers, return the
+        larger one. Return infinity if a clock went back."""
         wall, steady = time.time() - self.wall, time.monotonic() - self.steady
         return max(wall, steady) if min(wall, steady) >= 0 else math.inf
 
@@ -80,7 +80,8 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class StatCache(msgspec.Struct, frozen=True, array_like=True):
-    """What the cache holds of one workspace: all folders as of its last snapshot, by path."""
+    """The content of the cache for one workspace: what its last snapshot saw and stored. It has a record for each
+    folder."""
 
     folders: dict[bytes, Record] = {}
     top: str = ""
@@ -93,16 +94,16 @@ class StatCache(msgspec.Struct, frozen=True, array_like=True):
         return {self.top, *(digest for record in self.folders.values() for digest in record.digests())}
 
     def without(self, missing: Collection[str]) -> StatCache:
-        """Return a copy of the cache without the folders that need any of the missing blobs, and without the snapshot's
-        digest."""
+        """Return a copy of the cache without the folders that need any of the blobs in `missing`. The copy names no
+        snapshot, because it no longer describes a whole one."""
         gone = frozenset(missing)
         kept = {path: record for path, record in self.folders.items() if gone.isdisjoint(record.digests())}
         return StatCache(kept, confirmed=self.confirmed)
 
 
 class _Stored(msgspec.Struct, frozen=True, array_like=True):
-    """A cache as it is saved in a file. `boot` identifies the run of the machine for which it is valid. `whose` names
-    the folder, the store and the key that it belongs to."""
+    """A cache as it is saved in a file. `boot` identifies the run of the machine, from start to shutdown, for which the
+    cache is valid. `whose` names the folder, the store and the key that the cache belongs to."""
 
     boot: str
     whose: bytes
@@ -121,8 +122,8 @@ _decode = msgspec.msgpack.Decoder(_Stored).decode
 def is_settled(mtime: int, ctime: int, began: int, *, elsewhere: bool = False) -> bool:
     """Return whether any later change of a file is sure to change its times, so that the cache may trust them.
 
-    `began` is when reading the file began. All times are in nanoseconds. `elsewhere` says that another machine's clock
-    may set the file's times, as on a network file system.
+    `mtime` and `ctime` are the times of the file, and `began` is when reading it began, all in nanoseconds. `elsewhere`
+    says that another machine's clock may set the file's times, as on a network file system.
     """
     fineness = _FINE if mtime % 1_000_000_000 and ctime % 1_000_000_000 else _WHOLE_SECONDS
     return max(mtime, ctime) + (_ELSEWHERE if elsewhere else fineness) <= began
@@ -218,7 +219,8 @@ def _path(root: str, checkpointer: Checkpointer) -> Path | None:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove cache files in this folder that were not written for a month, and temporary files older than an hour."""
+    """Remove cache files in this folder that were last written more than 30 days ago, and temporary files older than an
+    hour."""
     now = time.time()
     for path in folder.iterdir():
         with contextlib.suppress(OSError):

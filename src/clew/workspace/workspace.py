@@ -107,15 +107,15 @@ class Workspace:
         self, ref: Ref, into: str | os.PathLike[str] | None = None, progress: Progress | None = None
     ) -> Restored:
         """Make the folder equal to a snapshot. With `into`, make that folder equal to the snapshot instead and leave
-        this one alone.
+        the workspace's own folder alone.
 
-        A snapshot of the folder to change is taken first and returned as `before_restore`. Only names that differ are
-        touched. Files that were never part of a snapshot, such as ignored ones, stay. After an interruption at any
+        A snapshot of the folder to change is taken first; the result has it as `before_restore`. Only names that differ
+        are touched. Files that were never part of a snapshot, such as ignored ones, stay. After an interruption at any
         point, make the same call again: it completes the restore.
         """
         return await restore(self, ref, into, progress)
 
     async def diff(self, a: Ref | None, b: Ref | None = None, *, text: bool = False) -> Difference:
-        """Return what changed from snapshot `a` to snapshot `b`. None stands for the folder as it is now. With `text`,
-        changes of text files come with a unified diff."""
+        """Return what changed from snapshot `a` to snapshot `b`. If one is None, the folder as it is now takes its
+        place: a snapshot of it is taken first. With `text`, changes of text files come with a unified diff."""
         return await diff(self, a, b, text)

@@ -38,18 +38,19 @@ from clew.errors import (
 __all__ = ["Address", "Answer", "Client", "NotSent", "Pool", "Reply"]
 
 MOST_OPEN = 64
-"""The most connections to one server at the same time. Further calls wait."""
+"""The most connections that a client has to its server at the same time. Further calls wait."""
 _IDLE = 30.0
 """Seconds after which an idle connection is closed instead of being used again."""
 _PIECE = 2**18
 _ASK_FIRST = 2**20
-"""The size in bytes from which a request's body is held back until the server has agreed to receive it, or has said
-nothing for a second."""
+"""The size of a request's body, in bytes, from which the body is held back at first. It is sent once the server has
+agreed to receive it, or has said nothing for a second."""
 _PAUSES = (0.05, 0.2, 0.6)
-"""Seconds to wait before the second attempt, before the third, and before every further one. A random part of up to
-half of the time is added."""
+"""Seconds to wait before the second attempt of a call, before the third, and before every further one. A random time of
+up to half as long is added."""
 _LONGEST_WAIT = 30.0
-"""The longest wait in seconds that a server may ask for. If it asks for more, the call raises `Unavailable` at once."""
+"""The longest wait before the next attempt, in seconds, that a server may ask for. If it asks for more, the call raises
+`Unavailable` at once."""
 _decode_failure = msgspec.json.Decoder(Failure).decode
 
 
@@ -143,10 +144,11 @@ class Client:
     async def _attempt(
         self, method: str, path: str, headers: list[tuple[str, str]], body: bytes, safe: bool
     ) -> tuple[Reply | None, str, float | None]:
-        """Make a call once. `safe` says that repeating the call does no harm.
+        """Make one attempt of a call. `safe` says that repeating the call does no harm.
 
-        Returns the reply, the problem in words, and the seconds to wait before the next attempt. With a
-        reply there is no problem. If the reply is None and the seconds are None, the call must not be repeated."""
+        Returns the reply, the problem in words, and the seconds to wait at least before the next attempt. With a reply
+        there is no problem. If the reply is None and the seconds are None, the call must not be repeated.
+        """
         replies: list[Reply] = []
 
         def begin(answer: Answer) -> Callable[[bytes], None]:
@@ -208,8 +210,8 @@ class Client:
             ) from None
 
     def _error(self, failure: Failure, thread_id: str | None) -> ClewError:
-        """Return the Clew error for a failure that the server reported: the same error that the store behind the
-        server, or the server itself, raised there."""
+        """Return the Clew error for a failure that the server reported. It is of the same kind as the error that was
+        raised there, by the store behind the server or by the server itself."""
         match failure.code:
             case "conflict":
                 return rebuild(Conflict, (failure.message,), {"thread_id": thread_id})
@@ -258,8 +260,8 @@ class Address:
 
 
 class Answer:
-    """The status and headers of an answer. Its body is not kept here: it is passed on as it arrives, as `Begin`
-    explains."""
+    """The status and headers of an answer. The body is not kept here: as it arrives, it is passed to the function that
+    `Begin` describes."""
 
     def __init__(self, response: h11.Response) -> None:
         self.status = response.status_code
@@ -281,11 +283,12 @@ class Pool:
         self._slots = asyncio.Semaphore(MOST_OPEN)
 
     async def exchange(self, method: str, target: str, headers: Headers, body: bytes, begin: Begin) -> Answer:
-        """Send a request and return its answer. `begin` is called when the headers of the answer have arrived, and
-        receives the body. The pool's timeout limits the time without any progress, not the whole time.
+        """Send an HTTP request and return its answer. `begin` is called when the headers of the answer have arrived;
+        the function that it returns receives the body. The timeout of the pool limits the time without any progress,
+        not the whole time.
 
         Raises `NotSent` if the server has seen nothing of the request. Raises OSError, EOFError, TimeoutError or an h11
-        error if it is unknown whether the server handled it.
+        error if it is unknown whether the server handled the request.
         """
         async with self._slots:
             connection = self._reusable() or await self._connect()
@@ -338,7 +341,8 @@ class _Connection:
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=2**16)
         self._used = time.monotonic()
         self._early: object = None
-        """The first event of the server's answer, if that came before the request's body was sent. None otherwise."""
+        """The first event of the server's answer, if that answer began before the request's body was sent. None
+        otherwise."""
 
     async def exchange(
         self, method: str, target: str, headers: Headers, body: bytes, begin: Begin, progress: Callable[[], None]

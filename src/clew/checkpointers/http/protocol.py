@@ -54,8 +54,8 @@ NAMESPACE_HEADER = "clew-namespace"
 """The name of the header that holds the namespace of a request, as base64url of its UTF-8. It is a namespace within the
 one that belongs to the token."""
 LOG_HEADER = "clew-log"
-"""The name of the header that holds the tag of a thread's log, as `log_tag` makes it. The server sends it with the
-thread's head; an append repeats the tag in `If-Match`."""
+"""The name of the header that holds the tag of a thread's log, a text that `log_tag` makes. The server sends it with
+the thread's head. An append names in `If-Match` the tag of the log that it continues."""
 
 MSGPACK = "application/msgpack"
 JSON = "application/json"
@@ -93,14 +93,15 @@ class Append(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Digests(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A list of digests of blobs, as the body of a request or an answer. A request names the blobs that it is about; an
-    answer names the result, such as the missing ones."""
+    """A list of digests of blobs, as the body of a request or an answer. In a request, they are the blobs that the
+    request is about. In an answer they are its result, such as the missing blobs."""
 
     digests: list[Digest]
 
 
 class Sweep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of a request to delete blobs. The server deletes only those that were not used for the given time."""
+    """The body of a request to delete blobs. The server deletes only those that were not used for at least
+    `untouched_for_micros` microseconds."""
 
     digests: list[Digest]
     untouched_for_micros: Annotated[int, msgspec.Meta(ge=0)]
@@ -124,7 +125,7 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     can read."""
     supported: int = 0
     retry_after: int = 0
-    """The number of seconds after which the same request may succeed."""
+    """The seconds to wait before the same request may succeed. 0 if the server does not say."""
 
 
 def encode_text(text: str) -> str:
@@ -146,8 +147,8 @@ def decode_text(what: str, encoded: str) -> str:
 
 
 def log_tag(frames: int, log_id: str) -> str:
-    """Return the HTTP entity tag of a log with this many frames and this id. The tag changes with every frame, and if
-    the thread is deleted and made again."""
+    """Return the HTTP entity tag for a log with this id and this number of frames. The tag changes with every frame. It
+    also changes if the thread is deleted and made again."""
     return f'"{frames}-{blake3(log_id.encode()).hexdigest(8)}"'
 
 

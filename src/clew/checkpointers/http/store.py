@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["HTTPCheckpointer"]
 
 _BATCH = 4 * 2**20
-"""The most bytes of blobs that share one request. A larger blob has a request of its own."""
+"""The most bytes that blobs in one request have in total. A single larger blob has a request of its own."""
 _BATCH_COUNT = 1000
 _MOST = 2**62
 

@@ -39,7 +39,7 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     prefix: str
     """The text with which the names of all tables of the store start."""
     connections: int
-    """The maximum number of open connections."""
+    """The maximum number of connections that one engine (the pool of one event loop) keeps open at once."""
 
     @property
     def name(self) -> str:

@@ -27,17 +27,19 @@ log = logging.getLogger("clew.checkpointers.mysql")
 T = TypeVar("T")
 
 PATIENCE = 10.0
-"""Seconds to wait for a lost server to come back, so that a restart is only a pause. After that, calls raise
-`Unavailable`."""
+"""Seconds, counted from the moment when the server was lost, for which calls wait for it to come back. So a restart of
+the server is only a pause. After that, calls raise `Unavailable`."""
 RESENDS = 10
-"""The most times that one call is repeated after a broken connection or a conflict with another transaction."""
+"""The most times that one call is repeated, after its first attempt, because the connection broke or another
+transaction was in conflict."""
 WRITERS = 2
-"""How many append transactions run at once: while one waits for the disk, the next is prepared."""
+"""The most append transactions that run at once: while one waits for the disk, the next is prepared."""
 MAX_BATCH, MAX_BYTES = 64, 2**19
-"""The most appends, and the most bytes of appends, in one transaction. An append larger than `MAX_BYTES` goes alone."""
+"""The most appends in one transaction, and the most bytes that they have in total. An append that is larger by itself
+has a transaction of its own."""
 LEAST_PACKET = 4 * 2**20
-"""The smallest value that Clew accepts for the server's setting `max_allowed_packet`, the largest message in bytes. It
-is MySQL's default since 5.6. Only a frame of several MiB needs more."""
+"""The smallest value, in bytes, that Clew accepts for the server's setting `max_allowed_packet`. That setting limits
+the size of one message. This value is MySQL's default since 5.6; only a frame of several MiB needs more."""
 
 
 class Engine:
@@ -102,8 +104,8 @@ class Engine:
     # Appends
 
     def _look(self) -> None:
-        """Start transactions for the queued appends, at most `WRITERS` at once. `submit` schedules this to run after
-        every task that is ready, so that the appends of many tasks go out together."""
+        """Start transactions for the queued appends, so that at most `WRITERS` run at once. `submit` schedules this to
+        run after all asyncio tasks that are ready, so that the appends of many tasks go out together."""
         self._woken = False
         while self._batches < WRITERS and (batch := self._gather()):
             self._batches += 1
@@ -151,8 +153,8 @@ class Engine:
     # Connections
 
     async def _try(self, work: Callable[[Connection], Awaitable[T]]) -> T:
-        """Call `work` with an open connection and return its result. After a temporary failure, call it again, up to
-        `RESENDS` times. Raises a Clew error if it still fails, or fails in another way."""
+        """Call `work` with an open connection and return its result. After a temporary failure, call it again, at most
+        `RESENDS` times. Raises a Clew error if it still fails, or fails in a way that is not temporary."""
         attempt = 0
         while True:
             if attempt:  # a random pause, so that two conflicting transactions do not retry in step
@@ -177,8 +179,8 @@ class Engine:
                         self._idle.append(connection)
 
     def _lose(self) -> None:
-        """Close all idle connections after one connection broke, because they usually broke with it. Also note when the
-        server was lost."""
+        """Close all idle connections after one connection broke, because they usually broke with it. Also note the time
+        at which the server was lost."""
         idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()

@@ -112,8 +112,9 @@ class Statements:
         )
 
     def put(self, digests: Sequence[bytes]) -> bytes:
-        """Return the SQL statement that adds rows for these blobs, before their data is written, and marks those that
-        exist as just used. It locks the rows, so that only one of several transactions writes the data."""
+        """Return an SQL statement that adds a row for each of these blobs, before the data of the blobs is written.
+        Rows that exist already are marked as just used. The statement locks the rows, so that only one of several
+        transactions writes the data."""
         rows = b",".join([b"(%b,%b,%b)" % (literal(self._space), literal(digest), NOW) for digest in digests])
         return b"INSERT INTO %bblobs VALUES %b ON DUPLICATE KEY UPDATE touched = %b" % (self._prefix, rows, NOW)
 
@@ -151,12 +152,12 @@ class Statements:
 
 
 MAX_FRAMES, MAX_BYTES = 16, 2**18
-"""The most frames, and the most bytes, of an ordinary append. An ordinary append names no blobs and takes a single
-round trip."""
+"""The most frames that an ordinary append has, and the most bytes of its frames and head together. An ordinary append
+also names no blobs. It takes a single round trip."""
 MAX_REFS = 1000
 """The most refs (digests of blobs that an append needs) in one SQL statement."""
 PACKET = 2**20
-"""About how many bytes of frames are sent to the server at once. A single larger frame is sent alone."""
+"""About how many bytes of frames are sent to the server in one message. A single frame that is larger is sent alone."""
 
 _COLUMNS = ("frames", "created", "updated", "thread_id", "status", "agent", "parent", "title", "tags", "head")
 _INSERT = f"INTO %bheads (space, thread_key, log, {', '.join(_COLUMNS)}) VALUES ({', '.join(['%b'] * 13)})".encode()
@@ -169,12 +170,12 @@ _FRAME = b"INSERT INTO %bframes SELECT LAST_INSERT_ID(), %d, %b FROM DUAL WHERE 
 
 
 async def write(connection: Connection, prefix: bytes, appends: Sequence[Append]) -> list[ClewError | None]:
-    """Write these appends. Returns one value per append: None if it is stored, or the error that says why nothing of it
-    was written.
+    """Write these appends. Returns one value per append, in order: None if it is stored, or the error that says why
+    nothing of it was written.
 
-    The appends must be to different threads, sorted by namespace and thread key, the order in which all processes lock
-    threads. Small appends without blobs share one transaction. All other appends, and those that the transaction did
-    not write, follow one by one.
+    The appends must be to different threads. They must be sorted by namespace and thread key, the order in which all
+    processes lock threads. Small appends without blobs share one transaction. All other appends, and those that the
+    transaction did not write, follow one by one.
     """
     groups = [_statements(prefix, append) if _is_ordinary(append) else [] for append in appends]
     written = [False] * len(appends)
@@ -246,8 +247,8 @@ async def _write_slowly(connection: Connection, prefix: bytes, append: Append) -
 
 
 async def _is_there(connection: Connection, prefix: bytes, thread: int, append: Append) -> bool:
-    """Return whether the thread's log already holds exactly the frames of this append, at its position. The server
-    sends only digests of its frames, and no frame."""
+    """Return whether the thread's log already holds exactly the frames of this append, at the append's position. The
+    server sends digests of its frames to compare, and no whole frame."""
     if not append.frames:
         return False
     ask = b"SELECT SHA2(data, 256) FROM %bframes WHERE thread = %d AND number >= %d AND number < %d ORDER BY number"

@@ -33,12 +33,14 @@ if TYPE_CHECKING:
 __all__ = ["MySQLCheckpointer"]
 
 _PAGE = 500
-"""The most heads that one query fetches, and the most digests per query when `blobs` lists blobs."""
+"""The most heads that one query fetches when threads are listed. Also the most digests that one query fetches when the
+method `blobs` lists blobs."""
 _PART = 2**20
-"""The most bytes of one blob in one row. Also about the most bytes of blobs in one statement."""
+"""The most bytes of a blob that one row holds: a larger blob has several rows. Also about the most bytes of blobs in
+one statement."""
 _PUT_BYTES, _PUT_MOST, _GET_MOST, _TOUCH_MOST = 8 * 2**20, 1000, 64, 5000
-"""The most that one transaction handles: bytes of blobs to put, number of blobs to put, number of blobs to get, and
-number of blobs to touch (mark as just used)."""
+"""The most that one transaction handles, in the order of the names: total bytes of blobs to put (a larger blob goes
+alone), number of blobs to put, number of blobs to get, and number of blobs to touch (mark as just used)."""
 
 
 class MySQLCheckpointer(Checkpointer):
@@ -213,8 +215,8 @@ class MySQLCheckpointer(Checkpointer):
 
 
 def _rows_of(blobs: dict[bytes, bytes]) -> Iterator[tuple[bytes, int, bytes]]:
-    """Split each blob into parts of at most `_PART` bytes. Yields a row for each part: the blob's digest, the number of
-    the part from 0, and its data. An empty blob is one row with empty data."""
+    """Split each blob into stretches of at most `_PART` bytes. Yields a row for each stretch: the blob's digest, the
+    number of the stretch in its blob, counted from 0, and its bytes. An empty blob is one row with no bytes."""
     for digest, data in blobs.items():
         for part, start in enumerate(range(0, max(1, len(data)), _PART)):
             yield digest, part, data[start : start + _PART]

@@ -24,7 +24,7 @@ LOST, LATE, TOO_LARGE = 2013, -1, -2
 """Values of `Failure.code`. `LOST`: the connection broke or could not be made. `LATE`: the answer did not come in time.
 `TOO_LARGE`: the statement is too large for the server."""
 TIMEOUT, CONNECT_TIMEOUT = 60.0, 10
-"""Seconds to wait for the answer to a statement, and for a new connection."""
+"""Seconds to wait for the answer to a statement (`TIMEOUT`), and for a new connection (`CONNECT_TIMEOUT`)."""
 
 _SESSION = (
     b"SET NAMES binary, SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', "
@@ -177,5 +177,5 @@ def literals(values: Sequence[bytes]) -> bytes:
 
 
 def fill(statement: bytes, *values: bytes | str | int | None) -> bytes:
-    """Return the statement with each `%b` replaced by the next of the values, as an SQL literal."""
+    """Return the statement with each `%b` in it replaced by the next of the values, in order, as an SQL literal."""
     return statement % tuple([literal(value) for value in values])

@@ -249,8 +249,8 @@ class Statements:
         self._keys = make("SELECT thread_key FROM {p}heads WHERE")
 
     def definition(self, sql: str) -> str:
-        """Return a PL/SQL block that runs `sql`, one of `definitions`. The block does nothing if the table, index or
-        row that `sql` creates exists already."""
+        """Return a PL/SQL block that runs `sql`, which is one of the statements in `definitions`. Each of these creates
+        a table, an index or a row. The block does nothing if that exists already."""
         quoted = sql.replace("'", "''")
         return (
             f"BEGIN EXECUTE IMMEDIATE '{quoted}'; COMMIT; EXCEPTION WHEN OTHERS THEN "
@@ -270,7 +270,7 @@ class Statements:
         """Return a query for the keys of the heads that match `query`, and the values to bind.
 
         The SQL does not test titles and tags, so the caller has to. If `query` asks for a title or tags, the SQL does
-        not apply its limit either.
+        not apply the limit on the number of heads either.
         """
         where = ["space = :b_space"]
         binds: dict[str, object] = {"b_space": space}

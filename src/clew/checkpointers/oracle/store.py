@@ -41,7 +41,8 @@ _INLINE = 32_000
 """The most bytes that are passed to PL/SQL as a plain value. A larger value goes into a temporary LOB (large object)
 first, which takes two round trips."""
 _PAGE, _GET_MOST, _TOUCH_MOST = 100, 16, 1000
-"""The most heads to fetch, blobs to fetch, and blobs to touch (mark as just used) with one statement."""
+"""The most that one statement handles, in the order of the names: heads to fetch, blobs to fetch, and blobs to touch
+(mark as just used) or delete."""
 
 
 class OracleCheckpointer(Checkpointer):
@@ -99,8 +100,8 @@ class OracleCheckpointer(Checkpointer):
         await calls.settle(self._append(append, turn))
 
     async def _append(self, append: Append, turn: asyncio.Lock) -> None:
-        """Write one append, or raise the error that says why nothing of it was written. `turn` is the lock of its
-        thread: only one append to a thread runs at a time, so that none overtakes another."""
+        """Write one append, or raise the error that says why nothing of it was written. `turn` is a lock that all
+        appends to the same thread take, so that only one runs at a time and none overtakes another."""
         data = b"".join([part for frame in append.frames for part in (struct.pack(">i", len(frame)), frame)])
 
         async def work(connection: Any) -> dict[str, Any]:

@@ -30,8 +30,8 @@ _DEFAULTS = {
     "keepalives_count": "3",
     "tcp_user_timeout": "60000",
 }
-"""Connection settings that apply unless the URL gives others. With them, a server that silently died is noticed within
-a minute; libpq's own defaults take hours."""
+"""Connection settings that apply unless the URL gives others. With them, the client notices within a minute that a
+server has died without closing its connections. With libpq's own defaults, that takes hours."""
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -43,7 +43,7 @@ class Address(msgspec.Struct, frozen=True):
     """The server and the database, for logs and errors. Holds no user and no password."""
     schema: str
     connections: int
-    """The maximum number of open connections."""
+    """The maximum number of connections that one engine (the pool of one event loop) keeps open at once."""
 
     def __repr__(self) -> str:
         return f"Address({self.name!r}, schema={self.schema!r})"

@@ -29,15 +29,16 @@ log = logging.getLogger("clew.checkpointers.postgres")
 TIMEOUT = 60.0
 """Seconds to wait for the answer to a statement. After that, the call raises `Unavailable`."""
 PATIENCE = 10.0
-"""Seconds to wait for a lost server to come back, so that a restart is only a pause. After that, calls raise
-`Unavailable`."""
+"""Seconds, counted from the moment when the server was lost, for which calls wait for it to come back. So a restart of
+the server is only a pause. After that, calls raise `Unavailable`."""
 RESENDS = 3
-"""The most times that one statement is sent again after a broken connection or a conflict with another transaction."""
+"""The most times that one statement is sent again, after its first sending, because the connection broke or another
+transaction was in conflict."""
 WRITERS = 3
-"""How many append transactions run at once: while one waits for the disk, the next is prepared."""
+"""The most append transactions that run at once: while one waits for the disk, the next is prepared."""
 MAX_BATCH, MAX_BYTES = 32, 4 * 2**20
-"""The most appends in one transaction, and the size in bytes from which no further append is added to it. The limits
-are small so that the next transaction is prepared while one runs."""
+"""`MAX_BATCH` is the most appends in one transaction. Once the appends in a transaction have `MAX_BYTES` bytes in
+total, no further one is added. The limits are small so that the next transaction is prepared while one runs."""
 OLDEST = 13_00_00
 """The oldest supported version of the server, as PostgreSQL numbers it. PostgreSQL 13 is the first with incremental
 sort, which keeps a listing by update time fast."""
@@ -46,8 +47,9 @@ Done = Callable[["pq.abc.PGresult | None", "ClewError | None"], None]
 
 
 class _Request:
-    """A statement that waits for a connection or for its answer. `done` is called once, with the result or the error.
-    If `is_wanted()` returns False before the statement is sent, it is dropped and `done` is not called."""
+    """A statement that waits for a connection or for its answer. `values` are the values of its parameters. `done` is
+    called once, with the result or the error. If `is_wanted()` returns False before the statement is sent, the
+    statement is dropped and `done` is not called."""
 
     __slots__ = ("done", "is_wanted", "resends", "statement", "values")
 
@@ -157,9 +159,9 @@ class Engine:
     # Dispatch
 
     def _wake(self) -> None:
-        """Arrange that the queued requests are sent once every task that is ready has run, so that the appends of many
-        tasks go out together. `submit` does not use this for a single append if a connection is idle: it sends it at
-        once."""
+        """Arrange that the queued requests are sent once all asyncio tasks that are ready have run, so that the appends
+        of many tasks go out together. There is one exception: if a connection is idle, `submit` sends a single append
+        at once, without this method."""
         if not self._woken:
             self._woken = True
             self.loop.call_soon(self._look)
@@ -177,8 +179,8 @@ class Engine:
             self._drained.set_result(None)
 
     def _next(self) -> _Request | None:
-        """Return the next request to send, or None. Appends come first, but never twice in a row while another request
-        waits."""
+        """Return the next request to send, or None if there is none. Appends come first. But after a request with
+        appends, another waiting request is sent before the next appends."""
         while self._requests and not self._requests[0].is_wanted():
             self._requests.popleft()
         appends_first = not (self._requests and self._appended_last)
@@ -250,7 +252,8 @@ class Engine:
     # Connections
 
     def _grow(self) -> None:
-        """Start to open more connections if requests wait and the limit on connections allows it."""
+        """Start to open more connections if requests wait and fewer connections are open than `Address.connections`
+        allows."""
         wanted = len(self._requests) + (1 if self._appends and self._batches < WRITERS else 0)
         most = self.address.connections if self._ready else 1
         room = most - len(self._open) - len(self._connecting)
@@ -291,7 +294,7 @@ class Engine:
         self._dispatch()
 
     def _fail_all(self, error: BaseException) -> None:
-        """Fail every waiting request and append with this error, because the server cannot be reached."""
+        """Report this error to all callers with waiting requests or appends, because the server cannot be reached."""
         known = error if isinstance(error, ClewError) else Unavailable(f"PostgreSQL at {self.address.name}: {error!r}")
         requests, self._requests = self._requests, deque()
         appends, self._appends = self._appends, deque()

@@ -27,7 +27,8 @@ __all__ = ["Append", "AppendStatements", "Statements", "outcomes"]
 
 
 class Statements:
-    """The SQL statements of a store in one schema, except for appends, which `AppendStatements` makes."""
+    """The SQL statements of a store whose tables are in one database schema. Statements for appends are not among them:
+    `AppendStatements` makes those."""
 
     def __init__(self, schema: str) -> None:
         def make(sql: str, *types: int) -> Statement:
@@ -65,8 +66,8 @@ class Statements:
         self._heads = f'"{schema}".clew_heads'
 
     def listing(self, namespace: bytes, query: HeadQuery) -> tuple[Statement, list[bytes]]:
-        """Return an SQL statement that selects the heads that match a query, in the query's order, and the statement's
-        values."""
+        """Return an SQL statement that selects the heads that match a query, in the query's order, and the values of
+        the statement's parameters."""
         conditions, types, values = _conditions(namespace, query)
         sql = (
             f"SELECT head, thread_id FROM {self._heads} WHERE {conditions} "  # noqa: S608
@@ -75,8 +76,9 @@ class Statements:
         return Statement(sql.encode(), (*types, NUMBER)), [*values, _limit(query)]
 
     def listed_keys(self, namespace: bytes, query: HeadQuery) -> tuple[Statement, list[bytes]]:
-        """Return an SQL statement that selects the keys of the heads that match a query, and the statement's values.
-        The server returns all keys joined in one value, so that they are one consistent list, however many they are."""
+        """Return an SQL statement that selects the keys of the heads that match a query, and the values of the
+        statement's parameters. The server returns all keys joined in one value, so that they are one consistent list,
+        however many they are."""
         conditions, types, values = _conditions(namespace, query)
         sql = (
             f"SELECT string_agg(key, '' ORDER BY {_ORDER[query.order]}) FROM (SELECT * FROM {self._heads} "  # noqa: S608
@@ -93,8 +95,8 @@ def _limit(query: HeadQuery) -> bytes:
 
 
 def _conditions(namespace: bytes, query: HeadQuery) -> tuple[str, list[int], list[bytes]]:
-    """Return the WHERE clause for a query, the types of its parameters, and their values. It selects the same heads as
-    `HeadQuery.matches`."""
+    """Return the WHERE clause that selects the heads that match a query, the types of the parameters in it, and their
+    values. It selects the same heads as `HeadQuery.matches`."""
     where = ["ns = $1"]
     types = [BYTES]
     values = [namespace]
@@ -153,7 +155,7 @@ class Append(msgspec.Struct, frozen=True, gc=False):
 
     thread_id: str
     place: tuple[bytes, bytes]
-    """The namespace, and the thread's key: a digest of its id."""
+    """Two values that identify the thread: its namespace, and its key, which is a digest of the thread id."""
     log_id: bytes
     at: int
     frames: Sequence[bytes]
@@ -173,8 +175,8 @@ class AppendStatements:
         self._many = _call(schema, "clew_append", _TYPES)
 
     def make(self, appends: Sequence[Append]) -> tuple[Statement, Sequence[bytes | None]]:
-        """Return one SQL statement that writes all these appends, and the statement's values. The appends must be to
-        different threads and sorted by `place`."""
+        """Return one SQL statement that writes all these appends, and the values of its parameters. The appends must be
+        to different threads, and sorted by `place` (namespace and thread key)."""
         append = appends[0]
         if len(appends) == 1 and len(append.frames) == 1 and not append.refs:
             row = append.row
@@ -213,8 +215,8 @@ def _values(appends: Sequence[Append]) -> list[bytes]:
 
 
 def outcomes(appends: Sequence[Append], answer: bytes | None) -> list[ClewError | None]:
-    """Decode the server's answer to an append statement. Returns one value per append: None if it is stored, or the
-    error that says why nothing of it was written."""
+    """Decode the server's answer to the statement that wrote these appends. Returns one value per append, in order:
+    None if it is stored, or the error that says why nothing of it was written."""
     if answer is None:
         return [None] * len(appends)
     numbers = numbers_of(answer)
@@ -241,7 +243,8 @@ def _outcome(append: Append, code: int, missing: Sequence[bytes]) -> ClewError |
 
 
 def _refs(appends: Sequence[Append]) -> list[tuple[int, bytes]]:
-    """Return each ref (the digest of a blob that an append needs) after the number of its append, counted from 1. The
-    pairs are in the order in which all writers lock blobs: by namespace, then by digest."""
+    """Return a pair for each ref (the digest of a blob that an append needs): the position of its append in `appends`,
+    counted from 1, and the ref. The pairs are in the order in which all writers lock blobs: by namespace, then by
+    digest."""
     refs = [(append.place[0], digest, owner) for owner, append in enumerate(appends, start=1) for digest in append.refs]
     return [(owner, digest) for _, digest, owner in sorted(refs)]

@@ -35,10 +35,11 @@ __all__ = ["PostgresCheckpointer"]
 _DIGEST = 32
 
 _PAGE = 500
-"""The most heads that one query fetches, and the most digests per query when `blobs` lists blobs."""
+"""The most heads that one query fetches when threads are listed. Also the most digests that one query fetches when the
+method `blobs` lists blobs."""
 _PUT_BYTES, _PUT_MOST, _GET_MOST, _TOUCH_MOST = 8 * 2**20, 1000, 64, 5000
-"""The most that one statement handles: bytes of blobs to put, number of blobs to put, number of blobs to get, and
-number of blobs to touch (mark as just used)."""
+"""The most that one statement handles, in the order of the names: total bytes of blobs to put (a larger blob goes
+alone), number of blobs to put, number of blobs to get, and number of blobs to touch (mark as just used)."""
 
 
 class PostgresCheckpointer(Checkpointer):

@@ -37,8 +37,8 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of a Redis store; `RedisCheckpointer` explains them. All users of one store must give the same
-    `prefix`."""
+    """The options of a Redis store; the docstring of `RedisCheckpointer` explains each. All users of one store must
+    give the same `prefix`."""
 
     prefix: str = "clew:"
     ttl: float | None = None
@@ -90,7 +90,8 @@ def parse_url(url: str) -> tuple[Address, Options]:
 
 
 def check_options(address: Address, options: Options) -> None:
-    """Raise `InvalidInput` if an option is out of range, or if options do not work together or with this address."""
+    """Raise `InvalidInput` if an option is out of range, or if two options, or an option and this address, exclude each
+    other."""
     prefix = options.prefix
     if not prefix or not prefix.isascii() or not prefix.isprintable() or len(prefix) > 100 or set("{} ") & set(prefix):
         raise InvalidInput(f"{prefix!r} is not a key prefix. Use 1 to 100 visible ASCII characters without braces.")

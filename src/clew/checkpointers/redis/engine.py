@@ -25,10 +25,10 @@ Command = tuple[bytes | str | int, ...]
 log = logging.getLogger("clew.checkpointers.redis")
 
 CONNECTIONS = 32
-"""The most calls that run at once; further calls wait. Calls that reach the server together share one sync to its disk.
-"""
+"""The most calls of one checkpointer that run at once; further calls wait. Calls that reach the server together share
+one sync to its disk."""
 CONNECT_WITHIN = 5.0
-"""Seconds to wait for a connection."""
+"""The most seconds to wait until a connection is made."""
 PAUSE = 0.1
 """Seconds to wait before a call is repeated after its connection broke, so that a server may restart in between."""
 
@@ -91,14 +91,15 @@ class Engine:
                 self._idle.set()
 
     async def run(self, call: Call, *, wait: bool = False) -> Any:
-        """Run a script and return its result. With `wait`, return only once the number of replicas that the option
-        `wait_replicas` asks for have its writes."""
+        """Run a script and return its result. With `wait`, return only once enough replicas have what the script wrote.
+        The option `wait_replicas` says how many are enough."""
         [result] = await self.run_all([call], wait=wait)
         return result
 
     async def run_all(self, calls: Sequence[Call], *, wait: bool = False) -> list[Any]:
-        """Send these scripts together and return the result of each. Each script is atomic, but others may run between
-        them. `wait` is as for `run`."""
+        """Send these scripts together and return the result of each, in order. Each script is atomic, but scripts of
+        other callers may run between them. With `wait`, return only once as many replicas as the option `wait_replicas`
+        says have what the scripts wrote."""
         replicas = self._options.wait_replicas if wait else 0
 
         async def work(client: Any) -> list[Any]:
@@ -118,8 +119,8 @@ class Engine:
 
     async def _talk(self, client: Any, commands: Sequence[Command], replicas: int = 0) -> list[Any]:
         """Send commands and return the server's answers. Raises the first error among the answers, except a
-        `NoScriptError`, which is returned as an answer. With `replicas`, raises `Unavailable` unless that many replicas
-        confirm the writes."""
+        `NoScriptError`, which is returned as an answer. With `replicas`, raises `Unavailable` unless at least that many
+        replicas confirm the writes."""
         if replicas:
             commands = [*commands, ("WAIT", replicas, int(self._options.timeout * 500))]
         answers = await (self._to_cluster if self._options.cluster else self._on_line)(client, commands)
@@ -187,8 +188,8 @@ class Engine:
                 raise self._explain(error) from error
 
     async def _once(self, work: Callable[[Any], Awaitable[T]]) -> T:
-        """Call `work` once with the connected client and return its result. Raises `TimeoutError` if that takes longer
-        than the option `timeout`."""
+        """Call `work` once with the connected client and return its result. Raises `TimeoutError` if that takes more
+        seconds than the option `timeout` says."""
         task = asyncio.current_task()
         late = False
 

@@ -77,7 +77,8 @@ class Layout:
         its shard, by update and by creation."""
 
     def shard(self, key: str) -> int:
-        """Return the number of the shard that holds the thread with this key, or the blob with this digest."""
+        """Return the number of the shard that holds a thread or a blob. A shard is one of the 64 parts into which a
+        namespace is divided. `key` is the thread's key or the blob's digest."""
         return int(key[:2], 16) * SHARDS // 256
 
     def _thread(self, key: str) -> tuple[bytes, bytes, bytes, bytes, bytes]:
@@ -89,7 +90,8 @@ class Layout:
         return self.tags[self.shard(digest)] + b"blob:" + digest.encode()
 
     def by_shard(self, digests: Iterable[str]) -> dict[int, list[str]]:
-        """Group digests, or keys of threads, by the number of the shard that holds them. Duplicates are dropped."""
+        """Group digests of blobs, or keys of threads, by the number of the shard (part of the namespace) that holds
+        them. Duplicates are dropped."""
         found: dict[int, list[str]] = {}
         for digest in dict.fromkeys(digests):
             found.setdefault(self.shard(digest), []).append(digest)
@@ -98,9 +100,9 @@ class Layout:
 
 @functools.lru_cache(64)
 def _tags(namespace: str) -> tuple[str, ...]:
-    """Return one hash tag for each shard (one of the parts into which a namespace is divided). Redis puts all keys with
-    the same hash tag into one slot of a cluster. The tags are chosen so that the slots of the shards are evenly apart.
-    """
+    """Return one hash tag for each shard. A shard is one of the parts into which a namespace is divided. Redis puts all
+    keys with the same hash tag into one slot of a cluster. The tags are chosen so that the slots of the shards are
+    evenly apart."""
     name = blake3(namespace.encode()).hexdigest(16)
     found: dict[int, str] = {}
     for number in count():

@@ -26,14 +26,15 @@ _POSITION = _MOMENT + KEY
 _BATCH = 1024
 _ALL = 2**31
 _LEAST, _GROWTH = 64, 8
-"""How many places (positions of threads in a listing) to ask of each shard first, if only the heads show whether a
-thread matches, and the factor by which the number grows if too few match."""
+"""How many places to ask of each shard at first, and the factor by which this number grows if too few threads match. A
+place is the position of a thread in a listing, and a shard is a part of a namespace. `_LEAST` is used if a thread's
+place does not show whether it matches, so that its head must be read."""
 
 Decode = Callable[[object, str], Head]
 
 
 class Listing:
-    """Runs one query for heads; its method `heads` yields the matching heads. A place, in this class, is a thread's
+    """Runs one query for heads; its method `heads` yields the matching heads. In this class, a place is a thread's
     position in a listing, as sortable bytes."""
 
     def __init__(self, engine: Engine, layout: Layout, decode: Decode, query: HeadQuery) -> None:
@@ -55,8 +56,9 @@ class Listing:
             yield head
 
     async def _first(self, limit: int) -> list[Head]:
-        """Return the newest heads that match the query, at most `limit`. Reads the heads at a few places, and starts
-        again with more places if too few match."""
+        """Return the newest heads that match the query, at most `limit`. First reads the heads at a few places
+        (positions in the listing). If fewer than `limit` match and there are more places, starts again with more of
+        them."""
         size = limit // 16 + (4 if _decided_by_place(self._query) else _LEAST)
         found: list[Head] = []
         complete_to: bytes | None = None
@@ -74,8 +76,8 @@ class Listing:
         """Return the places (positions in the listing) of the newest threads, at most `size` from each shard, sorted
         from the oldest to the newest.
 
-        Also returns the oldest place down to which no place is missing from the result. It is empty if the result has
-        all places.
+        Also returns a bound: from this place on to the newest, no place is missing from the result. The bound is empty
+        if the result has all places.
         """
         newest, oldest = self._bounds()
         name = b"created" if self._by_creation else b"updated"
@@ -107,10 +109,11 @@ class Listing:
         return (b"(" + min(below) if below else b"+"), oldest
 
     async def _follow(self, places: list[bytes], complete_to: bytes, batch: int) -> AsyncIterator[Head]:
-        """Yield the matching heads of the threads at these places, from the last place to the first, each thread once.
-        `batch` is how many heads are read at first.
+        """Yield the matching heads of the threads at these places (positions in the listing), from the last place to
+        the first, each thread once. `batch` is how many heads are read first; each further batch is larger, up to a
+        limit.
 
-        A thread that has meanwhile moved to an older place is yielded there, or not at all if that place is below
+        A thread that has meanwhile moved to an older place is yielded there, or not at all if that place is older than
         `complete_to`. Places at which there is no thread any more are removed from the store's listings.
         """
         start = self._query.start()

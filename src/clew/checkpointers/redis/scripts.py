@@ -1,8 +1,9 @@
-"""The Lua scripts of a Redis store. Each script is atomic, and is in the server's append-only file whole or not at all.
+"""The Lua scripts of a Redis store. The server runs each script atomically, and writes either all or nothing of it to
+its append-only file.
 
 All keys of a call are in one slot of a cluster, and all are named in the call. If the server has evicted a key or was
-restored in part, only a part of a thread may be there: its head then names more or fewer frames or refs than there are.
-Scripts report this and never take that part for the whole thread.
+restored incompletely, some data of a thread may be missing: its head then names more or fewer frames or refs than there
+are. Scripts report this and never take the rest for the whole thread.
 """
 
 from __future__ import annotations
@@ -14,8 +15,7 @@ __all__ = ["APPEND", "DELETE", "DELETE_BLOBS", "HEADS", "LOOK", "PLACES", "PUT",
 
 
 class Script:
-    """The text of a Lua script and its SHA-1 hash. A server that has run the script once can be asked to run it by the
-    hash."""
+    """The text of a Lua script and its SHA-1 hash. Once a server has run the script, sending the hash is enough."""
 
     __slots__ = ("sha", "text")
 
@@ -31,8 +31,8 @@ if tonumber(s[1] or 0) ~= n or ((s[2] or not s[1]) and redis.call('SCARD', KEYS[
   return {'part', tonumber(s[1] or 0), n, r, redis.call('SCARD', KEYS[3])}
 end
 """
-"""The beginning of other scripts, in Lua. It reads a thread's state, and returns early if only a part of the thread is
-there. KEYS: head, log, refs. `%s` takes names of further fields of the head to read."""
+"""Lua code with which other scripts begin. It reads the state of a thread, and ends the script early if some of the
+thread's data is missing. KEYS: head, log, refs. `%s` is replaced by the names of further fields of the head to read."""
 
 _NOW = """
 local time = redis.call('TIME')
@@ -119,8 +119,8 @@ return out
 """
 )
 """Return the number of frames in a thread's log, the log id, and the requested frames, or only the first of them if
-they are large. KEYS: head, log, refs. ARGV: number of the first frame, number after the last one, and the size in bytes
-after which no more frames are added."""
+they are large. KEYS: head, log, refs. ARGV: number of the first frame to return, number after the last one, and a size
+in bytes: once the frames read so far have this size in total, no more are read."""
 
 REFS = Script(_STATE % "" + "return {table.concat(redis.call('SMEMBERS', KEYS[3]))}")
 
@@ -135,16 +135,16 @@ end
 return redis.call('UNLINK', KEYS[1], KEYS[2], KEYS[3])
 """
 )
-"""Delete a thread if its log has the given id, or what is left of a thread that has no head. A thread with another log
-id stays, so the call may be repeated. KEYS: head, log, refs, updated, created. ARGV: `this` and the log id, or `none`
-and an empty text."""
+"""Delete a thread, either if its log has the given id, or if data of it is left but no head. A thread with another log
+id stays, so the call may be repeated. KEYS: head, log, refs, updated, created. ARGV: `this` and the log id for the
+first case, `none` and an empty text for the second."""
 
 PLACES = Script(
     "return table.concat(redis.call('ZREVRANGEBYLEX', KEYS[1], ARGV[1], ARGV[2], 'LIMIT', 0, ARGV[3]))",
 )
 """Return places (positions of threads in a listing), from the newest on. All have the same length and are joined into
-one text, which is the fastest to parse. KEYS: the listing. ARGV: the newest and the oldest place, the most places to
-return."""
+one text, which is the fastest to parse. KEYS: the listing. ARGV: the newest and the oldest place to return, and the
+most places to return."""
 
 HEADS = Script(
     """
@@ -163,8 +163,9 @@ end
 return 1
 """
 )
-"""Remove old places of a thread from the listings, unless the thread has the same place again. KEYS: the thread's head,
-the listings by update and by creation. ARGV: the place to remove from each of the two listings, or an empty text."""
+"""Remove old places of a thread (its positions in the listings). A place that the thread's head names stays. KEYS: the
+thread's head, the listings by update and by creation. ARGV: the place to remove from the listing by update, and the one
+to remove from the listing by creation; an empty text for none."""
 
 TOUCH = Script(
     _NOW
@@ -181,8 +182,8 @@ end
 return missing
 """
 )
-"""Touch blobs (mark them as just used) and return which of them are missing, as their numbers in the call, from 0.
-KEYS: the listing of blobs, then the blobs. ARGV: the digests of the blobs."""
+"""Touch blobs (mark them as just used) and return which of them are missing, as their positions among the digests,
+counted from 0. KEYS: the listing of blobs, then the blobs. ARGV: the digests of the blobs, in the same order."""
 
 PUT = Script(
     _NOW
@@ -195,8 +196,8 @@ end
 return 1
 """
 )
-"""Store the blobs that are missing, and touch all of them (mark them as just used). KEYS: the listing of blobs, then
-the blobs. ARGV: the digests of the blobs, then their bytes."""
+"""Store the blobs that are missing, and touch all of the given blobs (mark them as just used). KEYS: the listing of
+blobs, then the blobs. ARGV: the digests of the blobs, then their bytes, both in the order of the keys."""
 
 UNTOUCHED = Script(
     _NOW
@@ -204,8 +205,8 @@ UNTOUCHED = Script(
 return table.concat(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', string.format('%.17g', now - ARGV[1])))
 """
 )
-"""Return the digests of the blobs that were not used for a given time, joined into one text. KEYS: the listing of
-blobs. ARGV: the time in microseconds."""
+"""Return the digests of the blobs that were not used for at least a given time, joined into one text. KEYS: the listing
+of blobs. ARGV: the time in microseconds."""
 
 DELETE_BLOBS = Script(
     _NOW
@@ -220,5 +221,5 @@ end
 return 1
 """
 )
-"""Delete those of the given blobs that were not used for a given time. KEYS: the listing of blobs, then the blobs.
-ARGV: the time in microseconds, then the digests of the blobs."""
+"""Delete those of the given blobs that were not used for at least a given time. KEYS: the listing of blobs, then the
+blobs. ARGV: the time in microseconds, then the digests of the blobs in the order of the keys."""

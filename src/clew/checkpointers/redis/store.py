@@ -35,13 +35,13 @@ from clew.errors import Conflict, Corrupt, InvalidInput, MissingBlob
 __all__ = ["RedisCheckpointer"]
 
 MOST_FRAMES = 1_000_000
-"""The most frames in one append. Redis refuses a command with more than 2**20 arguments."""
+"""The most frames in one append. The limit is there because Redis refuses a command with more than 2**20 arguments."""
 MOST_BLOB = 512 * 2**20
 """The most bytes of a blob: what one value in Redis can hold."""
 
 _SUM = 4
 _FAR = 2**53 - 1
-"""A frame number after the end of every log, and the largest integer that is exact in Lua."""
+"""A number for a frame that is after the end of every log. It is the largest integer that is exact in Lua."""
 _PAGE = 4 * 2**20
 _BATCH = 64
 
@@ -267,8 +267,8 @@ class RedisCheckpointer(Checkpointer):
             await self._engine.close()
 
     async def _look(self, script: scripts.Script, thread_id: str, args: Sequence[int] = ()) -> list[Any]:
-        """Run a script that reads a thread, and return its answer. Raises `Corrupt` if the server has only a part of
-        the thread."""
+        """Run a script that reads a thread, and return its answer. Raises `Corrupt` if some of the thread's data is
+        missing on the server."""
         keys = self._layout.thread(thread_key(thread_id))[:3]
         answer: list[Any] = await self._engine.run(Call(script, keys, args))
         if answer and answer[0] == b"part":
@@ -284,8 +284,8 @@ class RedisCheckpointer(Checkpointer):
         )
 
     def _about_blobs(self, script: scripts.Script, digests: Sequence[str], datas: Sequence[bytes] = ()) -> Call:
-        """Return a call of a script that works on these blobs. All must be in one shard. `datas` are the bytes of the
-        blobs, for a script that stores them."""
+        """Return a call of `script` for these blobs. All must be in one shard (a part of the namespace). `datas` are
+        the bytes of the blobs in the same order, for a script that stores them."""
         listing = self._layout.tags[self._layout.shard(digests[0])] + b"blobs"
         keys = [listing, *map(self._layout.blob, digests)]
         return Call(script, keys, [*map(bytes.fromhex, digests), *datas])

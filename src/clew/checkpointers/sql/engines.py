@@ -12,8 +12,9 @@ __all__ = ["Engines"]
 
 
 class Shareable(Protocol):
-    """An engine (the shared connections to one store) that several checkpointers use. `users` is how many do.
-    `Engines.close` calls `stop`, which closes the connections, when the last of them has released the engine."""
+    """An engine (the shared connections to one store) that several checkpointers use. `users` is the number of these
+    checkpointers. When the last of them has released the engine, `Engines.close` calls `stop`, which closes the
+    connections."""
 
     address: Any
     loop: asyncio.AbstractEventLoop

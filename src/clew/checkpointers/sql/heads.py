@@ -41,8 +41,8 @@ _decode = msgspec.msgpack.Decoder(Head).decode
 
 
 class Append(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """The arguments of `Checkpointer.append` as values for SQL. `frames` and `refs` become rows of their own. `id` and
-    `size` are not stored. The other fields select or fill the head's row."""
+    """The arguments of `Checkpointer.append` as values for SQL. Each frame and each ref becomes a row of its own. `id`
+    and `size` are not stored. The other fields select or fill the row of the thread's head."""
 
     id: str
     """The thread id as text, for errors."""
@@ -64,14 +64,14 @@ class Append(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     head: bytes
     """The whole head as msgpack, followed by its CRC-32, little-endian."""
     size: int
-    """Bytes of the frames and the head together."""
+    """The number of bytes of the frames and the head together, in total."""
 
 
 def make_append(
     space: bytes, thread_id: str, frames: Sequence[bytes], at: int, head: Head, refs: Collection[str], encoded: bytes
 ) -> Append:
     """Convert the arguments of `Checkpointer.append` into values for SQL. `encoded` is the head as bytes, as
-    `check_append` returns it. `space` is the namespace as it is stored."""
+    `check_append` returns it. `space` is the namespace in the form in which the store keeps it."""
     return Append(
         id=thread_id,
         space=space,
@@ -125,9 +125,9 @@ def after_prefix(prefix: str) -> tuple[bytes, bytes]:
 def refusal(append: Append, ends: int | None, *, same_log: bool, missing: Collection[bytes]) -> ClewError | None:
     """Return the error that this append must raise, or None if it may be written.
 
-    `ends` is the number of frames in the log, or None if the thread does not exist. `same_log` is False if the thread
-    was deleted and made again. `missing` are the digests that the append names and for which there is no blob. Call
-    this only if the log does not already hold the append.
+    `ends` is the number of frames that the log has now, or None if the thread does not exist. `same_log` is False if
+    the thread was deleted and made again since the caller read it. `missing` are those refs of the append for which
+    there is no blob. Call this only if the log does not already hold the append.
     """
     if ends is None:
         if append.at > 0 or not append.frames:

@@ -12,12 +12,13 @@ from clew.errors import Corrupt
 __all__ = ["Stretch", "read_frames"]
 
 _FIRST, _BYTES, _MOST_ROWS = 256, 8 * 2**20, 10_000
-"""The number of frames of the first page; for each later page, the size in bytes to aim at, and the most frames."""
+"""`_FIRST` is the most frames that the first page of a read has. Each later page aims at `_BYTES` bytes in total, and
+has at most `_MOST_ROWS` frames."""
 
 
 class Stretch(NamedTuple):
-    """The result of one query for frames of a log: the id of the log, the number of frames in the whole log, and the
-    frames found."""
+    """The result of one query for frames of a log. `log` identifies the log, `length` is the number of frames in the
+    whole log, and `frames` are the frames found."""
 
     log: object
     length: int
@@ -27,12 +28,12 @@ class Stretch(NamedTuple):
 async def read_frames(
     fetch: Callable[[int, int], Awaitable[Stretch | None]], thread_id: str, where: str, start: int, stop: int | None
 ) -> list[bytes]:
-    """Return the frames of a thread from number `start` up to, not including, `stop`. All are of the same log: if the
-    thread is deleted and made again meanwhile, reading starts over.
+    """Return the frames of a thread from number `start` up to, not including, `stop`, or up to the end if `stop` is
+    None. All are of the same log: if the thread is deleted and made again meanwhile, reading starts over.
 
     `fetch(first, last)` queries the frames from number `first` up to, not including, `last`. It returns None if the
-    thread does not exist; then the result is empty. Raises `Corrupt` if frames are missing. `where` names the store in
-    errors.
+    thread does not exist; then the result is empty. Raises `Corrupt` if frames are missing in the store. `thread_id`
+    and `where`, the name of the store, are for the error.
     """
     frames: list[bytes] = []
     log: object = None
