@@ -174,12 +174,12 @@ def _comes_of_prompt(event: Event) -> bool:
 
 
 async def _add_ways_out(missing: ToolsMissing, store: Checkpointer, job: Job, url: str | None) -> None:
-    """Add a note to the error for each way to go on: in the program that made the thread, with the module that has the
-    tools, or without the tools.
+    """Add notes to the error `missing`, each with another way to go on with the job's thread: in the program that made
+    the thread, with the module that has the missing tools, or without these tools.
 
-    The commands in the notes repeat the options that were given. They raise a limit that is used up, because the run
-    would otherwise end at once. A sub-agent's thread cannot go on by itself, so the first note names the command for
-    its parent.
+    The commands in the notes repeat the options that were given. If a limit of the thread is used up, they raise it,
+    because the run would otherwise end at once. A sub-agent's thread cannot go on by itself, so the first note then has
+    the command for its parent.
     """
     assert job.before is not None  # noqa: S101 - a new thread has no tools of a program
     way, recorded, setup = way_on(job.thread_id, job.before), setup_of(job.before), job.setup
@@ -268,7 +268,8 @@ def _prompts(state: Checkpoint | None) -> int:
 
 
 def _who(job: Job) -> str:
-    """Describe which provider or model works on the thread, and from which turn it goes on."""
+    """Describe which provider or model works on the job's thread and, unless the thread is new, after which turn it
+    goes on."""
     setup = job.setup
     who = " ".join(filter(None, (setup.provider, setup.model)))
     if job.before is None or not job.before.history:
@@ -277,7 +278,8 @@ def _who(job: Job) -> str:
 
 
 async def _ended(store: Checkpointer, result: RunResult, job: Job, url: str | None) -> Ended:
-    """Return the summary of a finished run, with totals of the whole thread and the command to go on."""
+    """Return the summary of a run that has ended. Turns, tokens and cost in it are totals of the whole thread; it also
+    has the command that goes on with the thread."""
     head = await store.head(result.thread_id)
     if head is None:
         raise ThreadNotFound(result.thread_id)

@@ -79,7 +79,8 @@ class Report(msgspec.Struct, frozen=True):
 
 
 async def look(places: Places) -> Seen:
-    """Read what a run of the demo has left in its store and in the ledger, the bank's list of payments."""
+    """Read what the run of the demo at these paths has left: in its store, and in the ledger, which is the bank's list
+    of payments."""
     async with SQLiteCheckpointer(places.store) as store:
         state = await Thread.load(store, THREAD)
         files: list[str] = []

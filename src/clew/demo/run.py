@@ -28,8 +28,12 @@ class DemoFailed(ClewError):
 
 
 def run_demo(folder: Path, view: View, *, effect: Effect = "once") -> Report:
-    """Run the demo in this folder, and return the report. One process does the work undisturbed. Then another does the
-    same work and is killed, and a third resumes it. Both results are compared."""
+    """Run the demo in this folder, show it on `view` as it happens, and return the report. One process does the work
+    undisturbed. Then a second one does the same work and is killed, and a third one resumes it. The results of both
+    runs are compared.
+
+    `effect` is what the payment tool declares about running twice.
+    """
     alone, disturbed = folder / "undisturbed", folder / "killed"
     for place in (alone, disturbed):
         Places(place).store.parent.mkdir(parents=True)

@@ -59,8 +59,8 @@ def adopt(
 
 
 async def _adopt(store: Checkpointer, native: Native, new_id: str | None) -> tuple[str, int]:
-    """Take a coding agent's session into a thread; `new_id` is the thread's id, if given. Returns the thread's id and
-    how many turns it has."""
+    """Take `native`, a session that a coding agent keeps itself, into a new thread of the store. The thread gets the id
+    `new_id`, or one of its own if that is None. Returns the thread's id and how many turns it has."""
     from clew.providers import adopt as adopt_session
 
     thread_id = await adopt_session(native.key, store, provider=native.provider, thread_id=new_id)

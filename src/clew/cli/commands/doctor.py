@@ -64,8 +64,9 @@ def doctor(
 
 
 async def _findings(url: str | None, live: bool, asked: list[str]) -> AsyncIterator[Finding]:
-    """Run all checks, and yield what each finds. With `live`, also try a resume, if the store answers and can be
-    written. The providers in `asked` get a short prompt."""
+    """Run all checks of this machine, the store at `url` and the coding agents, and yield what each finds. With `live`,
+    also prove that an agent can be resumed on the store, if the store answers and can be written. Each provider in
+    `asked` gets a short prompt, which costs money."""
     from clew.cli.commands.doctor_live import prove_resume
 
     for finding in check_machine():

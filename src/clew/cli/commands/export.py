@@ -95,8 +95,8 @@ async def _export(
 
 
 async def _export_text(store: Checkpointer, thread_id: str, name: str, form: str, history: bool) -> dict[str, Any]:
-    """Write the conversation to the file `name` in the given form, Markdown or JSON; `-` is the standard output.
-    Returns the object that --json prints."""
+    """Write the conversation to the file `name`; `-` is the standard output. `form` is `markdown`, or anything else for
+    JSON. With `history`, rewound and compacted messages are written too. Returns the object that --json prints."""
     state = await Thread.load(store, thread_id)
     render = to_markdown if form == "markdown" else to_json
     text = render(state, thread_id=thread_id, history=history).rstrip("\n") + "\n"

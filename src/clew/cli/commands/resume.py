@@ -215,7 +215,8 @@ async def _last(store: Checkpointer, url: str | None) -> str:
 
 
 async def _unnamed(store: Checkpointer) -> str:
-    """Raise a `UsageError` that asks which thread is meant. Its notes list the newest threads. Never returns."""
+    """Raise a `UsageError` that asks which thread is meant. The notes of the error list the newest threads, at most
+    `_SHOWN`. Never returns."""
     error = UsageError("which thread? Give its id, or --last for the one that changed last.")
     shown = 0
     async for head in _resumable(store):

@@ -73,7 +73,7 @@ def search(
 
 
 class _Shown:
-    """Prints each thread that matches, as soon as it is found, and counts them."""
+    """Prints each thread that matches the search, as soon as it is found. `count` is how many were printed so far."""
 
     def __init__(self, text: str, json: bool) -> None:
         self.out = console()
@@ -111,8 +111,8 @@ def _print_json(found: Found) -> None:
 
 
 async def _by_index(store: Checkpointer, text: str, query: HeadQuery, limit: int, shown: _Shown) -> bool:
-    """Search with the store's own index, and print the threads found. Returns False, having printed nothing, if the
-    store has no index."""
+    """Search with the store's own index, and print at most `limit` threads that also match `query`. Returns False,
+    having printed nothing, if the store has no index."""
     from clew.checkpointers.opensearch.store import MOST_FOUND, OpenSearchCheckpointer
 
     if not isinstance(store, OpenSearchCheckpointer):

@@ -117,8 +117,11 @@ def _when(moment: Any) -> str:
 
 
 def _next(standing: Standing, store: str) -> str:
-    """Return the command that follows a running thread, or the one that goes on with a thread that stopped. For a
-    thread that only a Python program can continue, it is a Python call."""
+    """Return the last line of the report: for a running thread the command that follows it, for a stopped thread the
+    command that goes on with it. If only a Python program can go on with the thread, it is a Python call.
+
+    `standing` is everything that `clew why` has found out about the thread.
+    """
     if standing.status == "running":
         return advice.tail(standing.head.thread_id, store=store)
     return standing.way.command(store)

@@ -81,16 +81,16 @@ def hint(text: str) -> None:
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Ask the user, and return if the answer is yes. Otherwise say that nothing was changed, and exit the command with
-    1. With `yes` nothing is asked."""
+    """Ask the user the question, and return if the answer is yes. Otherwise say that nothing was changed, and exit the
+    command with the code 1. If `yes` is set, ask nothing and return."""
     if not agreed(question, yes):
         typer.echo("Nothing was changed.", err=True)
         raise typer.Exit(1)
 
 
 def agreed(question: str, yes: bool) -> bool:
-    """Ask the user a question, and return whether the answer is yes. `yes` is the option --yes: it returns True without
-    asking.
+    """Ask the user a question, and return whether the answer is yes. If `yes`, the value of the option --yes, is set,
+    return True without asking.
 
     Raises `UsageError`, which names --yes, if there is no terminal to ask at.
     """

@@ -30,8 +30,8 @@ class Column(NamedTuple):
     gives_way: bool = False
     """Whether this column is cut before the others on a narrow terminal."""
     spare: int = 0
-    """Which columns to leave out if cutting is not enough: those with the highest number first. A column with 0 is
-    never left out."""
+    """The order in which columns are left out if cutting them is not enough: the column with the highest number goes
+    first. A column with 0 is never left out."""
 
 
 class Cell(NamedTuple):
@@ -74,7 +74,8 @@ def styled(line: Line) -> Text:
 
 
 def laid_out(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int | None) -> list[Line]:
-    """Return the lines of a table: the heading, then one for each row. No line is wider than `width`; None is no limit."""
+    """Return the lines of a table: the heading, then one for each row. No line is wider than `width` characters; None
+    is no limit."""
     from rich.cells import cell_len
 
     widths = [

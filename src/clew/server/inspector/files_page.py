@@ -129,12 +129,14 @@ async def _shown(
 
 
 def _snapshots(state: Checkpoint) -> dict[int, WorkspaceSnapshot]:
-    """Return the snapshots of the thread's workspace by their turn. Those of rewound turns are left out."""
+    """Return the snapshots of the thread's workspace, each under the number of the turn in which it was made. Those of
+    rewound turns are left out."""
     return {fact.turn: WorkspaceSnapshot(*fact.value) for fact in state.facts if fact.kind == "workspace"}
 
 
 def _at_turn(found: dict[int, WorkspaceSnapshot], turn: int) -> WorkspaceSnapshot | None:
-    """Return the newest snapshot that was made in this turn or before it; None if there is none."""
+    """Return the newest of the snapshots in `found` that was made in this turn or an earlier one; None if there is
+    none. `found` has the snapshots by turn."""
     turns = [number for number in found if number <= turn]
     return found[max(turns)] if turns else None
 

@@ -14,7 +14,8 @@ __all__ = ["describe_page", "error_page", "fork_page", "login_page", "rewind_pag
 
 def login_page(csrf: str, next_path: str, *, needs_token: bool, wrong: str = "") -> Markup:
     """Return the page with the login form. After the login the browser goes to `next_path`. `wrong` says why the last
-    try failed; `csrf` is the proof that the form carries."""
+    try failed; empty at the first try. `csrf` is a text in the form which proves that a page of this service made the
+    form."""
     return render(
         "login.html",
         viewer=None,
@@ -50,8 +51,8 @@ def fork_page(viewer: Viewer, thread_id: str, turn: int, suggested: str) -> Mark
 
 
 def rewind_page(viewer: Viewer, thread_id: str, turn: int, turns: int) -> Markup:
-    """Return the page with the form that asks before a thread is rewound to the end of `turn`. `turns` is how many
-    turns the thread has."""
+    """Return the page with the form that asks before a thread is rewound to the end of turn number `turn`. `turns` is
+    how many turns the thread has now."""
     gone = turns - turn
     many = "turn after it is" if gone == 1 else "turns after it are"
     return _action_page(

@@ -58,7 +58,7 @@ class _Part(NamedTuple):
     text: str
     """The text of the block, or the `data:` URL of an image."""
     rest: str = ""
-    """The rest of a long text, which the user can unfold."""
+    """The part of a long text that follows `text`, which the user can unfold. Empty for other blocks."""
     more: int = 0
     """How many characters of a long text are not shown at first."""
 
