@@ -112,8 +112,8 @@ def write_all(fd: int, data: bytes) -> None:
 
 
 def write_beside(path: Path, data: bytes, *, durable: bool) -> Path:
-    """Write `data` to a new private file in the folder of `path`, under a temporary name that ends in `.tmp`, and
-    return its path. The caller renames it to `path`. With `durable`, the data is synced to the disk before this
+    """Write `data` to a new private file in the folder of `path`, under a temporary name that ends in `.tmp`. Returns
+    the path of that file; the caller renames it to `path`. With `durable`, the data is synced to the disk before this
     returns. On an error the temporary file is removed."""
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
@@ -200,9 +200,9 @@ else:
 
 
 def lock(fd: int, path: str | Path, *, shared: bool) -> None:
-    """Lock this open file. Several holders can have a `shared` lock at the same time; any other lock excludes all
-    others. Waits while somebody else's lock is in the way, and raises `Unavailable`, with `path` in its text, after
-    `WAIT` seconds."""
+    """Lock this open file. A lock with `shared` can be held by several at the same time; one without it excludes all
+    others. Waits while somebody else's lock is in the way. After `WAIT` seconds raises `Unavailable`, with `path` in
+    its text."""
     nap = _FIRST_NAP
     deadline = time.monotonic() + WAIT
     while not _try(fd, shared):

@@ -45,8 +45,8 @@ class _NoSpan:
 
 
 class _OpenSpan:
-    """An OpenTelemetry span around a `with` block. While the block runs it is OpenTelemetry's current span. If the
-    block raises an error, the span records only the type of the error."""
+    """An OpenTelemetry span around a `with` block. While the block runs, the span is OpenTelemetry's current span. If
+    the block raises an error, the span records only the type of the error."""
 
     __slots__ = ("_attributes", "_current", "_name", "_span", "_tracer")
     _current: AbstractContextManager[_OtelSpan]

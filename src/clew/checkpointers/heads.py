@@ -87,8 +87,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
 
 
 class HeadQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Selects and orders heads for a listing. A head must meet every condition given; the empty query lists all heads,
-    newest first."""
+    """Selects and orders heads for a listing. A head must meet every condition given. The empty query lists all heads,
+    those with the newest append first."""
 
     prefix: str = ""
     """Select only threads whose id starts with exactly this text."""
@@ -189,7 +189,7 @@ def thread_digest(thread_id: str) -> bytes:
 
 def unlisted(damaged: Sequence[Corrupt]) -> Corrupt:
     """Return the error that a listing raises after it has yielded all sound heads. `damaged` has one error for each
-    damaged thread; the text counts them and holds the first ten."""
+    damaged thread. The text of the result says how many there are, and quotes at most the first ten."""
     first = " ".join(map(str, damaged[:_NAMED]))
     more = f" And {len(damaged) - _NAMED} more." if len(damaged) > _NAMED else ""
     return Corrupt(f"{len(damaged)} thread(s) could not be listed: {first}{more}")

@@ -25,7 +25,7 @@ Auth = Literal["config", "instance", "resource"]
 WORKERS = 16
 """The number of OS threads that wait for answers, because Oracle's SDK blocks."""
 TIMEOUTS = 5.0, 30.0
-"""Seconds to wait for a connection, and seconds to wait for the next bytes of an answer."""
+"""Two times in seconds: how long to wait for a connection, and how long to wait for the next bytes of an answer."""
 PAGE = 1000
 _FIELDS = "name,size,etag,timeModified"
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,256}")

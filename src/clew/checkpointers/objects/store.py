@@ -120,7 +120,7 @@ def parse_url(url: str, options: set[str], keys: set[str]) -> tuple[str, dict[st
 
 def check_prefix(path: str) -> str:
     """Return the path of a URL, without slashes at its ends, as the prefix of all object names. Raises `InvalidInput`
-    if it has characters that some store or client would encode differently."""
+    if it has more than 512 characters, or characters that some store or client would encode differently."""
     prefix = path.strip("/")
     segments = prefix.split("/") if prefix else []
     if len(prefix) > _LONGEST_PREFIX or any(s in (".", "..") or not _SEGMENT.fullmatch(s) for s in segments):

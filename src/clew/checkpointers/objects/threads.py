@@ -30,11 +30,11 @@ __all__ = ["HEAD_PART", "ObjectThreads", "read_parts"]
 TAIL = 256 * 2**10
 """The most bytes of frames and refs (digests of blobs) in a thread's own object. Older ones are in packs."""
 REWRITTEN = 2**20
-"""Each append writes the thread's own object again, with the newest frames. When this many bytes have been written so,
-these frames become a pack. Writing this many bytes takes about as long as one more request: a pack made earlier would
-cost more than it saves, one made later would save less than it could."""
+"""The most bytes that appends write to a thread's own object before its frames become a pack, counted since the last
+pack. Each append writes the whole object again, with the newest frames. Writing this many bytes takes about as long as
+one more request: a pack made earlier would cost more than it saves, one made later would save less than it could."""
 HEAD_PART = 4096
-"""Bytes of a thread's object to read when only the head is wanted. They nearly always hold all of it."""
+"""Bytes of a thread's object to read when only the head is wanted. They nearly always hold the whole head."""
 WHOLE = 2**20
 """Packs up to this many bytes are always read whole, even if only some of their frames are wanted. A pack holds older
 frames of a thread."""

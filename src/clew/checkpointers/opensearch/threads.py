@@ -36,8 +36,9 @@ __all__ = ["Threads"]
 TAIL = 32 * 2**10
 """The most bytes of frames and refs (digests of blobs) in a thread's own document. Older ones are in packs."""
 REWRITTEN = 256 * 2**10
-"""Each append writes the thread's own document again, with the newest frames. When this many bytes have been written
-so, these frames become a pack. If that were done earlier, the request for the pack would cost more than it saves."""
+"""The most bytes that appends write to a thread's own document before its frames become a pack, counted since the last
+pack. Each append writes the whole document again, with the newest frames. If the pack were made earlier, the request
+for it would cost more than it saves."""
 LARGEST = 8 * 2**20
 """The most bytes of a pack, which is one document with older frames of a thread. A document is read and written whole,
 and the cluster has to hold several in memory."""
@@ -114,8 +115,9 @@ class Threads:
                 await self._logs.drop(key, found.tail.packs)
 
     async def _deleted(self, key: str, state: State | None) -> bool:
-        """Delete the document of a thread, and its search text. `key` is the hash of the thread's id. Returns False if
-        the document is not in this state any more; then the document stays."""
+        """Delete the document of a thread if it is in this state, and the thread's search text in any case. `key` is
+        the hash of the thread's id. With None as the state, only the search text is deleted. Returns False if the
+        document is not in this state any more; then the document stays."""
         actions: list[tuple[str, dict[str, str | int], None]] = [("delete", {"_id": self.text_document(key)}, None)]
         if state is not None:
             condition = {"if_seq_no": state[0], "if_primary_term": state[1]}

@@ -244,8 +244,8 @@ class SQLiteCheckpointer(Checkpointer):
 
 
 _created = functools.lru_cache(4096)(micros)
-"""Returns a thread's time of creation in microseconds since 1970. Cached, because all appends to a thread have the
-same."""
+"""Returns a thread's time of creation in microseconds since 1970. Cached, because every append to a thread asks for the
+same time again."""
 
 
 _GET_BLOB = "SELECT data FROM blobs JOIN blob_data USING (id) WHERE ns = ? AND digest = ?"
