@@ -36,7 +36,8 @@ __all__ = [
 
 MAX_RETRIES = 4
 FIRST_PAUSE = 0.5
-"""Seconds to wait before the second attempt. The pause doubles before each further one."""
+"""The longest pause in seconds before the second attempt. Before each further attempt the longest pause doubles, up to
+`LONGEST_PAUSE`."""
 LONGEST_PAUSE = 30.0
 LONGEST_WAIT = 600.0
 """If a vendor asks to wait more seconds than this, the call is not retried."""
@@ -107,8 +108,8 @@ def _error(
     advice: Callable[[int | None], str],
     is_free: bool,
 ) -> ModelError:
-    """Return the error to raise for a call whose last attempt ended in this failure, after so many attempts. `is_free`
-    says that certainly no attempt was charged."""
+    """Return the error to raise for a call whose last attempt ended in this failure. `attempts` is how many attempts
+    were made in all. `is_free` says that certainly none of them was charged."""
     status = failure.status
     if failure.kind == "too-long":
         return ContextTooLong(model, reason, status=status, is_free=is_free)
@@ -118,8 +119,9 @@ def _error(
 
 
 def _pause(retries: int) -> float:
-    """Return the seconds to wait after so many retries. The longest pause doubles with each retry, and the result is a
-    random value between half of it and all of it."""
+    """Return the seconds to wait before the next attempt. `retries` is how many retries were made before. The longest
+    pause doubles with each retry, up to `LONGEST_PAUSE`, and the result is a random value between half of it and all of
+    it."""
     longest = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0**retries)
     return longest * random.uniform(0.5, 1.0)  # noqa: S311 - nothing secret hangs on it
 
@@ -327,8 +329,8 @@ def _wait(headers: Mapping[str, str]) -> float | None:
 
 _LENGTH = 240
 _ECHO = 12
-"""How many letters and digits in a row must occur both in an error message and in the conversation to count as a
-quotation, which is then removed from the message."""
+"""If at least this many letters and digits in a row occur both in an error message and in the conversation, they count
+as a quotation, which is removed from the message."""
 _GAP = "…"
 _KEYS = re.compile(
     r"\b(?:sk|pk|rk|ak|gsk|xai|key|token)[-_][\w*.-]{4,}"  # as vendors shape their keys

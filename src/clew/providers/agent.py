@@ -192,16 +192,17 @@ class ProviderAgent(Agent):
         delete_when_done: bool = True,
         keep_when_stopped: bool = True,
     ) -> Session:
-        """Always raises `UsageError`. Only the built-in agent offers `session`, which recognises each prompt of a
-        script by its number. Use `start_session` instead."""
+        """Always raises `UsageError`. Only the built-in agent offers `session`: a Python script that uses it can be run
+        again, and its n-th prompt then gets the answer that is on record for the n-th prompt. Use `start_session`
+        instead."""
         raise UsageError(
             "agent.session(…) numbers the prompts of a script, which only the built-in agent does. With a provider use "
             "agent.start_session(thread_id=…), agent.resume_session(handle), and prompt_id= to ask a prompt once."
         )
 
     def task_id(self, task: str, *, workspace: str | os.PathLike[str] | None = None) -> str:
-        """Always raises `UsageError`. Only the built-in agent derives a thread's id from a task. Give `start_session` a
-        `thread_id` of your own instead."""
+        """Always raises `UsageError`. Only the built-in agent can make a thread's id from a task, which is the thread's
+        first prompt. Give `start_session` a `thread_id` of your own instead."""
         raise UsageError(
             "agent.task_id(…) names the thread of agent.session(resume=True), which only the built-in agent has. With a "
             "provider name the thread yourself: agent.start_session(thread_id=…)."
@@ -304,8 +305,8 @@ class ProviderAgent(Agent):
         return stops_for(thread_id, self._handle_signals, is_named=False)
 
     def order(self, first: str) -> list[str]:
-        """Return the names of the agent's providers in the order in which they are tried. `first`, which has the
-        conversation now, comes first."""
+        """Return the names of the agent's providers in the order in which they are tried. The provider `first`, which
+        has the conversation now, comes before all others."""
         return list(dict.fromkeys([first, *self._provided.providers]))
 
     def ready(self, name: str) -> Ready:
@@ -345,8 +346,8 @@ class ProviderAgent(Agent):
         raise with_notes(failures)
 
     def sending(self, ready: Ready, journal: Journal, emit: Emit) -> Sending:
-        """Return the object that sends one prompt to the provider in `ready` and records it in the journal's thread.
-        Events go to `emit`."""
+        """Return the object that sends one prompt to the provider in `ready`, and records the prompt and its answer in
+        the thread that `journal` writes to. Events are passed to `emit`."""
         return Sending(self._provided, ready.provider, ready.program, self.store, journal, emit, self._redact)
 
     @property
@@ -393,13 +394,13 @@ class ProviderAgent(Agent):
         await adopt_into(journal, self.store, source, origin.resume_key)
 
     async def take_in(self, journal: Journal) -> None:
-        """Append to the thread what the user did in the provider's own program, without Clew, since the last prompt."""
+        """Append to the thread what the user did in its provider's program, without Clew, since the last prompt."""
         await take_in(journal, self.store, self._provided.place, natively=self._redact is None)
 
     async def trajectory_and_key(self, thread_id: str, provider: str, key: str) -> tuple[Trajectory, str]:
-        """Read from the store what was done on a thread, sub-agents included, and the key: the id by which this
-        provider knows the conversation. The given `key` is returned if none is on record. The trajectory is empty if
-        the store does not have the thread."""
+        """Read from the store what was done on a thread, sub-agents included. Returns it as a trajectory, together with
+        the provider's key: the id by which this provider knows the conversation. If no key is on record, the given
+        `key` is returned. The trajectory is empty if the store does not have the thread."""
         try:
             found, state = await read_trajectory(self.store, thread_id)
         except ThreadNotFound:

@@ -65,8 +65,8 @@ class Program(msgspec.Struct, frozen=True):
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """One prompt for the program, and all that it needs to run it. `key` is the id under which the provider keeps the
-    conversation."""
+    """One prompt for a provider's program, and everything that the program needs to answer it. `key` is the id under
+    which the provider keeps the conversation."""
 
     prompt: str
     key: str
@@ -79,7 +79,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Command(msgspec.Struct, frozen=True):
-    """A command line to run in the working folder of a `Place`. `env` is added to the environment of the place, and
+    """A command line to run at a `Place`, in its working folder. `env` is added to the environment of the place, and
     `stdin` is the whole standard input."""
 
     argv: tuple[str, ...]
@@ -99,7 +99,8 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime | None = None
     updated_at: datetime | None = None
     losses: tuple[Loss, ...] = ()
-    """What Clew's messages cannot hold of the original conversation."""
+    """What Clew's messages cannot hold of the original conversation. Each loss says in which message it is, what is
+    lost, and why."""
 
 
 class NativeSession(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,8 +155,8 @@ something that the other lacks, or they differ."""
 
 
 class Provider(ABC):
-    """The interface to a coding agent's program, for one `Place`. Methods that are not async may block, so do not call
-    them on the event loop.
+    """The interface to a coding agent's program, for one `Place`: a working folder and an environment. Methods that are
+    not async may block, so do not call them on the event loop.
 
     A key is the id under which the program keeps a conversation. An export folder holds a copy of one conversation in
     the program's own format.
@@ -188,8 +189,8 @@ class Provider(ABC):
 
     @abstractmethod
     async def prepare(self, program: Program, job: Job) -> None:
-        """Make the conversation of the job's key ready for a prompt. If the program needs a conversation to exist on
-        this machine before its first prompt, create an empty one under this key."""
+        """Make the conversation that has the job's key ready for a prompt. If the program needs a conversation to exist
+        on this machine before its first prompt, create an empty one under that key."""
 
     @abstractmethod
     def command(self, program: Program, job: Job) -> Command:
@@ -198,7 +199,7 @@ class Provider(ABC):
     @abstractmethod
     def reader(self, job: Job) -> Reader:
         """Return a reader that turns what the command prints into events. Call it before the program starts: it may
-        note what the conversation has used so far."""
+        note how many tokens the conversation has used so far, in order to subtract them later."""
 
     def watch(self, job: Job) -> Watch | None:
         """Return a watch that finds tool calls as soon as they begin, or None if none is needed. A watch is for
@@ -216,8 +217,8 @@ class Provider(ABC):
 
     @abstractmethod
     def standing(self, key: str, folder: Path) -> Standing:
-        """Return how the conversation of this key on this machine compares with `folder`, a copy that was exported
-        before."""
+        """Return how the conversation of this key on this machine compares with `folder`, an export folder into which a
+        copy of it was written before."""
 
     @abstractmethod
     def install_session(self, key: str, folder: Path) -> None:
@@ -233,7 +234,8 @@ class Provider(ABC):
     @abstractmethod
     def write(self, conversation: Conversation, key: str, folder: Path) -> tuple[Loss, ...]:
         """Write a conversation in the program's own format, under this key, into a folder from which `install_session`
-        can install it. Returns what did not fit. Its tool calls must already be rewritten for this provider's tools."""
+        can install it. Returns what did not fit. The conversation's tool calls must already be rewritten for this
+        provider's tools."""
 
     @abstractmethod
     def find(self, session: str) -> str | None:

@@ -112,7 +112,8 @@ def lines_from_end(path: Path) -> Iterator[bytes]:
 
 
 def sweep(folder: Path) -> None:
-    """Delete old drafts in this folder and below: temporary files that a killed process left."""
+    """Delete abandoned drafts in this folder and below. These are temporary files that a killed process left, and that
+    were not changed for more than an hour."""
     for path in folder.rglob(".*.clew-*"):
         try:
             if is_draft(path.name) and time.time() - path.lstat().st_mtime > _ABANDONED:
@@ -127,8 +128,8 @@ def is_draft(name: str) -> bool:
 
 
 def remembered(path: Path, ask: Callable[[], str]) -> str:
-    """Return the result of `ask()`, which says something about a file. It is called only if this process has no result
-    for the file yet, or if the file has changed since."""
+    """Return the text that `ask()` finds out about the file `path`. `ask` is called only if this process has no answer
+    for the file yet, or if the size or modification time of the file has changed since."""
     status = path.stat()
     key = (str(path), status.st_mtime_ns, status.st_size)
     if key not in _known:
@@ -138,8 +139,8 @@ def remembered(path: Path, ask: Callable[[], str]) -> str:
 
 @contextmanager
 def _draft(path: Path) -> Iterator[Path]:
-    """Yield the path of a new, empty temporary file beside `path`. When the context ends it replaces `path`; after an
-    error it is deleted instead. Every call makes a file of its own."""
+    """Yield the path of a new, empty temporary file beside `path`. When the context ends the temporary file is renamed
+    to `path`; after an error it is deleted instead. Every call makes a temporary file of its own."""
     make_folder(path.parent)
     draft = path.with_name(f".{path.name}.clew-{secrets.token_hex(8)}")
     os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))

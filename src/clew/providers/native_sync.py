@@ -96,11 +96,11 @@ def beyond(
 ) -> tuple[Message, ...]:
     """Return the messages in a provider's own session that the thread lacks.
 
-    `then` is what the session held when it was last stored, and `now` is what it holds now. `asked` are the prompts
-    that were recorded in the thread since; their answers are recorded too. With `is_answered=False` the answer to the
-    last of them is not, so it is also returned. A prompt of the session is recognised by its words. If the program has
-    compacted or rewound the session meanwhile, it holds less than before; prompts of `then` that are still in it are
-    not returned.
+    `then` are the messages that the session held when it was last stored, and `now` are those that it holds now.
+    `asked` are the prompts that were recorded in the thread between these two moments. In `now` they are recognised by
+    their words, and left out together with their answers, which are on record too. With `is_answered=False` the answer
+    to the last prompt in `asked` is not on record, so that answer is returned. If the program has compacted or rewound
+    the session meanwhile, prompts of `then` that are still in `now` are left out too.
     """
     same = 0
     while same < min(len(then), len(now)) and then[same] == now[same]:
@@ -132,8 +132,9 @@ def _exchanges(messages: Iterable[Message]) -> Iterator[list[Message]]:
 
 
 def _texts(asked: Sequence[Message]) -> list[set[str]]:
-    """Return for each prompt in `asked` the texts under which the program's session may hold it: the prompt alone, or
-    after a note of Clew's, because Clew sends a note and its prompt as one message."""
+    """Return for each prompt in `asked` a set of texts: those under which the program's session may hold the prompt.
+    They are the prompt alone, and the prompt after a note of Clew's, because Clew sends a note and its prompt as one
+    message. Notes are in `asked` too, each before its prompt."""
     texts: list[set[str]] = []
     told = ""
     for message in asked:
@@ -147,8 +148,8 @@ def _texts(asked: Sequence[Message]) -> list[set[str]]:
 
 
 def _place(texts: Sequence[set[str]], message: Message) -> int | None:
-    """Return the index of the prompt that a message repeats; None if it is none of them. `texts` are the possible texts
-    of each prompt."""
+    """Return the index in `texts` of the prompt that a message repeats; None if the message repeats none of them.
+    `texts` has one set for each prompt: the texts under which the program's session may hold it."""
     if type(message) is not User:
         return None
     words = _plain(plain_text(message))
@@ -162,9 +163,9 @@ def _plain(text: str) -> str:
 
 
 def _entries(messages: Sequence[Message], place: int, source: Provider, model: str) -> Iterator[Logged]:
-    """Yield the log entries for messages of exchanges that were asked in the program itself, not through Clew. `place`
-    is the index that the first message gets in the thread. A tool call without a result is recorded as one that may
-    have begun. `model` is named if a message names none."""
+    """Yield the log entries for messages of exchanges that were asked in the program of `source` itself, not through
+    Clew. `place` is the index that the first message gets in the thread. A tool call without a result is recorded as
+    one that may have begun. `model` is recorded for an exchange whose last message names no model."""
     for exchange in _exchanges(messages):
         asked = place
         blocks = [block for message in exchange for block in message.content]
@@ -179,9 +180,10 @@ def _entries(messages: Sequence[Message], place: int, source: Provider, model: s
 
 
 def _ended(asked: int, end: int, exchange: Sequence[Message], source: Provider, model: str) -> StateSet:
-    """Return the log entry that records the end of an exchange that was asked in the program itself. It has no cost,
-    because it was not paid for through Clew, and counts for no budget. `asked` and `end` are the indexes of its first
-    message and of the one after its last."""
+    """Return the log entry that records the end of an exchange that was asked in the program of `source` itself. The
+    exchange has no cost, because it was not paid for through Clew, and counts for no budget. `asked` is the index in
+    the thread of the first message of the exchange, and `end` is that of its last message plus one. `model` is recorded
+    if the last message names none."""
     last = exchange[-1]
     status = "done" if type(last) is Assistant and not tool_calls(last) else "interrupted"
     answered_by = last.model if isinstance(last, Assistant) and last.model else model
@@ -199,9 +201,10 @@ async def adopt(
 ) -> str:
     """Copy a session that a provider keeps on this machine into a new thread, and return the thread's id.
 
-    `session` is the id of the session, a part of the id that no other has, or the path of its file. The provider's own
-    session is unchanged. `Agent(provider=…).resume_session(thread_id)` continues the thread on any machine. Raises
-    `SessionNotFound` if there is no such session, and `InvalidInput` if a thread of that id exists already.
+    `session` is the id of the session, a part of the id that no other has, or the path of its file. `thread_id` is the
+    id for the new thread; by default it is the provider's name with random digits. The provider's own session is
+    unchanged. `Agent(provider=…).resume_session(thread_id)` continues the thread on any machine. Raises
+    `SessionNotFound` if there is no such session, and `InvalidInput` if the store already has a thread of that id.
     """
     source = find_provider(provider)(place or default_place())
     key = await asyncio.to_thread(source.find, session)
@@ -217,10 +220,10 @@ async def adopt(
 
 
 async def adopt_into(journal: Journal, store: Checkpointer, source: Provider, key: str) -> None:
-    """Record a conversation of a provider's program in the journal's thread, which must be empty.
+    """Record a conversation of a provider's program in the thread that `journal` writes to, which must be empty.
 
-    The program keeps the conversation on this machine, and knows it by `key`. It is recorded twice: as Clew's messages, and
-    as a copy of the program's own files. Raises `SessionNotFound` if the program does not have it.
+    The program keeps the conversation on this machine, and knows it by `key`. The conversation is recorded twice: as
+    Clew's messages, and as a copy of the program's own files. Raises `SessionNotFound` if the program does not have it.
     """
     folder = staging_folder(source, key)
     if not await asyncio.to_thread(source.export, key, folder):
@@ -236,9 +239,10 @@ async def adopt_into(journal: Journal, store: Checkpointer, source: Provider, ke
 
 
 async def take_back(journal: Journal, place: int) -> None:
-    """Rewind the thread to before a prompt that a provider could not even begin, so that it is not there twice when
-    another provider is asked the same. `place` is the index of its first message. Does nothing if anything but prompts
-    was recorded since, or if `place` is negative."""
+    """Rewind the thread to before a prompt that a provider could not even begin. Otherwise the prompt would be there
+    twice when another provider is asked the same. `place` is the index in the thread's history of the first message
+    that was recorded for the prompt. Does nothing if a response or tool result was recorded since, or if `place` is
+    negative."""
     state = journal.thread.checkpoint
     asked = len(state.history) - place
     if place >= 0 and all(type(message) is User for message in state.history[place:]):

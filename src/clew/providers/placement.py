@@ -36,8 +36,8 @@ __all__ = ["Placed", "Placing", "alone", "current_provider", "staging_folder", "
 
 log = logging.getLogger("clew.providers")
 _DISOWNED = "-"
-"""In place of the id of a thread's log, this marks a recorded session that must never be continued, because it is
-incomplete. No thread has this id."""
+"""A record of a provider's session names the thread's log by its id. This text in place of that id marks a session that
+must never be continued, because it is incomplete. No log has this id."""
 _KEPT_FOR = 14 * 86_400.0
 """Seconds after which Clew's own copy of a provider's session is deleted if it was not used."""
 
@@ -82,9 +82,12 @@ class Placing:
         return await self._install(known, "") if covers and known.native else await self._write(state, "")
 
     async def _go_on(self, known: ProviderKey, state: Checkpoint, covers: bool) -> Placed:
-        """Continue the recorded session under its key if the one on this machine is up to date. Otherwise put the
-        stored copy in its place, or write a session anew from the thread's messages. `covers` says whether the recorded
-        session holds all of the thread."""
+        """Choose the session in which the thread continues, and return it. `known` is the last record of the provider's
+        session, and `covers` says whether that session holds all of the thread.
+
+        The session on this machine is continued if it is up to date. Otherwise the stored copy is installed if it holds
+        all of the thread; if it does not, a session is written anew from the thread's messages.
+        """
         standing = await self._standing(self._provider, known)
         log.info("thread %r: its %s session here is %s", self._thread_id, self._provider.name, standing)
         if standing == "ahead" or (standing == "same" and not _done_since(known, state)):
@@ -96,7 +99,8 @@ class Placing:
         return await self._write(state, known.key if standing == "absent" else "")
 
     async def _standing(self, provider: Provider, known: ProviderKey) -> Standing:
-        """Return how the session of this provider on this machine compares with the copy that was stored last."""
+        """Return how the session of this provider on this machine compares with the copy that was stored last. `known`
+        is the record of that copy. The results are explained at `Standing`."""
         folder = staging_folder(provider, known.key)
         if not await asyncio.to_thread(provider.export, known.key, folder):
             return "absent"
@@ -209,8 +213,8 @@ class Placing:
 
     async def capture(self, journal: Journal, key: str, *, natively: bool = True) -> bool:
         """Store a copy of the program's session as it is now, and record how much of the thread it holds. Returns False
-        if the program has no session of this key. With `natively=False` only its key and extent are recorded, and its
-        content stays on this machine."""
+        if the program has no session of this key. With `natively=False` the content stays on this machine: only the
+        key, and how much of the thread the session holds, are recorded."""
         folder = staging_folder(self._provider, key)
         if not await asyncio.to_thread(self._provider.export, key, folder):
             return False
@@ -269,8 +273,9 @@ def _mark(folder: Path, log_id: str, messages: int, said: int) -> None:
 
 
 def _marked(folder: Path) -> tuple[()] | tuple[str, int, int]:
-    """Return what `_mark` noted beside the copy of a session: the id of the thread's log, how many messages of the
-    thread the session covered, and how many messages it held itself. Empty if nothing was noted."""
+    """Return what `_mark` wrote into a file beside `folder`, which is Clew's copy of a session. It is the id of the
+    thread's log, how many messages of the thread the session covered, and how many messages the session itself held.
+    The tuple is empty if nothing was written."""
     try:
         log_id, messages, said = folder.with_suffix(".mark").read_text().split()
     except (FileNotFoundError, ValueError):
@@ -299,17 +304,20 @@ def _solid(text: str) -> str:
 
 
 def _covers(known: ProviderKey, state: Checkpoint) -> bool:
-    """Return whether the provider's session, as it was last recorded, holds everything that the thread holds now."""
+    """Return whether a provider's session holds everything that the thread holds now. `known` is the last record of the
+    session, which says how many of the thread's messages it holds."""
     return known.messages == _end(state)
 
 
 def _end(state: Checkpoint) -> int:
-    """Return the index in the thread's history after the last message that the model sees; later ones were rewound."""
+    """Return the index in the thread's history after the last message that the model sees; 0 if it sees none. Messages
+    from there on were rewound."""
     return state.view[-1][1] if state.view else 0
 
 
 def _only_went_on(state: Checkpoint) -> bool:
-    """Return whether the thread was never rewound, except to take back prompts at its end that were never answered."""
+    """Return whether the thread was never rewound. Rewinding unanswered prompts at the end of the thread does not
+    count."""
     return len(state.view) <= 1 and all(type(message) is User for message in state.history[_end(state) :])
 
 
@@ -323,13 +331,15 @@ def _without_last_prompts(conversation: Conversation, taken_back: int) -> Conver
 
 
 def _done_since(known: ProviderKey, state: Checkpoint) -> bool:
-    """Return whether responses or tool results were added to the thread after the provider's session was last recorded."""
+    """Return whether responses or tool results were added to the thread after the provider's session was last recorded.
+    `known` is that record."""
     return any(type(message) in (Assistant, Tool) for message in state.history[known.messages :])
 
 
 def _in_line(known: ProviderKey, state: Checkpoint, log_id: str) -> bool:
-    """Return whether the thread has only grown since the provider's session was recorded: it was not rewound, and it is
-    not a fork or copy of the thread that the session belongs to."""
+    """Return whether the thread has only grown since the provider's session was recorded in `known`: it was not
+    rewound, and it is not a fork or copy of the thread that the session belongs to. `log_id` is the id of this thread's
+    log."""
     if known.thread not in ("", log_id):
         return False
     start = state.view[-1][0] if state.view else 0

@@ -40,7 +40,7 @@ NOT_STARTED, SAYS_WHY = 127, "clew cannot start "
 if the system cannot start the program."""
 _PIECE = 2**16
 _KEPT = 2**16
-"""How many bytes at the end of a program's standard error are kept."""
+"""The most bytes that are kept of a program's standard error. They are the last ones."""
 GRACE = 5.0
 """Seconds that an interrupted program has to end by itself before it is killed."""
 
@@ -147,9 +147,10 @@ async def _stop(process: asyncio.subprocess.Process, lifeline: int, talking: asy
 async def _let_go(
     process: asyncio.subprocess.Process, talking: asyncio.Future[Any], broken: asyncio.Future[None]
 ) -> None:
-    """Wait until the program has ended, and `talking`, the task that reads and writes its streams. The pipe to the
-    guard is closed by now, so the guard kills what still runs. Errors of `talking`, and of `broken`, which holds an
-    error of the caller, are only marked as seen: the first was raised already."""
+    """Wait for the end of the program, and for the end of `talking`, the task that reads and writes its streams. The
+    pipe to the guard is closed by now, so the guard kills what still runs. `broken` is a future that may hold an error
+    for which the program was stopped. Errors of `talking` and `broken` are ignored here, because the caller has raised
+    the first of them already."""
     await asyncio.wait([talking])
     if not talking.cancelled():
         talking.exception()

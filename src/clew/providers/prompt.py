@@ -405,7 +405,8 @@ class Sending:
 
 
 def _joined(told: User | None, waiting: str) -> User | None:
-    """Return the note before the prompt: `told` (what was stopped), then the recorded note `waiting`; None if none."""
+    """Return the note to put before the prompt: `told`, which says what was stopped, then the recorded text `waiting`.
+    Returns None if there is neither."""
     if not waiting:
         return told
     return note(waiting) if told is None else user(f"{plain_text(told)} {waiting}")
@@ -427,7 +428,8 @@ _LONGEST_REASON = 500
 def standing_of(
     ending: Finished | Failed | None, timeout: float | None, failure: BaseException | None
 ) -> tuple[Any, str]:
-    """Return status and reason for the record of the exchange. `failure` is what stopped the program from outside."""
+    """Return the status of the exchange and the reason for it, as they are recorded. `ending` is how the program says
+    that it ended, and `failure` is the error that stopped it from outside; each is None if there is none."""
     if isinstance(failure, TimeoutError):
         return "interrupted", f"timeout: {timeout:g} s"
     if isinstance(failure, asyncio.CancelledError):
@@ -465,8 +467,8 @@ looks a second take 0.8 % of a core on a busy machine, nearly all of it for swit
 async def watched(
     watch: Watch | None, take: Callable[[bytes], None], stop: asyncio.Future[None]
 ) -> AsyncIterator[None]:
-    """Pass what `watch` finds to `take`, line by line, until the context ends, and then once more, even after an error.
-    An error that `take` raises before that is set on `stop`. Does nothing if `watch` is None."""
+    """While the context lasts, pass each line that `watch` finds to `take`; look once more when it ends, even after an
+    error. An error that `take` raises before the end is set on `stop`. Does nothing if `watch` is None."""
     if watch is None:
         yield
         return

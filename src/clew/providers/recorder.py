@@ -139,7 +139,7 @@ class Recorder:
     def _add_whole(self) -> None:
         """Add the complete responses to the thread, in order. A response has to wait while tool calls of the one before
         it have no result: in a thread only the last response can have open calls, so a result for an earlier one would
-        be lost. Meanwhile its pieces are on record."""
+        be lost. The streamed pieces of a waiting response are already on record."""
         while self._whole and not self._calls:
             message = self._whole.pop(0)
             self._keep(MessageAdded(message))
@@ -186,8 +186,8 @@ class Recorder:
         return call
 
     def _child(self, call_id: str) -> list[Message]:
-        """Return the list of what was said with a sub-agent, to which the caller adds. It begins with the task that the
-        tool call gave the sub-agent."""
+        """Return the list of what was said with a sub-agent, to which the caller adds. `call_id` is the tool call that
+        started the sub-agent. The list begins with the prompt that this call gave it."""
         if call_id not in self.children:
             self._close()
             call = self._calls[call_id][2] if call_id in self._calls else None

@@ -78,6 +78,6 @@ def find_provider(name: str) -> type[Provider]:
 
 
 def default_place(cwd: str | os.PathLike[str] | None = None, env: Mapping[str, str] | None = None) -> Place:
-    """Return the place in which a provider works by default: this process's working folder and environment, unless
-    others are given. `env` replaces the whole environment."""
+    """Return the `Place` at which a provider works by default: the working folder and environment of this process,
+    unless others are given. `env` replaces the whole environment."""
     return Place(Path(os.path.abspath(cwd or Path.cwd())), dict(os.environ if env is None else env))

@@ -191,8 +191,8 @@ class ProviderSession(Session):
                 return await self._try_each(journal, ready, prompt, timeout, emit)
 
     def _clear_the_way(self) -> Ready:
-        """Prepare for a prompt before anything is written: kill programs that dead processes left running, delete old
-        copies of sessions, and return the first provider that can be used."""
+        """Prepare for a prompt before anything is written: kill programs that dead processes left running, delete
+        Clew's copies of sessions that were not used for 14 days, and return the first provider that can be used."""
         reap()
         ready = self._agent.first_ready(self._agent.order(self._provider))
         if not self._swept:

@@ -137,8 +137,9 @@ def _parents(rows: list[Row]) -> dict[str, str | None]:
 
 
 def _with_siblings(line: list[Row], said: list[Row]) -> Iterable[Row]:
-    """Yield the rows of `line`, a path through the tree of rows, and add what does not lie on that path: the other rows
-    of each response, and the results of its tool calls. They are taken from `said`, all message rows of the file."""
+    """Yield the rows of `line`, which is a path through the tree of rows, and the rows beside that path that belong to
+    it. Those are the other rows of a response on the path, and the results of the response's tool calls. They are taken
+    from `said`, which are all message rows of the file."""
     taken = {row["uuid"] for row in line}
     responses: dict[str, list[Row]] = {}
     results: dict[str, list[Row]] = {}
@@ -217,8 +218,8 @@ def _parsed(message: dict[str, Any], row: Row, path: Path) -> tuple[Message, ...
 
 
 def _settled(messages: Iterable[Message]) -> list[Message]:
-    """Return the messages with all tool results of a response gathered in one message right after it, in the order of
-    its calls."""
+    """Return the messages, with all tool results of a response gathered in one message. That message comes right after
+    the response, and has the results in the order of the response's calls."""
     settled: list[Message] = []
     turn: list[Message] = []
     for message in messages:
@@ -249,7 +250,7 @@ def _text_of(row: Row) -> str:
 
 
 def last_cwd(rows: list[Row]) -> str:
-    """Return the working folder that the last row with a working folder names; empty if no row names one."""
+    """Return the working folder that was named last in these rows; empty if no row names one."""
     return next((row["cwd"] for row in reversed(rows) if isinstance(row.get("cwd"), str)), "")
 
 
@@ -313,8 +314,8 @@ def _rows(conversation: Conversation, key: str, cwd: str) -> Iterator[Row]:
 
 
 def _model_of(conversation: Conversation, origin: int) -> str:
-    """Return the name that the row of a response gives its model, as Claude Code writes it. `origin` is the index of
-    the response's message.
+    """Return the name of the model to write into the row of a response, spelt as Claude Code does. `origin` is the
+    index of the response in the messages of the conversation.
 
     Claude Code sends signed thinking back only to the model that the row names. So the recorded name is kept, without a
     prefix such as `anthropic:` or `anthropic/` that Clew and opencode put before it.
@@ -325,7 +326,8 @@ def _model_of(conversation: Conversation, origin: int) -> str:
 
 
 def _prompt(said: dict[str, Any]) -> dict[str, Any]:
-    """Return a user message for a row. Content that is a single text becomes a plain string, as Claude Code writes it."""
+    """Return the user message `said`, which is in Anthropic's dialect, in the form in which Claude Code writes it into
+    a row: content that is a single text becomes a plain string."""
     content = said["content"]
     if len(content) == 1 and set(content[0]) == {"type", "text"}:
         content = content[0]["text"]
@@ -362,8 +364,8 @@ def writing_losses(conversation: Conversation) -> tuple[Loss, ...]:
 
 def _thinking_losses(conversation: Conversation) -> Iterator[Loss]:
     """Yield a loss for each block of signed or encrypted thinking that is written but will reach no model. Claude Code
-    sends it only to the model that its row names, and the row names none of Anthropic's, or not the one that thought
-    it."""
+    sends a block of thinking only to the model that is named in the row of the block. So the block is lost if the row
+    names no model of Anthropic, or another one than the model that wrote the block."""
     firsts = origins(conversation.messages)
     for index, message in enumerate(conversation.messages):
         row = max((first for first in firsts if first <= index), default=index)

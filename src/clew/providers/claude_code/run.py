@@ -70,8 +70,8 @@ def _version(path: Path, place: Place) -> str:
 
 
 def prepare(place: Place, job: Job) -> None:
-    """Repair what a killed program left under the job's key, so that the next run can use it. A long system prompt is
-    written to a file for the run.
+    """Repair what a killed program left under the job's key, so that the next run can use it. A system prompt that is
+    too long for the command line is written to a file for this run.
 
     Claude Code refuses to begin a session if a file of that key exists, so a file without any message is renamed. If
     the last line of a session file was cut off, a newline is appended to it; otherwise the next row would be joined to

@@ -77,8 +77,8 @@ _BLOCK = 1 << 20
 
 _PART = 8 * 1024
 _LONG_PART = 128 * 1024
-"""To list a session, this many bytes are read at each end of its file if the first `_PART` bytes hold no prompt,
-because the session begins with a long text."""
+"""How many bytes are read at each end of a session's file to describe the session in a list, if reading `_PART` bytes
+at each end found no prompt. That happens if the session begins with a long text."""
 _SUFFIX = ".jsonl"
 
 
@@ -104,7 +104,8 @@ def projects_dir(place: Place) -> Path:
 
 
 def tasks_dir(place: Place, key: str) -> Path:
-    """Return the folder of a session's to-do list, which the model keeps with its tools. It has one file for each task."""
+    """Return the folder of a session's to-do list, which the model keeps with its tools. It has one file for each item
+    of the list."""
     return config_dir(place) / "tasks" / key
 
 
@@ -117,7 +118,7 @@ def slug(folder: str) -> str:
     """Return the name of the project folder in which Claude Code keeps the sessions of a working folder.
 
     In the path of the working folder, everything but ASCII letters and digits becomes a dash, one for each UTF-16 unit.
-    A long name is cut and ends in a hash of the whole path.
+    A name of more than 200 characters is cut to 200, and a dash and a hash of the whole path are appended.
     """
     units = folder.encode("utf-16-le", "surrogatepass")
     codes = [units[at] | units[at + 1] << 8 for at in range(0, len(units), 2)]
@@ -138,8 +139,8 @@ def _hash(codes: list[int]) -> str:
 
 
 def session_files(place: Place, key: str) -> Iterator[Path]:
-    """Yield the paths of all session files of this key, even of those without a message. Each project folder can have
-    one."""
+    """Yield the paths of all session files of this key, even of those without a message. Claude Code has a project
+    folder for each working folder, and each project folder can have one such file."""
     return (path for project in _projects(place) if (path := project / f"{key}.jsonl").is_file())
 
 
@@ -212,8 +213,8 @@ def write(session: bytes, folder: Path) -> None:
 
 
 def _session_files(place: Place, key: str, path: Path) -> dict[str, Path]:
-    """Map the names that a session's files get in an export folder to their paths on this machine. `path` is its
-    session file, which comes last."""
+    """Map the names that a session's files get in an export folder to their paths on this machine. `path` is the
+    session file, which is the last entry of the dict."""
     tasks = tasks_dir(place, key)
     found: dict[str, Path] = {}
     for beside in (*side_folders(place, key), path.with_suffix("")):
@@ -248,8 +249,9 @@ def _under(key: str, folder: Path) -> Iterator[Path]:
 
 
 def standing(place: Place, key: str, folder: Path) -> Standing:
-    """Return how the session of this key on this machine compares with the copy in an export folder: `absent`,
-    `behind`, `same`, `ahead` or `apart`."""
+    """Return how the session of this key on this machine compares with the copy in an export folder. `absent`: it is
+    not on this machine. `behind`: it is a beginning of the copy. `same`: it equals the copy. `ahead`: it continues the
+    copy. `apart`: anything else."""
     with _under(checked(key), folder) as kept:
         return _standing(place, key, kept)
 
@@ -416,8 +418,8 @@ def _described(path: Path, status: os.stat_result, provider: str) -> NativeSessi
 
 
 def _ends(path: Path, size: int, part: int) -> tuple[list[Row], bool]:
-    """Return the rows in the first and in the last `part` bytes of a file of `size` bytes, and whether these are all of
-    its rows."""
+    """Return the rows in the first `part` bytes and in the last `part` bytes of a file, and whether these are all rows
+    of the file. `size` is the size of the file in bytes. If it is at most twice `part`, the whole file is read."""
     with path.open("rb") as file:
         if size <= 2 * part:
             return list(rows_in(file.read())), True

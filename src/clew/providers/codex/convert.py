@@ -90,8 +90,8 @@ class _History:
             self._roll_back(payload.get("num_turns"))
 
     def _compact(self, payload: Record) -> None:
-        """Replace the items by the shorter history that a compaction recorded. Older versions do not record it: then
-        the prompts stay, and the summary replaces everything else."""
+        """Replace the items collected so far by the shorter history that a compaction recorded. Older versions of Codex
+        do not record it: then the prompts stay, and the summary replaces everything else."""
         replaced = payload.get("replacement_history")
         if isinstance(replaced, list):
             self.items = [item for item in replaced if isinstance(item, dict)]
@@ -201,8 +201,9 @@ def write(conversation: Conversation, key: str, folder: Path) -> tuple[Loss, ...
 
 
 def _fitting(message: Message, at: int, lost: list[Loss]) -> Message:
-    """Return the message with documents, and pictures that are not in it as data or a link, replaced by a description
-    in words, because Codex has no place for them. Each is added to `lost`. `at` is the index of the message."""
+    """Return the message in a form that Codex can store. Documents are replaced by a description in words, and so are
+    pictures of which the message has neither the data nor a link. A loss is added to `lost` for each of them. `at` is
+    the index of the message."""
     blocks = tuple(_fitting_block(block, at, index, lost) for index, block in enumerate(message.content))
     return message if blocks == message.content else msgspec.structs.replace(message, content=blocks)
 
@@ -226,8 +227,9 @@ def _words(block: File | Image) -> str:
 
 
 def _lines(item: Record, moment: datetime) -> Iterator[bytes]:
-    """Yield the lines of a rollout for one item: one that the model gets, and for a message of the user or the model
-    another one that Codex shows to users."""
+    """Yield the lines that a rollout (Codex's file of one conversation) gets for one item of OpenAI's Responses API.
+    The first line is for the model. A message of the user or the model gets another line, which Codex shows to users.
+    `moment` is the time that the lines name."""
     if item["type"] != "message":
         yield line("response_item", item, moment)
         return

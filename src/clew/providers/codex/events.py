@@ -56,8 +56,8 @@ class CodexReader:
         """Whether a tool result was read after the last block of a response. If so, the next block begins a new
         response."""
         self._open: dict[str, int] = {}
-        """The items that were reported as tool calls, by id. The value counts the further reports of an item that is a
-        plan; it is 0 for others."""
+        """The items that were reported as tool calls, by id. For a plan, which Codex prints again when it changes, the
+        value counts the reports after the first. It is 0 for all others."""
         self._children: set[str] = set()
         self._said = ""
         self._error = ""
@@ -289,8 +289,8 @@ def call_of(item: Item, call_id: str) -> ToolCall:
 
 
 def result_of(item: Item, call_id: str) -> ToolResult:
-    """Return the result of a completed item, under this call id. It has no content if Codex does not print the result,
-    as for a web search."""
+    """Return the result of a tool call from `item`, which Codex prints when the call is completed. The result gets this
+    call id. It has no content if Codex does not print the result, as for a web search."""
     failed = item.get("status") in ("failed", "declined")
     return ToolResult(call_id, _content(item), failed)
 

@@ -157,7 +157,8 @@ def lines_from_end(path: Path) -> Iterator[bytes]:
 
 
 def head_of(path: Path, most: int) -> bytes:
-    """Return the first `most` bytes of a rollout (Codex's file of one conversation), decompressed if necessary."""
+    """Return the first `most` bytes of a rollout (Codex's file of one conversation), decompressed if necessary; fewer
+    if it is shorter."""
     if path.suffix == ".zst":
         return contents(path)[:most]
     with path.open("rb") as file:
@@ -317,7 +318,8 @@ USER_MARKS: dict[str, list[Any]] = {
     "content_item_kinds": ["user.text"],
     "content_item_metadata": [{"provenance": {"type": "user"}}],
 }
-"""The marks that Codex adds to a message to say that its text was written by the user."""
+"""Fields that Codex adds to a message to say that its text was written by the user. Each list must be repeated as many
+times as the message has parts."""
 _HARNESS = (
     "<environment_context>",
     "<permissions instructions>",
@@ -383,6 +385,6 @@ def text_of(message: Part) -> str:
 
 
 def title_of(text: str) -> str:
-    """Shorten a prompt to a title: its first 100 characters or fewer, on one line."""
+    """Shorten a prompt to a title of at most 100 characters on one line: the beginning of the prompt."""
     words = " ".join(text[: _TITLE * 4].split())
     return words if len(words) <= _TITLE else words[: _TITLE - 2].rstrip() + " …"

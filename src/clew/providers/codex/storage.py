@@ -68,9 +68,9 @@ def _fill(path: Path, draft: Path) -> None:
 
 
 def _children(home: Path, key: str, copy: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the key and path of the rollout (Codex's file of one conversation) of every sub-agent of a conversation,
-    and of their sub-agents. `copy` is a copy of the conversation's own rollout. A file counts as a sub-agent's if its
-    key occurs in the rollout of its parent, and it names that parent itself."""
+    """Yield the key and the path of every sub-agent's rollout (Codex's file of one conversation). The sub-agents of
+    sub-agents are included. `copy` is a copy of the main conversation's own rollout. A file counts as a sub-agent's if
+    its key occurs in the rollout of its parent, and it names that parent itself."""
     here = {found: path for path in rollouts(home) if (found := key_of(path)) is not None}
     family, waiting = {key}, [copy]
     while waiting:
@@ -151,9 +151,9 @@ def _standing_of(home: Path, file: Path) -> Standing:
 
 
 def _place(home: Path, key: str, data: bytes, born: object) -> None:
-    """Write the bytes of a rollout (Codex's file of one conversation) to where Codex looks for this key. An existing,
-    different file of the key is kept beside it under a name that Codex ignores. `born` is the time that a new file's
-    name gets."""
+    """Write `data`, the bytes of a rollout (Codex's file of one conversation), to where Codex looks for this key. An
+    existing file of this key with other content is kept beside it, under a name that Codex ignores. `born` is the time,
+    as ISO text, that goes into the name of a new file; the current time is used if it is no time."""
     old = locate(home, key)
     if old is None:
         put(path_for(home, key, parse_time(born) or datetime.now(UTC)), data)

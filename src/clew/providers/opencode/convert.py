@@ -135,7 +135,8 @@ def _current(messages: list[Stored], revert: dict[str, Any]) -> tuple[list[Store
 
 def _before(messages: list[Stored], revert: dict[str, Any]) -> list[Stored]:
     """Return the messages before the point to which the user reverted. `revert` names that point: a message, or a part
-    inside one, of which the earlier parts stay. All messages are returned if it names none."""
+    of a message. If it names a part, the parts of that message before it are kept. All messages are returned if it
+    names no message."""
     at = _place(messages, revert.get("messageID"))
     since = revert.get("partID")
     if at == len(messages) or not since:
@@ -146,7 +147,8 @@ def _before(messages: list[Stored], revert: dict[str, Any]) -> list[Stored]:
 
 
 def _place(messages: list[Stored], name: Any) -> int:
-    """Return the index of the message with the id `name`, or the number of messages if none has it."""
+    """Return the index of the message with the id `name`. If no message has it, return the number of messages in the
+    list."""
     return next((at for at, message in enumerate(messages) if message.id == name), len(messages))
 
 

@@ -52,7 +52,7 @@ __all__ = [
 
 Columns = dict[str, tuple[str, ...]]
 _WAIT = 10.0
-"""Seconds to wait for another process that is writing to the database."""
+"""The most seconds to wait for another process that is writing to the database."""
 _NEEDED: Columns = {
     "project": ("id", "worktree"),
     "session": (
@@ -128,8 +128,8 @@ def select(connection: sqlite3.Connection, query: str, values: tuple[object, ...
 
 def connect(path: Path, mode: str, *, wait: float = _WAIT, any_thread: bool = False) -> sqlite3.Connection:
     """Connect to the database. `mode` is `ro` for reading or `rw` for writing too. `wait` is how many seconds to wait
-    for another process that is writing. With `any_thread`, different OS threads may use the connection one after the
-    other."""
+    at most for another process that is writing. With `any_thread`, different OS threads may use the connection one
+    after the other."""
     name = f"file:{quote(str(path))}?mode={mode}"
     return sqlite3.connect(name, uri=True, timeout=wait, isolation_level=None, check_same_thread=not any_thread)
 
@@ -234,8 +234,8 @@ _BASE62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _BITS = 48
 _COUNTS = 4096
 _ROUND = 2**_BITS // _COUNTS
-"""Milliseconds after which the time in an id starts again from zero, because an id has room for 48 bits only: 2.2
-years."""
+"""Milliseconds, 2.2 years in all, after which the time in an id starts again from zero. An id has 48 bits for a time
+and a counter, and the counter takes 12 of them."""
 _SESSION = re.compile(r"ses_[0-9a-f]{12}[0-9A-Za-z]{14}")
 
 
@@ -245,8 +245,8 @@ def now() -> int:
 
 
 def new_session() -> str:
-    """Make a key for a new session. Its first 12 digits are the time, counted down, so that the newest session sorts
-    first."""
+    """Make a key for a new session: `ses_`, 12 hexadecimal digits and 14 random characters. The digits are the time,
+    counted down, so that the newest session sorts first."""
     digits = ~(now() * _COUNTS + secrets.randbelow(_COUNTS)) % 2**_BITS
     return f"ses_{digits:012x}" + "".join(secrets.choice(_BASE62) for _ in range(14))
 
@@ -264,11 +264,12 @@ def checked(key: str) -> str:
 
 
 class Namer:
-    """Makes the ids of messages and parts that Clew writes for opencode.
+    """Makes the ids of messages and parts that Clew writes for opencode. An id consists of a prefix, a time with a
+    counter, and characters computed from `seed`.
 
     opencode sorts by id. So each id sorts after the one before it, and all sort before the ids that opencode will make
-    later. The same `seed` and time `at`, in milliseconds, give the same ids; a time in the future is replaced by the
-    present.
+    later. The same `seed` and start time `at`, in milliseconds, give the same ids. The present is used instead of `at`
+    if `at` is in the future, or so long ago that it does not fit the 48 bits in an id.
     """
 
     def __init__(self, seed: str, at: int, clock: Callable[[], int] = now) -> None:
@@ -279,7 +280,7 @@ class Namer:
 
     @property
     def time(self) -> int:
-        """The time in milliseconds that the next id gets. It advances by one millisecond every thousand ids."""
+        """The time in milliseconds that the next id gets. It advances by one millisecond after every thousand ids."""
         return self._at + self._count // 1000
 
     def next(self, prefix: str) -> str:

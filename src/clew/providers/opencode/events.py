@@ -28,8 +28,8 @@ Children = Callable[[str, int], Sequence[Stored]]
 """A function that returns the messages of a sub-agent's session, given by its key, since a time in milliseconds.
 opencode does not print them, so they are read from its database."""
 _TRIES = 10
-"""How many responses may break off in a row before Clew gives the prompt up as failed. For some causes opencode itself
-gives up after 6 and says why; for others it would try for ever."""
+"""When this many responses in a row have broken off, Clew gives the prompt up as failed. For some causes opencode
+itself gives up after 6 and says why; for others it would try for ever."""
 _GOES_ON = frozenset({"tool-calls", "unknown"})
 """The reasons for the end of a step (one model response) after which opencode goes on to another step."""
 _KINDS: dict[str, Failure] = {
@@ -105,7 +105,8 @@ class OpenCodeReader:
 
     def _start(self, message: str) -> list[ProviderEvent]:
         """Note that a step (one model response) has started in this message. If a step of the same message was running,
-        its response broke off: then a `Retry` is returned, or a `Failed` after too many."""
+        its response broke off. Then a `Retry` is returned, or a `Failed` if this was the tenth response in a row to
+        break off."""
         again = message == self._step
         self._step, self._reason = message, ""
         self._words.clear()
@@ -151,8 +152,9 @@ class OpenCodeReader:
         return known
 
     def _child(self, part: dict[str, Any], depth: int) -> Iterator[ProviderEvent]:
-        """If a tool call started a sub-agent, yield what the sub-agent said and did, with its own sub-agents, and add
-        what it used to the sum. `depth` counts how deep the sub-agents are nested."""
+        """If the tool call in `part` started a sub-agent, yield what the sub-agent and its own sub-agents said and did,
+        and add the tokens and cost of all of them to the sum. `depth` is 1 for a sub-agent of the main conversation, 2
+        for a sub-agent of that one, and so on. Nothing is read of sub-agents deeper than 8."""
         state = values(part.get("state"))
         session = text(values(state.get("metadata")).get("sessionId"))
         since = values(state.get("time")).get("start")

@@ -60,17 +60,19 @@ def install(connection: sqlite3.Connection, key: str, folder: Path, cwd: Path) -
 
 
 def _check_strangers(connection: sqlite3.Connection, key: str, coming: set[str]) -> None:
-    """Raise `Corrupt` if one of the sessions that the export folder would write (`coming`) is in the database but
-    belongs to another conversation than `key`. The folder may come from an untrusted source."""
+    """Check the sessions that an export folder would write into the database; `coming` are their keys. Raises `Corrupt`
+    if one of them is in the database already, but is neither the session `key` nor one of its sub-agents. The folder
+    may come from an untrusted source."""
     for session in sorted(coming.difference(tree(connection, key))):
         if connection.execute("SELECT 1 FROM session WHERE id = ?", (session,)).fetchone():
             raise Corrupt(f"the session {session} is here already, and does not belong to {key}. Nothing was changed.")
 
 
 def _own_rows(connection: sqlite3.Connection, sheet: Sheet, folder: Path) -> Iterator[tuple[str, Row]]:
-    """Yield the rows that an export folder's manifest (`sheet`) holds of one session, each as table name and row, but
-    only for tables whose rows belong to a session. Rows for other tables are skipped, because those hold the user's
-    accounts and permissions. Raises `Corrupt` for a row of another session."""
+    """Yield the rows of one session that may be written into the database, each as table name and row. They come from
+    `sheet`, the entry for that session in an export folder's manifest. Rows of tables that do not belong to sessions
+    are skipped, because such tables hold the user's accounts and permissions. Raises `Corrupt`, naming `folder`, if a
+    row belongs to another session."""
     tables = {"session": "id", **dict.fromkeys(small_tables(connection), "session_id")}
     for table, row in manifest_rows(sheet):
         if table in tables:
@@ -103,8 +105,9 @@ def _clear(connection: sqlite3.Connection, session: str) -> None:
 
 
 def _give_way(connection: sqlite3.Connection, coming: set[str], aside: dict[str, str]) -> None:
-    """Delete the sessions that were copied to new keys and are not among those to be written (`coming`). `aside` maps
-    old keys to new ones. Rows that never leave this machine, such as a share link, are moved to the copies."""
+    """Delete the sessions that were copied to new keys, except those in `coming`, the keys that are to be written next.
+    `aside` maps the old keys to the new ones. Rows that are never exported, such as the link by which others can read
+    the session, are moved to the copies."""
     tables = [table for table in sorted(PRIVATE) if columns_of(connection, table)]
     for session in aside.keys() - coming:
         for table in tables:
@@ -122,7 +125,8 @@ def install_outputs(folder: Path, outputs: Path) -> None:
 
 
 def insert_session(connection: sqlite3.Connection, row: Row, cwd: Path) -> None:
-    """Insert a session without messages into the database, for the working folder `cwd`."""
+    """Insert a session without messages into the database. `row` is its row in the table of sessions; the columns that
+    say which folder the session belongs to are set to the working folder `cwd`."""
     _Rows(connection).insert("session", {**row, **located(connection, cwd)})
 
 

@@ -59,7 +59,7 @@ PRIVATE = frozenset({"session_share"})
 read a session."""
 _OUTPUT = re.compile(rb'"outputPath":"(?:[^"\\]|\\.)*\b(tool_[0-9A-Za-z]+)"')
 _Spot = tuple[int, str]
-"""The place of a message in its session: the time at which it was made, and its id. Messages sort by both."""
+"""Where a message stands in its session: the time at which it was made, and its id. Messages sort by both."""
 _START: _Spot = (-1, "")
 _Name = tuple[str, str]
 _SHORTEST = 6
@@ -70,8 +70,8 @@ _PROMPTS = """SELECT session_id, sum(substr(data, 1, 14) = '{"role":"user"') FRO
 
 
 class Sheet(msgspec.Struct, frozen=True):
-    """What the manifest of an export folder holds of one session: counts, and the rows of all tables but messages and
-    parts."""
+    """The entry for one session in the manifest of an export folder. It holds how many messages, parts and numbered
+    files (pieces) the session has there, and the session's rows of all other tables."""
 
     id: str
     messages: int
@@ -85,12 +85,12 @@ class Sheet(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """The content of `session.json` in an export folder: the key of the conversation, and what is known of its session
-    and of those of its sub-agents."""
+    """The content of `session.json` in an export folder: the key of the conversation, and an entry for its session and
+    for each session of its sub-agents."""
 
     key: str
     sessions: list[Sheet]
-    """What is known of each session. The conversation's own comes first, then those of its sub-agents."""
+    """One entry for each session. The conversation's own comes first, then those of its sub-agents."""
     provider: str = "opencode"
     format: int = _FORMAT
 
@@ -123,8 +123,8 @@ def save(folder: Path, manifest: Manifest) -> None:
 
 
 def manifest_rows(sheet: Sheet) -> Iterator[tuple[str, Row]]:
-    """Yield all rows that `sheet`, a part of an export folder's manifest, holds of one session, each as table name and
-    row. The session's own row comes first."""
+    """Yield the rows in `sheet`, the entry for one session in an export folder's manifest, each as table name and row.
+    The session's own row comes first. Messages and parts are not in the manifest."""
     for table in sorted(sheet.tables, key=lambda table: (table != "session", table)):
         for row in sheet.tables[table]:
             yield table, sealed(row)
@@ -136,7 +136,8 @@ def pieces(folder: Path, session: str) -> list[Path]:
 
 def rows_of(folder: Path, sheet: Sheet) -> Iterator[tuple[str, Row]]:
     """Yield the rows of a session's messages and parts in an export folder, each as table name and row, in order: each
-    message, then its parts. Raises `Corrupt` if one of the session's files is missing or damaged."""
+    message, then its parts. `sheet` is the entry for the session in the folder's manifest. Raises `Corrupt` if one of
+    the session's files is missing or damaged."""
     for number in range(sheet.pieces):
         path = folder / sheet.id / f"{number:06d}.jsonl"
         try:
@@ -247,8 +248,10 @@ def _small_rows(connection: sqlite3.Connection, session: str) -> dict[str, list[
 
 
 def _write_pieces(connection: sqlite3.Connection, session: str, last: Sheet | None, folder: Path, outputs: Path) -> int:
-    """Write the files with a session's messages (pieces) into an export folder, from the first outdated one on, and
-    return how many there are then. `last` describes the session as it was exported before; None if it was not."""
+    """Write a session's messages into an export folder, in numbered files called pieces. Pieces that are up to date are
+    not written again, and those that are no longer needed are deleted. Returns how many pieces the session has then.
+    `last` is the manifest's entry from an earlier export; None if there was none. Long tool results that the messages
+    name are copied from `outputs`, where opencode keeps them."""
     number, start = _first_stale(connection, session, last, folder)
     home = folder / session
     held = bytearray()
@@ -278,11 +281,11 @@ def _put_piece(path: Path, data: bytes, folder: Path, outputs: Path) -> None:
 
 
 def _first_stale(connection: sqlite3.Connection, session: str, last: Sheet | None, folder: Path) -> tuple[int, _Spot]:
-    """Return the number of the first message file (piece) of an export folder that must be written again, and the place
-    of its first message.
+    """Find out which of a session's numbered files (pieces) in an export folder must be written again. Returns the
+    number of the first such piece, and the time and id of the message with which it begins.
 
-    All rows that changed since the last export lie in that piece or after it. If the number of rows before it has
-    changed, something was deleted there; then everything is written again, from number 0.
+    All rows that changed since the last export are in that piece or after it. If rows before it were deleted,
+    everything is written again, from number 0; so too if `last`, the manifest's entry from an earlier export, is None.
     """
     paths = pieces(folder, session)
     if last is None or len(paths) != last.pieces:

@@ -252,8 +252,9 @@ def as_patch(change: Written | Change) -> str | None:
 
 
 def _edits(body: list[str]) -> tuple[Edit, ...]:
-    """Return one edit for each hunk of a patch: the text before and after it. `body` are the lines of the patch. Empty
-    if one of them begins in a way that no line of a hunk does."""
+    """Return one edit for each hunk (changed place) of a patch: the text that the hunk replaces, and the text that it
+    puts there. `body` are the lines of all hunks. The result is empty if a line begins in a way that no line of a hunk
+    does."""
     hunks: list[tuple[list[str], list[str]]] = []
     for line in body:
         if line == _HUNK:
