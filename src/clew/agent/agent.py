@@ -62,7 +62,7 @@ __all__ = ["Agent"]
 
 log = logging.getLogger("clew.agent")
 _KINDS = {"provider": "clew.providers.agent:ProviderAgent"}
-"""Subclasses of `Agent` in other packages, as import paths by kind. This package does not import them itself."""
+"""The subclass of `Agent` that is made if `provider` is given, as an import path. It is imported only on first use."""
 _running: ContextVar[Agent] = ContextVar("clew_running_agent")
 """The agent whose run is under way in this context. A sub-agent that it calls takes its store, redaction and takeover."""
 
@@ -127,10 +127,10 @@ class Agent:
         `restore_files=True` it does so always, and first takes a snapshot of the files that are there.
 
         `output` is the type of the final answer; the model has to correct an answer that does not fit. With `finish=True`
-        the model can end the task only by calling a tool with its answer. `finish` can also be your own tool, whose result
+        the model can end its run only by calling a tool with its answer. `finish` can also be your own tool, whose result
         is the answer. An agent among the `tools` works on a thread of its own, which is resumed with this agent's.
 
-        The model is warned when `warn_turns` turns are left and again at the last one; 0 turns this off. When the share
+        The model is warned when exactly `warn_turns` turns are left, and before the last one; 0: never. When the share
         `compact_at` of the context window is used (give `context_window` for a model that Clew does not know), a summary
         replaces the earlier messages. The same is done if the vendor refuses the conversation as too long; with
         `on_overflow="unwind"` the last turn is removed then instead.
@@ -296,8 +296,8 @@ class Agent:
         return self.run(prompt, thread_id=thread_id, prompt_id=prompt_id, max_turns=max_turns, timeout=timeout)
 
     async def _last_thread(self) -> tuple[Agent, str]:
-        """Find the thread for a `resume` without an id. Return a copy of this agent with the store and settings of the last
-        run on it, and its id."""
+        """Find the thread for a `resume` without a thread id. Return two things: a copy of this agent that has the store and
+        the settings with which that thread was last run, and the thread's id."""
         found, agent = await self._last.or_newest(self.name, self._store, self._settings), copy.copy(self)
         agent._store, agent._settings = found.store, found.settings
         return agent, found.thread_id
@@ -317,12 +317,11 @@ class Agent:
             async with agent.session(...) as session:
                 await session.run(...)
 
-        With `resume=True`, the same script run again goes on: its n-th prompt is taken for the n-th on record, and if that
-        was answered, the recorded answer is returned. Without a `thread_id` the first prompt is then the task, and the id is
-        made from the agent's name, the task and the folder. When the session is left, the thread of a task is deleted if
-        the task is done, unless `delete_when_done=False`; with `keep_when_stopped=False` also if it was interrupted or
-        failed. Other threads are never deleted. `workspace`, or `output_dir`, is the session's folder in place of the
-        agent's own."""
+        With `resume=True`, a program that is run again goes on: its n-th prompt is taken for the n-th on record, and if that
+        was answered, the recorded answer is returned. Without a `thread_id`, the thread's id is then a hash of the agent's
+        name, the first prompt and the folder's path. Such a thread is deleted when the session is left and its last run is
+        done, unless `delete_when_done=False`; with `keep_when_stopped=False` also if that run was interrupted or failed.
+        Other threads are never deleted. `workspace`, or `output_dir`, is the session's folder instead of the agent's."""
         if workspace is not None and output_dir is not None:
             raise InvalidInput("workspace and output_dir are two names for the same folder. Give one of them.")
         folder = output_dir if workspace is None else workspace
@@ -337,10 +336,10 @@ class Agent:
         )
 
     def task_id(self, task: str, *, workspace: str | os.PathLike[str] | None = None) -> str:
-        """Return the id of the thread that `session(resume=True)` uses for a task. Does not run the task.
+        """Return the thread id that `session(resume=True)` makes for a session whose first prompt is `task`. Runs nothing.
 
-        `task` is the first prompt of the session, and `workspace` the folder that the session is given. Without one, it is
-        the agent's own folder, or else the current one."""
+        The id contains a hash of the agent's name, the task and the path of the folder. `workspace` is the folder that the
+        session is given. Without it, the folder is the agent's own, or else the current one."""
         check_prompt(task)
         return task_id(self.name, task, self._folder if workspace is None else absolute(workspace))
 
@@ -363,7 +362,7 @@ class Agent:
 
     @property
     def _folder(self) -> Path:
-        """The folder from which the thread ids of tasks are made: the workspace, or else the current folder."""
+        """The folder that goes into a thread id which is made from a prompt: the workspace, or else the current folder."""
         return self._settings.workspace or Path.cwd()
 
     def new_id(self) -> str:
@@ -371,7 +370,7 @@ class Agent:
         return f"{self.name or 'run'}-{secrets.token_hex(6)}"
 
     async def _run_on(self, thread_id: str, prompt: str | None, emit: Emit, **how: Any) -> RunResult:
-        """Do the work of `run` or `resume` for a session. Events go to `emit`; `how` are further fields of `Job`."""
+        """Do the work of `run` or `resume` for a session. `emit` gets each event; `how` are further fields of a `Job`."""
         return await self._run(Job(thread_id, prompt, **how), emit)
 
     @property
@@ -389,7 +388,7 @@ class Agent:
         return (await read_trajectory(self._store.open(), thread_id))[0]
 
     def _trusting(self, handle: Handle) -> Agent:
-        """Return a copy of this agent on the store that the handle names; `self` if it names none or `self` has its own."""
+        """Return a copy of this agent on the handle's store; `self` if the handle names none or `self` was given a store."""
         if not handle.store or not self._store.is_default:
             return self
         agent = copy.copy(self)

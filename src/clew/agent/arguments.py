@@ -92,7 +92,8 @@ def check_name(name: object) -> None:
 
 
 def check_flags(**flags: object) -> None:
-    """Raise `InvalidInput` if one of these arguments, given by their names, is neither True nor False."""
+    """Raise `InvalidInput` if one of these keyword arguments is neither True nor False. The message names that
+    argument."""
     for argument, value in flags.items():
         if not isinstance(value, bool):
             raise InvalidInput(f"{argument} is True or False, not {value!r}")
@@ -152,7 +153,7 @@ def check_budget(budget: object) -> None:
 
 def check_has_folder(settings: Settings, way_out: str) -> None:
     """Raise `InvalidInput` if the agent has tools that need a folder but has no workspace. Otherwise each call of such
-    a tool would fail. The message ends with `way_out`, which says what to do."""
+    a tool would fail. `way_out` is a sentence that says what the user can do; it ends the message."""
     named = ", ".join(tool.name for tool in settings.tools.values() if tool.needs_workspace)
     if settings.workspace is None and named:
         who = f"the agent {settings.name!r}" if settings.name else "this agent"
@@ -187,9 +188,12 @@ def check_price(settings: Settings) -> None:
 
 
 def window_of(model: Model, given: int | None, share: float | None) -> int | None:
-    """Return how many tokens the conversation may fill before it is compacted: a share of the model's context window.
-    `given` replaces the window that Clew knows for the model. Returns None, for no limit, if the window is not known or
-    `share` is None."""
+    """Return how many tokens a conversation may have at most before a summary replaces its older messages.
+
+    The number is the context window of the model, in tokens, times `share`. `given` is the size of the window if the
+    user has set it; else the size that Clew knows for the model is used. Returns None, for no limit, if the size is not
+    known or `share` is None.
+    """
     window = context_window(model.name) if given is None else given
     return None if window is None or share is None else int(window * share)
 

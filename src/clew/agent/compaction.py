@@ -31,18 +31,19 @@ _ASK = (
 _UNWOUND = "Your last response and the results of its calls did not fit, and were removed. "
 _LONGEST_PART = 2_000
 _LONGEST, _SHORTEST = 200_000, 4_000
-"""Limits, in characters, for the part of a conversation that is put into the request for its summary.
+"""Limits, in characters, for the text of a conversation that is sent to the model with the request to summarize it.
 
-The first request has at most `_LONGEST`. If the model refuses it as too long, the limit is divided by four and the
-request is made again, as long as the limit is at least `_SHORTEST`. Each single message is cut to `_LONGEST_PART`.
+The first request has at most `_LONGEST` characters of it. If the model refuses the request as too long, the limit is
+divided by four and the request is made again, as long as the limit is at least `_SHORTEST`. Before that, each single
+message is cut to `_LONGEST_PART` characters.
 """
 
 
 async def make_room(settings: Settings, journal: Journal) -> CompactedEvent | Unwound:
     """Shorten the conversation that the model sees, and return the event that says how.
 
-    `settings.on_overflow` names the way to try first: a summary of the older messages, or removal of the last turn. If
-    that is not possible, the other way is tried. Raises `ContextTooLong` if neither is possible.
+    There are two methods: a summary of the older messages, and removal of the last turn. `settings.on_overflow` names
+    the one to try first. If it is not possible, the other one is tried. Raises `ContextTooLong` if neither is possible.
     """
     for way in (compact, _unwind) if settings.on_overflow == "compact" else (_unwind, compact):
         done = await way(settings, journal)
@@ -104,11 +105,11 @@ def _to_keep(messages: tuple[Message, ...]) -> int:
 async def _summary_of(
     settings: Settings, journal: Journal, messages: tuple[Message, ...]
 ) -> tuple[ModelResponse, float | None]:
-    """Ask the model for a summary of these messages. Return its response and the cost in dollars, None if that is
-    unknown.
+    """Ask the model for a summary of these messages. Return its response, and the cost in dollars or None if the cost
+    is not known.
 
-    If the model refuses the request as too long, it is made again with fewer messages. Raises `ContextTooLong` if even
-    the shortest request is refused.
+    If the model refuses the request as too long, the request is made again with fewer of the messages: their total
+    length is limited to a quarter of the limit before. Raises `ContextTooLong` if even the shortest request is refused.
     """
     told = [_told(message) for message in messages]
     longest = _LONGEST

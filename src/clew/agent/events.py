@@ -39,7 +39,8 @@ class RunStarted(msgspec.Struct, frozen=True, tag="run-started"):
 
 
 class TurnStarted(msgspec.Struct, frozen=True, tag="turn-started"):
-    """The model is about to be asked for its next response. `turn` is the number of that response."""
+    """The model is about to be asked for its next response. `turn` is the number of that response in the thread, from
+    1."""
 
     turn: int
 
@@ -107,8 +108,8 @@ class CheckpointSaved(msgspec.Struct, frozen=True, tag="checkpoint-saved"):
 
 
 class SnapshotSaved(msgspec.Struct, frozen=True, tag="snapshot-saved"):
-    """A snapshot of the files of the workspace is in the store. `files` is their number, and `turn` the turn after
-    which it was taken."""
+    """A snapshot of the files of the workspace is in the store. `files` is the number of files in it, and `turn` the
+    number of the turn after which it was taken."""
 
     turn: int
     digest: str

@@ -101,8 +101,8 @@ def spent_on(entry: Logged) -> Spent | None:
 
 
 class _Record(msgspec.Struct, frozen=True, array_like=True):
-    """What the log holds of an exchange besides its messages. It is stored as an array: new fields come last, so that
-    old logs stay readable."""
+    """What the log holds of an exchange besides its messages. It is stored as an array without field names. So new
+    fields come last, and old logs stay readable."""
 
     provider: str = ""
     model: str = ""
@@ -115,10 +115,11 @@ class _Record(msgspec.Struct, frozen=True, array_like=True):
     seconds: float = 0.0
     prompt_id: str = ""
     thread: tuple[Usage, float | None, float] | None = None
-    """Tokens, dollars and seconds of the whole thread when this record was written; None once the exchange has ended.
+    """The totals of the thread when this record was written: tokens, dollars and seconds. None once the exchange has
+    ended.
 
-    The thread's present totals minus these are what an open exchange has spent since. Always None for a provider, which
-    counts for itself.
+    What an open exchange has spent since then is the thread's present totals minus these. Always None for a provider,
+    which counts for itself.
     """
 
     @property
@@ -135,7 +136,7 @@ class ExchangeSpan(msgspec.Struct, frozen=True, kw_only=True):
     """An exchange as read from the log: one prompt, and everything up to its answer or to the next prompt."""
 
     place: int
-    """The index of the prompt in the thread's history."""
+    """The index of the exchange's prompt in the list of all messages of the thread (its history), from 0."""
     prompt: str
     messages: tuple[Message, ...]
     """The messages after the prompt: responses, tool results, and notes from Clew."""
@@ -164,9 +165,10 @@ class ExchangeSpan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def exchanges_in(state: Checkpoint) -> list[ExchangeSpan]:
-    """Return all exchanges of a thread in this state, oldest first. Rewound ones are not included.
+    """Return all exchanges of a thread, oldest first. `state` is the thread's state. Exchanges that were taken back by
+    a rewind are not included.
 
-    Exchanges that a summary replaced for the model are included.
+    If a summary replaced an exchange in what the model sees, it is included nevertheless.
     """
     places, records = line_of_work(state), _records(state)
     prompts = [number for number, place in enumerate(places) if is_prompt(state.history[place])]
@@ -178,7 +180,8 @@ def exchanges_in(state: Checkpoint) -> list[ExchangeSpan]:
 
 
 def last_exchange(state: Checkpoint) -> ExchangeSpan | None:
-    """Return the last exchange of a thread that was not rewound, or None if there is no prompt."""
+    """Return the last exchange of a thread, or None if the thread has no prompt. Exchanges that were taken back by a
+    rewind do not count."""
     places = line_of_work(state)
     prompts = (number for number in range(len(places) - 1, -1, -1) if is_prompt(state.history[places[number]]))
     number = next(prompts, None)
@@ -194,9 +197,10 @@ def exchange_of(state: Checkpoint, prompt_id: str) -> ExchangeSpan | None:
 
 
 def _exchange_at(state: Checkpoint, places: list[int], number: int) -> ExchangeSpan:
-    """Return the exchange whose prompt is `history[places[number]]`.
+    """Return one exchange: the one whose prompt is the message `state.history[places[number]]`.
 
-    `places` are the indices of all messages that were not rewound, as `line_of_work` returns them.
+    `places` are the indices in `state.history` of all messages that were not taken back by a rewind. `line_of_work`
+    returns them.
     """
     following = number + 1
     while following < len(places) and not is_prompt(state.history[places[following]]):
@@ -209,9 +213,10 @@ def _exchange_at(state: Checkpoint, places: list[int], number: int) -> ExchangeS
 
 
 def _join(first: ExchangeSpan, following: ExchangeSpan) -> ExchangeSpan:
-    """Return the exchange `first` completed with the end of `following`, because both prompts are answered together.
+    """Return a copy of the exchange `first` that ends as `following` does, because both prompts are answered together.
 
-    It keeps its own messages and cost, and takes status and reason from the following one.
+    The copy has the messages and the cost of `first`, and the status and the reason of `following`. Its `answered_with`
+    are the messages of `following` up to the answer.
     """
     return msgspec.structs.replace(
         first,
@@ -233,9 +238,9 @@ def reason_of(error: BaseException) -> str:
 
 
 def standing_of(state: Checkpoint) -> StatusChanged:
-    """Return the entry that restores the status of a thread which was opened, but on which nothing was done.
+    """Return the entry that sets a thread's status back after the thread was opened and nothing was done on it.
 
-    It is the status of the last exchange, or `interrupted` if that exchange has not ended.
+    The entry has the status of the last exchange, or `interrupted` if that exchange has not ended.
     """
     last = last_exchange(state)
     if last is None or last.is_open or last.status == "running":
@@ -274,9 +279,10 @@ def _exchange(state: Checkpoint, record: _Record | None, places: list[int], is_l
 def _standing(state: Checkpoint, record: _Record, is_last: bool) -> tuple[str, str]:
     """Return the status and the reason of an exchange, given its `record` from the log.
 
-    Usually they are those of the record. The thread's own status is used for the last exchange in three cases: its end
-    is not recorded; it was to be answered with a later prompt, which was rewound; or it waited for an answer, and the
-    thread no longer does. Any other exchange without a recorded end is `interrupted`.
+    Usually they are those in the record. For the last exchange of a thread, the thread's own status is used instead in
+    three cases. First, the end of the exchange is not recorded. Second, it was to be answered together with a later
+    prompt, and that prompt was rewound. Third, it waited for a person's answer, and the thread no longer waits. Any
+    other exchange without a recorded end is `interrupted`.
     """
     if is_last and (record.status == JOINED or (record.status == "waiting" and state.status != "waiting")):
         return state.status, state.reason
@@ -302,10 +308,12 @@ def _is_answer(message: Message) -> bool:
 
 
 def _spent(state: Checkpoint, record: _Record, place: int) -> Spent:
-    """Return what the last exchange has cost so far. `place` is the index of its prompt in the history.
+    """Return what has been spent so far on the last exchange of a thread. `place` is the index of its prompt in the
+    history.
 
-    For an exchange that has not ended, it is the recorded amount plus what the thread has spent since. Usage and cost
-    are unknown if other prompts were asked since and rewound, because the thread's totals include these.
+    For an exchange that has not ended, this is the amount in its record plus what the thread has spent since the record
+    was written. If other prompts were asked since then and rewound, usage and cost are None: the thread's totals
+    include what those prompts cost.
     """
     if record.end >= 0 or record.thread is None:
         return record.spent
@@ -363,15 +371,15 @@ def joined(place: int, model: str, prompt_id: str) -> StateSet:
 def ended(
     place: int, end: int, provider: str, model: str, prompt_id: str, status: str, reason: str, spent: Spent
 ) -> StateSet:
-    """Return the entry that records how an exchange ended. `place` is the index of its prompt in the history, and `end`
-    the number of messages at its end."""
+    """Return the entry that records how an exchange ended. `place` is the index of its prompt in the thread's history,
+    and `end` the number of messages that the whole history has when the exchange ends."""
     record = _Record(provider, model, end, status, reason, spent.usage, spent.cost, round(spent.seconds, 6), prompt_id)
     return _kept(place, record)
 
 
 def closed(found: ExchangeSpan, end: int, reason: str = NO_END, status: str = "interrupted") -> StateSet:
     """Return the entry that ends an exchange which another process left without a recorded end. `end` is the number of
-    messages in the history."""
+    messages that the thread's whole history has now."""
     return ended(found.place, end, found.provider, found.model, found.prompt_id, status, reason, found.spent)
 
 
@@ -403,10 +411,11 @@ class Working(msgspec.Struct, frozen=True):
 
     @staticmethod
     def on(found: ExchangeSpan, start: Spent) -> Working:
-        """Return what a run needs to go on with an exchange of the log. `start` is what the run has spent so far.
+        """Return what a run needs to know to go on with an exchange that was read from the log. `start` is what this
+        run has spent so far on other exchanges.
 
-        If the exchange has no response yet, what earlier runs spent on it counts as zero tokens and dollars; `was_lost`
-        then says if a lost model call may have been charged.
+        If the exchange has no response yet, zero tokens and dollars are taken as spent on it by earlier runs.
+        `was_lost` then says if a model call without a response may have been charged.
         """
         unanswered = found.provider == OWN and not any(type(message) is Assistant for message in found.messages)
         before = Spent(seconds=found.spent.seconds) if unanswered else found.spent
@@ -443,8 +452,10 @@ class Working(msgspec.Struct, frozen=True):
 
     def ended(self, end: int, status: str, reason: str, now: Spent, lost: bool) -> StateSet:
         """Return the entry that ends the exchange, either because the run ends or because another prompt is asked.
-        `end` is the number of messages, `now` what the run has spent, and `lost` says that its last model call got no
-        response."""
+
+        `end` is the number of messages that the thread's whole history has now. `now` is what the run has spent so far
+        on all exchanges. `lost` says that the run's last model call got no response.
+        """
         spent = self._spent(now).unless_lost(lost or self.was_lost)
         return ended(self.place, end, self.provider, self.model, self.prompt_id, status, reason, spent)
 

@@ -37,10 +37,11 @@ class Job(msgspec.Struct, frozen=True):
     max_turns: int | None = None
     timeout: float | None = None
     named: bool = False
-    """True if the same program, when it is run again, works on the same thread: its id was given or is made from the
-    task."""
+    """True if the user's program finds the same thread again when it is started again. That is so if the program gave
+    the thread's id, or if the id is computed from the first prompt, the agent's name and the folder."""
     nth: int | None = None
-    """The number of the prompt in its session, from 0, if a repeated prompt is recognized by that number; else None."""
+    """The position of the prompt among the prompts of its session, from 0, if a repeated prompt is recognized by its
+    position; else None."""
     prompt_id: str | None = None
 
     def __post_init__(self) -> None:
@@ -59,8 +60,8 @@ async def run_job(
     began: Callable[[], None],
     emit: Emit,
 ) -> RunResult:
-    """Carry out the job and return its result. If the prompt already has an answer on record, that is the result and no
-    model is asked.
+    """Carry out the job, which is one run, and return its result. If the prompt already has an answer on record, that
+    is the result and no model is asked.
 
     `began` is called once, after the thread was opened or its recorded answer was found. Wrong arguments raise an error
     before the thread is opened.

@@ -41,7 +41,8 @@ log = logging.getLogger("clew.agent")
 E = TypeVar("E", bound=Logged)
 
 PATIENCE = 20.0
-"""How many seconds a write is tried again while the store cannot be reached. It is shorter than a lease lasts."""
+"""For how many seconds, at most, a failed write is tried again while the store cannot be reached. A lease lasts longer
+than this."""
 _LONGEST_REFUSAL = 300
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 
@@ -134,10 +135,10 @@ class Journal:
         self._exchange = None if found is None else Working.on(found, self._spent)
 
     def note_work(self, model: str) -> None:
-        """Record, with the next entries, that this run works on the current exchange. Does nothing if that was recorded
-        already.
+        """Note that this run works on the current exchange. An entry that says so is recorded together with the next
+        entries. Does nothing if there is such an entry already.
 
-        If the run is then killed, the exchange shows as interrupted, whatever status an earlier run recorded.
+        If the run is killed after that, the exchange shows as interrupted, whatever status an earlier run recorded.
         """
         if self._exchange is not None and not self._exchange.is_noted:
             self._exchange = msgspec.structs.replace(
@@ -146,11 +147,13 @@ class Journal:
             self.hold(self._exchange.begun(self._spent, self.thread.checkpoint))
 
     def leave_exchange(self, *, done: bool) -> list[Logged]:
-        """Return the entries that end the current exchange because another prompt is asked. `done`: it was answered.
+        """Return the entries that end the current exchange because another prompt is asked. `done` says whether it was
+        answered.
 
         If it was not answered but has responses, it is recorded as answered together with the new prompt: the model
-        sees both prompts and the results of all calls. The same prompt given again is then not asked again, because its
-        calls would be repeated. A prompt without any response is recorded as interrupted, and may be asked again.
+        sees both prompts and the results of all calls. If the user then gives the old prompt again, it is not asked
+        again, because its calls would be repeated. A prompt without any response is recorded as interrupted, and may be
+        asked again.
         """
         left, self._exchange = self._exchange, None
         if left is None or not left.is_open:
@@ -213,7 +216,8 @@ class Journal:
         return True
 
     def follow(self, tasks: Iterable[asyncio.Task[Any]]) -> None:
-        """Add tasks that still write in the background. The journal waits for them before the thread is released."""
+        """Add asyncio tasks that still write in the background. The journal waits for them before the thread is
+        released."""
         self._behind |= set(tasks)
         self._behind = {task for task in self._behind if not task.done()}
 
@@ -273,8 +277,8 @@ class Journal:
             self._lost = False
 
     def _with_time(self, entries: tuple[Logged, ...]) -> tuple[Logged, ...]:
-        """Return these entries. If one is a response, an outcome or a status, add an entry in front with the seconds
-        worked since the last such entry."""
+        """Return these entries. If one of them is a response, an outcome or a status, add an entry in front of them.
+        It holds the seconds worked since such an entry was last added."""
         if not any(map(_ends_work, entries)):
             return entries
         before, self._counted = self._counted, time.monotonic()

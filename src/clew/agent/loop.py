@@ -52,7 +52,7 @@ _PAUSED = "pause_turn"
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """How a run ended: its status, the reason, and the questions it waits for."""
+    """How a run ended: its status, the reason for that status, and the questions to a person that the run waits for."""
 
     status: Literal["done", "waiting", "interrupted"]
     reason: str = ""
@@ -173,9 +173,10 @@ class Loop:
     def _is_known(self, state: Checkpoint, waiting: list[WaitingPrompt], prompt: Asked) -> bool:
         """Return whether this prompt is on record already, so that it must not be recorded again.
 
-        If its id was given or made from its number, it is looked for by id among the prompts in `waiting` and as the
-        last exchange. Raises `InvalidInput` if the id is there with another text. Otherwise it is known if the last
-        prompt has the same words and no answer, as when the same program is run again after a crash.
+        If the prompt has an id that was given, or that was made from its position in the session, it is looked for by
+        that id: among the prompts in `waiting`, and in the last exchange. Raises `InvalidInput` if the id is there with
+        another text. A prompt without such an id is known if the last prompt has the same words and no answer, as when
+        the same program is run again after a crash.
         """
         thread_id = self._thread.thread_id
         if prompt.is_exact:
@@ -305,7 +306,8 @@ class Loop:
         return correction
 
     def _limit(self, state: Checkpoint) -> str | None:
-        """Return which limit forbids to ask the model again, or None. Turns and costs of earlier runs count too."""
+        """Return, as text, which limit forbids to ask the model again: the number of turns since the last prompt, or
+        the thread's budget. Return None if no limit is reached. What earlier runs did counts too."""
         if self._turns >= self._settings.max_turns:
             return f"max_turns: {self._settings.max_turns}"
         return self._settings.budget.exceeded(state)

@@ -62,8 +62,8 @@ async def _record_timeout(journal: Journal, files: Files, reason: str) -> Ending
 
 
 async def _record_end(journal: Journal, files: Files, ending: StatusChanged, error: BaseException) -> None:
-    """Record the files, then the status in `ending`. If either fails, a note on `error`, with which the run ended, says
-    so."""
+    """Record the files of the workspace, then the status in `ending`. If either cannot be recorded, a note that says so
+    is added to `error`, the exception with which the run ended."""
     if unkept := await files.settle(error):
         error.add_note(unkept)
         ending = StatusChanged(ending.status, f"{ending.reason}; {unkept}")
@@ -102,9 +102,9 @@ def result_of(journal: Journal, before: Checkpoint, loop: Loop, ending: Ending, 
 def _worked_on(state: Checkpoint, ending: Ending, prompt: Asked | None) -> tuple[str, str, str]:
     """Return three things for a run's result: the words and the id of its prompt, and the reason of its status.
 
-    The prompt is the one that the run was given, even if it was asked together with later prompts, or was not asked yet
-    because earlier work waits for an answer or was stopped. In the last case the reason says so. If the run was given
-    no prompt, it is the last prompt of the thread.
+    The prompt is the one that the run was given, even if it was asked together with later prompts. It may also be not
+    asked yet, because earlier work waits for an answer or was stopped; the reason then says so. If the run was given no
+    prompt, the last prompt of the thread is returned.
     """
     reason = "" if ending.status == "waiting" else ending.reason
     given = None if prompt is None else prompt.among(prompts_waiting(state))
@@ -133,9 +133,10 @@ def answer_in(thread_id: str, state: Checkpoint, settings: Settings, prompt: Ask
     """Return the recorded answer to a prompt, as the result of a run that cost nothing. Return None if the prompt has
     to be asked or finished, or if its id is new with each call.
 
-    An earlier prompt of a script's session may also have ended by waiting or by a limit. If the script then went on
-    with another prompt, it gets the same result again. A prompt that failed or was cut off is asked again. Raises
-    `InvalidInput` if the id is on record with another text, or with an answer that no longer fits `output=`.
+    A program that is run again gives all prompts of its session again. If one of them ended by waiting for a person or
+    by a limit, and the program had gone on with another prompt, it gets the same result as before. A prompt that failed
+    or was cut off is asked again. Raises `InvalidInput` if the id is on record with another text, or with an answer
+    that no longer fits `output=`.
     """
     if not prompt.is_exact:
         return None

@@ -80,7 +80,7 @@ def _own(answer: Any) -> AnyTool:
 
 def finished_with(state: Checkpoint, finish: AnyTool | None) -> ToolResult | None:
     """Return the result of the finish tool if the last turn called it without an error; otherwise None. The finish tool
-    is the one with which the model ends its task."""
+    is the tool that the model calls to end its run with an answer."""
     if finish is None or len(state.messages) < 2:
         return None
     response, results = state.messages[-2:]
@@ -93,7 +93,7 @@ def finished_with(state: Checkpoint, finish: AnyTool | None) -> ToolResult | Non
 
 
 def value_of(result: ToolResult, output: Output | None) -> tuple[Any, str]:
-    """Read the answer from a result of the finish tool, with which the model ends its task.
+    """Read the answer from a result of the finish tool, which the model calls to end its run.
 
     Returns the answer and "". If the answer does not have the wanted type, returns None and a text that asks the model
     to correct it.

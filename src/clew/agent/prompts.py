@@ -52,7 +52,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """The text as it is stored in the log, with the redaction applied."""
     id: str
     is_exact: bool
-    """True if the prompt can be recognized by its id: the id was given, or made from the prompt's number in its
+    """True if the prompt can be recognized by its id alone: the id was given, or made from the prompt's position in its
     session.
 
     Otherwise the id is new with each call, and an unfinished prompt with the same words counts as the same prompt.
@@ -60,8 +60,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     is_numbered: bool = False
 
     def among(self, prompts: Sequence[WaitingPrompt]) -> WaitingPrompt | None:
-        """Return the prompt of this list that is the same as this one, or None. If this one has no exact id, the same
-        words are enough."""
+        """Return the prompt in this list that is the same as `self`, or None. Two prompts are the same if they have the
+        same id. If the id of `self` is not exact (`is_exact`), the same words are enough."""
         for other in reversed(prompts):
             if other.id == self.id or (not self.is_exact and other.text == self.words):
                 return other
@@ -79,8 +79,9 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 def asked(text: str, redact: Redact | None, *, prompt_id: str | None = None, number: int | None = None) -> Asked:
     """Return a prompt with its id.
 
-    The id is `prompt_id` if given. Otherwise it is made from the prompt's `number` in its session and its words.
-    Without a number, the id is new and random. `redact` is the thread's redaction.
+    The id is `prompt_id` if that is given. Otherwise it is made from `number`, the prompt's position in its session
+    from 0, and from its words. Without a number, the id is new and random. `redact` is the function that removes
+    secrets from texts before they are stored in the thread.
     """
     words = _on_record(text, redact)
     if prompt_id is not None:
@@ -162,8 +163,8 @@ def prompts_waiting(state: Checkpoint) -> list[WaitingPrompt]:
 
 
 def waiting_prompts(prompts: list[WaitingPrompt]) -> list[Logged]:
-    """Return the entries that record which prompts wait for tool calls to end. They replace what was recorded before.
-    Ids are stored apart from the texts, because only texts are redacted."""
+    """Return the entries that record these prompts as waiting until tool calls have ended. When recorded, they replace
+    the list of waiting prompts in the log. Ids are stored apart from the texts, because only texts are redacted."""
     texts, ids = [prompt.text for prompt in prompts], [prompt.id for prompt in prompts]
     return [StateSet(_PROMPTS, texts or None), StateSet(PROMPT_IDS, ids or None)]
 
@@ -182,7 +183,7 @@ def line_of_work(state: Checkpoint) -> list[int]:
 
 
 def turns_of_task(state: Checkpoint) -> int:
-    """Count the model's responses since the user's last prompt."""
+    """Count the model's responses since the user's last prompt, over all runs that worked on it."""
     turns = 0
     for place in reversed(line_of_work(state)):
         if is_prompt(state.history[place]):

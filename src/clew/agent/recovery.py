@@ -37,8 +37,8 @@ class Left(msgspec.Struct, frozen=True):
         return bool(self.prompt or self.in_doubt or self.words)
 
     def with_calls(self, calls: Sequence[ToolCall]) -> Left:
-        """Return a copy that has these calls in `in_doubt` too. A call is left out if one with the same name and
-        arguments is already there."""
+        """Return a copy of this object with these calls added to `in_doubt`. A call is not added if one with the same
+        name and arguments is already there."""
         known = [(call.name, call.arguments) for call in self.in_doubt]
         more = [call for call in calls if (call.name, call.arguments) not in known]
         return msgspec.structs.replace(self, in_doubt=(*self.in_doubt, *more))
@@ -63,8 +63,8 @@ class Left(msgspec.Struct, frozen=True):
 
 
 def left_over(state: Checkpoint) -> Left:
-    """Return what a stopped prompt left unfinished in a thread of this state. The result is empty if the last prompt
-    was answered."""
+    """Return what a stopped prompt left unfinished in a thread. `state` is the thread's state. The result is empty if
+    the last prompt was answered."""
     entries: list[Logged] = []
     stopped = _stopped(state)
     doubtful = [call.call for call in state.calls if call.status != "done"]
@@ -104,8 +104,8 @@ def _stopped(state: Checkpoint) -> ExchangeSpan | None:
 
 
 def merged(pieces: tuple[Block, ...]) -> tuple[Block, ...]:
-    """Join neighbouring pieces of streamed text into one block, and likewise pieces of thinking. A piece of thinking
-    with a signature ends its block."""
+    """Join neighbouring blocks of text, as they were streamed, into one block, and do the same with blocks of thinking.
+    After a thinking block that has a signature, a new block begins."""
     found: list[Block] = []
     for piece in pieces:
         last = found[-1] if found else None

@@ -20,7 +20,7 @@ class RewindDone(msgspec.Struct, frozen=True, kw_only=True):
 
     thread_id: str
     turns: int
-    """How many turns the thread had before the rewind."""
+    """How many turns the thread's conversation had before the rewind."""
     frames: int
     """How many frames the log had just before the conversation was rewound. The state after this many frames is the one
     that an undo returns to."""

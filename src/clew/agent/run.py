@@ -89,9 +89,9 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     cost: float | None = 0.0
     """What this run cost in dollars; None if a price or the usage is not known."""
     turns: int = 0
-    """How many turns the whole thread has had."""
+    """How many turns the whole thread has had by the end of this run, over all its runs."""
     resumed_from: int | None = None
-    """How many turns the thread had when this run began; None for a new thread."""
+    """How many turns the thread had when this run began; None if the run began a new thread."""
     drift: Mapping[str, tuple[Any, Any]] = {}
     """What had changed since the last run on the thread, such as settings of the agent or files of the workspace. For
     each name, the recorded value and the present one. The present one was used."""

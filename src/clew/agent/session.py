@@ -92,10 +92,10 @@ class Session(ABC):
 
     @abstractmethod
     def send(self, prompt: str, *, prompt_id: str | None = None, timeout: float | None = None) -> Run[RunResult]:
-        """Ask a prompt, and work until the agent has answered, or for `timeout` seconds.
+        """Ask a prompt, and work until the agent has answered, or for at most `timeout` seconds.
 
-        With a `prompt_id` the prompt is asked once: the same id again goes on with it or returns its answer. Another id
-        with the same words is a new prompt.
+        With a `prompt_id` the prompt is asked once: the same id again goes on with that prompt or returns its answer.
+        Another id with the same words is a new prompt.
         """
 
     def run(self, prompt: str, *, prompt_id: str | None = None, timeout: float | None = None) -> Run[RunResult]:
@@ -172,7 +172,7 @@ class Session(ABC):
 log = logging.getLogger("clew.agent")
 
 _NOT_OURS = (InvalidInput, LeaseLost, ThreadBusy, Unavailable, UsageError)
-"""Errors that do not mean that the task failed: the call was wrong, the store is unreachable, or another process has
+"""Errors that say nothing about the agent's work: the call was wrong, the store is unreachable, or another process has
 the thread."""
 
 
@@ -190,11 +190,10 @@ class OwnSession(Session):
         keep_stopped: bool = True,
         must_exist: bool = False,
     ) -> None:
-        """`folder` is the folder of the session's work: a thread that is named by its first prompt is named by this folder
-        too. `resume` is the argument of the same name of `agent.session`; `clear_done` is its `delete_when_done`, and
-        `keep_stopped` its `keep_when_stopped`. With `must_exist`, a prompt to a thread that the store does not have
-        raises `ThreadNotFound` instead of creating the thread.
-        """
+        """`folder` is the folder that the session works in. If the thread's id is made from the first prompt, this
+        folder goes into the id too. `resume` is the argument of the same name of `agent.session`; `clear_done` is its
+        `delete_when_done`, and `keep_stopped` its `keep_when_stopped`. With `must_exist`, a prompt to a thread that the
+        store does not have raises `ThreadNotFound` instead of creating the thread."""
         self._agent = agent
         self._thread_id = thread_id
         self._is_script = resume
@@ -207,10 +206,11 @@ class OwnSession(Session):
         self._tasks: set[asyncio.Task[Any]] = set()
         self._asked = 0
         self._raised: tuple[str, int] | None = None
-        """The words and the number of the last prompt if it raised an error; None once another prompt is asked."""
+        """The words of the last prompt, and its position in the session from 0, if that prompt raised an error; None
+        once another prompt is asked."""
         self._ended_with = ""
         """The status with which the last run ended: that of its result, `failed` or `stopped`. Empty before the first
-        run, and after an error that does not mean that the task failed."""
+        run, and after an error that says nothing about the agent's work, such as an unreachable store."""
         self._reason = ""
         """Why the last run was interrupted."""
 
@@ -232,13 +232,14 @@ class OwnSession(Session):
         """Ask a prompt, and work until the agent has answered. With a `prompt_id` the prompt is asked only once, as by
         `agent.run`.
 
-        In a session with `resume=True` and without a `thread_id`, the first prompt is the task, and the thread's id is
-        made from it: the same agent with the same task in the same folder goes on with the same thread.
+        In a session with `resume=True` and without a `thread_id`, the thread's id is made from the agent's name, the
+        first prompt and the folder. So a program that is run again, with all three the same, goes on with the same
+        thread.
 
-        In a session with `resume=True`, a prompt without an id is recognized by its number. When the script runs again,
-        its n-th prompt is answered from the record if it was answered before, and is continued if it was not. If a
-        prompt raised an error and the next one has the same words, it is the same prompt tried again and keeps its
-        number.
+        In a session with `resume=True`, a prompt without an id is recognized by its position. When the user's program
+        runs again, its n-th prompt is answered from the record if it was answered before, and is continued if it was
+        not. If a prompt raised an error and the next one has the same words, that one is the same prompt tried again
+        and keeps its position.
         """
         check_prompt(prompt, prompt_id)
         check_timeout(timeout)
@@ -319,8 +320,10 @@ class OwnSession(Session):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Leave the session. Everything is on record already. If the thread's id was made from its task, the thread is
-        deleted when the task is done or, if the session was opened so, when it has stopped. Other threads stay."""
+        """Leave the session. Everything is on record already. Only a thread whose id was made from its first prompt may
+        be deleted now; other threads stay. It is deleted if the last run ended as `done` and the block raised no error,
+        unless the session was opened with `delete_when_done=False`. With `keep_when_stopped=False` it is also deleted
+        if the last run failed or was stopped."""
         if not self._is_task or self._thread_id is None:
             return
         if self._ended_with == "done":
@@ -346,15 +349,20 @@ class OwnSession(Session):
 
 
 def _how_to_go_on(reason: str) -> str:
-    """Return a sentence that says how to go on with a stopped task. If `reason` says that a limit stopped it, name a
-    larger one: the same limit would stop it again at once."""
+    """Return a sentence that says how to go on with a thread that was stopped. If `reason` says that a limit stopped
+    it, the sentence asks for a larger limit: the same one would stop the thread again at once."""
     limit = next((name for name in ("max_turns", "budget") if reason.startswith(f"{name}: ")), "")
     larger = f", with a larger {limit} ({reason})," if limit else ""
     return f"run the same task again{larger} to go on"
 
 
 def task_id(agent: str, task: str, folder: Path) -> str:
-    """Return the id of the thread of a task, made from the agent's name, the words of the task and the folder."""
+    """Return the id of the thread that a session with `resume=True` uses if it is given no thread id. `task` is the
+    first prompt of that session.
+
+    The id is `task:`, the agent's name, and a hash of the agent's name, the task and the absolute path of the folder.
+    So the same three always give the same id.
+    """
     words = "\0".join((agent, task, os.path.abspath(folder)))
     digest = blake3(words.encode("utf-8", "surrogateescape")).hexdigest()[:24]
     return f"task:{agent or 'agent'}:{digest}"

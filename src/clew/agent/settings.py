@@ -1,4 +1,5 @@
-"""The settings of an agent, its budget, and `Setup`: what the command line needs to go on with a thread."""
+"""The settings of an agent, its budget, and `Setup`: the options from which the command line can make a thread's agent
+again."""
 
 from __future__ import annotations
 
@@ -40,10 +41,10 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     """How much a thread may spend in dollars, tokens and seconds, over all runs on it together. None means no limit."""
 
     tokens: int | None = None
-    """Input and output tokens together."""
+    """The most input and output tokens together."""
     usd: float | None = None
     seconds: float | None = None
-    """Seconds of work, checked between turns. Time in which no run was under way does not count."""
+    """The most seconds of work. It is checked between turns. Time in which no run was under way does not count."""
 
     def __post_init__(self) -> None:
         for name, value in msgspec.structs.asdict(self).items():
@@ -143,8 +144,8 @@ def drift_of(state: Checkpoint, now: ThreadStarted) -> dict[str, tuple[Any, Any]
 
 
 SETUP = "clew:setup"
-"""The name of the thread's value that holds its `Setup`. A rewind brings back the setup of that time. A fork has its
-own."""
+"""The name of the value in a thread's state that holds its `Setup`, the options of its agent. After a rewind, it is the
+setup of the turn that was rewound to. A fork has a setup of its own."""
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -169,18 +170,19 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_turns: int | None = None
     budget: Budget = Budget()
     supplies: tuple[str, ...] = ()
-    """The names of all tools that the agent had when it was last made with this setup."""
+    """The names of all tools that the agent had when it was last made from these options."""
 
 
 async def keep_setup(checkpointer: Checkpointer, thread_id: str, setup: Setup) -> None:
-    """Record the setup on a thread, before work on it begins. Raises `ThreadBusy` if another process works on it
-    already."""
+    """Record the setup (the options with which the command line makes the agent) on a thread, before work on the thread
+    begins. Raises `ThreadBusy` if another process works on the thread already."""
     await put_aside(checkpointer, thread_id, StateSet(SETUP, msgspec.to_builtins(setup)))
 
 
 def kept_setup(state: Checkpoint) -> Setup | None:
-    """Return the setup (model, tools, limits and other options) that the command recorded when it started the thread.
-    Returns None if the thread was not started from the command line. Raises `Corrupt` if the setup cannot be read."""
+    """Return the setup of a thread: model, tools, limits and other options, as the command line recorded them when it
+    started the thread. Returns None if the thread was not started from the command line. Raises `Corrupt` if the setup
+    cannot be read."""
     kept = state.state.get(SETUP)
     try:
         return None if kept is None else msgspec.convert(kept, Setup)
@@ -189,9 +191,11 @@ def kept_setup(state: Checkpoint) -> Setup | None:
 
 
 def setup_of(state: Checkpoint) -> Setup:
-    """Return the setup with which the command line goes on with a thread: the recorded one, else one made from other
-    records of the thread. If the thread has since moved to another provider, the setup names the agent that worked on
-    it last."""
+    """Return the setup of a thread: the options with which the command line makes an agent to go on with it.
+
+    It is the recorded one. If none is recorded, it is made from other records of the thread. If the thread has since
+    moved to another provider, the setup names the agent that worked on the thread last.
+    """
     kept = kept_setup(state)
     found = _guessed(state) if kept is None else kept
     provider = str(state.limits.get("provider") or "")
@@ -213,8 +217,8 @@ def _moved(setup: Setup, state: Checkpoint, provider: str) -> Setup:
 
 
 def _guessed(state: Checkpoint) -> Setup:
-    """Make a setup from what every agent records. The record does not say in which modules tools are, so only Clew's
-    own tools are included."""
+    """Make a `Setup`, the options of a thread's agent, from what every agent records. The record does not say in which
+    modules tools are, so only Clew's own tools are included."""
     limits = state.limits
     provider = str(limits.get("provider") or "")
     spend = {name: limits[name] for name in ("usd", "tokens", "seconds") if limits.get(name) is not None}

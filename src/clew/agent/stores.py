@@ -47,8 +47,8 @@ class Ran(NamedTuple, Generic[S]):
 
 
 class LastRun(Generic[S]):
-    """Remembers which thread an agent object ran last. Copies of the agent, for another folder or store, share it with
-    the original."""
+    """Remembers which thread an agent object ran last. Copies of the agent that work in another folder or store share
+    this object with the original."""
 
     def __init__(self) -> None:
         self.ran: Ran[S] | None = None

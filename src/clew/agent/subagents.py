@@ -15,8 +15,9 @@ from clew.tools import AnyTool, Stopped, ToolContext, ToolError, tool
 __all__ = ["Work", "child_tool", "handed_up_key", "is_child"]
 
 Work = Callable[[ToolContext, str, str, Any], Awaitable[RunResult]]
-"""A function that starts or resumes a child agent's thread. Its arguments: the context of the parent's tool call, the
-id of the child's thread, the task, and answers to the child's questions or None."""
+"""A function that starts or resumes a child agent's thread, and returns the child's result. Its four arguments, in
+order: the context of the parent's tool call, the id of the child's thread, the task (the prompt for the child), and a
+person's answers to the child's questions or None."""
 
 
 def child_tool(name: str, description: str, work: Work) -> AnyTool:
@@ -50,9 +51,9 @@ def child_tool(name: str, description: str, work: Work) -> AnyTool:
 
 
 def child_id(parent: str, name: str, key: str) -> str:
-    """Return the id of a child's thread, which is the same for every attempt at the call. `parent` is the calling
-    thread, and `key` the call's idempotency key. From the form of the id, `is_child` recognizes the thread of a
-    sub-agent."""
+    """Return the id of a child's thread. It is the same for every attempt at the same call. `parent` is the id of the
+    thread that makes the call, and `key` the call's idempotency key. The function `is_child` can tell from the id alone
+    that the thread is a sub-agent's."""
     return f"{parent}/{name}:{key[:16]}"
 
 

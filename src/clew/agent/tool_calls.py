@@ -74,14 +74,14 @@ class _Settling:
         self._emit = emit
         self._turn = turn
         self._metadata: dict[int, State] = {}
-        """What each call has put into `ctx.metadata` about the turn, by the index of the call."""
+        """What each call has put into `ctx.metadata` about the turn, by the index of the call in the response."""
         self._thread_id = journal.thread.thread_id
         self._ended = asyncio.Semaphore(0)
         self._last_ended = time.perf_counter()
 
     async def all_ended(self, calls: int) -> None:
-        """Return once this many calls have ended. The outcome of the last one may not be stored yet: the model can be
-        asked meanwhile, but the next tool with effects has to wait for that."""
+        """Return once `calls` further calls have ended. The outcome of the last one may not be stored yet: the model
+        can be asked meanwhile, but the next tool with effects has to wait until it is stored."""
         for _ in range(calls):
             await self._ended.acquire()
         self._journal.count_since(self._last_ended)

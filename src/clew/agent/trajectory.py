@@ -110,8 +110,8 @@ def answer_on_record(thread_id: str, state: Checkpoint, span: ExchangeSpan) -> R
 
 
 def exchange_result(thread_id: str, state: Checkpoint, exchange: ExchangeSpan, turns: int) -> Exchange:
-    """Return an exchange read from the log as the public type `Exchange`. `state` is that of the thread, and `turns`
-    how many turns the thread had when the exchange ended."""
+    """Convert an exchange that was read from the log to the public type `Exchange`. `state` is the thread's state, and
+    `turns` how many turns the whole thread had when the exchange ended."""
     status: Any = exchange.status
     last = exchange.up_to_answer[-1] if exchange.up_to_answer else None
     blocks = said_in(exchange.messages)

@@ -1,4 +1,4 @@
-"""What is needed to go on with a thread, read from its record, and the command that does it.
+"""Find out from a thread's record what is needed to go on with it (`Way`), and which command does that.
 
 `clew run`, `clew resume`, `clew why`, `clew fork` and the inspector all print this command. A command that would stop
 again at once for the same reason is never advised. After `max_turns` or a budget stopped a thread, the command names a
@@ -48,11 +48,13 @@ __all__ = [
 _USUAL = {"approval": "yes", "in doubt": "run"}
 """The answer that an advised command contains, by the kind of question. Other kinds get a placeholder."""
 _LONGEST = 200
-"""How many characters a prompt may have to be repeated in a command. A longer one is replaced by a placeholder."""
+"""How many characters a prompt may have at most to be repeated in a command. A longer one is replaced by a placeholder.
+"""
 
 
 class Way(msgspec.Struct, frozen=True, kw_only=True):
-    """What is needed to go on with a thread. If only `thread_id` is set, a resume without options is enough."""
+    """What a user has to give to go on with a thread: for example an answer, a new prompt or a higher limit. If only
+    `thread_id` is set, a resume without options is enough."""
 
     thread_id: str
     prompt: str | None = None
@@ -61,10 +63,11 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     questions: tuple[Question, ...] = ()
     """The questions that a person has to answer first."""
     max_turns: int | None = None
-    """A new limit that allows more turns, if those for the last prompt are used up; else None."""
+    """A new `max_turns` for the last prompt, as a total that includes the turns already used, if its old limit is used
+    up; else None."""
     budget: Budget | None = None
-    """A new budget that allows to spend more, if the recorded one is used up; else None. It has no limit for an amount
-    that is not known."""
+    """A new budget for the whole thread, as totals that include what was already spent, if the recorded one is used up;
+    else None. It has no limit for an amount that is not known."""
     provider: str = ""
     """The provider to which the thread was to move, if the move is not on record yet; else empty."""
     model: str = ""
@@ -74,7 +77,7 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     """Whether only the Python program that made the thread can go on with it, because the command line lacks what it
     needs."""
     tools: tuple[str, ...] = ()
-    """The names of the tools that only that program has."""
+    """The names of the tools that only the Python program that made the thread has."""
 
     def command(self, store: str = "") -> str:
         """Return the shell command that goes on with the thread or, if only a program can do that, the call in Python.
@@ -126,15 +129,15 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def program(self) -> str:
-        """The words for the place of the call in Python: the program that made the thread. If its budget is used up,
-        they add the larger budget that its agent needs."""
+        """Words that say where to make the call in Python: in the program that made the thread. If the thread's budget
+        is used up, they add the larger budget that the program must give its agent."""
         more = "" if self.budget is None else f", with {advice.budget_in_program(**self.budget.limits)}"
         return f"the program that made it{more}"
 
     @property
     def program_budget(self) -> dict[str, Any] | None:
-        """The limits of the larger budget that the agent in a Python program needs, because the recorded one is used
-        up; None if it needs none."""
+        """The larger budget that the agent in a Python program must be given because the recorded one is used up: its
+        limits by name, as totals. None if no larger one is needed."""
         return self.budget.limits if self.is_program and self.budget is not None else None
 
     def _budget_words(self) -> tuple[str, ...]:
@@ -144,7 +147,8 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def way_on(thread_id: str, state: Checkpoint) -> Way:
-    """Return what is needed to go on with a thread in this state."""
+    """Return a `Way`: what a user has to give to go on with a thread, such as an answer, a prompt or a higher limit.
+    `state` is the thread's state."""
     is_program = _is_of_program(state)
     questions = tuple(open_questions(state))
     needs_prompt = not questions and _is_at_its_end(state)
@@ -161,22 +165,22 @@ def way_on(thread_id: str, state: Checkpoint) -> Way:
 
 
 async def way_of(store: Checkpointer, head: Head, state: Checkpoint | None = None) -> Way:
-    """Return what is needed to go on with a stored thread. For the thread of a sub-agent, return it for the thread that
-    called it."""
+    """Return a `Way`: what a user has to give to go on with a stored thread. The thread of a sub-agent goes on with the
+    thread that called it, so for such a thread the result is about the calling one."""
     if is_child(head) and head.parent is not None and (above := await store.head(head.parent[0])) is not None:
         return await way_of(store, above)
     return way_on(head.thread_id, state or await Thread.load(store, head.thread_id))
 
 
 def with_prompt(way: Way, prompt: str) -> Way:
-    """Return what is needed to go on with a thread by asking this new prompt, made from `way`, which is what is needed
-    without it. A higher limit of turns is left out, because the turns of a new prompt are counted anew.
-    """
+    """Return a copy of `way`, which says what is needed to go on with a thread, for a user who asks this new prompt. A
+    higher limit of turns is left out, because the turns of a new prompt are counted from zero."""
     return msgspec.structs.replace(way, prompt=shown_prompt(prompt), max_turns=None)
 
 
 def at_provider(way: Way, provider: str, model: str) -> Way:
-    """Return a copy of `way` for a thread that was to move to this provider and model, if nothing was done there yet."""
+    """Return a copy of `way`, which says what is needed to go on with a thread, with this provider and model in it. It
+    is for a thread that was to move there and on which nothing was done there yet."""
     return msgspec.structs.replace(way, provider=provider, model=model, max_turns=None, is_program=False, tools=())
 
 
@@ -225,7 +229,8 @@ def _is_at_its_end(state: Checkpoint) -> bool:
 
 
 def _more_turns(state: Checkpoint) -> int | None:
-    """Return a limit that allows as many turns again, if the turns for the last prompt are used up; else None."""
+    """Return a higher `max_turns` if the last prompt has used up its turns: the number of turns used so far plus the
+    old limit. Return None if turns are left, prompts wait to be asked, or the thread is done."""
     limit = state.limits.get("max_turns")
     used = turns_of_task(state)
     if limit is None or used < limit or prompts_waiting(state) or state.status == "done":
@@ -234,8 +239,12 @@ def _more_turns(state: Checkpoint) -> int | None:
 
 
 def _more_budget(state: Checkpoint) -> Budget | None:
-    """Return a budget in which each limit that is used up is raised, so that as much again can be spent. Other limits
-    stay. Return None if no limit is used up."""
+    """Return a larger budget for a thread if its budget is used up, or if it limits dollars and the cost is not known;
+    else None.
+
+    Each limit that is used up becomes the amount spent so far plus the old limit, rounded up. Other
+    limits stay. A limit for an amount that is not known is left out.
+    """
     budget = setup_of(state).budget
     if budget.exceeded(state) is None:
         return None
@@ -272,7 +281,8 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
     owner: Owner
     expires_at: datetime
     is_live: bool
-    """Whether other processes cannot take the thread because of this lease, unless they ask for a takeover."""
+    """Whether the lease still keeps other processes from taking the thread. A process that asks for a takeover can take
+    it nevertheless."""
     is_here: bool
     """Whether the process was started on this machine, since the machine was last booted."""
     is_gone: bool | None
@@ -285,7 +295,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     head: Head
     title: str
     status: Status
-    """The status on record; but `interrupted` if the record says running and the process has ended."""
+    """The status on record. If the record says `running` but the process that ran it has ended, `interrupted`."""
     reason: str
     holder: Holder | None
     questions: tuple[Question, ...]
@@ -299,17 +309,19 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     is_empty: bool
     """Whether the thread has no prompt at all: nothing was asked, or every prompt was rewound."""
     unaccounted: int
-    """How many model calls got no response and may have been charged nevertheless."""
+    """How many model calls on the whole thread got no response and may have been charged nevertheless."""
     files: str
-    """Says of which turn the recorded files are, if they may be older than the conversation; else empty."""
+    """A text that says after which turn the recorded files were taken, if they may be older than the conversation; else
+    empty."""
     last: Mark | None
-    """The last event on the thread that is not part of a turn."""
+    """The last thing that happened to the thread besides its turns, such as a crash, a resume or a rewind."""
     way: Way
-    """What is needed to go on with the thread when no process works on it."""
+    """What a user has to give to go on with the thread, such as an answer or a prompt, once no process works on it."""
 
 
 async def standing_of(store: Checkpointer, thread_id: str) -> Standing:
-    """Read the present status of a thread, and what is needed to go on with it. Takes no lease and changes nothing."""
+    """Read how a thread stands: its status, what it waits for, and what is needed to go on with it. Takes no lease and
+    changes nothing."""
     reader, head = await reader_of(store, thread_id)
     abandoned = is_crashed(head)
     timeline = reader.timeline(-1, abandoned=abandoned)

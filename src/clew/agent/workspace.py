@@ -27,7 +27,8 @@ __all__ = ["Files", "lacks_files", "unkept"]
 log = logging.getLogger("clew.agent")
 _MOST_CALLS = 20
 _RESTORING = "clew:restoring"
-"""The name of the thread's value that holds the folder of a restore which has not ended."""
+"""The name of the value in a thread's state that says that a restore of files has begun and not ended. The value names
+the folder that the files are restored into."""
 _LONGEST_PROBLEM = 200
 
 
@@ -50,7 +51,7 @@ class Files:
     """
 
     def __init__(self, journal: Journal, workspace: Workspace | None, emit: Emit, *, every: int = 1) -> None:
-        """A snapshot is taken after every `every` turns that called tools."""
+        """A snapshot is taken each time that `every` more turns with tool calls have ended."""
         self._journal = journal
         self._thread = journal.thread
         self._workspace = workspace
@@ -109,8 +110,8 @@ class Files:
             await self._journal.record(restored.before_restore.entry(), recorded)
 
     def may_change(self, state: Checkpoint, turn: int) -> None:
-        """Record, with the next entries, that tool calls from this turn on may change files. Does nothing if the log
-        says so already. `state` is the thread's present state.
+        """Note that tool calls from this turn on may change files. An entry that says so is recorded together with the
+        next entries. Does nothing if the log says so already. `state` is the thread's present state.
 
         The calls must begin only after those entries are stored.
         """
@@ -203,8 +204,8 @@ def lacks_files(folder: Path | None, state: Checkpoint) -> bool:
 
 
 def _empty_folder(path: Path) -> str:
-    """Return "" if the folder is not empty, else a text that identifies this empty folder. The text is different for
-    every other folder, and for the same folder once a file was made and removed in it."""
+    """Return "" if the folder is not empty, else a text that identifies this empty folder. Every other folder has
+    another text. If a file is made in the folder and removed again, its text changes."""
     try:
         with os.scandir(path) as names:
             if next(names, None) is not None:
@@ -216,7 +217,8 @@ def _empty_folder(path: Path) -> str:
 
 
 def _told(state: Checkpoint) -> str:
-    """Return a note for the model that says which files may be missing, and which calls may have written them."""
+    """Return a note for the model. It says which files of the workspace may be missing, and which calls may have
+    written them."""
     if state.workspace is None:
         found = "The workspace is empty: the program was stopped before any of its files were kept."
     else:
@@ -231,8 +233,8 @@ def _told(state: Checkpoint) -> str:
 
 
 def _calls_since(state: Checkpoint) -> Sequence[ToolCall]:
-    """Return the last calls, at most `_MOST_CALLS`, of the turns after the recorded snapshot, as far as the model still
-    sees them."""
+    """Return the calls of the turns after the recorded snapshot: the newest ones, at most `_MOST_CALLS` in all. Turns
+    that a summary has replaced for the model are left out."""
     turns = state.turns - state.files_turn
     if turns <= 0:
         return ()

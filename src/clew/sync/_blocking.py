@@ -70,8 +70,8 @@ def blocking(value: Any) -> Any:
 
 
 def is_turned(value: Any) -> bool:
-    """Return whether a value needs a blocking form: it is one of `ASYNC_CLASSES` or a subclass, an async function, or a
-    function that returns an object of such a class."""
+    """Return whether a value of `clew` needs a blocking form. That is so for the `ASYNC_CLASSES` and their subclasses,
+    for an async function, and for a function that returns an object of one of these classes."""
     if isinstance(value, type):
         return issubclass(value, ASYNC_CLASSES)
     if not inspect.isroutine(value):
@@ -279,8 +279,8 @@ def _turned(result: Any) -> Any:
 
 def _iterated(source: AsyncIterator[Any], pid: int) -> Iterator[Any]:
     """Yield the items of an async iterator, each fetched on the event loop when it is asked for. If this iterator is
-    dropped, the async one is closed on the event loop when it is garbage-collected. `pid` is the process that may use
-    it."""
+    dropped, the async one is closed on the event loop when it is garbage-collected. Raises `UsageError` in any process
+    but the one with the id `pid`, for example in a forked child."""
     _check_process(pid, "listing")
     while (item := call(anext, source, _END)) is not _END:
         yield _turned(item)

@@ -26,12 +26,12 @@ from clew.errors import UsageError
 __all__ = ["call", "close_at_exit", "stop_at_exit"]
 
 EXIT_TIME = 1.0
-"""How many seconds each of the four steps at exit may take: to end calls, to stop agents, to end tasks that are left,
-and to close stores."""
+"""How many seconds, at most, each of the four steps at exit may take: to end calls, to stop agents, to end asyncio
+tasks that are left, and to close stores."""
 
 _PATIENCE = 0.1 if sys.platform == "win32" else None
-"""How many seconds an OS thread waits before it waits again; None for no limit. On Windows a wait has to be short,
-because a signal such as Ctrl+C does not interrupt it."""
+"""How many seconds an OS thread that waits for a call sleeps at most before it looks again; None for no limit. On
+Windows the time has to be short, because a signal such as Ctrl+C does not interrupt a sleeping thread."""
 
 _INTERRUPTED_AGAIN = (
     "clew.sync was interrupted again while the first interrupt was being put on record. The call was cancelled and ends in "
@@ -61,13 +61,14 @@ def call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
 
 
 def close_at_exit(resource: Closes) -> None:
-    """Close this object when the interpreter exits, if it still exists then. It may have been closed before, so closing
-    it twice must not be an error."""
+    """Close this object when the interpreter exits, if it still exists then. No reference to it is kept here. It may
+    have been closed before, so closing it twice must not be an error."""
     _to_close.add(resource)
 
 
 def stop_at_exit(worker: Stops) -> None:
-    """Stop this object, such as an agent, when the interpreter exits. That is done before stores are closed."""
+    """Stop this object, such as an agent, when the interpreter exits, if it still exists then. All such objects are
+    stopped before stores are closed."""
     _to_stop.add(worker)
 
 
@@ -154,7 +155,8 @@ class _Portal:
         return operation.outcome()
 
     def stop(self) -> None:
-        """Stop the event loop and wait for its end, for a few seconds. On Ctrl+C, stop waiting."""
+        """Stop the event loop and wait for its end, for at most four times `EXIT_TIME` seconds. On Ctrl+C, stop
+        waiting."""
         with suppress(KeyboardInterrupt):
             self.loop.call_soon_threadsafe(self.stopping.set)
             self._thread.join(4 * EXIT_TIME)

@@ -70,8 +70,8 @@ def say(text: str) -> Reply:
 
 
 def think(text: str, signature: str | None = None) -> Reply:
-    """Make a response in which the model thinks this text. If it has no signature, a model server adds one. With chat
-    completions, thinking is not sent."""
+    """Make a response in which the model thinks this text. If the response has no signature, a model server adds one.
+    Over OpenAI's chat completions API, thinking is not sent."""
     return Reply(content=(Thinking(text, signature),))
 
 
@@ -79,8 +79,9 @@ def call(name: str, arguments: Any = None, /, **named: Any) -> Reply:
     """Make a response in which the model calls a tool: `call("add", a=1, b=2)`. Arguments that cannot be written as
     keywords are given as one value: `call("add", {"a-1": 1})`.
 
-    The call's id is made from its place in the conversation, so that it is the same when a run is resumed. To set an id
-    of your own, use a `ToolCall` instead. Raises `InvalidInput` if arguments are given in both ways.
+    The id of the call is made from two numbers: that of the response in the conversation, and that of the call in the
+    response. So it is the same when a run is resumed. To set an id of your own, use a `ToolCall` instead. Raises
+    `InvalidInput` if arguments are given in both ways.
     """
     if arguments is not None and named:
         raise InvalidInput("a call takes its arguments either as one value or by name, not both")
@@ -88,7 +89,8 @@ def call(name: str, arguments: Any = None, /, **named: Any) -> Reply:
 
 
 def reply(*parts: Part, usage: Usage | None = None, stop: str = "", model: str = "", delay: float = 0) -> Reply:
-    """Join several parts into one response. Usage, stop reason, model and delay are those of the whole response."""
+    """Join several parts (texts, `say(…)`, `call(…)`, `think(…)`) into one response. Usage, stop reason, model and
+    delay are those of the whole response."""
     whole = Reply(usage=usage, stop=stop, model=model, delay=delay)
     return sum((reply_of(part) for part in parts), Reply()) + whole
 
@@ -118,8 +120,9 @@ def reply_of(response: Response) -> Reply:
 
 
 def identified(content: Sequence[Block], number: int, prefix: str = "call") -> tuple[Block, ...]:
-    """Return the content with an id for every tool call that has none, made from the response's number and the call's
-    place in it."""
+    """Return the content of a response, with an id added to every tool call that has none. The id is made of `prefix`,
+    the number of the response, and the number of the call among the response's calls: `call_1_2`. Both count from 1 in
+    the id; `number` itself counts from 0."""
     calls = 0
     blocks: list[Block] = []
     for block in content:
@@ -132,21 +135,23 @@ def identified(content: Sequence[Block], number: int, prefix: str = "call") -> t
 
 
 def pieces(text: str) -> list[str]:
-    """Split a text into the pieces in which it is streamed: words or, if it is long, groups of words."""
+    """Split a text into the pieces in which it is streamed, at most `_MOST_PIECES`. Each is one word or, if there are
+    more words than that, a group of words."""
     words = re.findall(r"\s*\S+\s*?|\s+", text)
     step = -(-len(words) // _MOST_PIECES) or 1
     return ["".join(words[at : at + step]) for at in range(0, len(words), step)]
 
 
 def fragments(text: str) -> list[str]:
-    """Split the JSON text of a call's arguments into the pieces in which it is streamed: parts of equal length."""
+    """Split the JSON text of a call's arguments into the pieces in which it is streamed, at most `_MOST_PIECES`. All
+    but the last have the same length, at least 8 characters."""
     step = max(8, -(-len(text) // _MOST_PIECES))
     return [text[at : at + step] for at in range(0, len(text), step)]
 
 
 def estimate(messages: Sequence[Message], system: str, tools: Sequence[ToolSpec], content: Sequence[Block]) -> Usage:
-    """Estimate the tokens of a request and its response, as one token for every four characters, so that a test can
-    compute them. `content` is the response."""
+    """Estimate the tokens of a request and of its response, so that a test can compute them: one token for every four
+    characters. `messages`, `system` and `tools` are the request, and `content` is the response."""
     asked = len(system) + sum(_length(block) for message in messages for block in message.content)
     asked += sum(len(tool.name) + len(tool.description) + len(dumps(tool.parameters)) for tool in tools)
     thought = sum(_length(block) for block in content if isinstance(block, Thinking))

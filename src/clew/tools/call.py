@@ -50,7 +50,7 @@ class _TimedOut(Exception):
 
 
 async def call_tool(tool: AnyTool, arguments: Any, ctx: ToolContext) -> ToolResult:
-    """Run a tool, up to `retries` more times if it fails, and return its result.
+    """Run a tool and return its result. If it fails, it is run again, at most as many times as its `retries` says.
 
     An error in the tool or in its arguments becomes a result with `is_error`, in words for the model. Four things are
     raised instead: `Interrupted` (the tool waits for a person), `OutcomeUnknown` (the body may still be running, so the
@@ -82,8 +82,8 @@ async def call_tool(tool: AnyTool, arguments: Any, ctx: ToolContext) -> ToolResu
 
 
 def _given_up(tool: AnyTool) -> str:
-    """Return the words that tell the model of a timeout. Raises `OutcomeUnknown` instead if the tool has effects and
-    its body may still be running."""
+    """Return a text that tells the model that the tool timed out. Raises `OutcomeUnknown` instead if the tool has
+    effects and its body may still be running."""
     after = f"timed out after {tool.timeout:g} s"
     if tool.goes_on and tool.effect != "none":
         raise OutcomeUnknown(tool.name, f"it {after} and may still be running")
@@ -117,8 +117,8 @@ async def _run(tool: AnyTool, values: Mapping[str, Any], ctx: ToolContext) -> An
 
 
 def _signal_in(group: BaseExceptionGroup[BaseException]) -> BaseException | None:
-    """Return the `Interrupted`, `OutcomeUnknown` or `Stopped` inside this exception group, or None. A task group inside
-    a tool wraps such an exception in a group."""
+    """Search an exception group, and the groups inside it, for an `Interrupted`, an `OutcomeUnknown` or a `Stopped`.
+    Return the first one, or None. If a tool uses a task group, such an exception comes wrapped in a group."""
     for inner in group.exceptions:
         found = _signal_in(inner) if isinstance(inner, BaseExceptionGroup) else inner
         if isinstance(found, (Interrupted, OutcomeUnknown, Stopped)):
@@ -169,7 +169,8 @@ async def _ask(fn: Any, ctx: ToolContext | None, values: Mapping[str, Any], tool
 
 
 def unknown_tool(name: str, known: Collection[str], call_id: str) -> ToolResult:
-    """Return an error result, with the names of the `known` tools, for a call of a tool that the agent does not have."""
+    """Return an error result for a call of a tool that the agent does not have. It names the tools in `known`, which
+    the agent has."""
     close = difflib.get_close_matches(name, known, 1)
     meant = f" Did you mean {close[0]!r}?" if close else ""
     there = ", ".join(sorted(known)) or "none"
@@ -337,8 +338,8 @@ def _no_text_form(what: str) -> str:
 
 def _fit(value: Any, depth: int) -> Any:
     """Return a copy of the value in which text replaces what a log cannot store: integers beyond 64 bits and lone
-    surrogates (halves of a surrogate pair). `depth` counts the levels of nesting; raises `RecursionError` if they are
-    too many."""
+    surrogates (halves of a surrogate pair). `depth` is how many lists and dicts the value is nested in. Raises
+    `RecursionError` if it exceeds `_DEEPEST`."""
     if depth > _DEEPEST:
         raise RecursionError
     if isinstance(value, str):

@@ -93,8 +93,8 @@ class ToolContext:
         return BlockingSteps(self)
 
     def step_key(self, key: str) -> str:
-        """Return an idempotency key for one step of this call. It is the same in every attempt at the call, and
-        different for every other step."""
+        """Return an idempotency key for one step of this call; `key` is the name of the step. The result is the same in
+        every attempt at the call, and different for every other step."""
         return blake3(f"{self.idempotency_key}\0{key}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
     @overload
@@ -140,8 +140,8 @@ class ToolContext:
         return answer
 
     def _answer(self, key: str, question: str, **about: Any) -> Any:
-        """Return the recorded answer with this key. If there is none, raise `Interrupted`, which ends the tool and asks
-        a person; `about` are further fields of the question."""
+        """Return the recorded answer with this key. If there is none, raise `Interrupted`, which ends the tool and has
+        a person asked this `question`. `about` are further fields of that question."""
         found = self._journal.recorded(key)
         if isinstance(found, Missing):
             self._check_going_on()
@@ -275,8 +275,8 @@ class State(MutableMapping[str, Any]):
     def __init__(self, values: Mapping[str, Any] | None = None) -> None:
         self._recorded = {key: value for key, value in (values or {}).items() if value is not None}
         self._now: dict[str, Any] = {}
-        """Copies of the values that were read or set, by name. Tools change these copies in place; the recorded values
-        stay as they are until `take_changes`."""
+        """Copies of the values that were read or set, by name. Tools change these copies in place. The recorded values
+        stay as they are until `take_changes` returns the changes to be recorded."""
         self._lock = RLock()
 
     def __getitem__(self, key: str) -> Any:

@@ -232,8 +232,9 @@ def _is_method(fn: Any) -> bool:
 
 
 def _callers_names() -> dict[str, Any]:
-    """Return the local names at the place in the caller's code where a tool is made. An annotation that is written as a
-    string may name a local class."""
+    """Return the local variables, by name, at the point in the user's code where a tool is made. They are needed
+    because an annotation that is written as a string may name a local class. Empty if the tool is made at the top of a
+    module."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("clew.tools."):
         frame = frame.f_back

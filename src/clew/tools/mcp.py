@@ -144,8 +144,8 @@ class MCPTools:
             return self._client
 
     async def _hold(self, ready: asyncio.Future[Any], stop: asyncio.Event) -> None:
-        """Open the connection and keep it open until `stop` is set, all in one task, because the `mcp` package must
-        close a connection in the task that opened it. `ready` gets the client, or the error."""
+        """Open the connection and keep it open until `stop` is set. Both are done in one asyncio task, because the
+        `mcp` package must close a connection in the task that opened it. `ready` gets the client, or the error."""
         try:
             async with _client(self._server, self._headers, self._env, self._cwd) as client:
                 if not ready.done():

@@ -64,8 +64,8 @@ class Parameters:
 
     @classmethod
     def unchecked(cls, schema: dict[str, Any]) -> Parameters:
-        """Make the parameters of a tool that checks its arguments itself, such as one of a server. `decode` then only
-        checks that the arguments are an object."""
+        """Make the parameters of a tool that checks its arguments itself, such as a tool of an MCP server. `decode`
+        then only checks that the arguments are an object."""
         return cls(schema, checked=False)
 
     def decode(self, arguments: Any) -> dict[str, Any]:
@@ -105,8 +105,8 @@ class Parameters:
         return {**left_out, **values}
 
     def bind(self, values: Mapping[str, Any], ctx: Any) -> tuple[list[Any], dict[str, Any]]:
-        """Return the positional and the keyword arguments with which to call the function. `values` are the decoded
-        values."""
+        """Return the positional and the keyword arguments with which to call the function. `values` are the arguments
+        as `decode` returned them. `ctx` is passed if the function takes a context."""
         args: list[Any] = [ctx] if self._context_positional else []
         kwargs = dict(values)
         for name, parameter in self._known.items():
@@ -245,8 +245,8 @@ def _default(value: Any) -> dict[str, Any]:
 
 
 def _decode(parameter: _Parameter, given: Any) -> tuple[Any, list[tuple[str, str, Any]]]:
-    """Convert one argument. Return the value and an empty list, or None and a list of problems. Each has the place
-    inside the value, the reason, and the value at that place."""
+    """Convert one argument. Return the value and an empty list, or None and a list of problems. Each problem has three
+    fields: the path to the wrong part inside the value, the reason, and the wrong part itself."""
     if given is None and parameter.default is None:
         return None, []
     value, wrong = _convert(parameter, given)
@@ -350,8 +350,9 @@ def _section(lines: list[str]) -> Iterator[str]:
 
 
 def _items(lines: Iterator[str], pattern: re.Pattern[str]) -> dict[str, str]:
-    """Return a dict of parameter names with their descriptions, read from these lines of a docstring. `pattern` matches
-    a line that begins a description. Lines that are indented further continue it."""
+    """Return a dict from parameter names to descriptions, read from these lines of a docstring. `pattern` matches the
+    line that begins a description, with the name and the first words as its groups. Lines that are indented further
+    continue the description."""
     found: dict[str, list[str]] = {}
     margin, name = -1, ""
     for line in lines:

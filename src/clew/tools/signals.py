@@ -38,8 +38,8 @@ class Interrupted(BaseException):
         """The key of the recorded step that will hold the answer when the tool runs again."""
         self.kind = kind
         self.arguments = arguments
-        """The arguments to show with the question, if they are not those of the call itself: a sub-agent may ask about
-        a call that it is about to make."""
+        """The arguments to show to the person with the question. They are set if they are not those of the call itself:
+        a sub-agent may ask about a call that it is about to make."""
 
 
 class OutcomeUnknown(BaseException):

@@ -114,7 +114,8 @@ def schemas(adapters: dict[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[s
 
 def validate(adapter: Any, value: Any) -> tuple[Any, list[tuple[str, str, Any]]]:
     """Validate a value with a pydantic adapter. Return the validated value and an empty list, or None and a list of
-    errors. Each error has the place inside the value, the reason, and the value at that place."""
+    errors. Each error has three fields: the path to the wrong part inside the value, the reason, and the wrong part
+    itself."""
     try:
         return adapter.validate_python(value), []
     except sys.modules["pydantic"].ValidationError as error:

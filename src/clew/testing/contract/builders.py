@@ -38,7 +38,7 @@ class OpenStore(Protocol):
 
 
 def minute(number: int) -> datetime:
-    """Return the time this many minutes after a fixed moment, for heads in tests."""
+    """Return the time that is `number` minutes after a fixed moment, for use in heads in tests."""
     return EPOCH + timedelta(minutes=number)
 
 
@@ -51,7 +51,8 @@ def a_head(thread_id: str, frames: int = 1, **fields: Any) -> Head:
 async def append(
     store: Checkpointer, thread_id: str, *frames: bytes, at: int = 0, refs: Collection[str] = (), **fields: Any
 ) -> Head:
-    """Append these frames at position `at`, with a head that matches them and has these `fields`. Return the head."""
+    """Append these frames to a thread. `at` is the position of the first one: how many frames come before it. The head
+    that is written counts all frames and has these `fields`. Return the head."""
     head = a_head(thread_id, at + len(frames), **fields)
     await store.append(thread_id, frames, at=at, head=head, refs=refs)
     return head
@@ -90,19 +91,21 @@ class Stopwatch:
     """Tells apart blobs that were stored or used before this object was made from those that were stored or used later."""
 
     APART = 0.5
-    """Seconds that a test waits before it makes the object, so that slow calls do not blur the difference."""
+    """Seconds that a test waits before it makes a `Stopwatch`, so that blobs stored before and after can be told apart
+    even if calls are slow."""
 
     def __init__(self) -> None:
         self._start = time.monotonic()
 
     def before_start(self) -> timedelta:
-        """Return the age to pass as `untouched_for`, so that it matches only blobs that were not stored or used since
-        this object was made."""
+        """Return the age to pass as `untouched_for` so that it matches only blobs that were last stored or used before
+        this object was made. Age is counted back from now."""
         return timedelta(seconds=time.monotonic() - self._start + self.APART / 2)
 
 
 def every_call(store: Checkpointer) -> dict[str, Callable[[], Awaitable[object]]]:
-    """Return a valid call, ready to be made, of every method that uses the store, by the method's name."""
+    """Return one valid call of every method that uses the store, by the method's name. Each is a function without
+    arguments that makes the call."""
     digest = digest_of(b"blob")
     return {
         "append": lambda: append(store, "thread", b"frame"),

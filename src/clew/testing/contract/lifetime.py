@@ -117,8 +117,8 @@ class LifetimeContract:
 
 
 async def _not_refused(store: Checkpointer) -> dict[str, str]:
-    """Make one call of every method. Return those that did not raise `UsageError` although they should: by name, the
-    value that they returned or their other error, as text."""
+    """Make one call of every method of a store that must refuse all calls with `UsageError`. Return those that did not:
+    a dict from the method's name to the value that it returned, or to its other error, as text."""
     taken = {}
     for name, call in every_call(store).items():
         try:
@@ -131,8 +131,8 @@ async def _not_refused(store: Checkpointer) -> dict[str, str]:
 
 
 def _in_forked_child(store: Checkpointer) -> dict[str, str]:
-    """Do what `_not_refused` does in a forked child process, close the checkpointer there, and return the child's
-    result. The close must not harm the parent's store."""
+    """Fork a child process, make one call of every method there, and close the checkpointer there. Each call must be
+    refused. Return those that were not, as `_not_refused` does. The close must not harm the parent's store."""
     receive, send = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter(

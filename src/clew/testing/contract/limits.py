@@ -151,7 +151,8 @@ class LimitContract:
 
 
 def _calls_with(store: Checkpointer, digest: str) -> dict[str, Callable[[], Awaitable[object]]]:
-    """Return a call with this digest, ready to be made, of every method that takes digests, by the method's name."""
+    """Return one call with this digest of every method that takes digests, by the method's name. Each is a function
+    without arguments that makes the call."""
     return {
         "append": lambda: append(store, "thread", b"frame", refs=[digest_of(b"blob"), digest]),
         "put_blobs": lambda: store.put_blobs({digest: b"blob"}),
@@ -162,5 +163,5 @@ def _calls_with(store: Checkpointer, digest: str) -> dict[str, Callable[[], Awai
 
 
 def _noise(size: int) -> bytes:
-    """Return this many bytes that cannot be compressed and are the same each time."""
+    """Return exactly this many bytes. They cannot be compressed, and are the same each time."""
     return random.Random(size).randbytes(size)  # noqa: S311 - not for secrets

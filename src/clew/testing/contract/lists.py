@@ -272,15 +272,15 @@ _ORDERS: tuple[Literal["updated"], Literal["created"]] = ("updated", "created")
 
 
 async def _with_threads(open_store: OpenStore, *threads: dict[str, Any]) -> Checkpointer:
-    """Open a store and make one thread in it for each of these dicts, which hold the fields of its head. Return the
-    store."""
+    """Open a store, and make one thread in it for each of these dicts. A dict holds the thread's id and fields of its
+    head. Return the store."""
     store = open_store()
     await asyncio.gather(*(append(store, thread.pop("thread_id"), b"frame", **thread) for thread in threads))
     return store
 
 
 async def _population(store: Checkpointer, size: int) -> list[Head]:
-    """Make this many threads with different fields, several with the same time, so that the order of equal times is
+    """Make `size` threads with different fields. Several have the same time, so that the order of equal times is
     tested. Return their heads."""
     agents, titles = ["planner", "writer", ""], ["Plan a trip", "Trip report", "Plan nothing", ""]
     return await asyncio.gather(
@@ -307,7 +307,7 @@ def _expected(made: list[Head], query: HeadQuery) -> list[Head]:
 
 
 async def _pages(store: Checkpointer, query: HeadQuery) -> list[Head]:
-    """Return all heads that the query lists, fetched page by page."""
+    """Return all heads that the query lists, fetched page by page. A page has at most `query.limit` heads."""
     found: list[Head] = []
     while page := await heads(store, query):
         assert query.limit is not None

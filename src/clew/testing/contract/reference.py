@@ -44,8 +44,8 @@ async def _outcome(step: Callable[[Checkpointer], Awaitable[object]], store: Che
 
 
 async def _steps(dice: random.Random, model: Checkpointer) -> AsyncIterator[Step]:
-    """Yield random operations, each with its name. Most are valid. Some are repeated, come too late, or append at a
-    wrong position. `model` is the memory store, whose present state they are made for."""
+    """Yield random operations, each with its name. Most are valid. Some repeat an earlier one, come too late, or append
+    at a wrong position. `model` is the memory store: the operations are chosen to fit what it holds at that moment."""
     earlier: list[Step] = []
     for number in range(_STEPS):
         thread_id = dice.choice(_IDS)

@@ -142,7 +142,8 @@ def _stream(answer: Answer, body: Body) -> Iterator[dict[str, Any]]:
 
 
 def _opened(block: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return how a block is streamed: the block as it is when it begins, and the changes that complete it."""
+    """Return how a content block of a response is streamed: first the block as it is sent at its beginning, still
+    empty, then the list of changes that fill it."""
     if block["type"] == "text":
         return {**block, "text": ""}, [{"type": "text_delta", "text": piece} for piece in pieces(block["text"])]
     if block["type"] == "thinking":

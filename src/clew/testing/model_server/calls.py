@@ -1,5 +1,5 @@
-"""Answers one model call of the model server: asks the script, applies faults, and sends the answer in the vendor's
-form."""
+"""Answers one model call of the model server: takes the response from the test's script (the prepared responses),
+applies faults, and sends the answer in the vendor's form."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ _BODY = msgspec.json.Decoder(dict[str, Any])
 
 
 class Refused(Exception):
-    """Raised when a request must be answered with an error, because the request or the script is wrong."""
+    """Raised when a request must be answered with an error, because the request is wrong or the test's script has no
+    response for it."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.message)
@@ -44,7 +45,8 @@ def read_body(body: bytes) -> Body:
 
 
 class Calling:
-    """Answers model calls from a script, with the options of a `ModelServer`."""
+    """Answers model calls from a test's script, which is a list of responses or a function. Has the options of a
+    `ModelServer`."""
 
     def __init__(
         self,
@@ -112,8 +114,13 @@ class Calling:
         return fault.answers
 
     async def _say(self, request: ModelRequest, number: int) -> Reply | Fault:
-        """Return the script's response with this number. If the script raises an error about a connection, the length
-        or an outage, return the fault for it. Any other error raises `Refused`, which the client does not retry."""
+        """Return the response number `number`, from 0, of the test's script. If the script is a function, call it with
+        the request.
+
+        If the script raises an error that stands for a lost connection, a conversation that is too long, or an outage,
+        return the `Fault` that imitates it. For any other error raise `Refused`: the client then gets status 400 and
+        does not retry.
+        """
         try:
             said = await self._script.response(request, number)
             return said if isinstance(said, Fault) else reply_of(said)
@@ -149,8 +156,8 @@ class Calling:
         )
 
     def _continued(self, wire: Wire, body: Body) -> Body:
-        """Return the body with the whole conversation, if its `previous_response_id` names an earlier one. Raises
-        `Refused` if that response is not known."""
+        """Return the body of a request. If its `previous_response_id` names an earlier response, the returned body has
+        the items of that conversation in front of its own. Raises `Refused` if the earlier response is not known."""
         name = body.get("previous_response_id")
         if wire is not RESPONSES or name is None:
             return body

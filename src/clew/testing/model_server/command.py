@@ -1,4 +1,5 @@
-"""The command `python -m clew.testing.model_server script.json`: a model server with a script, for other processes."""
+"""The command `python -m clew.testing.model_server script.json`: a model server for use by other processes. The file
+holds its script, which says what the model answers."""
 
 from __future__ import annotations
 

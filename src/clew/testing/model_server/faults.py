@@ -30,17 +30,19 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     between: float = 0
     """Seconds between two events of a stream."""
     drop_after: int | None = None
-    """Close the connection after this many events of a stream. Without a stream, close it after half of the body."""
+    """Close the connection after exactly this many events of a stream. If the answer is not a stream, close it after
+    half of the body."""
     error_after: int | None = None
-    """Send a stream without problems for this many events, and then an error. The error is that of `status` or
-    `overflow`."""
+    """Send exactly this many events of a stream without problems, and then an error. It is the error that `status` or
+    `overflow` asks for."""
     malformed: bool = False
     """Replace the second event of a stream by invalid JSON; without a stream, replace the whole body."""
     hang: bool = False
     """Send all content of a stream but not its end, and wait until the client hangs up. Without a stream, send nothing.
     """
     saying: str = ""
-    """The text that the response would have said. For a fault that is itself a response in a script."""
+    """The text that the response would have said. It is used if this fault stands in a script in place of a response.
+    """
 
     @property
     def problem(self) -> Problem | None:
@@ -57,7 +59,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def answers(self) -> bool:
-        """Whether the client still gets a complete and correct response, perhaps more slowly."""
+        """Whether the client still gets a complete and correct response, even if it comes slowly."""
         spoiled = self.reset or self.drop_after is not None or self.malformed or self.hang
         return self.problem is None and not spoiled
 
@@ -85,8 +87,12 @@ class Faults:
             self._next.clear()
 
     def take(self, number: int) -> Fault:
-        """Return the fault for the call with this number, counted from 1; a `Fault` without any effect if nothing goes
-        wrong. A fault that was set for the next calls is used up."""
+        """Return the fault for the model call with this number, counted from 1 since the server started. If nothing is
+        to go wrong, return a `Fault` without any effect.
+
+        A fault that was set for this number comes first, then one that was set for the next calls, then one for all
+        calls. A fault that was set for the next calls counts down by one.
+        """
         with self._lock:
             if number in self._by_call:
                 return self._by_call[number]

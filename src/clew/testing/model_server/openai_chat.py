@@ -39,8 +39,8 @@ def _request(body: Body) -> ModelRequest:
 
 
 def read_choice(choice: Any) -> Any:
-    """Return whether the model may or must call tools: `auto`, `required` or `none`. `choice` is that of the request;
-    if it names a tool, the result is `required`."""
+    """Return whether the model may or must call tools: `auto`, `required` or `none`. `choice` is the field
+    `tool_choice` of the request. If it names one tool, the result is `required`."""
     return choice if choice in ("required", "none") else "required" if isinstance(choice, dict) else "auto"
 
 
@@ -54,8 +54,8 @@ def _text(answer: Answer) -> str:
 
 
 def _refusal(answer: Answer) -> str | None:
-    """Return the text with which the model refuses, if the script's response contains a refusal in this API's form;
-    else None."""
+    """Return the text with which the model refuses to answer, if the scripted response contains a refusal as OpenAI's
+    chat API writes it; else None."""
     refusals = [block.value for block in answer.content if isinstance(block, Opaque) and block.dialect == "openai-chat"]
     return next((value["refusal"] for value in refusals if value.get("type") == "refusal"), None)
 
@@ -145,8 +145,8 @@ def _deltas(answer: Answer) -> Iterator[tuple[dict[str, Any], str | None]]:
 
 
 def openai_error(problem: Problem, overflow: tuple[str, str]) -> dict[str, Any]:
-    """Return the body of an error for both OpenAI APIs. `overflow` holds the message, and the name of the parameter, to
-    be used if the request was too long."""
+    """Return the body of an error for both OpenAI APIs. `overflow` is used only if the request was too long. It holds
+    the error message, and the name of the request's field that the error blames."""
     kind, code, message, param = "invalid_request_error", None, problem.message, None
     if problem.overflow:
         message, param, code = message or overflow[0], overflow[1], "context_length_exceeded"

@@ -76,9 +76,11 @@ def _items(answer: Answer, body: Body) -> list[Item]:
 
 
 def _item(block: Block, place: str, custom: set[Any], sealed: bool) -> Item | None:
-    """Convert a block to an output item of this API, or return None if it has no form there. The item's id is made from
-    `place`, so that it is the same when a run is resumed. `custom` are the names of tools that take text, and `sealed`
-    says whether thinking is sent encrypted."""
+    """Convert a block to an output item of this API, or return None if this API has no item for it.
+
+    The item's id is made from the text `place`, which is the same when a run is resumed. `custom` are the names of the
+    tools that take a text instead of JSON arguments. `sealed` says whether thinking is sent encrypted.
+    """
     if isinstance(block, Text):
         text = {"type": "output_text", "text": block.text, "annotations": [], "logprobs": []}
         item = {"type": "message", "role": "assistant", "status": "completed", "content": [text]}
@@ -99,8 +101,9 @@ def _item(block: Block, place: str, custom: set[Any], sealed: bool) -> Item | No
 
 
 def _input(call: ToolCall) -> str:
-    """Return the text that a custom tool gets: the arguments themselves if they are text, as in `call("apply_patch",
-    "…")`, or the argument named `input`."""
+    """Return the text that a custom tool gets. (A custom tool takes a text instead of JSON arguments.) It is the call's
+    arguments if they are a text, as in `call("apply_patch", "…")`, or the argument `input` if it is the only one. Other
+    arguments are written as JSON."""
     given = call.arguments
     if isinstance(given, dict) and given.keys() == {"input"}:
         given = given["input"]
@@ -185,8 +188,8 @@ def _stream(answer: Answer, body: Body) -> Iterator[Item]:
 
 
 def _opened(item: Item) -> tuple[Item, list[Item]]:
-    """Return how an item is streamed: the item as it is when it begins, and the events that complete it, without the
-    fields that all events have."""
+    """Return how an output item is streamed: first the item as it is sent at its beginning, still empty, then the list
+    of events that fill it. Fields that all events have are not included."""
     if item["type"] == "message":
         return {**item, "status": "in_progress", "content": []}, [
             event for index, part in enumerate(item["content"]) for event in _text_events(part, index)
@@ -236,8 +239,8 @@ def _error(problem: Problem) -> dict[str, Any]:
 
 
 def _stream_error(problem: Problem, answer: Answer, body: Body, sent: int) -> Event:
-    """Return the event that ends a stream with an error: the response with the status `failed` and the error inside.
-    `sent` is the number of events before it."""
+    """Return the event that ends a stream with an error. It holds the response with the status `failed` and the error
+    inside. `sent` is the number of events that were sent before it on this stream."""
     error = _error(problem)["error"]
     code = error["code"] if problem.overflow or problem.status == 429 else "server_error"
     failed = {**_begun(answer, body), "status": "failed", "error": {"code": code, "message": error["message"]}}

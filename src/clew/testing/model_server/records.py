@@ -30,15 +30,15 @@ class RecordedRequest(msgspec.Struct, kw_only=True):
     body: Any
     """The JSON body, or None."""
     call: int = 0
-    """The number of the model call, from 1. It is 0 for other requests, such as a list of models or a count of tokens.
-    """
+    """The number of the model call among all model calls since the server started, from 1. It is 0 for other requests,
+    such as a list of models or a count of tokens."""
     dialect: Dialect | None = None
     request: ModelRequest | None = None
     """The model request in Clew's own form. None if the request is not a model call or cannot be read."""
     outcome: Literal["", "answered", "refused", "failed", "hanging", "abandoned"] = ""
-    """How the request ended. answered: completely. refused: a bad request, or past the end of the script. failed: by a
-    fault. hanging: by a fault, all words are sent and the client still waits. abandoned: the client hung up first.
-    Empty while the request is being answered."""
+    """How the request ended. `answered`: completely. `refused`: it was a bad request, or the test's script has no
+    response left for it. `failed`: a fault stopped it. `hanging`: a fault has all words sent and the client still
+    waits. `abandoned`: the client hung up first. Empty while the request is being answered."""
     reason: str = ""
     """Why the request was refused."""
 
@@ -66,7 +66,8 @@ class Records:
         self.calls = 0
 
     def add(self, record: RecordedRequest, *, is_call: bool) -> None:
-        """Add a request. If it is a model call, set its number. Calls the server's `on_request`."""
+        """Add a request. If it is a model call, give it the next number, from 1. Calls the function `on_request` of the
+        server with it."""
         with self._lock:
             if is_call:
                 self.calls += 1
@@ -81,7 +82,7 @@ class Records:
                 future.set_result(None)
 
     def when(self, number: int) -> Future[None]:
-        """Return a future that is done once this many model calls have come."""
+        """Return a future that is done once at least `number` model calls have come since the server started."""
         future: Future[None] = Future()
         with self._lock:
             if self.calls < number:

@@ -68,8 +68,8 @@ class _Response(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class _Rule(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Responses for requests of a certain kind, for example those that ask for a title of the conversation. A request
-    must meet both `model` and `contains`."""
+    """Responses for requests of a certain kind, for example those that ask for a title of the conversation. The rule is
+    for a request that fits both `model` and `contains`."""
 
     responses: list[str | _Response]
     model: str = "*"
@@ -77,7 +77,7 @@ class _Rule(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     contains: str = ""
     """A text that the system prompt or a message must contain."""
     repeat: bool = False
-    """Whether to give the last response again to all further requests, instead of an error."""
+    """Whether a request past the end of the rule's responses gets the last one again. If False, it gets an error."""
 
 
 class ScriptFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -88,7 +88,8 @@ class ScriptFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Rules that are tried in order before `responses`. The first rule that fits a request answers it."""
     by: By = "turns"
     faults: dict[int, Fault] = {}
-    """What goes wrong with single calls, by the number of the call, from 1."""
+    """What goes wrong with single model calls: a fault by the number of the call, counted from 1 since the server
+    started."""
     fault: Fault | None = None
     """What goes wrong with all calls that `faults` does not name."""
     key: str | None = None
@@ -98,7 +99,8 @@ class ScriptFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     strict: bool = True
 
     def script(self) -> Any:
-        """Return the script in the form that `ModelServer` takes."""
+        """Return the responses and rules of this file as a script in the form that `ModelServer` takes: a list or a
+        function."""
         plain = [_read(response) for response in self.responses]
         if not self.rules:
             return plain

@@ -1,4 +1,4 @@
-"""Scripts: what a scripted model or server answers, and which response is the next one."""
+"""Scripts. A script says what a model answers in a test: it is a list of responses, or a function that makes them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ response, not a list of letters."""
 
 
 def turns_in(request: ModelRequest) -> int:
-    """Count the model's responses in the request's conversation. This is the index of the next response in a script."""
+    """Count the model's responses in the request's conversation. The number is also the index, from 0, of the response
+    in a script that comes next."""
     return sum(isinstance(message, Assistant) for message in request.messages)
 
 
 class Script:
-    """A list of responses, or a function that makes them. It does not remember which response comes next: the caller
-    gives the number."""
+    """What a model answers in a test: a list of responses, or a function that makes them. It does not remember which
+    response comes next: the caller gives the number."""
 
     def __init__(self, source: object) -> None:
         self._ask: Callable[[ModelRequest], Any] | None = None

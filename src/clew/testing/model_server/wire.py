@@ -41,8 +41,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     """Random letters for those ids that vendors make anew for every response."""
     number: int
-    """The number of the response in its script, from 0. Ids that must be the same when a run is resumed are made from
-    it."""
+    """The index of the response in the test's script, from 0. Ids that must be the same when a run is resumed are made
+    from it."""
     created: int
     model: str
     content: tuple[Block, ...]
@@ -58,7 +58,8 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     overflow: bool = False
     """Whether the error is that the request is longer than the model's context window."""
     window: int | None = None
-    """The model's context window in tokens, for the error message. `size` is the length of the request."""
+    """The model's context window in tokens, and in `size` the length of the request in tokens. Both are for the error
+    message."""
     size: int | None = None
     retry_after: float | None = None
 
@@ -69,14 +70,15 @@ class Wire(NamedTuple):
     dialect: Dialect
     call_prefix: str
     needed: tuple[str, ...]
-    """The fields that a request must have besides `model`."""
+    """The names of the fields that a request's body must have besides `model`."""
     request: Callable[[Body], ModelRequest]
     """Converts the body of a request to Clew's own form."""
     whole: Callable[[Answer, Body], Any]
     events: Callable[[Answer, Body], list[Event]]
     error: Callable[[Problem], Any]
     stream_error: Callable[[Problem, Answer, Body, int], Event]
-    """Makes the event for an error in the middle of a stream. The number says how many events were sent before it."""
+    """Makes the event for an error in the middle of a stream. Its arguments, in order: the error, the answer that was
+    being sent, the body of the request, and how many events were sent before the error."""
     is_delta: Callable[[Event], bool]
     """Tells whether an event carries content: a piece of text or of a tool call."""
 
@@ -86,6 +88,6 @@ def calls_in(answer: Answer) -> list[ToolCall]:
 
 
 def stopped_early(stop: str) -> str | None:
-    """Return why the model was cut off: `length`, `refusal`, or None if it was not. `stop` is the stop reason in any
-    vendor's word."""
+    """Return why the model was cut off: `length` (it reached its limit of tokens) or `refusal`; None if it was not cut
+    off. `stop` is the stop reason in the word of any vendor."""
     return "length" if stop in _TOO_LONG else "refusal" if stop in _REFUSED else None

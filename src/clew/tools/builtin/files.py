@@ -165,8 +165,8 @@ def _walk(place: Place) -> Iterator[str]:
 
 
 def _existing(place: Place) -> tuple[bytes | None, int | None]:
-    """Return the content and the mode (permission bits) of the file at this place. If there is no file, both are None.
-    If it is larger than `LARGEST_FILE`, the content is empty."""
+    """Return the content and the mode (permission bits) of the file at this path. If there is no file, both are None.
+    If it has more than `LARGEST_FILE` bytes, the content is empty."""
     try:
         facts = os.lstat(place.path)
     except OSError:
@@ -197,7 +197,8 @@ def _text(place: Place, data: bytes) -> str:
 
 
 def _is_edited(text: str, old: str, new: str) -> bool:
-    """Return whether the text looks as if this edit was made already: it contains `new`, and `old` only inside `new`.
+    """Return whether this edit, which replaces `old` by `new`, seems to have been made in the text already: the text
+    contains `new`, and `old` only inside `new`.
 
     This is true after every edit that `edit_file` makes. So when the tool runs again after a crash, it can tell that
     the edit is done.
@@ -230,8 +231,8 @@ def _lines_of(text: str, part: str) -> Iterator[int]:
 
 
 def _not_found(place: Place, text: str, old: str) -> str:
-    """Return a message for the model that the text `old` is not in the file, and where the text that it meant may be: a
-    passage that differs only in spaces, or the most similar line."""
+    """Return a message for the model. It says that the text `old` is not in the file, and quotes what the model may
+    have meant: a passage that differs from `old` only in spaces, or the line that is most similar to its first line."""
     lines = [line.rstrip("\r\n") for line in _lines(text)]
     wanted = [line.split() for line in old.strip("\r\n").splitlines()] or [[]]
     message = f"old_text is not in {place}."
@@ -256,7 +257,8 @@ _FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | _NO_LINK
 
 
 class Place(msgspec.Struct, frozen=True):
-    """A path inside a workspace, with all symbolic links resolved."""
+    """A path inside a workspace, with all symbolic links resolved. `root` is the workspace, and `parts` are the names
+    of the folders below it and of the file."""
 
     root: Path
     parts: tuple[str, ...]
@@ -297,8 +299,8 @@ def locate(ctx: ToolContext, path: str) -> Place:
 
 
 def read_bytes(place: Place, largest: int) -> tuple[bytes, int]:
-    """Return the content and the mode (permission bits) of a regular file. Raises `ToolError` if there is none at this
-    place or if it has more than `largest` bytes."""
+    """Return the content and the mode (permission bits) of a regular file. Raises `ToolError` if there is no such file
+    at this path, or if it has more than `largest` bytes."""
     with _folder(place, make=False) as (fd, name):
         opened = os.open(name, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | _NO_LINK, dir_fd=fd)
         try:

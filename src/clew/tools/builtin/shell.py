@@ -16,8 +16,8 @@ from clew.tools.signals import ToolError
 __all__ = ["run_command"]
 
 KEPT = 15_000
-"""How many bytes of a command's output are kept from its beginning, and as many from its end. The rest between them is
-dropped."""
+"""How many bytes of a command's output are kept at most from its beginning. The same number is kept from its end. What
+is between them is dropped."""
 LONGEST = 3600.0
 _GRACE = 2.0
 
