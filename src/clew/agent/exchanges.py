@@ -398,7 +398,7 @@ class Working(msgspec.Struct, frozen=True):
     before: Spent
     """What earlier runs spent on the exchange."""
     start: Spent
-    """What this run had spent on other exchanges when it began to work on this one."""
+    """What this run had already spent, on other exchanges, when it began to work on this one."""
     is_open: bool = True
     """True if the log says that work on the exchange is under way, by this run or by one that was killed."""
     is_noted: bool = True

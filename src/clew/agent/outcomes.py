@@ -37,9 +37,11 @@ _ASKED_ON_RESUME = "the prompt was not asked yet. It is on record, and a resume 
 async def run_recorded(
     journal: Journal, files: Files, running: Coroutine[Any, Any, Ending], timeout: float | None
 ) -> Ending:
-    """Await `running`, for at most `timeout` seconds, and return how the run ended. If it fails or is cancelled, record
-    its files and its end before the error is raised again. If the time is up, record that and return it. Cancelling
-    again does not stop the recording."""
+    """Await `running`, the work of a run, for at most `timeout` seconds, and return how the run ended.
+
+    If the run fails or is cancelled, its files and its end are recorded before the error is raised again. If the time
+    is up, that is recorded as the end and returned. A second cancellation does not stop the recording.
+    """
     try:
         async with asyncio.timeout(timeout) as limit:
             return await running

@@ -22,8 +22,8 @@ _LONGEST_TEXT = 4000
 
 
 class Left(msgspec.Struct, frozen=True):
-    """What a stopped prompt left unfinished: entries to record before the thread goes on, and what the model must be
-    told."""
+    """What a stopped prompt left unfinished: entries to record before the thread goes on, the calls in doubt, and texts
+    from which `note` makes a message for the model."""
 
     entries: tuple[Logged, ...] = ()
     in_doubt: tuple[ToolCall, ...] = ()
@@ -44,8 +44,8 @@ class Left(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, in_doubt=(*self.in_doubt, *more))
 
     def note(self, prompt: str) -> User | None:
-        """Return a message that tells the model what was left unfinished, to be put in front of `prompt`. Return None
-        if there is nothing to tell."""
+        """Return a message for the model that says what was left unfinished, to be put before `prompt`, the next
+        prompt. Return None if there is nothing to tell."""
         parts = []
         if self.prompt and self.prompt != prompt:
             parts.append(f"The program was stopped while it worked on this prompt: {self.prompt[:_LONGEST_TEXT]!r}.")

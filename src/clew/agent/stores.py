@@ -54,9 +54,9 @@ class LastRun(Generic[S]):
         self.ran: Ran[S] | None = None
 
     async def or_newest(self, name: str, store: Store, settings: S) -> Ran[S]:
-        """Return the thread that `resume` goes on with when it is given no id: the one that this agent object ran last,
-        else the newest thread of the agent's name in this store. Raises `ThreadNotFound` if the last one was deleted
-        since."""
+        """Return the thread that `resume` goes on with when it is given no id, with the store and the settings to use.
+        It is the thread that this agent object ran last; raises `ThreadNotFound` if that was deleted since. If the
+        object has run nothing, it is the newest thread in `store` of an agent named `name`."""
         if self.ran is None:
             return Ran(await store.newest_thread(name), store, settings)
         await self.ran.store.check(

@@ -58,8 +58,8 @@ def child_id(parent: str, name: str, key: str) -> str:
 
 
 def handed_up_key(asked: Question) -> str:
-    """Return the key under which a parent records the answer to a question of its child. If the question is a
-    grandchild's, the key ends with the key that the child uses for it."""
+    """Return the key of the recorded step in which a parent keeps the answer to a question of its child. If the child
+    asks for a sub-agent of its own, the key ends with the key that the child uses for that question."""
     return f"clew:child:{asked.id}"
 
 

@@ -39,12 +39,12 @@ class _Ask(Exception):
 
 
 async def settle_calls(settings: Settings, journal: Journal, state: State, emit: Emit) -> list[Question]:
-    """Bring every tool call of the last turn to an outcome, all at the same time. Return the questions for a person
-    that have to be answered first; empty if all calls have an outcome.
+    """Bring every tool call of the last turn to an outcome; the calls run at the same time. Return the questions that a
+    person has to answer first; empty if all calls have an outcome.
 
-    The intent of a call is stored before its tool runs. Its outcome is recorded as soon as it ends, however the other
-    calls end, and is stored before the next tool with effects runs. `state` holds the values that tools share. If a
-    call raises an error that stops the run, it is raised here.
+    The intent of a call is stored before its tool runs. Its outcome is recorded as soon as the call ends, however the
+    other calls end, and is stored before the next tool with effects runs. `state` holds the values that tools share. If
+    a call raises an error that stops the run, that error is raised here.
     """
     open_turn = journal.thread.checkpoint
     calls = open_turn.calls

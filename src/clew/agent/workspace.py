@@ -58,17 +58,17 @@ class Files:
         self._emit = emit
         self._every = every
         self._turns = 0
-        """How many turns called tools since the last snapshot."""
+        """How many turns with tool calls have ended since the last snapshot."""
         self._taking: asyncio.Task[None] | None = None
         if workspace is not None:
             when_killed(lambda: unkept(journal.thread.checkpoint))
 
     async def bring(self, *, always: bool = False) -> dict[str, tuple[Any, Any]]:
         """Restore the files on record if the folder is empty, as on another machine, or if `always` is set. Return what
-        differs from the record: by name, the recorded value and the present one.
+        differs from the record: a dict from a name to the recorded value and the present one.
 
-        A folder that is not empty stays as it is, unless `always` is set or an earlier restore into it was killed half
-        way. A snapshot of it is taken, and a difference to the record is returned.
+        A folder that is not empty is left as it is, unless `always` is set or an earlier restore into it was killed
+        half way. If it is left, a snapshot of it is taken, and any difference from the recorded snapshot is returned.
 
         If the files on record may be older than the conversation, a note for the model that says so is stored before
         the first file is restored.
@@ -180,8 +180,9 @@ class Files:
             raise
 
     async def _record(self, state: Checkpoint, taken: SnapshotRef, *, tell: bool = False) -> bool:
-        """Record a snapshot if it differs from the last recorded one, and return whether it did. If it does not, record
-        with the next entries that the files on record are up to date. With `tell`, emit the event `SnapshotSaved`."""
+        """Record a snapshot if it differs from the last recorded one, and return whether it differs. If it does not
+        differ, only note that the files on record are up to date, in an entry that is recorded with the next ones. With
+        `tell`, emit the event `SnapshotSaved`."""
         if state.workspace is not None and state.workspace.digest == taken.digest:
             if state.changing is not None:
                 self._journal.hold(WorkspaceChanging())
