@@ -247,9 +247,9 @@ def _remove(folders: Folders, path: bytes, was: Node) -> None:
 
 
 def _remove_folder(plan: Plan, folders: Folders, path: bytes, was: FolderNode, rules: Node | None) -> list[Skipped]:
-    """Remove a folder. Its `.clewignore`, if `rules` is given, is removed with it. Returns the names that had to stay,
-    with the reasons: the folder, if it holds files that are in no snapshot or something is mounted there, and then also
-    its `.clewignore`."""
+    """Remove a folder. If `rules`, the folder's `.clewignore`, is given, it is removed together with the folder. The
+    folder has to stay if it holds files that are in no snapshot, or if something is mounted there; then its
+    `.clewignore` stays too. Returns the names that had to stay, with the reasons."""
     if rules is not None:
         with suppress(FileNotFoundError):
             if set(os.listdir(folders.at(path))) <= {IGNORE_FILE}:

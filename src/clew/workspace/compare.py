@@ -297,8 +297,8 @@ async def _text(checkpointer: Checkpointer, found: _Found) -> str | None:
 
 
 async def _lines(checkpointer: Checkpointer, path: bytes, item: Item | None) -> list[str] | None:
-    """Return the lines of a file of a snapshot. Returns an empty list if `item` is None, and None if it is not a text
-    file or is too large."""
+    """Return the lines of a file of a snapshot, or None if `item` is not a text file or has more than 1 MiB. If `item`
+    is None, the snapshot does not have the file: returns an empty list."""
     if item is None:
         return []
     if (
@@ -378,8 +378,8 @@ def _opcodes(old: Sequence[str], new: Sequence[str]) -> list[Opcode]:
 
 
 def _grouped(opcodes: list[Opcode]) -> Iterator[list[Opcode]]:
-    """Group the steps of a diff into hunks. Each hunk has a few equal lines before and after its differences.
-    Differences that are close together share a hunk."""
+    """Group the steps of a diff into hunks. Each hunk has up to three equal lines before and after its differences.
+    Differences with at most six equal lines between them share a hunk."""
     group: list[Opcode] = []
     for number, (kind, a, b, c, d) in enumerate(opcodes):
         if kind != "equal":

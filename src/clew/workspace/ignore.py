@@ -45,7 +45,7 @@ class Rules:
     @classmethod
     def given(cls, patterns: Sequence[str]) -> Rules | None:
         """Return the rules for patterns that a caller gave for the whole workspace, or None if there are no patterns.
-        Raises `InvalidInput` for a line that is not a pattern, and for too many lines."""
+        Raises `InvalidInput` for a line that is not a pattern, and for more than 5,000 lines."""
         if not patterns:
             return None
         if len(patterns) > _MOST:
@@ -72,11 +72,12 @@ class Rules:
 
 
 def read_rules(above: Rules | None, place: str, folder: bytes, fd: int) -> Rules | None:
-    """Read a folder's `.clewignore`. Returns the rules of the folder, which include `above`, the rules of the folders
-    above it. Returns `above` if the file is empty or cannot be used.
+    """Read the `.clewignore` of a folder. Returns the folder's rules, which include `above`, the rules of the folders
+    above it. Returns `above` alone if the file is empty or cannot be used. `place` is the full path of the folder,
+    `folder` its path from the root, and `fd` its descriptor, negative if it is not open.
 
-    A `.clewignore` that is not a regular file or is too large is not used. As in git, a line that is not a pattern is
-    skipped. So are lines beyond the largest number of patterns. Each of these cases logs a warning.
+    A `.clewignore` that is not a regular file or has more than 1 MiB is not used. As in git, a line that is not a
+    pattern is skipped. So are all lines after the first 5,000 patterns. Each of these cases logs a warning.
     """
     text = _read(place, fd)
     if not text:

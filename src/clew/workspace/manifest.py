@@ -123,7 +123,8 @@ def pack_folder(tree: Tree, keys: Keyring | None = None) -> tuple[str, bytes]:
 
 
 def unpack_folder(digest: str, packed: bytes, keys: Keyring | None = None, most: int = MAX_NODES) -> Tree:
-    """Decode the content of a folder from a blob that `pack_folder` made.
+    """Decode the content of a folder from a blob that `pack_folder` made. `packed` are the bytes of the blob, as
+    stored.
 
     Raises `InvalidInput` if the blob is not a folder, has more than `most` names or is hostile, and `Corrupt` if it is
     damaged.
@@ -247,5 +248,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_too_deep(folder: bytes) -> bool:
-    """Return whether a folder with this path from the root is too deep, or its path too long, to be part of a snapshot."""
+    """Return whether a folder with this path from the root cannot be part of a snapshot, because it is more than
+    `DEEPEST` levels deep or its path has more than `LONGEST` bytes."""
     return len(folder) > DEEPEST and (len(folder) > LONGEST or folder.count(b"/") >= DEEPEST)

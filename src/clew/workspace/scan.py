@@ -257,8 +257,8 @@ class _Walk:
 
     def _list(self, folder: Folder, fd: int) -> tuple[list[Folder], list[tuple[bytes, tuple[int, int]]]]:
         """List a folder's content into `folder`. Returns the folders in it, and the names of files that have several
-        names (hard links), each with device and inode. Works in batches, so that ignored names, however many, do not
-        count against the limit of names."""
+        names (hard links), each with device and inode. Works in batches and drops ignored names after each, so that
+        these, however many, do not count against `Limits.names`."""
         if folder.above is not None:
             folder.rules = folder.above.rules
         folders: list[Folder] = []
@@ -336,8 +336,8 @@ class _Walk:
             folder.rules = read_rules(folder.rules, self._root.full(folder.path), folder.path, fd)
 
     def _kept(self, folder: Folder, facts: list[Fact]) -> list[Fact]:
-        """Return the facts of the names that the folder's rules do not ignore, and count these names. Reports the
-        ignored names. Raises `InvalidInput` if the workspace has more names than its limit."""
+        """Return the facts of those names that the folder's rules do not ignore. Counts these, and reports the ignored
+        ones. Raises `InvalidInput` if the names counted so far in the workspace are more than `Limits.names`."""
         kept = facts
         if (rules := folder.rules) is not None:
             kept = []

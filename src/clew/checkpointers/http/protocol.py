@@ -84,7 +84,8 @@ Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 
 
 class Append(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of a request that appends to a thread."""
+    """The body of a request that appends frames to a thread. `at` is the number of frames that the log has before the
+    append. `head` is the thread's new head. `refs` are the digests of the blobs that the append needs."""
 
     at: Annotated[int, msgspec.Meta(ge=0)]
     head: Head

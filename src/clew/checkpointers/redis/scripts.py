@@ -93,9 +93,9 @@ return 1
 reason why nothing was written.
 
 KEYS: head, log, refs, updated, created. ARGV: number of the first frame, log id, the thread's places in the listings by
-update and by creation, head, ttl in milliseconds or 0, mode, number of refs, refs, frames. The mode `ask` only checks
-and writes nothing. The mode `wait` makes a repeated append write something, because Redis's `WAIT` only waits for what
-this connection has written.
+update and by creation, head, ttl in milliseconds or 0, mode, number of refs, refs, frames. The mode is usually empty.
+The mode `ask` only checks and writes nothing. The mode `wait` makes a repeated append write something, because Redis's
+`WAIT` only waits for what this connection has written.
 """
 
 LOOK = Script(_STATE % ", 'h'" + "return {s[4], n}")

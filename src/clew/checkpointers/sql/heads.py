@@ -140,8 +140,8 @@ def refusal(append: Append, ends: int | None, *, same_log: bool, missing: Collec
 
 
 def decode_head(data: object, thread_id: str, where: str) -> Head:
-    """Decode a stored head. Raises `Corrupt` if its checksum does not match or it cannot be decoded. `where` names the
-    store in errors."""
+    """Decode a stored head. Raises `Corrupt` if its checksum does not match or it cannot be decoded. The thread id and
+    `where`, the name of the store, are for the error."""
     whose, way_out = f"thread {thread_id!r}", f"{_WAY_OUT} {advice.repair(thread_id)}"
     if not isinstance(data, bytes) or with_sum(encoded := data[:-_SUM]) != data:
         raise Corrupt(f"the head of {whose} in {where} fails its check. {way_out}")
