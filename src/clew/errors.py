@@ -83,7 +83,7 @@ class InvalidInput(ClewError, ValueError):
 
 
 class UsageError(ClewError, RuntimeError):
-    """The call cannot work here: after close, in a forked child process, or on a second event loop.
+    """The call cannot work here: the object is closed, the process is a forked child, or another event loop is running.
 
     Nothing was written.
     """
@@ -127,7 +127,7 @@ class ThreadBusy(ClewError):
 class LeaseLost(ClewError):
     """Another process has taken over the lease that this process held.
 
-    Appends that were not confirmed were not written.
+    Appends of this process that the store did not confirm were not written.
     """
 
     def __init__(self, thread_id: str, holder: str) -> None:
@@ -140,7 +140,8 @@ class LeaseLost(ClewError):
 
 
 class ThreadNotFound(ClewError, LookupError):
-    """The store answered, and it has no thread with this id."""
+    """The store was reached, and it has no thread with this id. `where` names the store in the message, `more` is added
+    to it."""
 
     def __init__(self, thread_id: str, where: str = "this store", more: str = "") -> None:
         self.thread_id = thread_id
@@ -173,10 +174,10 @@ class Corrupt(ClewError):
 
 
 class WrongKey(ClewError):
-    """The data is encrypted and does not open.
+    """The data is encrypted and cannot be decrypted.
 
-    If `key_id` is set, the keyring lacks the key with that id. If it is None, the key is there, but the data was sealed
-    for another thread or frame number, or it was changed.
+    If `key_id` is set, the keyring lacks the key with that id. If it is None, the key is there, but the data was
+    encrypted for another thread or frame number, or was changed later.
     """
 
     def __init__(self, what: str, key_id: str | None) -> None:
@@ -186,7 +187,10 @@ class WrongKey(ClewError):
 
 
 class NewerFormat(ClewError):
-    """The data was written by a newer version of Clew. Nothing was changed."""
+    """The data was written by a newer version of Clew. Nothing was changed.
+
+    `found` is the data's format version, and `supported` is the newest that this version of Clew reads.
+    """
 
     def __init__(self, what: str, found: int, supported: int) -> None:
         self.found = found
@@ -253,7 +257,8 @@ class ModelRefused(ModelError):
 
 
 class ProviderError(ClewError):
-    """A coding agent's program gave no answer. `provider` is its name, `reason` what happened, `advice` what to do."""
+    """A coding agent's program gave no answer. `provider` is the program's name, `reason` what happened, `advice` what
+    to do."""
 
     def __init__(self, provider: str, reason: str, advice: str = "") -> None:
         self.provider = provider
@@ -274,7 +279,11 @@ class ProviderMissing(ProviderError):
 
 
 class ProviderOutdated(ProviderMissing):
-    """The installed version of the coding agent's program is too old: it would lose prompts. Clew sends it nothing."""
+    """The installed version of the coding agent's program is too old: it would lose prompts. Clew sends it nothing.
+
+    `version` is the installed version, `oldest` the oldest that Clew supports, and `install` the command that installs
+    a newer one.
+    """
 
     def __init__(self, provider: str, version: str, oldest: str, install: str, path: str = "") -> None:
         self.install = install

@@ -32,7 +32,10 @@ __all__ = [
 ]
 
 SPILL_OVER = 2**16 - 1
-"""Text and bytes longer than this many bytes move to blobs. It is the largest length that msgpack writes in 16 bits."""
+"""Texts and bytes of more than this many bytes are moved from a frame to blobs.
+
+It is the largest length that msgpack writes in 16 bits.
+"""
 _TEXT, _BYTES = b"\xc7\x20\x01", b"\xc7\x20\x02"
 """The first bytes of a reference, which stands in a frame for a text or for bytes that are stored as a blob.
 
@@ -48,7 +51,7 @@ _REFS = 1 + _COUNTS.size
 def pack_blob(data: bytes, keys: Keyring | None = None, least: int = 0) -> tuple[str, bytes]:
     """Return the digest and the stored bytes of a value: compressed if that is smaller, encrypted if there are keys.
 
-    Before encryption the bytes are padded with zeros to a length of at least `least`.
+    If the bytes before encryption are fewer than `least`, zeros are added up to that length.
     """
     small = compression.plain.compress(data)
     packed = _ZSTD + small if len(small) < len(data) or len(data) < least else _RAW + data
@@ -77,8 +80,11 @@ def is_tree(packed: bytes) -> bool:
 
 
 def tree_refs(packed: bytes) -> tuple[list[str], list[str]]:
-    """Return the digests that a tree (a blob that points at others) lists: those of trees and those of leaves, in
-    order. Both lists are empty for any other blob."""
+    """Return the digests that a tree lists: first those of trees, then those of leaves, each in order.
+
+    A tree is a blob that points at others, and a leaf points at none. Both lists are empty for a blob that is not a
+    tree.
+    """
     if not is_tree(packed):
         return [], []
     trees, end = _COUNTS.unpack_from(packed, 1)[0], _tree_end(packed)
@@ -123,7 +129,8 @@ def unpack_blob(digest: str, packed: bytes, keys: Keyring | None = None) -> byte
 
 
 def may_spill(body: bytes) -> bool:
-    """Return whether a frame's msgpack body may contain a text or bytes of more than `SPILL_OVER` bytes.
+    """Return whether a frame's body (its entries in msgpack) may contain a text or bytes of more than `SPILL_OVER`
+    bytes.
 
     Searches for 32-bit lengths, which only such long values have.
     """
@@ -136,11 +143,11 @@ def may_spill(body: bytes) -> bool:
 def spill(
     body: bytes, places: Iterable[Place], blobs: dict[str, bytes], keys: Keyring | None = None
 ) -> tuple[bytes, int]:
-    """Move the texts and bytes of more than `SPILL_OVER` bytes from a frame's body to `blobs`, and leave references to
+    """Move texts and bytes of more than `SPILL_OVER` bytes from a frame's body to `blobs`, and leave references to
     them.
 
-    `places` are the places of large values as `weigh` returns them. Returns the shorter body, and an estimate of the
-    memory that the moved values take, in bytes.
+    The body is the frame's entries in msgpack. `places` are the positions of large values in it, as `weigh` returns
+    them. Returns the shorter body, and an estimate of the memory that the moved values take, in bytes.
     """
     parts: list[bytes] = []
     done = weight = 0
@@ -156,9 +163,11 @@ def spill(
 
 
 def find_refs(body: bytes, places: Iterable[Place]) -> dict[Place, str]:
-    """Return the references in a body that `spill` made: the digest of each blob, by the place of the reference.
+    """Return the references to blobs that `spill` put into a body: the digest of each blob, by the position of the
+    reference.
 
-    `places` come from `weigh`. Raises `Corrupt` if a reference is cut short or of an unknown kind.
+    `places` are the positions that `weigh` returned for this body. Raises `Corrupt` if a reference is cut short or of
+    an unknown kind.
     """
     refs: dict[Place, str] = {}
     for place in places:
@@ -178,8 +187,8 @@ def restore(
 ) -> bytes:
     """Undo `spill`: return the body with the values from `blobs` in place of the references `refs`.
 
-    `weight` is the memory that the body takes without these values. Raises `TooHeavy` if it would take more than `most`
-    bytes with them.
+    `weight` is the number of bytes of memory that the body takes without these values. Raises `TooHeavy` if body and
+    values together would take more than `most` bytes of memory.
     """
     values: dict[str, bytes] = {}
     parts: list[bytes] = []

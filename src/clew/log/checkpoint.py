@@ -24,14 +24,16 @@ __all__ = [
 ]
 
 Ranges = tuple[tuple[int, int], ...]
-"""Messages of the history, as ranges (start, stop) of their places, in order. The message at `stop` is not included."""
+"""Messages of the history, as ranges (start, stop) of their indices, in order. The message at `stop` is not included.
+"""
 
 
 TURN_MARK = "clew:turn:"
-"""Prefix of the keys of Clew's own facts about one prompt. In a key, the prompt's place in the history follows it."""
+"""Prefix of the keys under which Clew keeps its own facts about one prompt. After it comes the prompt's index in the
+history."""
 
 PROMPT_IDS = "clew:prompt-ids"
-"""Key of Clew's own value in a thread's state that lists the ids of the prompts that wait, in order.
+"""Key in a thread's state under which Clew lists the ids of the prompts that wait, in order.
 
 A prompt waits until the calls of the turn before it are done.
 """
@@ -40,9 +42,9 @@ Kind = Literal["state", "turn", "workspace", "provider", "changing"]
 
 
 class Fact(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A value that holds from turn `turn` on, until a later fact with the same kind and key.
+    """A value that holds from turn `turn` on, until a later fact with the same kind and key replaces it.
 
-    A rewind to before the turn removes it.
+    A rewind to before that turn removes the fact.
     """
 
     turn: int
@@ -88,20 +90,23 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     usage: Usage = Usage()
     cost_usd: float | None = 0.0
     unaccounted: int = 0
-    """Number of model calls without a response that may have been charged. Refused calls are not counted."""
+    """Number of model calls without a recorded response that may have been charged. Refused calls are not counted."""
     history: tuple[Message, ...] = ()
     view: Ranges = ()
     marks: tuple[Ranges, ...] = ((),)
-    """For each turn, the messages that the model saw at its end. The first is turn 0, before any response.
+    """For each turn, the messages that the model saw at its end, as ranges of indices in the history.
 
-    A rewind restores one of them.
+    The first item is for turn 0, before any response. A rewind restores one of the items.
     """
     facts: tuple[Fact, ...] = ()
     open_message: int = -1
-    """Place in the history of the message whose tool calls are not all done, or -1."""
+    """Index in the history of the message whose tool calls are not all done, or -1 if there is none."""
     intents: dict[int, tuple[str, int]] = {}
     """For each call of the open message that may have started: its idempotency key and the number of its latest
-    attempt. The keys are the indices of the calls."""
+    attempt.
+
+    The open message is the one at `open_message`. The keys of the dictionary are the indices of the calls in it.
+    """
     results: dict[int, ToolResult] = {}
     steps: dict[int, dict[str, Any]] = {}
     open_steps: dict[int, tuple[str, ...]] = {}
@@ -110,7 +115,7 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     seconds: float = 0.0
     """Seconds that all runs together worked on this thread."""
     done_at: int = -1
-    """Length of the history when the status last became "done", or -1 if it never did."""
+    """Number of messages in the history when the status last became "done", or -1 if it never did."""
     partial: tuple[Block, ...] = ()
     """The blocks that have arrived of a response that is not complete yet, in the order of their arrival."""
 
@@ -176,7 +181,8 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
     @property
     def changing(self) -> WorkspaceChanging | None:
-        """The entry that says since which turn tool calls may have changed files that no snapshot holds yet.
+        """The `WorkspaceChanging` entry that says since which turn tool calls may have changed files that no snapshot
+        holds yet.
 
         None if the newest snapshot is as new as the conversation.
         """
@@ -199,7 +205,8 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
     @property
     def providers(self) -> dict[str, ProviderKey]:
-        """For each outside agent that ever had this conversation, its newest `ProviderKey`."""
+        """For each outside agent that ever had this conversation, its newest `ProviderKey`: the entry with the agent's
+        own id for the conversation."""
         return {fact.key: provider_key(fact) for fact in self.facts if fact.kind == "provider"}
 
 
@@ -219,7 +226,7 @@ EMPTY = Checkpoint()
 
 
 class FoldedState(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="folded"):
-    """A thread's complete state, stored in the log like an entry, so that loading can start here instead of at the
+    """A thread's complete state, stored in its log like an entry. Loading can start here instead of at the log's
     beginning."""
 
     state: Checkpoint

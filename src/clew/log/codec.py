@@ -84,7 +84,8 @@ _decode_raw = msgspec.msgpack.Decoder(tuple[int, list[msgspec.Raw]]).decode
 
 
 class Encoded(msgspec.Struct, frozen=True, gc=False):
-    """Entries encoded as the body of a frame: a msgpack array of the time of encoding and the array of entries."""
+    """Entries encoded as the body of a frame: a msgpack array of two items, the time of encoding and the array of
+    entries."""
 
     count: int
     body: bytes
@@ -115,7 +116,7 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
     time: int
     """When the entries were encoded, in microseconds since 1970.
 
-    If the frame joins groups of entries that were encoded at different times, it is the time of joining.
+    If the frame joins several groups of entries, it is the time at which they were joined.
     """
     entries: list[Logged]
     refs: frozenset[str] = frozenset()
@@ -177,9 +178,9 @@ def encode_frame(
 ) -> EncodedFrame:
     """Encode these groups of entries as one frame.
 
-    `previous` is the digest of the frame before it, `number` its own number. A random nonce makes every frame
-    different. With `keys` the frame is encrypted for this thread and number, and cannot be decrypted in any other
-    place. `now` is the frame's time in microseconds since 1970, if it is not the current time.
+    `previous` is the digest of the frame before it, and `number` is the new frame's own number. A random nonce makes
+    every frame different. With `keys` the frame is encrypted for this thread and number, and cannot be decrypted as any
+    other frame. `now` is the frame's time in microseconds since 1970, by default the current time.
     """
     body = groups[0].body if len(groups) == 1 and now is None else _joined_body(groups, now)
     if len(body) > compression.ALWAYS:
@@ -200,7 +201,7 @@ def encode_frame(
 
 
 def new_nonce() -> bytes:
-    """Return 12 random bytes. For speed, 512 nonces are drawn from the system at once."""
+    """Return 12 random bytes. For speed, the bytes of 512 nonces are requested from the system at once."""
     while True:
         try:
             return _nonces.pop()
@@ -217,9 +218,9 @@ def _joined_body(groups: Sequence[Encoded], now: int | None) -> bytes:
 def _pack_large(body: bytes, keys: Keyring | None) -> tuple[int, bytes, dict[str, bytes]]:
     """Return the flags, the payload and the blobs of a frame whose body (its encoded entries) has more than 64 KiB.
 
-    Large values in the body move to blobs. If the rest is still too large for a frame, it moves to a blob too. A
-    payload that would be small compared with the memory that its values take is padded, because readers refuse such
-    payloads.
+    Texts and bytes of more than `SPILL_OVER` bytes move to blobs. If the rest is still too large for a frame, it moves
+    to a blob too. A payload is padded if it is small compared with the memory that it takes when decoded, because
+    readers refuse such payloads.
     """
     flags, small = 0, body
     blobs: dict[str, bytes] = {}
@@ -251,10 +252,11 @@ def _pack_large(body: bytes, keys: Keyring | None) -> tuple[int, bytes, dict[str
 def decode_frame(
     data: bytes, thread_id: str, number: int, blobs: Mapping[str, bytes] = {}, keys: Keyring | None = None
 ) -> Frame:
-    """Check and decode frame `number` of a thread. Raises `Corrupt`, `NewerFormat` or `WrongKey` if that fails.
+    """Check and decode frame `number` of a thread, given as bytes. Raises `Corrupt`, `NewerFormat` or `WrongKey` if
+    that fails.
 
-    If the returned frame has `missing` blobs, fetch them and call again, with all blobs that its `refs` name in
-    `blobs`.
+    If the returned frame has `missing` blobs, fetch them. Then call again with all blobs that the frame's `refs` name
+    in `blobs`.
     """
     own = data[DIGEST]
     if len(data) < _SMALLEST or data[0] != VERSION or (flags := data[1]) & ~_KNOWN_FLAGS or not is_sound(data):
@@ -304,7 +306,7 @@ def decode_ordinary(frames: Sequence[bytes]) -> list[list[Logged]] | None:
 def _joined(frames: Sequence[bytes]) -> bytes:
     """Return the bodies of these frames (their encoded entries), decompressed and joined to one msgpack array.
 
-    The array's header is decompressed together with the bodies, so that the result need not be copied.
+    The array's first bytes are decompressed together with the bodies, so that the result need not be copied.
     """
     if all(map(_FLAGS, frames)):
         return compression.framed.decompress_many([_packed_array(len(frames)), *[data[_PAYLOAD] for data in frames]])
@@ -341,11 +343,12 @@ def _open(data: bytes, thread_id: str, number: int, keys: Keyring | None) -> byt
 def _with_blobs(
     flags: int, body: bytes, blobs: Mapping[str, bytes], keys: Keyring | None, stored: int
 ) -> tuple[bytes, set[str], set[str]]:
-    """Return the body of a frame with the values of blobs in place of the references to them. `flags` are the frame's.
+    """Return a frame's body (its encoded entries) with the values of blobs in place of references. `flags` are the
+    frame's.
 
-    Returns also the digests of all blobs that it refers to, and those of them that are not in `blobs`. If any is
+    Returns also the digests of all blobs that the frame refers to, and those of them that are not in `blobs`. If any is
     missing, the returned body is empty. `stored` is the size of the frame in bytes. Raises `TooHeavy` if the body would
-    take far more memory than its stored size allows.
+    take far more memory than the size of the frame and its blobs allows.
     """
     refs: set[str] = set()
     if flags & _BODY_IN_BLOB:
@@ -385,9 +388,9 @@ def _newer_or_corrupt(data: bytes, what: str) -> ClewError:
 
 
 def _decode_entries(body: bytes) -> tuple[int, list[Logged]]:
-    """Return the time and the entries of a frame's body.
+    """Return the time and the entries of a frame's body, which is the frame's content in msgpack.
 
-    Decodes all entries at once, and one by one only if an entry or block is of an unknown kind.
+    Decodes all entries at once. Only if an entry or block is of an unknown kind are they decoded one by one.
     """
     try:
         moment, known = _decode(body)
@@ -416,7 +419,10 @@ class _Kind(msgspec.Struct, array_like=True, gc=False):
 
 
 class _Parts(msgspec.Struct, array_like=True, gc=False):
-    """The first two fields of an entry or a message, undecoded: its kind, and a message or the list of its blocks."""
+    """The first two fields of an entry or a message, undecoded.
+
+    `kind` is its kind. `content` is, for an entry, its message, and for a message, the list of its blocks.
+    """
 
     kind: msgspec.Raw
     content: msgspec.Raw
@@ -479,9 +485,9 @@ def _decode_any_block(raw: msgspec.Raw) -> Block:
 
 
 def _replaced(whole: memoryview, parts: _Parts, content: bytes) -> bytes:
-    """Return the bytes of an entry or a message, given in `whole`, with its second field replaced by `content`.
+    """Return the bytes in `whole`, which are an entry or a message, with its second field replaced by `content`.
 
-    `parts` are its first two fields.
+    `parts` are the first two fields of `whole`.
     """
     start = {0xDC: 3, 0xDD: 5}.get(whole[0], 1) + len(memoryview(parts.kind))
     return b"".join([whole[:start], content, whole[start + len(memoryview(parts.content)) :]])

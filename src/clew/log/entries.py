@@ -66,7 +66,8 @@ class ThreadStarted(_Entry, tag="started", frozen=True):
     """
     limits: dict[str, Any] = {}
     parent: tuple[str, int] | None = None
-    """The id of the thread, and its turn, from which this thread was forked or started as a sub-agent."""
+    """For a fork or a sub-agent's thread: the id of the thread from which it was made, and the number of that thread's
+    turn."""
 
 
 class MessageAdded(_Entry, tag="message", frozen=True):
@@ -103,7 +104,8 @@ class ModelCallRefused(_Entry, tag="refused", frozen=True):
 
 
 class ToolIntent(_Entry, tag="intent", frozen=True):
-    """A tool is about to run. The call is identified by its message's place in the history and its index in that message."""
+    """A tool is about to run. `message` is the index in the history of the message with the call, `index` the call's
+    number in it."""
 
     message: int
     index: int
@@ -124,9 +126,9 @@ class ToolOutcome(_Entry, tag="outcome", frozen=True):
 
 
 class StepIntent(_Entry, tag="step-intent", frozen=True):
-    """A step (a part of a tool that is recorded under a key of its own) is about to run.
+    """A step is about to run: a section of a tool's code whose outcome is recorded under a key of its own.
 
-    `message` and `index` say of which call.
+    `message` and `index` say to which tool call it belongs.
     """
 
     message: int
@@ -168,14 +170,15 @@ class WorkspaceChanging(_Entry, tag="changing", frozen=True):
     since: int = 0
     """The first turn whose calls may have changed files. 0 means that no change is left without a snapshot."""
     empty: str = ""
-    """A text that identifies the folder, if it was empty when this entry was written.
+    """A text that identifies the workspace's folder, if it was empty when this entry was written, else "".
 
-    Once a file was made in the folder, its identity is another one.
+    Once a file was made in the folder, another text identifies it.
     """
 
 
 class ProviderKey(_Entry, tag="provider", frozen=True):
-    """The id under which an outside agent (such as Claude Code) knows this conversation. It is needed to resume it there."""
+    """The id under which an outside agent (such as Claude Code) knows this conversation. Resuming it there needs this
+    id."""
 
     provider: str
     key: str
@@ -184,7 +187,7 @@ class ProviderKey(_Entry, tag="provider", frozen=True):
     thread: str = ""
     """The id of the log that this key belongs to. A fork or copy has another log and gets a key of its own."""
     messages: int = 0
-    """Number of messages of the history that `native` covers."""
+    """Number of messages, counted from the start of the history, that `native` covers."""
 
 
 class Streamed(_Entry, tag="streamed", frozen=True):
@@ -192,7 +195,7 @@ class Streamed(_Entry, tag="streamed", frozen=True):
 
     blocks: tuple[Block, ...]
     call: str = ""
-    """The vendor's id of the tool call whose sub-agent said these blocks.
+    """If a sub-agent said these blocks: the vendor's id of the tool call that started it.
 
     Empty if the model of this conversation said them.
     """
@@ -213,15 +216,18 @@ class LeaseTaken(_Entry, tag="lease", frozen=True):
 
 
 class Rewound(_Entry, tag="rewound", frozen=True):
-    """The conversation continues from an earlier point: the end of turn `turn`, or after the first `messages` messages
-    that the model sees."""
+    """The conversation continues from an earlier point.
+
+    That is the end of turn `turn`, or the point after the first `messages` of the messages that the model sees.
+    """
 
     turn: int | None = None
     messages: int | None = None
 
 
 class Compacted(_Entry, tag="compacted", frozen=True):
-    """For the model, `summary` replaces all messages but the newest `keep`. The history still holds every message."""
+    """For the model, `summary` replaces all messages except the newest `keep` ones. The history still holds every
+    message."""
 
     summary: Message
     keep: int = 0
@@ -248,7 +254,7 @@ class Described(_Entry, tag="described", frozen=True):
 
 
 class Spend(_Entry, tag="spend", frozen=True):
-    """Tokens and money that no recorded message accounts for, and seconds of work since the last entry of this kind."""
+    """Tokens and money that no recorded message accounts for, and seconds of work since the last `Spend` entry."""
 
     usage: Usage = Usage()
     cost_usd: float | None = None

@@ -56,14 +56,15 @@ class Keyring:
         return f"Keyring({', '.join(key_id.hex() for key_id in self._keys)})"
 
     def seal_frame(self, data: bytes, nonce: bytes, thread_id: str, bound: bytes) -> bytes:
-        """Encrypt a frame's payload for this thread.
+        """Encrypt a frame's payload with a key derived for this thread.
 
-        `bound` is not encrypted, but decryption fails unless it is given unchanged.
+        `bound` is not encrypted, but decryption fails unless exactly the same `bound` is given.
         """
         return self._current + _frame_cipher(self._keys[self._current], thread_id).encrypt(nonce, data, bound)
 
     def open_frame(self, sealed: bytes, nonce: bytes, thread_id: str, bound: bytes, what: str) -> bytes:
-        """Undo `seal_frame`: decrypt. Raises `WrongKey` if the keyring lacks the key or an argument differs.
+        """Undo `seal_frame`: decrypt. Raises `WrongKey` if the keyring lacks the key, or if an argument is not as it
+        was in `seal_frame`.
 
         `what` names the frame in the error.
         """

@@ -17,14 +17,14 @@ from clew.log.entries import ProviderKey, WorkspaceSnapshot
 __all__ = ["NAMING", "named_trees", "rename_trees"]
 
 NAMING = frozenset({WorkspaceSnapshot, ProviderKey, FoldedState})
-"""The kinds of entries that may name a tree of blobs, such as a file snapshot.
+"""The kinds of entries that may name a tree of blobs, such as a file snapshot. A tree is a blob that points at others.
 
-In entries of other kinds none is searched for.
+Entries of other kinds are not searched for trees.
 """
 
 
 def named_trees(entries: Iterable[Logged]) -> set[str]:
-    """Return the digests of all snapshots that these entries name, also of those that only a rewind would bring back."""
+    """Return the digests of all snapshots that these entries name, also of those that only a rewind would restore."""
     found: set[str] = set()
     for entry in entries:
         if type(entry) is WorkspaceSnapshot:

@@ -29,7 +29,7 @@ __all__ = [
 TIMES = 48
 """The most memory that decoded data may take, as a multiple of its stored size.
 
-Clew promises 50; the difference is left for copies.
+Clew promises at most 50 times; the difference is left for copies of the data.
 """
 FLOOR = 8 * 2**20
 """Bytes of memory that decoded data may always take, whatever its stored size.
@@ -64,7 +64,7 @@ value."""
 
 
 class TooHeavy(Exception):
-    """The bytes would take far more memory when decoded than `allowed` gives for their stored size."""
+    """The bytes would take more memory when decoded than `allowed` permits for their stored size."""
 
     def __init__(self) -> None:
         super().__init__(f"it would take more than {TIMES} times its own size in memory")
@@ -76,9 +76,10 @@ def allowed(stored: int) -> int:
 
 
 def check(body: bytes, stored: int) -> None:
-    """Raise `TooHeavy` if a frame's body would take more memory when decoded than its stored size allows.
+    """Raise `TooHeavy` if a frame's body (its encoded entries) would take too much memory when decoded.
 
-    Uses the fast estimate of `bound` first, and the exact one of `weigh` only if that is too high.
+    `stored` is its stored size in bytes, which decides how much is allowed. Uses the fast estimate of `bound` first,
+    and the closer one of `weigh` only if `bound` gives too much.
     """
     most = allowed(stored)
     if bound(body) > most and weigh(body, most)[0] > most:
@@ -86,23 +87,28 @@ def check(body: bytes, stored: int) -> None:
 
 
 def lacking(body: bytes, stored: int) -> int:
-    """Return how many bytes of padding must be added to this body, whose stored form has `stored` bytes, to pass
-    `check`."""
+    """Return how many bytes of padding must be added to this body's stored form, so that the body passes `check`.
+
+    `stored` is the size of the stored form without padding, in bytes.
+    """
     return 0 if bound(body) <= allowed(stored) else missing(weigh(body)[0], stored)
 
 
 def missing(weight: int, stored: int) -> int:
-    """Return how many bytes of padding must be added to `stored` bytes that take `weight` bytes of memory when decoded,
-    so that readers accept them."""
+    """Return how many bytes of padding must be added to data of `stored` bytes, so that readers accept it.
+
+    `weight` is the number of bytes of memory that the data takes when decoded.
+    """
     return max(0, -(-(weight - allowed(stored)) // TIMES))
 
 
 def weigh(body: bytes, most: int | None = None) -> tuple[int, list[Place]]:
-    """Return an upper estimate of the bytes of memory that a body and its decoded objects take, and the places of large
-    values.
+    """Return an upper estimate of the bytes of memory that a body and its decoded objects take, and where large values
+    are.
 
-    The places are those of msgpack extensions (such as references to blobs), and of texts and bytes of at least 65,536
-    bytes. Counting stops once the total exceeds `most`, so that refusing takes no longer than decoding would.
+    The returned places are those of msgpack extensions (such as references to blobs), and of texts and bytes of at
+    least 65,536 bytes. Counting stops once the total exceeds `most` bytes, so that refusing takes no longer than
+    decoding would.
     """
     at, end = 0, len(body)
     total = end + _beside_tokens(body)
@@ -162,8 +168,10 @@ def weigh_leaf(data: bytes, text: bool) -> int:
 
 
 def bound(body: bytes) -> int:
-    """Return a coarser upper estimate than `weigh`, ten times faster: every byte counts as the type of value that takes
-    the most memory of those it could begin."""
+    """Return a coarser upper estimate than `weigh`, ten times faster.
+
+    A byte may begin values of several types. Each byte is counted as the one of these types that takes the most memory.
+    """
     total = len(body) + _beside_tokens(body)
     may_have_large_maps = b"\xde" in body or b"\xdf" in body
     for start in range(0, len(body), _CHUNK):
@@ -183,13 +191,13 @@ def _weigh_map(items: int) -> int:
 
 
 def _beside_tokens(body: bytes) -> int:
-    """Return the bytes of memory of objects that no single value in the body stands for: entries, and the fields of a
-    folded state."""
+    """Return the bytes of memory of objects that are counted in addition to the values in the body: one object for each
+    entry, and the fields of each folded state."""
     return ENTRY * _count_entries(body) + _STATE * body.count(b"folded")
 
 
 def _count_entries(body: bytes) -> int:
-    """Return the number of entries in a body, which is an array of a time and an array of entries."""
+    """Return the number of entries in a body, which is an array of two items: a time, and the array of entries."""
     at = 1 + _WIDTHS.get(body[0], 0) if body else 0
     at += NUMBERS.get(body[at], 1) if at < len(body) else 0
     token = body[at] if at < len(body) else 0
@@ -220,7 +228,7 @@ _SAME = {
     for weight in set(_ALONE)
     if weight
 }
-"""For each weight (bytes of memory): a pattern that matches a run of one-byte values that each have this weight."""
+"""For each weight (a number of bytes of memory): a pattern that matches consecutive one-byte values of this weight."""
 _ASCII = bytes(range(0x80))
 _LARGE_MAP = 7000
 """Bytes of memory that `bound` counts for a map of more than 15 items.
