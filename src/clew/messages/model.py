@@ -45,7 +45,7 @@ class Text(_Block, tag="text", frozen=True):
 
     text: str
     extra: dict[str, Any] | None = None
-    """Fields that only one vendor has, such as citations, item ids and cache marks.
+    """Fields that only one vendor has, such as citations, item ids and marks for prompt caching.
 
     The keys are the names of dialects.
     """
@@ -63,8 +63,8 @@ class Thinking(_Block, tag="thinking", frozen=True):
 class ToolCall(_Block, tag="call", frozen=True):
     """The model's request to run a tool.
 
-    `id` is the id that the vendor gave it. Clew itself identifies a call by its message's place in the history and its
-    index in that message.
+    `id` is the id that the vendor gave it. Clew itself identifies a call by two numbers: the index of its message in
+    the history, and its own index among the calls of that message.
     """
 
     id: str
@@ -105,7 +105,7 @@ class File(_Block, tag="file", frozen=True):
 class Opaque(_Block, tag="opaque", frozen=True):
     """A block of a kind that this version does not know.
 
-    `value` holds it unchanged, in the form of the vendor `dialect`.
+    `value` holds it unchanged, in the format of the vendor that `dialect` names.
     """
 
     dialect: str

@@ -72,7 +72,7 @@ _FIRST = "(The conversation goes on.)"
 
 
 class _Placed(NamedTuple):
-    """One element of a request's content, and the place of the block in the conversation that it was made from."""
+    """A JSON object of a request's content, and the place in the conversation of the block from which it was made."""
 
     part: Part
     at: At
@@ -120,7 +120,7 @@ def _write(pieces: list[Piece], place: Place, notes: Notes) -> list[_Placed]:
 
 
 def _write_answers(answers: list[Piece], notes: Notes) -> list[_Placed]:
-    """Return tool results as JSON, followed by the images and files that the API does not accept inside them."""
+    """Return tool results as JSON, followed by the images and files that the API does not accept inside results."""
     kept, moved = detach(answers, moves, notes)
     return [_Placed(write_result(answer, notes), answer.at) for answer in kept] + _write(moved, "user", notes)
 
@@ -143,8 +143,8 @@ def _as_user(turn: Said, notes: Notes) -> list[Piece]:
 
 
 def _fit(runs: list[_Run], notes: Notes) -> list[_Run]:
-    """Join consecutive messages of one side, put a user's line first if the model begins, and remove from the ends of
-    responses what the API refuses there."""
+    """Join consecutive messages of one side (user or model), put a line of the user first if the model begins, and
+    remove from the ends of responses what the API refuses there."""
     runs = _join(runs)
     for run in runs:
         if run.role == "assistant":
@@ -169,7 +169,7 @@ def _join(runs: list[_Run]) -> list[_Run]:
 
 
 def _tidy(placed: list[_Placed], last: bool, notes: Notes) -> None:
-    """Remove thinking from the end of a response, in place, and from the `last` one also white space at its end."""
+    """Remove thinking from the end of a response, in place. If it is the `last` message, also white space at its end."""
     while placed:
         part, at = placed[-1]
         if part["type"] in _THINKING:
@@ -267,8 +267,8 @@ def write_part(piece: Piece, place: Place, notes: Notes) -> Part | None:
 def _with(
     kind: str, part: Part, block: Text | Image | File | Thinking | ToolCall | ToolResult, at: At, n: Notes
 ) -> Part:
-    """Return `part` as JSON of type `kind`, with the block's extra fields for this API. Notes other extra fields as
-    lost."""
+    """Return `part` with the type `kind` and with the block's extra fields for this API. Notes its other extra fields
+    as lost."""
     fields = own(block.extra, NAME, _FIELDS[kind])
     check(block.extra, NAME, fields, at, n)
     return {"type": kind, **part, **fields}
@@ -391,7 +391,7 @@ def write_result(answer: Piece, notes: Notes) -> Part:
 
 
 def moves(result: ToolResult, block: Block) -> bool:
-    """Return whether a block is sent after its tool result: an image or file of an error result, which holds only text."""
+    """Return whether a block must be sent after its tool result, not inside: an image or file in an error result."""
     if not result.is_error or not isinstance(block, (Image, File)):
         return False
     part = write_part(Piece(block, (0, None)), "user", Notes())
@@ -399,7 +399,7 @@ def moves(result: ToolResult, block: Block) -> bool:
 
 
 def reread(block: Opaque, inside: bool) -> Block | None:
-    """Return the block for the JSON in an opaque block, as this version may know its kind. None if it is invalid."""
+    """Read an opaque block's JSON again, as this version may know its kind. Return the block, or None if invalid."""
     value = plain(block.value)
     if not isinstance(value, dict) or not isinstance(value.get("type"), str):
         return None

@@ -54,15 +54,15 @@ __all__ = [
 NO_RESULT = "No result is on record: the call was interrupted and its outcome is unknown."
 
 Reread = Callable[[Opaque, bool], Block | None]
-"""Type of a dialect's function that reads the JSON in an opaque block again, as this version may know its kind.
+"""Type of a dialect's function that reads the JSON in an opaque block again, because this version may know its kind.
 
-The second argument is True if the block is inside a tool result. Returns the same block, a block of a known kind, or
-None if the JSON is invalid.
+The second argument is True if the block is inside a tool result. The function returns the given block, a block of a
+known kind, or None if the JSON is invalid.
 """
 
 
 class Piece(NamedTuple):
-    """A block and its place in the conversation: the index of its message, and its own index in that message."""
+    """A block and its place in the conversation, `at`: the index of its message, and its own index in that message."""
 
     block: Block
     at: At
@@ -80,9 +80,9 @@ class Piece(NamedTuple):
 
 @dataclass
 class Said:
-    """A message to the model.
+    """A message to the model, as a list of blocks with their places.
 
-    With role "tool": the rest of a tool message, after its results were moved to their calls.
+    With role "tool" it holds what is left of a tool message after its results were moved to their calls.
     """
 
     role: Literal["system", "user", "tool"]
@@ -91,8 +91,8 @@ class Said:
 
 @dataclass
 class Response:
-    """A message of the model in `pieces`, and in `answers` one tool result for each call in it, in the order of the
-    calls."""
+    """A message of the model in `pieces`, and in `answers` one tool result for each call in `pieces`, in the order of
+    the calls."""
 
     pieces: list[Piece]
     answers: list[Piece] = field(default_factory=list)
@@ -102,8 +102,11 @@ Turn = Said | Response
 
 
 class CallRules(msgspec.Struct, frozen=True):
-    """What a vendor accepts: the ids and names that a tool call may have, and whether a tool result can say that it is
-    an error."""
+    """What a vendor accepts: which ids and names a tool call may have, and whether a tool result can say that it is an
+    error.
+
+    The lengths are the most characters that an id or a name may have. Ids must be unique in what `unique_in` names.
+    """
 
     id_pattern: str
     id_length: int
@@ -115,7 +118,8 @@ class CallRules(msgspec.Struct, frozen=True):
 def arrange(
     conversation: Sequence[Message], dialect: str, rules: CallRules, reread: Reread, notes: Notes
 ) -> list[Turn]:
-    """Return the conversation as a list of `Said` and `Response`, in the order that every API accepts.
+    """Return the conversation as a list of messages to the model (`Said`) and responses (`Response`), in the order that
+    every API accepts.
 
     Each tool result moves to its call. A result without a call becomes text, and a call without a result gets one that
     says that its outcome is unknown. Ids and names that `rules` forbid are replaced. `reread` reads opaque blocks of
@@ -136,8 +140,11 @@ def arrange(
 
 
 class _Board:
-    """The conversation as far as `arrange` has read it: the messages, the tool calls that have no result yet, and the
-    call whose result comes next if results are in the order of their calls."""
+    """The conversation as far as `arrange` has read it: the messages, and the tool calls that have no result yet.
+
+    It also remembers for which call a result is expected next, to notice results that are not in the order of their
+    calls.
+    """
 
     def __init__(self, notes: Notes) -> None:
         self.turns: list[Turn] = []
@@ -162,7 +169,7 @@ class _Board:
     def settle(self, pieces: list[Piece], role: str) -> list[Piece]:
         """Record each tool result for the call that it answers, and return the other blocks of the message.
 
-        A result without such a call is returned as text. `role` is the role of the message.
+        A result for which there is no call is returned as text. `role` is the role of the message.
         """
         left: list[Piece] = []
         for piece in pieces:
@@ -182,11 +189,11 @@ class _Board:
         return left
 
     def _call_for(self, call_id: str) -> tuple[int, int] | None:
-        """Find the call that a result with this id answers: the first without a result in the latest response with this
-        id.
+        """Find the call that a result with the id `call_id` answers, and no longer count the call as waiting for a
+        result.
 
-        Returns the index of that response in `turns` and the number of the call in it, or None. The call no longer
-        counts as waiting for a result.
+        Of the responses with waiting calls of this id, the latest is taken, and in it the first such call. Returns the
+        index of that response in `turns` and the number of the call in it, or None if there is none.
         """
         waiting = self._waiting.get(call_id)
         if not waiting:
@@ -195,7 +202,7 @@ class _Board:
 
     def answers(self, turn: int) -> Callable[[int], Piece | None]:
         """Return a function that takes the number of a call in the response `turns[turn]` and returns its result, or
-        None."""
+        None if it has none."""
         return lambda number: self._results.get((turn, number))
 
 
@@ -214,10 +221,10 @@ def _pieces(message: Message, index: int, dialect: str, reread: Reread, notes: N
 
 
 def _named(block: Block, inside: bool, dialect: str, reread: Reread, at: At, notes: Notes) -> Block | None:
-    """Return the block. If it is opaque, read it again first: None if it belongs to another dialect or is invalid.
+    """Return the block. If it is opaque, read its JSON again first, as this version may know its kind.
 
-    `inside` is True for a block in a tool result, and `at` is its place. Adds a note to `notes` if it is lost or
-    changed.
+    Returns None if an opaque block belongs to another dialect or is invalid. `inside` is True for a block in a tool
+    result, and `at` is the block's place. Adds a note to `notes` if the block is lost or changed.
     """
     if not isinstance(block, Opaque):
         return block
@@ -232,7 +239,7 @@ def _named(block: Block, inside: bool, dialect: str, reread: Reread, at: At, not
 def _outside_responses(pieces: list[Piece], notes: Notes) -> list[Piece]:
     """Convert blocks that only a model's response may hold: tool calls become text, thinking is left out.
 
-    Notes each loss.
+    Adds a note of each loss to `notes`.
     """
     kept = []
     for piece in pieces:
@@ -248,7 +255,8 @@ def _outside_responses(pieces: list[Piece], notes: Notes) -> list[Piece]:
 
 
 def _outside_results(pieces: list[Piece], notes: Notes) -> list[Piece]:
-    """Convert tool results to text, for a message that may hold none: a response or instructions. Notes each loss."""
+    """Convert tool results to text, for a message that may hold no results: a response or instructions. Notes each
+    loss."""
     kept: list[Piece] = []
     for piece in pieces:
         kept += _in_words(piece, notes) if isinstance(piece.block, ToolResult) else [piece]
@@ -256,8 +264,10 @@ def _outside_results(pieces: list[Piece], notes: Notes) -> list[Piece]:
 
 
 def _in_words(piece: Piece, notes: Notes) -> list[Piece]:
-    """Return a tool result without a call as a line of text with the call's id, followed by the result's content except
-    opaque blocks. Notes the loss."""
+    """Return a tool result that has no call as blocks: a line of text with the call's id, then the result's content.
+
+    Opaque blocks of the content are left out. Notes the loss.
+    """
     notes.add(piece.at, "a tool result without its call", "the API refuses it; it is sent as text")
     kind = "error result" if piece.result.is_error else "result"
     line = Text(f"[{kind} of tool call {piece.result.call_id}]")
@@ -272,8 +282,8 @@ def _calls(pieces: list[Piece]) -> list[Piece]:
 def _fit(turn: Turn, answer: Callable[[int], Piece | None], ids: Ids, rules: CallRules, notes: Notes) -> Turn:
     """Return a response with ids and names of calls that the vendor accepts, and with a result for every call.
 
-    `answer` gives the result of the call with a number, or None: then a result is made that says that the outcome is
-    unknown. A `Said` is returned unchanged.
+    `answer` takes a call's number in the response and returns its result. If it returns None, a result is made that
+    says that the outcome is unknown. A `Said` (a message to the model) is returned unchanged.
     """
     if isinstance(turn, Said):
         return turn
@@ -308,7 +318,8 @@ def _there(number: int) -> Text:
 
 
 def detach(answers: Sequence[Piece], moves: Moves, notes: Notes) -> tuple[list[Piece], list[Piece]]:
-    """Move blocks that the API does not accept inside a tool result to behind the results. `moves` says which they are.
+    """Move blocks that the API does not accept inside a tool result to after all results. `moves` says which blocks
+    they are.
 
     Returns two lists: the results, with a numbered line of text in place of each moved block, and the moved blocks,
     each after a line of text with the same number.
@@ -332,10 +343,10 @@ def detach(answers: Sequence[Piece], moves: Moves, notes: Notes) -> tuple[list[P
 def reattach(
     results: Sequence[ToolResult], blocks: Sequence[Block], start: int, moves: Moves
 ) -> tuple[tuple[ToolResult, ...], int]:
-    """Undo `detach`: put the moved blocks, which are expected in `blocks` from index `start` on, back into the results.
+    """Undo `detach`: put moved blocks back into the results. They are expected in `blocks` from index `start` on.
 
-    Returns the results, and how many of `blocks` were used. If the numbers in the texts do not fit together, the
-    results are returned unchanged, with 0.
+    Returns the results, and how many of `blocks` were used. If the numbers in the texts do not match, the results are
+    returned unchanged, with 0.
     """
     marks = [
         (at, index, match[1])

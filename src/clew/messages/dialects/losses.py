@@ -32,7 +32,7 @@ class Loss(msgspec.Struct, frozen=True, order=True):
 class Notes:
     """Collects losses while a conversation is written in a dialect.
 
-    The function `losses` reports them. `to_dialect` runs the same code, so it collects them too, and drops them.
+    The public function `losses` returns them. `to_dialect` runs the same code and ignores what was collected.
     """
 
     def __init__(self) -> None:

@@ -63,7 +63,8 @@ _FIELDS = {
 
 _RULES = CallRules(id_pattern=r"[!-~]+", id_length=40, unique_in="response", name_length=64, has_errors=False)
 _ENOUGH = ("audio", "function_call")
-"""Fields with which an assistant message is sent even if it has neither content nor tool calls."""
+"""Fields of the API. An assistant message that has one of them is sent even if it has neither content nor tool calls.
+"""
 _OWN = frozenset({"role", "content", "tool_calls", "tool_call_id", "refusal"})
 _CALL = frozenset({"id", "type", "function", "custom"})
 _RESULT = frozenset({"role", "content", "tool_call_id"})
@@ -152,10 +153,10 @@ def _write_call(piece: Piece, notes: Notes) -> dict[str, Any]:
 
 
 def _take_fields(pieces: list[Piece], role: str, notes: Notes) -> tuple[dict[str, Any], list[Piece]]:
-    """Separate the vendor's fields of the message itself, such as its name, from the blocks of its content.
+    """Separate the vendor's fields of a message as a whole, such as its name, from the blocks of its content.
 
-    `about_message` stored these fields in an opaque block. Returns those that a message of this role may have, and the
-    other blocks. Notes a loss if some are left out.
+    `about_message` stored these fields in an opaque block. Returns the fields that a message of this role may have, and
+    the other blocks. Notes a loss if fields are left out.
     """
     holders = [piece for piece in pieces if said_of_message(piece.block) is not None]
     if not holders:
@@ -170,7 +171,7 @@ def _take_fields(pieces: list[Piece], role: str, notes: Notes) -> tuple[dict[str
 def _message_fields(message: dict[str, Any], system: bool) -> dict[str, Any]:
     """Return the fields of an API message that Clew's messages have no field for, such as its name.
 
-    Empty lists are left out. With `system`, the role "developer" is one of these fields.
+    Empty lists are left out. If `system` is True and the message has the role "developer", the role is returned too.
     """
     fields = {key: value for key, value in beside(message, _OWN).items() if value != []}
     return {**fields, "role": "developer"} if system and message.get("role") == "developer" else fields
@@ -184,9 +185,10 @@ def _note_silent(pieces: list[Piece], notes: Notes) -> None:
 
 
 def _content(parts: list[Part]) -> str | list[Part]:
-    """Return JSON objects as the value of a message's `content`: a list, or a string if there is only one plain text.
+    """Return these JSON objects as the value of a message's `content`: a list, or a string if the only object is a
+    plain text.
 
-    Servers that imitate the API support strings best. Without any objects the string is empty.
+    Servers that imitate the API support strings best. If there are no objects, the string is empty.
     """
     if not parts:
         return ""
@@ -194,8 +196,11 @@ def _content(parts: list[Part]) -> str | list[Part]:
 
 
 def read(payload: Any) -> tuple[Message, ...]:
-    """Return the messages in `payload`: a list of messages, a request body, one message, or the first choice of a
-    completion. Raises `InvalidInput` if it is malformed."""
+    """Return the messages in `payload`: a list of messages, a request body, one message, or a completion, of which the
+    first choice is read.
+
+    Raises `InvalidInput` if it is malformed.
+    """
     if isinstance(payload, dict) and "choices" in payload:
         return _read_completion(payload)
     if isinstance(payload, dict):
@@ -222,8 +227,8 @@ def _read_completion(payload: dict[str, Any]) -> tuple[Message, ...]:
 def _join_tools(messages: list[Message]) -> Iterator[Message]:
     """Join consecutive tool messages to one.
 
-    If the user message after them holds nothing but blocks that `detach` moved out of their results, the blocks go back
-    and that message is left out.
+    If the user message after them holds nothing but blocks that `detach` moved out of their results, the blocks are put
+    back into the results and that user message is left out.
     """
     results: list[ToolResult] = []
     for message in messages:
@@ -375,7 +380,7 @@ def _write_image(block: Image, at: At, notes: Notes) -> Part | None:
 
 
 def _inner(fields: dict[str, Any], key: str, taken: tuple[str, ...]) -> dict[str, Any]:
-    """Return the extra fields inside the object `fields[key]`, without those in `taken`, which the caller writes
+    """Return the extra fields inside the object `fields[key]`, without the keys in `taken`, which the caller writes
     itself.
 
     Sets `fields[key]` to the returned fields, or removes it if there are none.
@@ -406,7 +411,8 @@ def _write_file(block: File, at: At, notes: Notes) -> Part | None:
 
 
 def moves(result: ToolResult, block: Block) -> bool:
-    """Return whether a block is sent after its tool result: an image or file, because tool messages may hold only text."""
+    """Return whether a block must be sent after its tool result: an image or file, because tool messages may hold only
+    text."""
     if not isinstance(block, (Image, File)):
         return False
     part = write_part(Piece(block, (0, None)), "user", Notes())
@@ -414,10 +420,11 @@ def moves(result: ToolResult, block: Block) -> bool:
 
 
 def reread(block: Opaque, inside: bool) -> Block | None:
-    """Return the block for the JSON in an opaque block, as this version may know its kind. None if it is invalid.
+    """Read the JSON in an opaque block again, as this version may know its kind. Returns the block, or None if it is
+    invalid.
 
-    The JSON may be a part of a message's content, the vendor's fields of a message, or a message with an unknown role.
-    With `inside`, the block is in a tool result, and only the first is valid.
+    The JSON may be an element of a message's content, the vendor's fields of a message, or a message with an unknown
+    role. With `inside`, the block is in a tool result, where only an element of content is valid.
     """
     value = plain(block.value)
     if not isinstance(value, dict):

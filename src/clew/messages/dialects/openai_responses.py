@@ -57,15 +57,15 @@ _MESSAGE = frozenset({"type", "role", "content"})
 
 
 class _Placed(NamedTuple):
-    """An item (a JSON object in the request's list), and the place in the conversation of the block that it was made
-    from."""
+    """An item (a JSON object in the request's list), and the place in the conversation of the block from which it was
+    made."""
 
     item: Item
     at: At
 
 
 class _Writer:
-    """Collects the items of a request in order. Remembers which item ids were used, because none may be sent twice."""
+    """Makes the items of a request, in order. Remembers which item ids were used, because none may be sent twice."""
 
     def __init__(self, notes: Notes) -> None:
         self.placed: list[_Placed] = []
@@ -74,9 +74,9 @@ class _Writer:
         self._open: Item | None = None
 
     def _place(self, item: Item, at: At, *, stays_open: bool = False) -> None:
-        """Add an item. With `stays_open`, texts that follow in the same response are added to it as parts.
+        """Add an item. With `stays_open`, texts that follow in the same response are added to this item as parts.
 
-        `at` is the place of the block that it was made from.
+        `at` is the place in the conversation of the block from which the item was made.
         """
         self.placed.append(_Placed(item, at))
         self._open = item if stays_open else None
@@ -84,7 +84,7 @@ class _Writer:
     def say(self, turn: Said) -> None:
         """Write a message to the model as one message item.
 
-        An opaque block in it is an item of its own and splits it in two.
+        An opaque block in the message is an item of its own: what comes before and after it becomes two message items.
         """
         pieces: list[Piece] = []
         for piece in turn.pieces:
@@ -137,8 +137,8 @@ class _Writer:
         return fields
 
     def respond(self, turn: Response) -> None:
-        """Write a response: the model's own items, then the results of its tool calls, then opaque items that are not
-        the model's."""
+        """Write a response: the model's own items, then the results of its tool calls, then opaque items that the model
+        did not say."""
         self._open = None
         strays = [piece for piece in turn.pieces if _is_stray(piece)]
         for piece in turn.pieces:
@@ -198,8 +198,8 @@ class _Writer:
     def _opaque(self, piece: Piece, role: Side, among_others: bool) -> None:
         """Write the item in an opaque block unchanged, or leave it out if its id was used before.
 
-        Notes a loss if reading it back puts it into another message: if `role` does not say such items, or if its
-        message has other blocks too (`among_others`).
+        Notes a loss if reading the item back would put it into another message. That happens if a message of this
+        `role` cannot hold such items, or if the item's message has other blocks too (`among_others`).
         """
         item = dict(piece.block.value) if isinstance(piece.block, Opaque) else {}
         if "id" in item and self._ids.take(item) is None:
@@ -215,9 +215,9 @@ def _is_stray(piece: Piece) -> bool:
 
 
 def _is_identified(item: Item) -> bool:
-    """Return whether this is a message item of the model with an id.
+    """Return whether this item is a message of the model with an id.
 
-    A text right after it could be taken for a part of it.
+    A text right after such an item could be taken for a part of it.
     """
     return item["type"] == "message" and item.get("role") == "assistant" and item.get("id") is not None
 
@@ -238,8 +238,10 @@ def write(conversation: Sequence[Message], notes: Notes) -> list[Item]:
 
 
 def _without_loose_reasoning(placed: list[_Placed], notes: Notes) -> list[Item]:
-    """Return the items without reasoning that is not directly followed by another item of the model: the API refuses
-    it. Notes each as lost."""
+    """Return the items without each reasoning item that is not directly followed by another item of the model.
+
+    The API refuses such reasoning. Notes each one as lost.
+    """
     items: list[Item] = []
     followed = False
     for item, at in reversed(placed):
@@ -254,8 +256,8 @@ def _without_loose_reasoning(placed: list[_Placed], notes: Notes) -> list[Item]:
 def _reread(block: Opaque, inside: bool) -> Block | None:
     """Check the JSON in an opaque block, and return the block for it. None if it is invalid.
 
-    `inside` is True for a block in a tool result. Outside of results the JSON must be an item, and of a kind for which
-    Clew has no block of its own, because others are never stored as opaque.
+    `inside` is True for a block in a tool result. Outside of results the JSON must be an item (a JSON object of the
+    API's list), and of a kind for which Clew has no block of its own.
     """
     if inside:
         return reread_inside(block)

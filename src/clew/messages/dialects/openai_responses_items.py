@@ -59,7 +59,7 @@ NAME = "openai-responses"
 MESSAGE = "message"
 """Key in the extra fields of a block.
 
-Its value holds the vendor's fields, such as the id, of the message item that begins with this block.
+Its value holds the vendor's fields, such as the id, of a message item: the one whose first block this is.
 """
 Part = dict[str, Any]
 
@@ -99,7 +99,7 @@ class ItemIds:
 
 
 def side_of(item: Item) -> Side:
-    """Return who says an item: for a message its role, for the output of a tool "tool", for anything else "assistant"."""
+    """Return who says an item: for a message its role, for a tool's output "tool", for any other item "assistant"."""
     kind = item["type"]
     if kind == "message":
         return _ROLES.get(item.get("role"), "assistant") if isinstance(item.get("role"), str) else "assistant"
@@ -109,8 +109,8 @@ def side_of(item: Item) -> Side:
 def write_reasoning(block: Thinking, at: At, ids: ItemIds, notes: Notes) -> Item | None:
     """Return thinking as a reasoning item.
 
-    If it has no unused id from this API, note it as lost and return None: the API would refuse it. The encrypted
-    content is kept byte for byte.
+    The API refuses reasoning that has no id from this API, or one that was used before in the request. Then the
+    thinking is noted as lost and None is returned. Encrypted content is kept byte for byte.
     """
     fields = own(block.extra, NAME, _REASONING)
     if ids.take(fields) is None:
@@ -195,7 +195,7 @@ def read_call(item: Item, where: str) -> ToolCall:
 def write_output(answer: Piece, custom: bool, ids: ItemIds, notes: Notes) -> Item:
     """Return a tool result as an output item. A single plain text becomes a string, anything else a list of parts.
 
-    `custom` is True if the call was one of a custom tool. Adds a note of each loss to `notes`.
+    `custom` is True if the call was to what OpenAI names a custom tool. Adds a note of each loss to `notes`.
     """
     result, at = answer.result, answer.at
     if result.is_error:
@@ -229,26 +229,29 @@ def read_output(item: Item, where: str) -> ToolResult:
 
 
 class Written(NamedTuple):
-    """A block written as a part (a JSON object of an item's content), the vendor's fields in that part, and the block's
-    extra. `check` compares the fields with the extra to find out what is lost."""
+    """A block written as a part (a JSON object of an item's content).
+
+    `fields` are the vendor's fields in that part, and `extra` is the block's own extra. `check` compares the two to
+    find out what is lost.
+    """
 
     part: Part
     fields: dict[str, Any]
     extra: Extra
 
     def check(self, kept: dict[str, Any], at: At, notes: Notes) -> None:
-        """Note a loss if reading the part back would not give the block's extra.
+        """Note a loss if reading the part back would not give the block's extra fields.
 
-        `kept` are the vendor's fields that were written.
+        `kept` are the vendor's fields that were written, and `at` is the block's place in the conversation.
         """
         if (self.extra or None) != extra_of(NAME, kept):
             notes.add(at, "what a vendor said beside the block", f"{NAME} says it differently there")
 
 
 def write_part(piece: Piece, notes: Notes) -> Written | None:
-    """Return a block as a part of a message or of a tool's output.
+    """Return a block as a part (a JSON object) of a message or of a tool's output.
 
-    None if it is an empty text or the API has no such part. Adds a note of each loss to `notes`.
+    None if the block is an empty text or the API has no such part. Adds a note of each loss to `notes`.
     """
     block, at = piece
     if isinstance(block, Text):

@@ -58,8 +58,7 @@ _MEDIA_TYPE = re.compile(r"[A-Za-z0-9.+-]+/[A-Za-z0-9.+-]+", re.ASCII)
 
 
 def plain(value: Any) -> Any:
-    """Return a deep copy of a value that consists of JSON values only, so that changing a payload never changes the
-    conversation.
+    """Return a deep copy of a value, made of JSON values only. So changing a payload never changes the conversation.
 
     Values that JSON cannot express become the nearest that it can: NaN and infinity become null, integers beyond 64
     bits become floats, and bytes become base64.
@@ -111,7 +110,7 @@ def read_arguments(text: str) -> Any:
 
 
 def _parsed(text: str) -> tuple[bool, Any]:
-    """Return whether the text is valid JSON that a store can keep, and its value. If not, the value must not be used."""
+    """Return whether the text is valid JSON that a store can keep, and its value. If it is not, ignore the value."""
     try:
         value = json.loads(text, parse_constant=_refuse)
         msgspec.msgpack.encode(value)
@@ -191,7 +190,8 @@ def may(part: dict[str, Any], key: str, kind: type[_T], default: _T, where: str)
 
 
 def expect(value: Any, kind: type[_T], what: str) -> _T:
-    """Return the value if it is of type `kind`. Otherwise raise `InvalidInput`, which names the value by `what`."""
+    """Return the value if it is of type `kind`. Otherwise raise `InvalidInput`; the text `what` names the value in the
+    error."""
     if not isinstance(value, kind):
         raise InvalidInput(f"{what} is not {_KINDS[kind]}")
     return value
@@ -221,8 +221,10 @@ Extra = dict[str, Any] | None
 
 
 def own(extra: Extra, dialect: str, taken: Collection[str] = ()) -> dict[str, Any]:
-    """Return the extra fields that a block has for this dialect, without the keys in `taken`, which the caller writes
-    itself."""
+    """Return the extra fields that a block has for this dialect.
+
+    `extra` is the block's. Keys in `taken` are left out, because the caller writes them itself.
+    """
     fields = extra.get(dialect) if extra else None
     if not isinstance(fields, dict):
         return {}
@@ -230,14 +232,14 @@ def own(extra: Extra, dialect: str, taken: Collection[str] = ()) -> dict[str, An
 
 
 def beside(part: Mapping[str, Any], taken: Collection[str]) -> dict[str, Any]:
-    """Return a copy of a vendor's object without the keys in `taken`, for which Clew has fields of its own, and without
-    nulls."""
+    """Return a copy of a vendor's JSON object without nulls and without the keys in `taken`, for which Clew has its own
+    fields."""
     fields = {key: plain(value) for key, value in part.items() if isinstance(key, str) and key not in taken}
     return {key: value for key, value in fields.items() if value is not None}
 
 
 def extra_of(dialect: str, fields: dict[str, Any]) -> Extra:
-    """Return these vendor's fields in the form of a block's `extra`, with the dialect as key.
+    """Return a vendor's fields in the form of a block's `extra`: a dictionary with the dialect's name as its only key.
 
     None if there are no fields.
     """
@@ -245,9 +247,9 @@ def extra_of(dialect: str, fields: dict[str, Any]) -> Extra:
 
 
 def check(extra: Extra, dialect: str, kept: dict[str, Any], at: At, notes: Notes) -> None:
-    """Note a loss if writing a block and reading it back would change its `extra`.
+    """Note a loss if writing a block in this dialect and reading it back would change its `extra`.
 
-    `kept` are the extra fields that were written.
+    `kept` are the extra fields that were written, and `at` is the block's place in the conversation.
     """
     if extra and extra != extra_of(dialect, kept):
         notes.add(at, "what a vendor said beside the block", f"{dialect} has no place for it there")
@@ -272,10 +274,10 @@ def is_image_type(media_type: object) -> bool:
 
 
 def image_form(image: Image) -> Form | None:
-    """Return the form in which to send an image: "data" if all APIs accept the type of its bytes, else "url", else
-    "file_id".
+    """Return the form in which to send an image: "data", else "url", else "file_id", whichever the image has first.
 
-    Returns None if the image has none of them.
+    "data" is chosen only if the APIs of all dialects accept the type of its bytes. Returns None if the image has none
+    of them.
     """
     if image.data and image_type(image) in IMAGE_TYPES:
         return "data"
@@ -285,7 +287,7 @@ def image_form(image: Image) -> Form | None:
 def file_form(file: File) -> Form | None:
     """Return the form in which to send a file: "data" if it has bytes, else "url", else "file_id".
 
-    None if it has none of them.
+    None if the file has none of these.
     """
     return "data" if file.data else _other_form(file)
 

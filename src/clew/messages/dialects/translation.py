@@ -40,7 +40,8 @@ def to_dialect(conversation: Sequence[Message], dialect: Dialect) -> Any:
 
 
 def losses(conversation: Sequence[Message], dialect: Dialect) -> list[Loss]:
-    """Return what would be lost if the conversation went to this dialect and back, in the order of the conversation.
+    """Return what would be lost if the conversation were written in this dialect and read back, in the order of the
+    conversation.
 
     If the list is empty, `from_dialect(to_dialect(c, dialect), dialect)` equals `c`, except for what docs/dialects.md
     names as mere form: joined neighbours, empty texts and messages, a response's model and stop reason.
@@ -53,8 +54,8 @@ def losses(conversation: Sequence[Message], dialect: Dialect) -> list[Loss]:
 def from_dialect(payload: Any, dialect: Dialect) -> tuple[Message, ...]:
     """Return the messages of a vendor's payload: a request or a response, given as plain JSON values.
 
-    Fields and blocks that Clew has no form of its own for are kept under the name of the dialect. Raises `InvalidInput`
-    with the place and the key at fault if the payload is not valid.
+    Fields that Clew has no form of its own for are kept in a block's `extra` under the name of the dialect, and such
+    blocks are kept as `Opaque`. Raises `InvalidInput` with the place and the key at fault if the payload is not valid.
     """
     translator = _translator(dialect)
     try:
