@@ -243,8 +243,8 @@ def show(thread_id: str, *, store: str = "") -> str:
 
 @_kind
 def files(thread_id: str, turn: int, *, store: str = "") -> str:
-    """Return the shell command that copies a thread's files, as of the end of a turn, to a folder. The user fills in
-    the folder."""
+    """Return the shell command that copies a thread's files, as they were at the end of turn number `turn`, to a
+    folder. The command has a placeholder for the folder, which the user replaces."""
     return _clew("files", thread_id, options=["--turn", str(turn), "--out", FOLDER], store=store)
 
 

@@ -72,8 +72,9 @@ async def make_agent(
     takes the thread's id and returns the command that resumes the thread; that command is printed if a signal stops the
     run.
 
-    Raises `ToolsMissing` if the thread has tools that only the program which made it has, unless `without_tools` is
-    set. The agent then works without these tools.
+    Raises `ToolsMissing` if the agent lacks a tool that only the program which made the thread has. With
+    `without_tools`, the agent works without such tools; the error is then raised only for a tool whose call has no
+    result yet.
     """
     notes: list[str] = []
     common: dict[str, Any] = {

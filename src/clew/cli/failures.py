@@ -85,7 +85,7 @@ def report_errors(command: Callable[P, T]) -> Callable[P, T]:
 
 def _print_error(error: ClewError, store: Any) -> None:
     """Print an error and its notes on the standard error. Python calls that the error advises are replaced by shell
-    commands, which name `store`, the value of --store."""
+    commands. These commands name `store`, the value of the option --store, if it is a text."""
     from clew import advice
     from clew.cli.stores import shown_store  # imports the stores, which `clew --help` does not need
 

@@ -125,8 +125,8 @@ def _absolute(path: str) -> str:
 
 @functools.cache
 def _say_where_credentials_go() -> None:
-    """Print a hint, once per process: commands are shown without the store's URL because of its credentials, and need
-    it in CLEW_STORE."""
+    """Print a hint, at most once per process: commands are shown without the store's URL, because it has credentials.
+    To run such a command, the user puts the URL into CLEW_STORE."""
     hint("The store's URL has credentials, so commands are shown without it. Put the URL into CLEW_STORE to run them.")
 
 
@@ -147,8 +147,8 @@ async def find_any(store: Checkpointer, given: Sequence[str]) -> list[str]:
 
 
 async def _is_damaged(store: Checkpointer, thread_id: str) -> bool:
-    """Tell whether the head of this thread is damaged. Asked after an error about damage, which may be about another
-    thread."""
+    """Tell whether the head of this thread is damaged. It is called after an error about damage, because that error may
+    be about another thread."""
     try:
         await store.head(thread_id)
     except Corrupt:
@@ -157,8 +157,8 @@ async def _is_damaged(store: Checkpointer, thread_id: str) -> bool:
 
 
 async def free_id(store: Checkpointer, wanted: str) -> str:
-    """Return `wanted` if no thread has that id. Otherwise return the first free id among `wanted` with `-2`, `-3` and
-    so on added."""
+    """Return `wanted` if no thread has that id. Otherwise add `-2`, `-3` and so on to it, and return the first id that
+    no thread has."""
     number, name = 1, wanted
     while await store.head(name) is not None:
         number += 1

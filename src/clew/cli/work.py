@@ -90,8 +90,8 @@ async def _answer(job: Job, thread_id: str, answer: Any, url: str | None, view: 
 
 
 async def _work(store: Checkpointer, job: Job, url: str | None, view: View) -> Ended:
-    """Run the job until it is done, waits or fails. Returns the summary of the run. A note on the error of a failed run
-    has the command that goes on afterwards."""
+    """Run the job until it is done, waits for an answer, or fails. Returns the summary of the run. If it fails, a note
+    is added to the error, with the command that goes on afterwards."""
     watched = _Watched(view, job, url)
     async with AsyncExitStack() as stack:
         try:
@@ -126,7 +126,7 @@ async def _work(store: Checkpointer, job: Job, url: str | None, view: View) -> E
 
 async def _take_in(store: Checkpointer, job: Job) -> None:
     """Store what the user did in a provider's own program since the last prompt, before the built-in agent goes on with
-    the thread. Does nothing if a provider goes on with it."""
+    the thread. Does nothing if a provider is to go on with the thread."""
     if job.setup.provider or job.before is None or not job.before.providers or not job.thread_id:
         return
 

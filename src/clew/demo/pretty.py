@@ -67,7 +67,8 @@ class PrettyView:
 
 
 class _Bar:
-    """The progress bar of a process. The line below it says what the process does, or how it ended."""
+    """The progress bar of a process: how many turns it has done. The line below the bar says what the process does, or
+    how it ended."""
 
     def __init__(self, role: Role, pid: int, done: int) -> None:
         self._role: Role = role
@@ -85,8 +86,8 @@ class _Bar:
 
 
 def _style(row: Row, heading: str) -> str:
-    """Return the style of a cell in the table of the result. In the columns `lost` and `repeated`, 0 is green and
-    anything else red; other columns have no style."""
+    """Return the style of the cell of `row` in the column `heading`, in the table of the result. In the columns `lost`
+    and `repeated`, 0 is green and any other number red; other columns have no style."""
     if heading not in ("lost", "repeated"):
         return ""
     return "bold red" if (row.lost if heading == "lost" else row.repeated) else "green"

@@ -85,7 +85,7 @@ def outcome(role: Role, process: Process) -> str:
 
 
 def cells(report: Report) -> list[tuple[str, ...]]:
-    """Return the rows of the report's table, each as the texts of its cells."""
+    """Return the rows of the report's table, each as the texts of its cells in the order of `HEADINGS`."""
     return [
         (row.what, *(f"{n:,}" for n in (row.undisturbed, row.before, row.after, row.lost, row.repeated)))
         for row in report.rows

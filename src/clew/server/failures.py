@@ -49,8 +49,8 @@ class Refused(Exception):
 
 
 def failure_of(error: Exception) -> Failure:
-    """Return the failure that is sent to the client for an error. Errors that only the operator can fix are also
-    logged."""
+    """Return the `Failure`, a code and a message, that is sent to the client for an error. Errors that only the
+    operator can fix are also logged."""
     match error:
         case Refused():
             return Failure(error.code, str(error))
@@ -74,14 +74,15 @@ def failure_of(error: Exception) -> Failure:
 
 
 def log_failure(error: BaseException) -> None:
-    """Write the class of an error, and where in the code it happened, to the log. Its message is left out, because it
-    may contain a tenant's data."""
+    """Write the class of an error, and the last 8 places in the code through which it came, to the log. The message of
+    the error is left out, because it may contain a tenant's data."""
     places = [f"{place.filename}:{place.lineno} {place.name}" for place in traceback.extract_tb(error.__traceback__)]
     logger.error(msgspec.json.encode({"event": "error", "kind": type(error).__name__, "at": places[-8:]}).decode())
 
 
 def refusal(failure: Failure) -> Answer:
-    """Return the HTTP response that tells a client of this failure."""
+    """Return the HTTP response for a failure: the status code and headers that belong to its code, and the failure as
+    JSON."""
     body = msgspec.json.encode(failure)
     headers = [(b"content-type", JSON.encode()), (b"content-length", str(len(body)).encode())]
     if failure.code == "unauthenticated":

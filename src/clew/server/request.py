@@ -38,15 +38,15 @@ class Call:
         id. Empty if it names none."""
 
     def store(self) -> Use:
-        """Return a context manager that opens the store, in the namespace of the token joined with the one that the
-        client's header names."""
+        """Return a context manager that gives the store, in the right namespace: the token's namespace, joined with the
+        one that the client names in a header, if any."""
         named = self.headers.get(NAMESPACE_HEADER.encode(), b"").decode("latin-1")
         inner = decode_text("a namespace", named) if named else ""
         return self.stores.use(in_store(self.token.namespace, inner))
 
     def thread_id(self, encoded: str) -> str:
-        """Return the thread id that a path contains in encoded form. Raises `InvalidInput` if it is not valid. Sets
-        `thread` for the access log."""
+        """Return the thread id that `encoded`, a part of the request's path, stands for. Raises `InvalidInput` if it is
+        not valid. Sets the attribute `thread` for the access log."""
         thread_id = decode_text("a thread id", encoded)
         check_thread_id(thread_id)
         self.thread = thread_key(thread_id)[:16]

@@ -45,7 +45,7 @@ class Use:
 class Stores:
     """The checkpointers of one store, one for each namespace in use.
 
-    If too many are open, those that were unused for longest are closed. They are opened again on demand.
+    If more than `MOST_OPEN` are open, those that were unused for longest are closed. They are opened again on demand.
     """
 
     def __init__(self, url: str) -> None:

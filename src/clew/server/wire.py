@@ -83,10 +83,11 @@ _LONGEST = 40
 
 
 def numbers(request: Request[Any, Any, Any], *names: str) -> dict[str, int]:
-    """Return the query parameters of a request as whole numbers, by name.
+    """Return the query parameters of a request as whole numbers, by name. Parameters that the request does not have are
+    left out.
 
-    Raises `InvalidInput` for a parameter that is not in `names`: if a misspelt `stop` were ignored, the whole thread
-    would be read.
+    Raises `InvalidInput` for a parameter that is not in `names`, is given twice, or is not a whole number from 0 on. An
+    unknown one is not ignored, because a misspelt `stop` would then cause the whole thread to be read.
     """
     found: dict[str, int] = {}
     for name, text in request.query_params.multi_items():

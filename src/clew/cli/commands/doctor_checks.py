@@ -65,8 +65,8 @@ def _python() -> Finding:
 
 
 def _extras() -> Finding:
-    """Return a finding that lists the installed extras, which are Clew's optional dependencies. A missing one is no
-    problem: the error of whatever needs it says how to install it."""
+    """Return a finding that lists the installed extras, which are Clew's optional dependencies. A missing extra is not
+    reported as a problem: the feature that needs it says how to install it."""
     found, missing = [], []
     for extra, packages in _optional().items():
         versions = [_version(package) for package in packages]
@@ -134,8 +134,8 @@ async def check_programs(asked: list[str]) -> list[Finding]:
 
 
 def _program(health: Health, asked: bool) -> Finding:
-    """Return the finding about one provider, made from the result of its check. That it is not ready is a problem only
-    if the user named this provider, which `asked` says."""
+    """Return the finding (a line of the report) about one provider. `health` is the result of checking the provider.
+    `asked` says that the user named this provider: only then is it a problem if the provider is not ready."""
     worst: Level = "problem" if asked else "warning"
     provider = find_provider(health.provider)
     title = provider.title
@@ -203,8 +203,8 @@ def scratch_id() -> str:
 
 
 async def _round_trip(store: Checkpointer) -> Finding:
-    """Write a thread to the store, read it back, compare and delete it. Returns the finding. One message is large
-    enough to be stored as a blob."""
+    """Write a thread to the store, read it back, compare and delete it. One of its messages is large enough to be
+    stored as a blob. Returns a finding, which says whether this worked."""
     thread_id, text = scratch_id(), secrets.token_hex(2**19)
     try:
         async with Thread.open(store, thread_id, label="clew doctor") as thread:

@@ -93,8 +93,8 @@ async def _resume(thread_id: str, env: Mapping[str, str]) -> str:
 
 
 async def _worker(thread_id: str, env: Mapping[str, str]) -> asyncio.subprocess.Process:
-    """Start a process that runs `doctor_worker` on this thread. It has a process group of its own, so that Ctrl+C
-    reaches only the process that started it, which then ends it."""
+    """Start a process that runs the module `doctor_worker` on this thread, with the environment `env`. The new process
+    has a process group of its own, so that Ctrl+C reaches only the present process, which then kills the new one."""
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", "clew.cli.commands.doctor_worker", thread_id),
         env=env,

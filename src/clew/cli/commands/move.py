@@ -92,7 +92,8 @@ def _target(name: str, given: str) -> str:
 
 async def _moved(store: Checkpointer, given: str, target: str, folder: str | None, url: str | None) -> Translated:
     """Move the thread or session that `given` names to the provider `target`. Returns the session that the provider's
-    program can open. `url` is the URL of the store, for messages."""
+    program can open. If `folder` is given, that session works in `folder`. `url` is the URL of the store, for messages.
+    """
     meant = await _meant(store, given, url)
     if isinstance(meant, str):
         return await _moved_thread(store, meant, target, folder)
@@ -139,7 +140,8 @@ async def _translated(native: Native, target: str, folder: str | None) -> Transl
 
 
 async def _moved_thread(store: Checkpointer, thread_id: str, target: str, folder: str | None) -> Translated:
-    """Take a thread to the provider `target`, and return the session that the provider's program can open. Raises
+    """Take a thread to the provider `target`, and return the session that the provider's program can open. The session
+    works in `folder` or, if that is None, in the thread's own folder if it exists here, else in the current one. Raises
     `InvalidInput` if the thread has no messages."""
     from clew.agent.handles import read_handle
     from clew.agent.settings import setup_of

@@ -77,10 +77,11 @@ async def _remove(
     tell: Callable[[dict[str, Any]], None],
     url: str | None,
 ) -> None:
-    """Delete the threads that `given` names, and with `children` those of their sub-agents.
+    """Delete the threads that `given` names and, with `children`, the threads of their sub-agents. With `purge`, their
+    large values are deleted too.
 
-    Before the first deletion it checks that all of them exist and that no live process holds one, and asks the user.
-    `tell` is called with the result of each deletion.
+    Before the first deletion it checks that all of these threads exist and that no live process holds one. Then it asks
+    the user, unless `yes` is set. `tell` is called with the result of each deletion.
     """
     named = await find_any(store, given)
     doomed = dict.fromkeys([*named, *[child for name in named for child in await _below(store, name, children)]])
@@ -93,8 +94,8 @@ async def _remove(
 
 
 async def _below(store: Checkpointer, thread_id: str, wanted: bool) -> list[str]:
-    """Return the ids of the threads of this thread's sub-agents, of their sub-agents, and so on. Empty unless `wanted`
-    is set."""
+    """Return the ids of all threads that sub-agents made below this thread: its sub-agents, their sub-agents, and so
+    on. Returns an empty list unless `wanted` is set."""
     if not wanted:
         return []
     children = [head.thread_id async for head in store.heads(HeadQuery(parent=thread_id)) if is_child(head)]

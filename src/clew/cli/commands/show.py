@@ -199,8 +199,8 @@ def _raw(state: Checkpoint, wanted: tuple[int, int | None] | None) -> None:
 
 
 def _messages(state: Checkpoint, wanted: tuple[int, int | None]) -> list[Any]:
-    """Return the messages that some turns added to the conversation. `wanted` has the first and the last of these
-    turns; None as the last means the newest."""
+    """Return the messages that a range of turns added to the conversation. `wanted` has the numbers of the first and
+    the last turn of the range; None as the last means the newest turn."""
 
     def places(turn: int) -> list[int]:
         return [place for start, stop in state.marks[turn] for place in range(start, stop)]

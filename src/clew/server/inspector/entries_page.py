@@ -71,8 +71,8 @@ def _entry(entry: Logged) -> _ShownEntry:
 
 
 def _in_short(value: dict[str, Any]) -> str:
-    """Return one line about an entry, made from its fields in `value`: the words of its message, or the fields that are
-    not empty."""
+    """Return one line about an entry, made from `value`, its fields by name: the words of its message or, if it has no
+    message, the fields that are not empty. The line has at most 160 characters."""
     message = value.get("message")
     if isinstance(message, System | User | Assistant):
         calls = [f"→ {block.name}" for block in message.content if isinstance(block, ToolCall)]

@@ -85,11 +85,11 @@ async def files_page(
     against: int | None,
     path: str,
 ) -> Markup:
-    """Return the page of a thread's files as they were after `turn`. It shows the file at `path` or, if `path` is
-    empty, what changed since the turn `against`.
+    """Return the page of a thread's files as they were after the turn number `turn`. It shows the file at `path` or, if
+    `path` is empty, what changed since the turn number `against`.
 
-    Without `turn`, it is the newest turn with a snapshot; without `against`, the turn of the snapshot before that. -1
-    for `against` compares with an empty folder.
+    If `turn` is None, it is the newest turn with a snapshot. If `against` is None, it is the newest turn before `turn`
+    that has a snapshot. -1 for `against` compares with an empty folder.
     """
     found = _snapshots(state)
     shown = await _shown(viewer, store, thread_id, state, found, turn, against, path) if found else None

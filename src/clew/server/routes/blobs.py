@@ -87,8 +87,9 @@ async def missing(request: AnyRequest) -> Response[bytes]:
 
 @get("/v1/blobs")
 async def untouched(request: AnyRequest) -> Response[Any]:
-    """Return the digests of the blobs that were not touched for the time in the query, as a stream of records of 32
-    bytes. A blob is touched when it is stored, referred to by an append, or asked for with `missing`."""
+    """Return the digests of the blobs that were not touched for a time, as a stream of records of 32 bytes. The query
+    gives the time in microseconds. A blob is touched when it is stored, referred to by an append, or asked for with
+    `missing`."""
     call = entered(request, "admin")
     time = _time(numbers(request, "untouched_for_micros").get("untouched_for_micros", 0))
     return await respond(digest_records(call, _listed(call, time)))
@@ -96,8 +97,8 @@ async def untouched(request: AnyRequest) -> Response[Any]:
 
 @post("/v1/blobs/delete", status_code=200)
 async def sweep(request: AnyRequest) -> Response[bytes]:
-    """Delete the blobs that the body lists, except those that were touched within the time that it names. A blob is
-    touched when it is stored, referred to by an append, or asked for with `missing`."""
+    """Delete the blobs that the request's body lists, except those that were touched within the time that the body
+    names. A blob is touched when it is stored, referred to by an append, or asked for with `missing`."""
     call = entered(request, "admin")
     body = await decoded(request.receive, call.headers, Sweep, MAX_SMALL_BODY)
     async with call.store() as store:
