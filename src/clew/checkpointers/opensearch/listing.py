@@ -28,11 +28,10 @@ log = logging.getLogger("clew.checkpointers")
 PAGE = 200
 """The number of heads in each page of a listing; the last page may have fewer."""
 KEPT = "5m"
-"""How long the cluster keeps a point in time (a frozen view of an index) after each request for a page: five minutes.
-"""
+"""How long the cluster keeps a point in time (a frozen view of an index) after each request for a page: 5 minutes."""
 _LONGEST_SEARCH = 100
-"""The most characters of the title in a query that the cluster looks for. Each result is checked again here with the
-whole title."""
+"""The most characters that the cluster looks for if a query asks for a title: the first ones. Each result is checked
+again here with the whole title."""
 
 
 class Listing:
