@@ -27,7 +27,7 @@ _END = object()
 
 
 async def stop_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel these tasks, except the one that calls this, and return once they have ended.
+    """Cancel these asyncio tasks, except the one that calls this, and return once they have ended.
 
     Raises `UsageError` for a task that runs on another event loop. Tasks of a closed event loop are skipped: they ended
     with it.
@@ -214,8 +214,8 @@ class Run(Generic[T]):
         return events
 
     def _start(self, emit: Emit) -> asyncio.Task[T]:
-        """Start the run in a task of its own and return the task. The task holds no reference to this object, so that a
-        run to which nobody holds a reference any more can be noticed and cancelled."""
+        """Start the run in an asyncio task of its own and return the task. The task holds no reference to this `Run`
+        object. So a `Run` to which nobody holds a reference any more can be noticed, and its task cancelled."""
         self._begin()
         work = self._work
 
@@ -238,8 +238,8 @@ class Run(Generic[T]):
 
 
 def _check_loop(task: asyncio.Task[Any]) -> None:
-    """Raise `UsageError` if this task of a run belongs to another event loop than the current one. Otherwise asyncio
-    would raise errors of its own, or wait for ever."""
+    """Raise `UsageError` if this asyncio task, in which a run works, belongs to another event loop than the current
+    one. Otherwise asyncio would raise errors of its own, or wait for ever."""
     loop = task.get_loop()
     if loop is asyncio.get_running_loop():
         return
@@ -260,6 +260,6 @@ def _cancel(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any]) -> None:
 
 
 def _retrieve(task: asyncio.Task[Any]) -> None:
-    """Read the exception of a finished task, so that asyncio does not warn that nobody has read it."""
+    """Read the exception of a finished asyncio task, so that asyncio does not warn that nobody has read it."""
     if not task.cancelled():
         task.exception()

@@ -62,18 +62,20 @@ def stops_with_a_signal(thread_id: str, resume: Callable[[str], str]) -> Iterato
 
 
 def when_killed(standing: Callable[[], str]) -> None:
-    """Set the function that a second signal calls for the run of the current task. It returns a text that says what is
-    not on record, or ""."""
+    """Set the function that is called when a second signal ends the process, for the run in the current asyncio task.
+    The function returns a text that says what of the run is not on record, or ""."""
     _running.watch(asyncio.current_task(), standing)
 
 
 def same_command(thread_id: str) -> str:
-    """Return the words that advise to run the same program again, for a thread that the program finds again."""
+    """Return the advice to run the same program again. It is for a thread that the program finds again when it is run
+    again."""
     return advice.run_again()
 
 
 def by_id(thread_id: str) -> str:
-    """Return the Python call that resumes a thread by its id, for a thread that the program does not find again."""
+    """Return the Python call that resumes a thread by its id. It is for a thread that the program does not find again
+    when it is run again."""
     return advice.resume_in_program(thread_id)
 
 

@@ -97,8 +97,9 @@ class Files:
         return {"files": (recorded.digest, now.digest)}
 
     async def _restore(self, workspace: Workspace, state: Checkpoint) -> None:
-        """Restore the recorded files. A value in the log marks the restore as unfinished until its end: if it is
-        killed, the next run restores again, and does not take half of the files for files of the user."""
+        """Restore the recorded files. While the restore is under way, a value in the log says so. If the process is
+        killed meanwhile, the next run restores again, and does not take the files restored so far for files of the
+        user."""
         recorded = state.workspace
         assert recorded is not None  # noqa: S101 - the caller has checked
         await self._journal.record(StateSet(_RESTORING, _name_of(workspace.path)))

@@ -15,7 +15,8 @@ from clew.testing.contract.builders import OpenStore, append, listed, put, state
 
 
 class ConcurrencyContract:
-    """Tests of several tasks and several open checkpointers on one store."""
+    """Tests of a store that several asyncio tasks use at the same time, through one checkpointer or through several
+    that are open on the same store."""
 
     async def test_of_concurrent_appends_at_one_position_exactly_one_wins(self, open_store: OpenStore) -> None:
         stores = [open_store() for _ in range(4)]
@@ -185,8 +186,8 @@ def _only_winner(results: list[Any]) -> int:
 
 
 async def _ends(task: asyncio.Task[Any]) -> None:
-    """Wait until the task ends. Fails the test if it does not end in 30 seconds, or if it ended with an error other
-    than cancellation."""
+    """Wait until the asyncio task ends. Fails the test if it does not end within 30 seconds, or if it ended with an
+    error other than cancellation."""
     done, _ = await asyncio.wait([task], timeout=30)
     if not done:
         pytest.fail("a cancelled call never ended")

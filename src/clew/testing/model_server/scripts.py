@@ -42,8 +42,9 @@ class Script:
             raise InvalidInput(f"a script is a list of responses or a function, not {type(source).__name__}")
 
     async def response(self, request: ModelRequest, number: int) -> Any:
-        """Return the response with this number, counted from 0, or what the script's function returns for the request.
-        Raises `UsageError` if the list has no such response."""
+        """Return the response at the index `number` of the script's list. If the script is a function, ignore the
+        number and return what the function returns for the request. Raises `UsageError` if the list has no such
+        response."""
         if self._ask is not None:
             given = self._ask(request)
             return await given if inspect.isawaitable(given) else given

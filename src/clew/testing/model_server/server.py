@@ -135,8 +135,8 @@ class ModelServer:
         return self._records.calls
 
     async def wait_for(self, calls: int, timeout: float = 10) -> None:
-        """Wait until this many model calls have come since the start, answered or not. Raises `TimeoutError` if they do
-        not come within `timeout` seconds."""
+        """Wait until at least this many model calls have come since the server was started, answered or not. Raises
+        `TimeoutError` if they do not come within `timeout` seconds."""
         try:
             await asyncio.wait_for(asyncio.wrap_future(self._records.when(calls)), timeout)
         except TimeoutError:
@@ -153,8 +153,8 @@ class ModelServer:
         return f"{self.calls} of {calls} model calls came within {timeout:g} s"
 
     def fail(self, fault: Fault, calls: int | None = 1) -> None:
-        """Make the next `calls` model calls go wrong in this way. With None, all further calls that have no other
-        fault."""
+        """Make the next `calls` model calls go wrong in this way. If `calls` is None, all further calls go wrong for
+        which no other fault is set."""
         self._faults.add(fault, calls)
 
     def heal(self) -> None:

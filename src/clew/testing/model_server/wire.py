@@ -80,7 +80,8 @@ class Wire(NamedTuple):
     """Makes the event for an error in the middle of a stream. Its arguments, in order: the error, the answer that was
     being sent, the body of the request, and how many events were sent before the error."""
     is_delta: Callable[[Event], bool]
-    """Tells whether an event carries content: a piece of text or of a tool call."""
+    """Tells whether an event of a stream carries content: a few words of a text, or a few characters of a tool call's
+    arguments."""
 
 
 def calls_in(answer: Answer) -> list[ToolCall]:
