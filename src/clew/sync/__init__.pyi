@@ -200,12 +200,11 @@ class Agent:
             with agent.session(...) as session:
                 session.run(...)
 
-        With `resume=True`, the same script run again goes on: its n-th prompt is taken for the n-th on record, and if that
-        was answered, the recorded answer is returned. Without a `thread_id` the first prompt is then the task, and the id is
-        made from the agent's name, the task and the folder. When the session is left, the thread of a task is deleted if
-        the task is done, unless `delete_when_done=False`; with `keep_when_stopped=False` also if it was interrupted or
-        failed. Other threads are never deleted. `workspace`, or `output_dir`, is the session's folder in place of the
-        agent's own."""
+        With `resume=True`, a program that is run again goes on: its n-th prompt is taken for the n-th on record, and if that
+        was answered, the recorded answer is returned. Without a `thread_id`, the thread's id is then a hash of the agent's
+        name, the first prompt and the folder's path. Such a thread is deleted when the session is left and its last run is
+        done, unless `delete_when_done=False`; with `keep_when_stopped=False` also if that run was interrupted or failed.
+        Other threads are never deleted. `workspace`, or `output_dir`, is the session's folder instead of the agent's."""
 
     def start_session(self, *, thread_id: str | None = None) -> Session:
         """Return a session on a new thread, or on the thread with this id. Its handle can be taken before the first prompt,
@@ -229,10 +228,10 @@ class Agent:
         after its last event. Without a prompt, go on with a thread as `resume` does, with the `answer` if one is given."""
 
     def task_id(self, task: str, *, workspace: str | os.PathLike[str] | None = None) -> str:
-        """Return the id of the thread that `session(resume=True)` uses for a task. Does not run the task.
+        """Return the thread id that `session(resume=True)` makes for a session whose first prompt is `task`. Runs nothing.
 
-        `task` is the first prompt of the session, and `workspace` the folder that the session is given. Without one, it is
-        the agent's own folder, or else the current one."""
+        The id contains a hash of the agent's name, the task and the path of the folder. `workspace` is the folder that the
+        session is given. Without it, the folder is the agent's own, or else the current one."""
 
     def trajectory(self, thread_id: str) -> Trajectory:
         """Read what was done on a thread, prompt by prompt. Raises `ThreadNotFound` if the store does not have it."""
@@ -518,9 +517,9 @@ class OpenSearchCheckpointer(Checkpointer):
         `index_messages=True` or has keys, and `ThreadNotFound` if there is no such thread."""
 
     def search(self, text: str, *, limit: int = 20) -> list[Head]:
-        """Return the heads of at most `limit` threads, best matches first. A thread matches if words of this text are
-        in its title or in the text that was given to `index_text`. Raises `InvalidInput` for an empty text. Only the
-        OpenSearch store has this method."""
+        """Return the heads of at most `limit` threads, best matches first. A thread matches if at least one word of
+        this text is in its title or in the text that was given to `index_text`. Raises `InvalidInput` for an empty
+        text, or if `limit` is not from 1 to 1000. Only the OpenSearch store has this method."""
 
 class OracleCheckpointer(Checkpointer):
     """Keeps threads in the tables of one user of an Oracle Database, 12c or later. The tables are created on first use.
@@ -711,10 +710,10 @@ class Session:
         """The same as `send`."""
 
     def send(self, prompt: str, *, prompt_id: str | None = None, timeout: float | None = None) -> RunResult:
-        """Ask a prompt, and work until the agent has answered, or for `timeout` seconds.
+        """Ask a prompt, and work until the agent has answered, or for at most `timeout` seconds.
 
-        With a `prompt_id` the prompt is asked once: the same id again goes on with it or returns its answer. Another id
-        with the same words is a new prompt."""
+        With a `prompt_id` the prompt is asked once: the same id again goes on with that prompt or returns its answer.
+        Another id with the same words is a new prompt."""
 
     @property
     def session_id(self) -> str:
@@ -809,8 +808,8 @@ class Thread:
         """Copy every thread that the query lists, by default all.
 
         Run again after a crash or later, it leaves finished copies alone. A thread that cannot be copied is reported in the
-        result and does not stop the others. Raises `Unavailable` if a store does not answer. `progress` gets the number of
-        threads done and their total."""
+        result and does not stop the others. Raises `Unavailable` if a store does not answer. `progress` is called with the
+        number of threads done and the number of all threads."""
 
     def delete(self, *, purge: bool = False) -> None:
         """Delete the thread from the store and close this object.
@@ -842,7 +841,7 @@ class Thread:
         """Return once everything appended is durable, whichever durability the thread was opened with."""
 
     def fork(self, new_id: str, *, at_turn: int | None = None) -> Head:
-        """Create a new thread that continues from a turn of this one, by default the current one.
+        """Create a new thread that continues from the end of a turn of this thread, by default the current turn.
 
         Returns the new thread's head."""
 
@@ -1022,17 +1021,17 @@ class Thread:
         nothing is lost: the copy stays until that thread is deleted and this is called again."""
 
     def redacted(self, entries: Sequence[Logged]) -> Sequence[Logged]:
-        """Return these entries as they would be recorded, with texts that must not be on record removed."""
+        """Return these entries as they would be recorded: changed by the `redact` that the thread was opened with."""
 
     @staticmethod
     def rekey(checkpointer: Checkpointer, progress: Progress | None = None) -> Rekeyed:
-        """Encrypt every thread again that has a frame which is plain or encrypted with another key than the keyring's
-        first.
+        """Encrypt threads again with the keyring's first key: every thread that has a frame which is plain or encrypted
+        with another key.
 
         A thread keeps its id, entries and times. No store can replace a log in one step, so a complete copy exists at every
         moment: the thread is copied to a hidden id, its lease is taken, it is deleted and copied back, and then the hidden
-        copy is deleted. If this is interrupted, run it again: it continues where it was. Blobs of the old key are left to
-        gc. Threads that a process works on are left out and reported."""
+        copy is deleted. If `rekey` is interrupted, run it again: it continues where it was. Blobs of the old key are left
+        to gc. Threads that a process works on are left out and reported."""
 
     def renew(self) -> None:
         """Extend the lease. Raises `LeaseLost` if another process has taken over.
@@ -1061,12 +1060,12 @@ class Thread:
         Raises `InvalidInput` if there is no such turn."""
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Make this the state of the thread, by appending entries for what differs.
+        """Make this checkpoint the state of the thread, by appending entries for what differs.
 
-        If the checkpoint lacks messages of the conversation, the thread is rewound first. Afterwards everything in the
-        checkpoint is on record. If something cannot be, raises `InvalidInput` that names it, and saves nothing. What
-        the record holds beyond the checkpoint stays: rewound messages are still part of the history, and spend does not
-        shrink. If the checkpoint says `running`, the status is `interrupted` once the thread is closed."""
+        If the checkpoint lacks messages of the conversation, the thread is rewound first. Raises `InvalidInput`, and
+        saves nothing, if a part of the checkpoint cannot be recorded; the error names that part. What the record holds
+        beyond the checkpoint stays: rewound messages are still part of the history, and spend does not shrink. If the
+        checkpoint's status is `running`, the thread's status becomes `interrupted` once it is closed."""
 
     @property
     def thread_id(self) -> str: ...
@@ -1117,8 +1116,8 @@ class Workspace:
     @property
     def checkpointer(self) -> Checkpointer: ...
     def diff(self, a: Ref | None, b: Ref | None = None, *, text: bool = False) -> Difference:
-        """Return what changed from snapshot `a` to snapshot `b`. None stands for the folder as it is now. With `text`,
-        changes of text files come with a unified diff."""
+        """Return what changed from snapshot `a` to snapshot `b`. If one is None, the folder as it is now takes its
+        place: a snapshot of it is taken first. With `text`, changes of text files come with a unified diff."""
 
     @property
     def ignore(self) -> tuple[str, ...]:
@@ -1132,10 +1131,10 @@ class Workspace:
         self, ref: Ref, into: str | os.PathLike[str] | None = None, progress: Progress | None = None
     ) -> Restored:
         """Make the folder equal to a snapshot. With `into`, make that folder equal to the snapshot instead and leave
-        this one alone.
+        the workspace's own folder alone.
 
-        A snapshot of the folder to change is taken first and returned as `before_restore`. Only names that differ are
-        touched. Files that were never part of a snapshot, such as ignored ones, stay. After an interruption at any
+        A snapshot of the folder to change is taken first; the result has it as `before_restore`. Only names that differ
+        are touched. Files that were never part of a snapshot, such as ignored ones, stay. After an interruption at any
         point, make the same call again: it completes the restore."""
 
     def snapshot(self, progress: Progress | None = None) -> SnapshotRef:
