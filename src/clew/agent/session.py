@@ -23,11 +23,15 @@ from clew.errors import ClewError, InvalidInput, LeaseLost, ThreadBusy, Unavaila
 from clew.messages.dialects import Loss
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from clew.agent.agent import Agent
 
 __all__ = ["OwnSession", "Session", "task_id"]
+
+log = logging.getLogger("clew.agent")
+
+_NOT_OURS = (InvalidInput, LeaseLost, ThreadBusy, Unavailable, UsageError)
+"""Errors that say nothing about the agent's work: the call was wrong, the store is unreachable, or another process has
+the thread."""
 
 
 class Session(ABC):
@@ -167,13 +171,6 @@ class Session(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.end()
-
-
-log = logging.getLogger("clew.agent")
-
-_NOT_OURS = (InvalidInput, LeaseLost, ThreadBusy, Unavailable, UsageError)
-"""Errors that say nothing about the agent's work: the call was wrong, the store is unreachable, or another process has
-the thread."""
 
 
 class OwnSession(Session):

@@ -21,6 +21,7 @@ __all__ = [
     "Lease",
     "Owner",
     "Status",
+    "grace_micros",
     "micros",
     "select",
     "thread_digest",
@@ -171,6 +172,11 @@ _MICROSECOND = timedelta(microseconds=1)
 def micros(moment: datetime) -> int:
     """Return this moment in microseconds since 1970, exactly. Stores sort heads by this number."""
     return (moment - _EPOCH) // _MICROSECOND
+
+
+def grace_micros(untouched_for: timedelta) -> int:
+    """Return this length of time in microseconds, at most 2**62 of them, so that a moment minus it fits 64 bits."""
+    return min(untouched_for // _MICROSECOND, 2**62)
 
 
 @functools.lru_cache(4096)

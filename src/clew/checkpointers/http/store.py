@@ -26,7 +26,7 @@ from clew.checkpointers.checks import (
     check_stored_blob,
     check_thread_id,
 )
-from clew.checkpointers.heads import Head, HeadQuery
+from clew.checkpointers.heads import Head, HeadQuery, grace_micros
 from clew.checkpointers.http.protocol import MSGPACK, OCTETS, Blobs, Digests, Sweep, encode_text, log_tag
 from clew.errors import Corrupt, InvalidInput, MissingExtra, Unavailable
 
@@ -180,7 +180,7 @@ class HTTPCheckpointer(Checkpointer):
     async def blobs(self, *, untouched_for: timedelta) -> AsyncIterator[str]:
         self._guard.enter()
         check_grace(untouched_for)
-        for record in await self._records("GET", f"/v1/blobs?untouched_for_micros={_micros(untouched_for)}"):
+        for record in await self._records("GET", f"/v1/blobs?untouched_for_micros={grace_micros(untouched_for)}"):
             yield record.hex()
 
     async def delete_blobs(self, digests: Collection[str], *, untouched_for: timedelta) -> None:
@@ -188,7 +188,7 @@ class HTTPCheckpointer(Checkpointer):
         check_digests(digests)
         check_grace(untouched_for)
         if digests:
-            sweep = Sweep(list(set(digests)), _micros(untouched_for))
+            sweep = Sweep(list(set(digests)), grace_micros(untouched_for))
             await self._ask("POST", "/v1/blobs/delete", _encode(sweep), safe=False)
 
     async def close(self) -> None:
@@ -275,7 +275,3 @@ def _check_token(token: str) -> str:
 
 def _path(thread_id: str) -> str:
     return f"/v1/threads/{encode_text(thread_id)}"
-
-
-def _micros(time: timedelta) -> int:
-    return min(time // timedelta(microseconds=1), _MOST)

@@ -21,8 +21,8 @@ from clew.checkpointers.checks import (
     check_stored_blob,
     check_thread_id,
 )
-from clew.checkpointers.heads import Head, HeadQuery, thread_digest
-from clew.checkpointers.sql.heads import UNLIMITED, Listing, decode_head, make_append, text_digest
+from clew.checkpointers.heads import Head, HeadQuery, grace_micros, thread_digest
+from clew.checkpointers.sql.heads import Listing, decode_head, make_append, text_digest
 from clew.checkpointers.sql.reads import Stretch, read_frames
 from clew.errors import MissingExtra
 
@@ -186,7 +186,7 @@ class MySQLCheckpointer(Checkpointer):
         check_grace(untouched_for)
         last = b""
         while True:
-            rows = await engine.read(self._statements.untouched(last, _grace(untouched_for), _PAGE))
+            rows = await engine.read(self._statements.untouched(last, grace_micros(untouched_for), _PAGE))
             for (last,) in rows:
                 yield last.hex()
             if len(rows) < _PAGE:
@@ -197,7 +197,7 @@ class MySQLCheckpointer(Checkpointer):
         check_digests(digests)
         check_grace(untouched_for)
         for part in batches(sorted({bytes.fromhex(digest) for digest in digests}), _PUT_MOST):
-            await self._write(engine, self._statements.sweep(part, _grace(untouched_for)))
+            await self._write(engine, self._statements.sweep(part, grace_micros(untouched_for)))
 
     async def _write(self, engine: Engine, *statements: bytes) -> list[Result]:
         return await engine.write(lambda connection: connection.run(*statements))
@@ -220,7 +220,3 @@ def _rows_of(blobs: dict[bytes, bytes]) -> Iterator[tuple[bytes, int, bytes]]:
     for digest, data in blobs.items():
         for part, start in enumerate(range(0, max(1, len(data)), _PART)):
             yield digest, part, data[start : start + _PART]
-
-
-def _grace(untouched_for: timedelta) -> int:
-    return min(untouched_for // timedelta(microseconds=1), UNLIMITED)

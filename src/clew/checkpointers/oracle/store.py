@@ -24,7 +24,7 @@ from clew.checkpointers.checks import (
     check_stored_blob,
     check_thread_id,
 )
-from clew.checkpointers.heads import Head, HeadQuery, thread_digest
+from clew.checkpointers.heads import Head, HeadQuery, grace_micros, thread_digest
 from clew.checkpointers.oracle import address
 from clew.checkpointers.oracle.sql import VERSION, Statements
 from clew.checkpointers.sql.heads import UNLIMITED, Append, Listing, decode_head, make_append, refusal, text_digest
@@ -213,7 +213,7 @@ class OracleCheckpointer(Checkpointer):
     async def blobs(self, *, untouched_for: timedelta) -> AsyncIterator[str]:
         calls = self._use()
         check_grace(untouched_for)
-        binds = {"b_space": self._space, "b_last": b"\0", "b_grace": _grace(untouched_for)}
+        binds = {"b_space": self._space, "b_last": b"\0", "b_grace": grace_micros(untouched_for)}
         while rows := await self._rows(calls, self._statements.untouched, binds):
             for (digest,) in rows:
                 yield digest.hex()
@@ -224,7 +224,9 @@ class OracleCheckpointer(Checkpointer):
         check_digests(digests)
         check_grace(untouched_for)
         for part in batches(sorted({bytes.fromhex(digest) for digest in digests}), _TOUCH_MOST):
-            await self._write(calls, self._statements.sweep, {**self._refs_of(part), "b_grace": _grace(untouched_for)})
+            await self._write(
+                calls, self._statements.sweep, {**self._refs_of(part), "b_grace": grace_micros(untouched_for)}
+            )
 
     async def close(self) -> None:
         if self._guard.close() and self._calls is not None:
@@ -375,7 +377,3 @@ def _may_help_again(error: Exception) -> bool:
 def _digests_of(joined: bytes | None) -> Iterator[bytes]:
     joined = joined or b""
     return (joined[start : start + 32] for start in range(0, len(joined), 32))
-
-
-def _grace(untouched_for: timedelta) -> int:
-    return min(untouched_for // timedelta(microseconds=1), UNLIMITED)

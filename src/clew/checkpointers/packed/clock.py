@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from datetime import timedelta
 
+from clew.checkpointers.heads import grace_micros
+
 __all__ = ["Clock"]
 
 
@@ -21,8 +23,4 @@ class Clock:
 
     def before(self, time: timedelta) -> int:
         """Return what the server's clock showed at the moment that is `time` ago, in microseconds since 1970."""
-        return self.now() - min(time // timedelta(microseconds=1), _LONGEST)
-
-
-_LONGEST = 2**62
-"""The most microseconds that `before` goes back, so that its result fits a 64-bit integer."""
+        return self.now() - grace_micros(time)

@@ -20,10 +20,10 @@ from clew.checkpointers.checks import (
     check_stored_blob,
     check_thread_id,
 )
-from clew.checkpointers.heads import Head, HeadQuery, micros, thread_digest
+from clew.checkpointers.heads import Head, HeadQuery, grace_micros, micros, thread_digest
 from clew.checkpointers.postgres.statements import Append, Statements
 from clew.checkpointers.postgres.values import bytes_list, number, numbers_of
-from clew.checkpointers.sql.heads import UNLIMITED, Listing, decode_head, tags_column, title_column, with_sum
+from clew.checkpointers.sql.heads import Listing, decode_head, tags_column, title_column, with_sum
 from clew.checkpointers.sql.reads import Stretch, read_frames
 from clew.errors import MissingExtra
 
@@ -190,7 +190,7 @@ class PostgresCheckpointer(Checkpointer):
         last = b""
         while True:
             rows = await engine.read(
-                self._statements.untouched, self._space, last, _grace(untouched_for), number(_PAGE)
+                self._statements.untouched, self._space, last, number(grace_micros(untouched_for)), number(_PAGE)
             )
             for row in rows:
                 last = row[0] or b""
@@ -203,7 +203,9 @@ class PostgresCheckpointer(Checkpointer):
         check_digests(digests)
         check_grace(untouched_for)
         for part in batches(sorted({bytes.fromhex(digest) for digest in digests}), _PUT_MOST):
-            await engine.write(self._statements.sweep, self._space, bytes_list(part), _grace(untouched_for))
+            await engine.write(
+                self._statements.sweep, self._space, bytes_list(part), number(grace_micros(untouched_for))
+            )
 
     async def close(self) -> None:
         if self._guard.close() and self._engine is not None:
@@ -220,7 +222,3 @@ class PostgresCheckpointer(Checkpointer):
 def _digests_of(joined: bytes | None) -> list[bytes]:
     joined = joined or b""
     return [joined[start : start + _DIGEST] for start in range(0, len(joined), _DIGEST)]
-
-
-def _grace(untouched_for: timedelta) -> bytes:
-    return number(min(untouched_for // timedelta(microseconds=1), UNLIMITED))

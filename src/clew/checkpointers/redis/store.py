@@ -24,7 +24,7 @@ from clew.checkpointers.checks import (
     check_stored_blob,
     check_thread_id,
 )
-from clew.checkpointers.heads import Head, HeadQuery, thread_key
+from clew.checkpointers.heads import Head, HeadQuery, grace_micros, thread_key
 from clew.checkpointers.redis import scripts
 from clew.checkpointers.redis.address import Options, check_options, parse_url
 from clew.checkpointers.redis.engine import Call, Engine
@@ -249,7 +249,7 @@ class RedisCheckpointer(Checkpointer):
         check_grace(untouched_for)
         for tag in self._layout.tags:
             with self._engine.use():
-                found = await self._engine.run(Call(scripts.UNTOUCHED, [tag + b"blobs"], [_micros(untouched_for)]))
+                found = await self._engine.run(Call(scripts.UNTOUCHED, [tag + b"blobs"], [grace_micros(untouched_for)]))
             for digest in _cut(found):
                 yield digest
 
@@ -257,7 +257,7 @@ class RedisCheckpointer(Checkpointer):
         with self._engine.use():
             check_digests(digests)
             check_grace(untouched_for)
-            before = _micros(untouched_for)
+            before = grace_micros(untouched_for)
             shards = self._layout.by_shard(digests).values()
             calls = [self._about_blobs(scripts.DELETE_BLOBS, shard) for shard in shards]
             await self._engine.run_all([call._replace(args=[before, *call.args]) for call in calls])
@@ -304,7 +304,3 @@ class RedisCheckpointer(Checkpointer):
 
 def _cut(digests: bytes) -> Iterator[str]:
     return (digests[at : at + KEY].hex() for at in range(0, len(digests), KEY))
-
-
-def _micros(time: timedelta) -> int:
-    return time // timedelta(microseconds=1)

@@ -24,7 +24,7 @@ from clew.checkpointers.checks import (
     check_stored_blob,
     check_thread_id,
 )
-from clew.checkpointers.heads import Head, HeadQuery, micros, thread_digest
+from clew.checkpointers.heads import Head, HeadQuery, grace_micros, micros, thread_digest
 from clew.checkpointers.sql.heads import UNLIMITED, Listing, decode_head, with_sum
 from clew.checkpointers.sqlite.appends import Append, frames_of, now, touch
 from clew.checkpointers.sqlite.backup import Backup, backup
@@ -289,4 +289,4 @@ def _listing(namespace: str, query: HeadQuery) -> tuple[str, list[object]]:
 
 
 def _before(untouched_for: timedelta) -> int:
-    return now() - min(untouched_for // timedelta(microseconds=1), UNLIMITED)
+    return now() - grace_micros(untouched_for)
